@@ -1,0 +1,1 @@
+"""Rank by Rank: distributed training, every claim run on live ranks."""
