@@ -1,0 +1,247 @@
+"""What a calculation is about: a link, a GPU, a cluster, a model, a plan for spreading the one over the other.
+
+Frozen, keyword-only, validated when made, and free of torch: the wire, the formulas and the dials all share them.
+Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per second. GB is 1e9 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+
+def _positive(owner: str, name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a number above 0")
+
+
+def _count(owner: str, name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a whole number of at least 1")
+
+
+def _one_of(owner: str, name: str, value: object, known: tuple) -> None:
+    if value not in known:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
+
+
+def _divides(owner: str, part: str, divisor: int, whole: str, number: int) -> None:
+    if number % divisor:
+        raise ValueError(f"{owner}: {part}={divisor} does not divide {whole}={number}; choose one that does")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A link of the alpha-beta model: a message of n bytes takes `latency + n / bandwidth` seconds.
+
+    latency: seconds a message, whatever its size (alpha). bandwidth: bytes per second (1 / beta).
+    Raises ValueError for a negative latency or a bandwidth that is not above 0.
+    Source: Thakur, Rabenseifner & Gropp 2005, section 3.
+    """
+
+    latency: float
+    bandwidth: float
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.latency, bool) or not isinstance(self.latency, (int, float)) or not self.latency >= 0:
+            raise ValueError(f"Link: latency is {self.latency!r}, but it must be 0 or more seconds (1e-5 is 10 us)")
+        if not isfinite(self.latency):
+            raise ValueError("Link: latency is infinite, so nothing would ever arrive; give it in seconds")
+        _positive("Link", "bandwidth (bytes per second; 10 Gb/s is 1.25e9)", self.bandwidth)
+
+    @classmethod
+    def from_gigabits(cls, gigabits: float, *, latency: float = 30e-6, name: str = "") -> Link:
+        """A link rated in Gb/s, as network cards are: 10 Gb/s carries 1.25e9 bytes per second."""
+        _positive("Link", "gigabits per second", gigabits)
+        return cls(latency=latency, bandwidth=gigabits * 1e9 / 8, name=name or f"{gigabits:g} Gb/s")
+
+    def seconds(self, num_bytes: float) -> float:
+        """Seconds that one message of `num_bytes` bytes takes."""
+        return self.latency + num_bytes / self.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPU:
+    """One accelerator. memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second."""
+
+    name: str
+    memory: float
+    flops: float
+    memory_bandwidth: float
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "flops", "memory_bandwidth"):
+            _positive("GPU", name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """num_nodes machines of gpus_per_node GPUs; `intra` joins GPUs of a node, `inter` joins nodes (per GPU)."""
+
+    gpu: GPU
+    gpus_per_node: int
+    num_nodes: int
+    intra: Link
+    inter: Link
+
+    def __post_init__(self) -> None:
+        _count("Cluster", "gpus_per_node", self.gpus_per_node)
+        _count("Cluster", "num_nodes", self.num_nodes)
+
+    @property
+    def world_size(self) -> int:
+        return self.gpus_per_node * self.num_nodes
+
+    def link_for(self, world_size: int) -> Link:
+        """The slowest link that a group of `world_size` neighbouring ranks must use."""
+        _count("Cluster", "world_size", world_size)
+        return self.intra if world_size <= self.gpus_per_node else self.inter
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The shape of a decoder-only transformer. `seq`: tokens of context; `ffn_hidden` defaults to 4 * hidden.
+
+    Defaults describe a GPT-2 (learned positions, LayerNorm, biases, tied embeddings); see PRESETS for Llamas.
+    """
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+    vocab: int
+    seq: int
+    num_kv_heads: int | None = None
+    ffn_hidden: int | None = None
+    gated: bool = False
+    tied_embeddings: bool = True
+    bias: bool = True
+    norm: str = "layer"
+    positions: str = "learned"
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "hidden", "num_heads", "vocab", "seq", "kv_heads", "ffn"):
+            _count("ModelSpec", name, getattr(self, name))
+        _divides("ModelSpec", "num_heads", self.num_heads, "hidden", self.hidden)
+        _divides("ModelSpec", "num_kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        _one_of("ModelSpec", "norm", self.norm, ("layer", "rms"))
+        _one_of("ModelSpec", "positions", self.positions, ("learned", "rope"))
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def ffn(self) -> int:
+        return 4 * self.hidden if self.ffn_hidden is None else self.ffn_hidden
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden // self.num_heads
+
+    @property
+    def params_per_norm(self) -> int:
+        return self.hidden * (2 if self.norm == "layer" and self.bias else 1)
+
+    @property
+    def params_per_layer(self) -> int:
+        """Attention (q, k, v, output), feed-forward, two norms: 12 h^2 + 13 h for a GPT."""
+        h, kv, f = self.hidden, self.kv_heads * self.head_dim, self.ffn
+        attention = 2 * h * h + 2 * h * kv + (2 * h + 2 * kv if self.bias else 0)
+        ups = 2 if self.gated else 1
+        feed_forward = (ups + 1) * h * f + (ups * f + h if self.bias else 0)
+        return attention + feed_forward + 2 * self.params_per_norm
+
+    @property
+    def num_params(self) -> int:
+        """Parameters, exactly: 12 l h^2 + 13 l h + (V + s) h + 2 h for a GPT."""
+        tables = self.vocab * (1 if self.tied_embeddings else 2) + (self.seq if self.positions == "learned" else 0)
+        return self.num_layers * self.params_per_layer + tables * self.hidden + self.params_per_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a model is spread over dp * tp * pp * cp ranks, and what else decides memory and traffic.
+
+    `dp` is the data-parallel size, `tp` tensor, `pp` pipeline, `cp` context; `zero` the ZeRO stage over dp.
+    `precision` says what a parameter weighs (weights + gradients + optimizer): fp32, mixed (2 + 2, Adam holds the
+    fp32 master), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    zero: int = 0
+    num_chunks: int = 1
+    micro_batch: int = 1
+    num_microbatches: int = 1
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    attention: str = "flash"
+    precision: str = "mixed"
+    optimizer: str = "adamw"
+
+    KNOWN: ClassVar[dict[str, tuple]] = {
+        "zero": (0, 1, 2, 3),
+        "recompute": ("none", "selective", "full"),
+        "attention": ("flash", "materialized"),
+        "precision": ("fp32", "mixed", "mixed_fp32_grads", "mixed_both_grads"),
+        "optimizer": ("adamw", "sgd", "sgd_momentum", "adamw_8bit"),
+    }
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "num_chunks", "micro_batch", "num_microbatches"):
+            _count("Plan", name, getattr(self, name))
+        for name, known in self.KNOWN.items():
+            _one_of("Plan", name, getattr(self, name), known)
+        if self.num_chunks > 1 and self.pp == 1:
+            raise ValueError(f"Plan: num_chunks={self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+    def check(self, model: ModelSpec) -> None:
+        """Raise ValueError where this plan does not divide `model`."""
+        _divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
+        _divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
+        _divides("Plan", "pp * num_chunks", self.pp * self.num_chunks, "num_layers", model.num_layers)
+        _divides("Plan", "cp", self.cp, "seq", model.seq)
+
+
+# Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
+GPUS = {
+    "V100": GPU(name="V100 SXM2", memory=32e9, flops=125e12, memory_bandwidth=0.9e12),
+    "A100": GPU(name="A100 SXM 80 GB", memory=80e9, flops=312e12, memory_bandwidth=2.039e12),
+    "H100": GPU(name="H100 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12),
+    "H200": GPU(name="H200 SXM", memory=141e9, flops=989e12, memory_bandwidth=4.8e12),
+}
+LINKS = {
+    "1 Gb/s": Link.from_gigabits(1, latency=50e-6),
+    "10 Gb/s": Link.from_gigabits(10, latency=30e-6),
+    "100 Gb/s": Link.from_gigabits(100, latency=10e-6),
+    "400 Gb/s": Link.from_gigabits(400, latency=5e-6),
+    "PCIe 4 x16": Link(latency=5e-6, bandwidth=32e9, name="PCIe 4 x16"),
+    "NVLink 3": Link(latency=3e-6, bandwidth=300e9, name="NVLink 3 (A100, one way)"),
+    "NVLink 4": Link(latency=3e-6, bandwidth=450e9, name="NVLink 4 (H100, one way)"),
+}
+
+
+def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> ModelSpec:
+    return ModelSpec(
+        num_layers=num_layers, hidden=hidden, num_heads=num_heads, num_kv_heads=8, ffn_hidden=ffn_hidden,
+        vocab=128_256, seq=8192, gated=True, tied_embeddings=False, bias=False, norm="rms", positions="rope",
+    )  # fmt: skip
+
+
+# Sources: GPT-2 report (Radford et al. 2019); GPT-3 (Brown et al. 2020), table 2.1; The Llama 3 Herd of Models (2024).
+PRESETS = {
+    "gpt2": ModelSpec(num_layers=12, hidden=768, num_heads=12, vocab=50_257, seq=1024),
+    "gpt2-xl": ModelSpec(num_layers=48, hidden=1600, num_heads=25, vocab=50_257, seq=1024),
+    "gpt3-175b": ModelSpec(num_layers=96, hidden=12_288, num_heads=96, vocab=50_257, seq=2048),
+    "llama3-8b": _llama3(32, 4096, 32, 14_336),
+    "llama3-70b": _llama3(80, 8192, 64, 28_672),
+    "llama3-405b": _llama3(126, 16_384, 128, 53_248),
+}
