@@ -1,0 +1,194 @@
+"""Reading `bank/NN_topic.yaml` into cards. Everything wrong in a file is one `ValueError` sentence: file, line, field, fix.
+
+The format is written down in `bank/FORMAT.md`. YAML is imported when a bank is first read, so that importing this
+module costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from helpers.interview.cards import LEVELS, Card, Cell, Check, Source, Text
+
+BANK = Path(__file__).parent / "bank"
+CARD_FIELDS = {"required": ("id", "level", "question", "answer", "shown_by")}
+CARD_FIELDS["known"] = (*CARD_FIELDS["required"], "longer", "usual_mistake", "follow_ups", "verify")
+CHECK_FIELDS = {
+    "required": ("call", "value", "says"),
+    "known": ("call", "value", "says", "args", "kwargs", "attribute"),
+}
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+class Fields(dict):
+    """A YAML mapping that remembers its line and its file, to say where something is wrong."""
+
+    where: str = ""
+
+
+def chapters(folder: Path = BANK) -> list[str]:
+    """Names of the chapters that have a bank, in order: ["00_start_here", ...]."""
+    return sorted(path.stem for path in Path(folder).glob("*.yaml"))
+
+
+def load_bank(chapter: str, folder: Path = BANK) -> tuple[Card, ...]:
+    """The cards of one chapter, in the order of the file.
+
+    Raises ValueError with file, line and field when the chapter has no bank or its file does not follow FORMAT.md.
+    """
+    path = Path(folder) / f"{chapter}.yaml"
+    if not path.exists():
+        raise ValueError(f"there is no bank for {chapter!r}; the chapters with one are {', '.join(chapters(folder))}")
+    document = read_yaml(path)
+    if not isinstance(document, Fields) or set(document) != {"chapter", "cards"}:
+        raise ValueError(f"{path.name}: the file must hold exactly `chapter:` and `cards:` at its top")
+    where = f"{path.name} {document.where}"
+    if document["chapter"] != chapter:
+        raise ValueError(f"{where}: `chapter` is {document['chapter']!r} but the file is named {chapter}.yaml")
+    if not isinstance(document["cards"], list) or not document["cards"]:
+        raise ValueError(f"{where}: `cards` must be a list with at least one card")
+    return tuple(read_card(fields, path.name) for fields in document["cards"])
+
+
+def load_all(folder: Path = BANK) -> tuple[Card, ...]:
+    """Every card of every chapter; raises ValueError when two cards share an id."""
+    cards = [card for chapter in chapters(folder) for card in load_bank(chapter, folder)]
+    seen: dict[str, Card] = {}
+    for card in cards:
+        if card.id in seen:
+            raise ValueError(f"{card.where}: the id {card.id!r} is taken by {seen[card.id].where}; choose another")
+        seen[card.id] = card
+    return tuple(cards)
+
+
+def read_yaml(path: Path) -> Any:
+    """The file as Python data, each mapping a `Fields`; raises ValueError where the YAML itself is broken."""
+    import yaml
+
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_loader_class())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else "?"
+        raise ValueError(
+            f"{path.name} line {line}: this is not YAML ({getattr(error, 'problem', error)}); quote a text that holds "
+            "`: ` or starts with a backtick or an asterisk, or write it as a block with `|`"
+        ) from None
+
+
+@functools.cache
+def _loader_class() -> type:
+    """A safe loader whose mappings know their line and refuse a field given twice, and which reads 1e-3 as a number."""
+    import yaml
+
+    class BankLoader(yaml.SafeLoader):
+        def __init__(self, text: str):
+            super().__init__(text)
+
+        def mapping(self, node: Any) -> Fields:
+            fields = Fields(self.construct_pairs(node, deep=True))
+            fields.where = f"line {node.start_mark.line + 1}"
+            if len(fields) < len(node.value):
+                raise yaml.MarkedYAMLError(problem="a field is given twice", problem_mark=node.start_mark)
+            return fields
+
+    BankLoader.add_constructor("tag:yaml.org,2002:map", BankLoader.mapping)
+    exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
+    BankLoader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return BankLoader
+
+
+def read_card(fields: Any, file: str) -> Card:
+    """One card from its YAML mapping; raises ValueError with file, line and field."""
+    where = f"{file} {getattr(fields, 'where', '')}".strip()
+    check_fields(fields, CARD_FIELDS, where, "card")
+    if not isinstance(fields["id"], str) or not NAME.fullmatch(fields["id"]):
+        raise ValueError(f"{where}: `id` is {fields['id']!r}; use lower case letters, digits and hyphens")
+    where = f"{where} ({fields['id']})"
+    if fields["level"] not in LEVELS:
+        raise ValueError(f"{where}: `level` is {fields['level']!r}; it must be one of {', '.join(LEVELS)}")
+    optional = {name: read_text(fields[name], where, name) for name in ("longer", "usual_mistake") if name in fields}
+    return Card(
+        id=fields["id"],
+        chapter=Path(file).stem,
+        level=fields["level"],
+        question=read_text(fields["question"], where, "question"),
+        answer=read_text(fields["answer"], where, "answer"),
+        shown_by=read_shown_by(fields["shown_by"], where),
+        follow_ups=tuple(read_text(item, where, "follow_ups") for item in read_list(fields, "follow_ups", where)),
+        verify=tuple(read_check(item, where) for item in read_list(fields, "verify", where)),
+        where=where,
+        **optional,
+    )
+
+
+def check_fields(fields: Any, names: dict[str, tuple[str, ...]], where: str, what: str) -> None:
+    """Raise ValueError when a mapping lacks a required field or has one that nobody reads."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where}: a {what} must be a mapping with the fields {', '.join(names['required'])}")
+    for name in names["required"]:
+        if name not in fields:
+            raise ValueError(f"{where}: the field `{name}` of this {what} is missing; add it (see bank/FORMAT.md)")
+    unknown = sorted(str(name) for name in set(fields) - set(names["known"]))
+    if unknown:
+        raise ValueError(
+            f"{where}: `{unknown[0]}` is no field of a {what}; the known ones are {', '.join(names['known'])}"
+        )
+
+
+def read_list(fields: dict, name: str, where: str) -> list:
+    """An optional list field."""
+    items = fields.get(name, [])
+    if not isinstance(items, list):
+        raise ValueError(f"{where}: `{name}` must be a list; start each entry with a hyphen")
+    return items
+
+
+def read_text(value: Any, where: str, name: str) -> Text:
+    """A text in both languages."""
+    if not isinstance(value, dict) or set(value) != {"en", "zh"}:
+        raise ValueError(f"{where}: `{name}` must hold `en:` and `zh:` and nothing else")
+    for language, text in value.items():
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(
+                f"{where}: `{name}.{language}` is {text!r}; write a text there, in quotes if it is a number"
+            )
+    if not CHINESE.search(value["zh"]):
+        raise ValueError(f"{where}: `{name}.zh` holds no Chinese character; translate it")
+    return Text(en=value["en"].strip(), zh=value["zh"].strip())
+
+
+def read_shown_by(value: Any, where: str) -> Cell | Source:
+    """The cell or the source that shows the answer."""
+    if isinstance(value, dict) and set(value) == {"source", "url"}:
+        return Source(source=str(value["source"]), url=str(value["url"]))
+    notebook, hash_sign, anchor = str(value).partition("#")
+    if isinstance(value, dict) or not (notebook and hash_sign and anchor):
+        raise ValueError(
+            f"{where}: `shown_by` is {value!r}; write notebook#cell, such as 03_ddp#prove, "
+            "or a mapping with `source:` and `url:`"
+        )
+    return Cell(notebook=notebook, anchor=anchor)
+
+
+def read_check(fields: Any, where: str) -> Check:
+    """One entry of `verify`."""
+    check_fields(fields, CHECK_FIELDS, where, "check under `verify`")
+    if not str(fields["call"]).startswith("helpers."):
+        raise ValueError(f"{where}: `verify.call` is {fields['call']!r}; it must be a dotted name under helpers.")
+    if isinstance(fields["value"], bool) or not isinstance(fields["value"], int | float):
+        raise ValueError(f"{where}: `verify.value` is {fields['value']!r}; it must be the number that the call returns")
+    if not isinstance(fields.get("args", []), list) or not isinstance(fields.get("kwargs", {}), dict):
+        raise ValueError(f"{where}: `verify.args` must be a list and `verify.kwargs` a mapping")
+    return Check(
+        call=fields["call"],
+        value=fields["value"],
+        says=str(fields["says"]),
+        args=tuple(fields.get("args", [])),
+        kwargs=dict(fields.get("kwargs", {})),
+        attribute=fields.get("attribute"),
+    )

@@ -1,0 +1,76 @@
+"""Interview cards: what a card is. Plain frozen data; reading a bank file stands in `bank_file.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LEVELS = ("junior", "senior", "staff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """One text in English and in simplified Chinese."""
+
+    en: str
+    zh: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell of a chapter notebook that shows the answer: the notebook's name without suffix, and a tag or cell id."""
+
+    notebook: str
+    anchor: str
+
+    def __str__(self) -> str:
+        return f"chapter {self.notebook}, cell “{self.anchor}”"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A publication or a page of documentation that shows the answer, for what no cell of ours can run."""
+
+    source: str
+    url: str
+
+    def __str__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A number in an answer, with the call that computes it.
+
+    `call` is a dotted name in the package; `value` is what it must return (bytes, seconds or a ratio, as that function says);
+    `says` is how the answer prints it, for example "64.2 MB"; `attribute`, when given, is read from what was returned.
+    """
+
+    call: str
+    value: float
+    says: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    attribute: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One question with its answer: the 30-second form in `answer`, more in `longer`."""
+
+    id: str
+    chapter: str
+    level: str
+    question: Text
+    answer: Text
+    shown_by: Cell | Source
+    longer: Text | None = None
+    usual_mistake: Text | None = None
+    follow_ups: tuple[Text, ...] = ()
+    verify: tuple[Check, ...] = ()
+    where: str = ""
+
+    def full_answer(self, language: str) -> str:
+        """The answer and its longer form in one string; `language` is "en" or "zh"."""
+        texts = [self.answer] + ([self.longer] if self.longer else [])
+        return "\n\n".join(getattr(text, language) for text in texts)

@@ -1,0 +1,95 @@
+"""The interview corner: a chapter's cards as folded HTML, with a plain text that never changes between runs."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+
+from helpers.interview.bank_file import load_bank
+from helpers.interview.cards import Card, Source, Text
+
+BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
+BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
+QUIET = "opacity:.75;font-size:90%"
+
+
+@dataclass(frozen=True)
+class Corner:
+    """What `corner` returns: cards that a notebook shows folded."""
+
+    chapter: str
+    cards: tuple[Card, ...]
+    num_in_bank: int
+
+    def __repr__(self) -> str:
+        lines = [f"Interview corner {self.chapter}: {len(self.cards)} questions"]
+        lines += [f"{i:2}. [{card.level}] {card.question.en}" for i, card in enumerate(self.cards, start=1)]
+        return "\n".join(lines + self._footer())
+
+    def _repr_html_(self) -> str:
+        footer = "".join(f'<p style="{QUIET}">{html.escape(line)}</p>' for line in self._footer())
+        return f"<div>{''.join(card_html(card) for card in self.cards)}{footer}</div>"
+
+    def _footer(self) -> list[str]:
+        waiting = self.num_in_bank - len(self.cards)
+        return [f"{waiting} more cards of this chapter wait in the bank."] if waiting else []
+
+
+def corner(chapter: str, count: int = 8) -> Corner:
+    """The first `count` cards of a chapter's bank, folded: question first, English answer, Chinese below.
+
+    `chapter` is the notebook's name without suffix, such as "03_ddp". Raises ValueError for a chapter without a bank.
+    """
+    if count < 1:
+        raise ValueError(f"corner shows at least 1 card; count is {count}")
+    cards = load_bank(chapter)
+    return Corner(chapter=chapter, cards=cards[:count], num_in_bank=len(cards))
+
+
+def card_html(card: Card) -> str:
+    """One card as a folded block; colours come from the page, so it reads in dark and in light."""
+    return (
+        f'<details style="margin:.5em 0"><summary style="cursor:pointer"><span style="{BADGE}">{card.level}</span>'
+        f'{inline(card.question.en)}<br><span style="{QUIET}" lang="zh">{inline(card.question.zh)}</span></summary>'
+        f"{language_html(card, 'en')}{language_html(card, 'zh')}{shown_html(card)}</details>"
+    )
+
+
+def language_html(card: Card, language: str) -> str:
+    """Answer, longer form, usual mistake and follow-ups in one language."""
+    labels = {"en": ("Usual mistake", "They may ask next"), "zh": ("常见错误", "可能的追问")}[language]
+    parts = paragraphs(card.full_answer(language))
+    if card.usual_mistake:
+        parts += labelled(labels[0], [card.usual_mistake], language)
+    if card.follow_ups:
+        parts += labelled(labels[1], list(card.follow_ups), language)
+    return f'<div lang="{language}" style="{BOX}">{parts}</div>'
+
+
+def labelled(label: str, texts: list[Text], language: str) -> str:
+    """A bold label and its texts in one paragraph."""
+    colon = {"en": ": ", "zh": "："}[language]
+    body = " ".join(inline(getattr(text, language)) for text in texts)
+    return f'<p style="margin:.3em 0"><b>{label}</b>{colon}{body}</p>'
+
+
+def shown_html(card: Card) -> str:
+    """Where the learner sees it run, or the source."""
+    text = html.escape(str(card.shown_by))
+    if isinstance(card.shown_by, Source):
+        text = f'<a href="{html.escape(card.shown_by.url)}">{text}</a>'
+    return f'<p style="{QUIET};margin-left:.2em">Shown by: {text}</p>'
+
+
+def paragraphs(text: str) -> str:
+    """Blank lines part paragraphs."""
+    parts = re.split(r"\n\s*\n", text.strip())
+    return "".join(f'<p style="margin:.3em 0">{inline(part)}</p>' for part in parts)
+
+
+def inline(text: str) -> str:
+    """Escaped text in which `code` and **bold** are marked up."""
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text, flags=re.DOTALL)
