@@ -1,4 +1,4 @@
-"""Reading `bank/NN_topic.yaml` into cards. Everything wrong in a file is one `ValueError` sentence: file, line, field, fix.
+"""Reading `bank/NN_topic.yaml` into cards. Everything wrong in a file is one sentence: file, line, field, fix.
 
 The format is written down in `bank/FORMAT.md`. YAML is imported when a bank is first read, so that importing this
 module costs nothing.
@@ -22,6 +22,7 @@ CHECK_FIELDS = {
 }
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
+WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
 
 
 class Fields(dict):
@@ -159,7 +160,14 @@ def read_text(value: Any, where: str, name: str) -> Text:
             )
     if not CHINESE.search(value["zh"]):
         raise ValueError(f"{where}: `{name}.zh` holds no Chinese character; translate it")
-    return Text(en=value["en"].strip(), zh=value["zh"].strip())
+    return Text(en=unfold(value["en"]), zh=unfold(value["zh"]))
+
+
+def unfold(text: str) -> str:
+    """Lines of a paragraph joined: with a space, or with nothing between Chinese characters; paragraphs stay."""
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    joined = [re.sub(rf"(?<={WIDE})\s*\n\s*(?={WIDE})", "", paragraph) for paragraph in paragraphs]
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in joined)
 
 
 def read_shown_by(value: Any, where: str) -> Cell | Source:

@@ -42,8 +42,9 @@ class Source:
 class Check:
     """A number in an answer, with the call that computes it.
 
-    `call` is a dotted name in the package; `value` is what it must return (bytes, seconds or a ratio, as that function says);
-    `says` is how the answer prints it, for example "64.2 MB"; `attribute`, when given, is read from what was returned.
+    `call` is a dotted name in the package; `value` is what it must return (bytes, seconds or a
+    ratio, as that function says); `says` is how the answer prints it, for example "64.2 MB"; `attribute`, when given,
+    is read from what was returned.
     """
 
     call: str

@@ -23,7 +23,7 @@ class Corner:
     num_in_bank: int
 
     def __repr__(self) -> str:
-        lines = [f"Interview corner {self.chapter}: {len(self.cards)} questions"]
+        lines = [f"Interview corner {self.chapter}, questions: {len(self.cards)}"]
         lines += [f"{i:2}. [{card.level}] {card.question.en}" for i, card in enumerate(self.cards, start=1)]
         return "\n".join(lines + self._footer())
 
@@ -33,7 +33,7 @@ class Corner:
 
     def _footer(self) -> list[str]:
         waiting = self.num_in_bank - len(self.cards)
-        return [f"{waiting} more cards of this chapter wait in the bank."] if waiting else []
+        return [f"Cards of this chapter that wait in the bank: {waiting}"] if waiting else []
 
 
 def corner(chapter: str, count: int = 8) -> Corner:

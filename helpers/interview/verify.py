@@ -45,7 +45,7 @@ def build(argument: Any) -> Any:
 
 
 def problems(card: Card) -> list[str]:
-    """Everything in which the card's numbers and its text or its functions disagree, one sentence each; [] when right."""
+    """Where the card's numbers disagree with its text or its functions, one sentence each; [] when all is right."""
     return [sentence for check in card.verify for sentence in check_problems(card, check)]
 
 

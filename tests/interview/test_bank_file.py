@@ -1,0 +1,117 @@
+"""Reading a bank: each thing that can be wrong in a file is told with file, line and field."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helpers.interview import Cell, Source, load_all, load_bank
+
+CARD = """\
+chapter: 90_example
+cards:
+  - id: a-card
+    level: junior
+    question:
+      en: How many?
+      zh: 多少？
+    answer:
+      en: |
+        **64.2 MB** and
+        more.
+
+        A second paragraph.
+      zh: |
+        **64.2 MB**，还有
+        更多。
+    shown_by: 90_example#prove
+"""
+
+
+def bank(tmp_path, text, name="90_example"):
+    (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_card_is_read_with_its_lines_joined(tmp_path):
+    (card,) = load_bank("90_example", bank(tmp_path, CARD))
+    assert card.answer.en == "**64.2 MB** and more.\n\nA second paragraph."
+    assert card.answer.zh == "**64.2 MB**，还有更多。"
+    assert card.shown_by == Cell(notebook="90_example", anchor="prove")
+    assert (card.chapter, card.where) == ("90_example", "90_example.yaml line 3 (a-card)")
+
+
+def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
+    text = CARD.replace("90_example#prove", "{source: A paper, url: 'https://example.org'}")
+    text += "    verify:\n      - {call: helpers.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
+    (card,) = load_bank("90_example", bank(tmp_path, text))
+    assert card.shown_by == Source(source="A paper", url="https://example.org")
+    assert (card.verify[0].args, card.verify[0].value) == ((0.001,), 2.5e8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("    level: junior\n", "", r"90_example.yaml line 3: the field `level` of this card is missing"),
+        (
+            "level: junior",
+            "level: guru",
+            r"line 3 \(a-card\): `level` is 'guru'; it must be one of junior, senior, staff",
+        ),
+        ("id: a-card", "id: A Card", r"line 3: `id` is 'A Card'; use lower case letters"),
+        ("shown_by:", "show_by:", r"the field `shown_by` of this card is missing"),
+        ("    level:", "    extra: 1\n    level:", r"`extra` is no field of a card"),
+        ("zh: 多少？", "zh: how many", r"\(a-card\): `question.zh` holds no Chinese character"),
+        ("en: How many?", "en: 64", r"`question.en` is 64; write a text there"),
+        (
+            "question:\n      en: How many?\n      zh: 多少？\n",
+            "question: How many?\n",
+            r"`question` must hold `en:` and `zh:`",
+        ),
+        ("90_example#prove", "90_example", r"`shown_by` is '90_example'; write notebook#cell"),
+        ("chapter: 90_example", "chapter: 91_other", r"line 1: `chapter` is '91_other' but the file is named"),
+        ("chapter: 90_example\n", "", r"must hold exactly `chapter:` and `cards:`"),
+        (
+            "    level: junior\n",
+            "    level: junior\n    level: staff\n",
+            r"line 3: this is not YAML \(a field is given twice",
+        ),
+        ("en: How many?", "en: `How many`", r"90_example.yaml line 6: this is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
+    assert old in CARD
+    with pytest.raises(ValueError, match=sentence):
+        load_bank("90_example", bank(tmp_path, CARD.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("check", "sentence"),
+    [
+        ("{call: helpers.costs.f, value: 1}", r"the field `says` of this check under `verify` is missing"),
+        ("{call: os.getpid, value: 1, says: 1 B}", r"`verify.call` is 'os.getpid'; it must be a dotted name under"),
+        ("{call: helpers.costs.f, value: many, says: 1 B}", r"`verify.value` is 'many'; it must be the number"),
+        ("{call: helpers.costs.f, args: 3, value: 1, says: 1 B}", r"`verify.args` must be a list"),
+    ],
+)
+def test_a_wrong_check_is_told_in_one_sentence(tmp_path, check, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_bank("90_example", bank(tmp_path, CARD + f"    verify:\n      - {check}\n"))
+
+
+def test_an_unknown_chapter_lists_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no bank for '77'; the chapters with one are 90_example"):
+        load_bank("77", bank(tmp_path, CARD))
+
+
+def test_an_id_is_unique_in_the_whole_bank(tmp_path):
+    bank(tmp_path, CARD)
+    bank(tmp_path, CARD.replace("chapter: 90", "chapter: 91"), name="91_example")
+    with pytest.raises(ValueError, match=r"91_example.yaml .*the id 'a-card' is taken by 90_example.yaml"):
+        load_all(tmp_path)
+
+
+def test_importing_the_bank_loads_neither_torch_nor_yaml():
+    program = "import sys, helpers.interview; print({'torch', 'yaml'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"
