@@ -1,0 +1,55 @@
+"""All-to-all: every rank has a different chunk for every rank. A transpose of who holds what.
+
+N - 1 rounds; in round k each rank sends to the rank k ahead and receives from the rank k behind, so no rank is ever
+asked for two things at once. Each rank sends (N-1)/N of its bytes.
+Source: Thakur, Rabenseifner & Gropp 2005, section 4.3 (pairwise exchange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .peers import Peers, check_pair, check_size
+
+
+@torch.no_grad()
+def all_to_all(
+    output: Tensor,
+    input: Tensor,
+    output_splits: Sequence[int] | None = None,
+    input_splits: Sequence[int] | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Send chunk j of `input` to rank j; chunk j of `output` comes from rank j.
+
+    input_splits, output_splits: elements for and from each rank; without them all chunks are equal, so N must divide
+    the size. What rank i gives rank j must be what rank j expects of rank i. ValueError when sizes do not fit.
+    """
+    check_pair(output, input)
+    peers = Peers.of(group)
+    outgoing = _chunks("input", input, input_splits, peers.size)
+    incoming = _chunks("output", output, output_splits, peers.size)
+    check_size("output's own chunk", incoming[peers.rank], outgoing[peers.rank].numel(), "input's own chunk")
+    incoming[peers.rank].copy_(outgoing[peers.rank])
+    for distance in range(1, peers.size):
+        ahead, behind = (peers.rank + distance) % peers.size, (peers.rank - distance) % peers.size
+        peers.exchange(send=outgoing[ahead], to=ahead, receive=incoming[behind], source=behind)
+
+
+def _chunks(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[Tensor]:
+    if splits is None:
+        each, left = divmod(tensor.numel(), size)
+        if left:
+            fix = f"pad it, or pass {name}_splits"
+            raise ValueError(f"{name} has {tensor.numel()} elements, which {size} ranks do not divide; {fix}")
+        splits = [each] * size
+    if len(splits) != size or min(splits) < 0:
+        raise ValueError(
+            f"{name}_splits is {list(splits)}, but it needs one size of 0 or more for each of {size} ranks"
+        )
+    check_size(name, tensor, sum(splits), f"{name}_splits {list(splits)}")
+    return torch.split(tensor.view(-1), list(splits))

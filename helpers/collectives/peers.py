@@ -1,0 +1,115 @@
+"""The floor every collective here stands on: send and receive between the ranks of one group.
+
+Ranks are group ranks, 0 to size - 1, throughout. `dist.send` waits for its receiver, so a ring in which everybody
+sends first never moves; `exchange` posts the send and the receive together and waits for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+COMBINE: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.add,
+    "avg": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "prod": torch.mul,
+}
+
+
+@dataclass(frozen=True)
+class Peers:
+    """This process among the ranks of a group. rank and size count inside the group."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | None) -> Peers:
+        """The view from this process; None means every rank. ValueError outside the group."""
+        if not dist.is_initialized():
+            raise ValueError("no process group yet: call this on ranks (`%%ranks`, `ranks.run`, torchrun)")
+        group = dist.group.WORLD if group is None else group
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ValueError(f"global rank {dist.get_rank()} is not in this group; let only its members call this")
+        return cls(group, rank, dist.get_world_size(group))
+
+    def group_rank(self, name: str, global_rank: int) -> int:
+        """The group rank of a global rank, since a root is named globally, as in torch.distributed."""
+        members = dist.get_process_group_ranks(self.group)
+        if global_rank not in members:
+            fix = f"dist.get_global_rank(group, 0) is {members[0]}"
+            raise ValueError(f"{name}={global_rank} is a global rank outside the group {members}; {fix}")
+        return members.index(global_rank)
+
+    def exchange(self, *, send: Tensor, to: int, receive: Tensor, source: int) -> None:
+        """Send to one rank while receiving from another (or the same); return when both are done."""
+        self._post([(dist.isend, send, to), (dist.irecv, receive, source)])
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        self._post([(dist.isend, tensor, to)])
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        self._post([(dist.irecv, tensor, source)])
+
+    def _post(self, messages: list[tuple[Callable, Tensor, int]]) -> None:
+        # An empty chunk is empty at both ends, so neither posts it. The batch is what NCCL needs to post both at once.
+        batch = [dist.P2POp(op, t, group=self.group, group_peer=peer) for op, t, peer in messages if t.numel()]
+        for work in dist.batch_isend_irecv(batch) if batch else ():
+            work.wait()
+
+
+def combine(op: str, mine: Tensor, theirs: Tensor, out: Tensor) -> None:
+    """out = mine (op) theirs, element by element. An average is a sum until `finish` divides it."""
+    COMBINE[op](mine, theirs, out=out)
+
+
+def finish(op: str, tensor: Tensor, size: int) -> None:
+    """Turn a sum over `size` ranks into their mean, in place, when op is "avg"."""
+    if op == "avg":
+        tensor.div_(size)
+
+
+def split(flat: Tensor, size: int) -> Sequence[Tensor]:
+    """Views of `size` chunks whose lengths differ by one element at most; later ones are shorter, or empty."""
+    return torch.tensor_split(flat, size)
+
+
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """ValueError unless `tensor` can be cut into views of one dense block of memory."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} is a {type(tensor).__name__}, but a torch.Tensor is needed")
+    if not tensor.is_contiguous():
+        shape, stride = tuple(tensor.shape), tensor.stride()
+        fix = f"a collective writes into its memory in place. Pass {name}.contiguous() and copy the result back"
+        raise ValueError(f"{name} of shape {shape} and stride {stride} is not contiguous, but {fix}")
+
+
+def check_pair(output: Tensor, input: Tensor) -> None:
+    """ValueError unless both are dense, with one dtype, on one device."""
+    check_tensor("output", output)
+    check_tensor("input", input)
+    if (output.dtype, output.device) != (input.dtype, input.device):
+        given = f"output is {output.dtype} on {output.device}, input {input.dtype} on {input.device}"
+        raise ValueError(f"{given}, but both must be the same; convert one with .to()")
+
+
+def check_size(name: str, tensor: Tensor, expected: int, why: str) -> None:
+    """ValueError unless `tensor` holds `expected` elements."""
+    if tensor.numel() != expected:
+        raise ValueError(f"{name} has {tensor.numel()} elements, but {why} needs {expected}; allocate it so")
+
+
+def check_op(op: str, tensor: Tensor) -> None:
+    """ValueError for an unknown reduction, or an average of whole numbers."""
+    if op not in COMBINE:
+        raise ValueError(f"op is {op!r}, but it must be one of {', '.join(COMBINE)}")
+    if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f'op "avg" on {tensor.dtype} would drop fractions; use "sum", or convert to float first')

@@ -1,0 +1,90 @@
+"""Ring algorithms: every rank talks to two neighbours, and all links carry a chunk at the same time.
+
+N ranks, n bytes. Rank r sends to r + 1 and receives from r - 1 (mod N).
+    reduce-scatter: N - 1 steps, each rank sends (N-1)/N n bytes
+    all-gather:     N - 1 steps, each rank sends (N-1)/N n bytes
+    all-reduce:     one after the other, 2(N-1)/N n bytes, which no algorithm can beat
+Source: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005, sections 4.1 and 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .peers import Peers, check_op, check_pair, check_size, check_tensor, combine, finish, split
+
+
+@torch.no_grad()
+def all_reduce_ring(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
+    """Reduce `tensor` over the group, in place, on every rank. Each rank sends 2(N-1)/N of its bytes.
+
+    tensor: any shape and size, contiguous. op: sum, avg, max, min or prod. Every rank ends with the same bits, since
+    each chunk is finished on one rank and copied. ValueError for a view with gaps or an unknown op.
+    """
+    check_tensor("tensor", tensor)
+    check_op(op, tensor)
+    peers = Peers.of(group)
+    chunks = split(tensor.view(-1), peers.size)
+    _reduce_scatter(chunks, chunks[peers.rank], op, peers)
+    _all_gather(chunks, peers)
+
+
+@torch.no_grad()
+def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
+    """Reduce `input` over the group and leave chunk r of the result in rank r's `output`.
+
+    input: n elements, left as it was. output: n / N elements; when N does not divide n, the first n % N ranks hold one
+    more. Each rank sends (N-1)/N of the input's bytes. ValueError when sizes or dtypes do not fit.
+    """
+    check_pair(output, input)
+    check_op(op, input)
+    peers = Peers.of(group)
+    chunks = split(input.view(-1), peers.size)
+    why = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
+    check_size("output", output, chunks[peers.rank].numel(), why)
+    _reduce_scatter(chunks, output.view(-1), op, peers)
+
+
+@torch.no_grad()
+def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Put every rank's `input` into every rank's `output`, in rank order.
+
+    output: n elements. input: n / N elements; when N does not divide n, the first n % N ranks hold one more. Each rank
+    sends (N-1)/N of the output's bytes. ValueError when sizes or dtypes do not fit.
+    """
+    check_pair(output, input)
+    peers = Peers.of(group)
+    chunks = split(output.view(-1), peers.size)
+    why = f"chunk {peers.rank} of {output.numel()} elements over {peers.size} ranks"
+    check_size("input", input, chunks[peers.rank].numel(), why)
+    chunks[peers.rank].copy_(input.view(-1))
+    _all_gather(chunks, peers)
+
+
+def _reduce_scatter(chunks: Sequence[Tensor], result: Tensor, op: str, peers: Peers) -> None:
+    """Chunk c starts at rank c + 1, gathers one rank's part at each hop and comes home to rank c complete."""
+    rank, size = peers.rank, peers.size
+    arriving, leaving = torch.empty_like(chunks[0]), torch.empty_like(chunks[0])
+    travelling = chunks[rank - 1]
+    for step in range(size - 1):
+        mine = chunks[(rank - step - 2) % size]
+        partial = arriving[: mine.numel()]
+        peers.exchange(send=travelling, to=(rank + 1) % size, receive=partial, source=(rank - 1) % size)
+        last = step == size - 2
+        combine(op, mine, partial, out=result if last else partial)
+        travelling, arriving, leaving = partial, leaving, arriving
+    if size == 1:
+        result.copy_(chunks[0])
+    finish(op, result, size)
+
+
+def _all_gather(chunks: Sequence[Tensor], peers: Peers) -> None:
+    """Pass on what came in last: after N - 1 steps every chunk has been everywhere. Received straight into place."""
+    rank, size = peers.rank, peers.size
+    for step in range(size - 1):
+        leaving, arriving = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        peers.exchange(send=leaving, to=(rank + 1) % size, receive=arriving, source=(rank - 1) % size)
