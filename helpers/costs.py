@@ -1,0 +1,173 @@
+"""What a collective costs: rounds, bytes and alpha-beta seconds, by formula.
+
+N ranks, n bytes, a Link of latency a (seconds) and bandwidth 1/b (bytes per second); every rank can send one message
+and receive one at the same time. `num_bytes` is always the WHOLE buffer, as in nccl-tests: the tensor of an all_reduce,
+broadcast or reduce, the gathered output of an all_gather, the full input of a reduce_scatter or all_to_all.
+The time to add numbers up (gamma in the paper) is left out.
+
+Source: Thakur, Rabenseifner & Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from helpers.specs import Link
+
+
+def _log2_up(n: int) -> int:
+    return (n - 1).bit_length()  # rounds of a tree: ceil(log2 n)
+
+
+def _power(n: int) -> int:
+    return 1 << (n.bit_length() - 1)  # the largest power of two that is not above n
+
+
+def _halving_rounds(n: int) -> int:
+    return 2 * _log2_up(_power(n)) + (2 if n != _power(n) else 0)
+
+
+def _halving_share(n: int) -> float:
+    return 2 * (1 - 1 / _power(n))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """Functions of N. rounds: messages that wait for each other. path: bytes of those messages, over n.
+    busiest: bytes that the busiest rank sends, over n. total: bytes that all ranks send together, over n."""
+
+    rounds: Callable[[int], int]
+    path: Callable[[int], float]
+    busiest: Callable[[int], float]
+    total: Callable[[int], float]
+
+
+def _even(rounds: Callable[[int], int], share: Callable[[int], float]) -> Formula:
+    """An algorithm in which all ranks send the same amount."""
+    return Formula(rounds=rounds, path=share, busiest=share, total=lambda n: n * share(n))
+
+
+_share = _even(lambda n: n - 1, lambda n: 1 - 1 / n)
+
+FORMULAS: dict[tuple[str, str], Formula] = {
+    ("all_reduce", "ring"): _even(lambda n: 2 * (n - 1), lambda n: 2 * (1 - 1 / n)),
+    ("all_reduce", "halving_doubling"): Formula(
+        rounds=_halving_rounds,
+        path=lambda n: _halving_share(n) + (2 if n != _power(n) else 0),
+        busiest=lambda n: _halving_share(n) + (1 if n != _power(n) else 0),
+        total=lambda n: _power(n) * _halving_share(n) + 2 * (n - _power(n)),
+    ),
+    ("all_reduce", "tree"): Formula(
+        rounds=lambda n: 2 * _log2_up(n),
+        path=lambda n: 2 * _log2_up(n),
+        busiest=_log2_up,
+        total=lambda n: 2 * (n - 1),
+    ),
+    # One rank collects every tensor, adds up and sends the result to each: the parameter server's pattern.
+    ("all_reduce", "server"): Formula(
+        rounds=lambda n: 2 * (n - 1),
+        path=lambda n: 2 * (n - 1),
+        busiest=lambda n: n - 1,
+        total=lambda n: 2 * (n - 1),
+    ),
+    ("reduce_scatter", "ring"): _share,
+    ("all_gather", "ring"): _share,
+    ("all_to_all", "pairwise"): _share,
+    ("broadcast", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=_log2_up, total=lambda n: n - 1),
+    ("reduce", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=lambda n: min(n - 1, 1), total=lambda n: n - 1),
+    ("barrier", "dissemination"): _even(_log2_up, lambda n: 0.0),
+}
+
+# Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, summary.
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+
+
+def algorithms(collective: str) -> tuple[str, ...]:
+    """The algorithms with a formula for this collective; the first is the default. ValueError for an unknown one."""
+    known = tuple(algorithm for name, algorithm in FORMULAS if name == collective)
+    if not known:
+        names = ", ".join(dict.fromkeys(name for name, _ in FORMULAS))
+        raise ValueError(f"no formula for the collective {collective!r}; known are {names}")
+    return known
+
+
+def formula(collective: str, algorithm: str | None = None) -> Formula:
+    """The Formula of a collective; without an algorithm, of its default one. ValueError for an unknown one."""
+    known = algorithms(collective)
+    if algorithm is not None and algorithm not in known:
+        raise ValueError(f"no formula for {collective} by {algorithm!r}; known are {', '.join(known)}")
+    return FORMULAS[collective, algorithm or known[0]]
+
+
+def _check(num_bytes: float, world_size: int) -> None:
+    if not num_bytes >= 0:
+        raise ValueError(f"num_bytes is {num_bytes!r}, but it must be 0 or more bytes")
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        raise ValueError(f"world_size is {world_size!r}, but it must be a whole number of at least 1")
+
+
+def rounds(collective: str, world_size: int, algorithm: str | None = None) -> int:
+    """Messages that wait for each other, one after the other: what the latency is multiplied by."""
+    _check(0, world_size)
+    return formula(collective, algorithm).rounds(world_size)
+
+
+def sent_bytes(collective: str, num_bytes: float, world_size: int, algorithm: str | None = None) -> float:
+    """Bytes that one rank sends; where ranks differ (tree, server), the rank that sends most."""
+    _check(num_bytes, world_size)
+    return formula(collective, algorithm).busiest(world_size) * num_bytes
+
+
+def total_bytes(collective: str, num_bytes: float, world_size: int, algorithm: str | None = None) -> float:
+    """Bytes that all ranks send together."""
+    _check(num_bytes, world_size)
+    return formula(collective, algorithm).total(world_size) * num_bytes
+
+
+def seconds(collective: str, num_bytes: float, world_size: int, link: Link, algorithm: str | None = None) -> float:
+    """Seconds on `link` by the alpha-beta model: rounds * latency + bytes on the critical path / bandwidth."""
+    _check(num_bytes, world_size)
+    cost = formula(collective, algorithm)
+    return cost.rounds(world_size) * link.latency + cost.path(world_size) * num_bytes / link.bandwidth
+
+
+def fastest(collective: str, num_bytes: float, world_size: int, link: Link) -> str:
+    """The algorithm with the smallest `seconds`."""
+    return min(algorithms(collective), key=lambda name: seconds(collective, num_bytes, world_size, link, name))
+
+
+def crossover_bytes(collective: str, world_size: int, link: Link, small: str, large: str) -> float:
+    """The size in bytes at which algorithm `large` overtakes `small`; infinite if it never does.
+
+    From a * rounds + n * path / bandwidth being equal for both.
+    """
+    _check(0, world_size)
+    few, many = formula(collective, small), formula(collective, large)
+    saved = few.path(world_size) - many.path(world_size)
+    if saved <= 0:
+        return float("inf")
+    return max(0.0, (many.rounds(world_size) - few.rounds(world_size)) * link.latency * link.bandwidth / saved)
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """What nccl-tests multiplies size / time with, so that the result can be compared with the hardware's rate."""
+    _check(0, world_size)
+    if collective not in BUS_FACTORS:
+        raise ValueError(f"no bus factor for {collective!r}; known are {', '.join(BUS_FACTORS)}")
+    return BUS_FACTORS[collective](world_size)
+
+
+def bus_bandwidth(collective: str, num_bytes: float, world_size: int, seconds: float) -> float:
+    """nccl-tests' busbw in bytes per second: num_bytes / seconds * bus_factor."""
+    _check(num_bytes, world_size)
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds!r}, but a time above 0 is needed; measure a longer run")
+    return num_bytes / seconds * bus_factor(collective, world_size)
