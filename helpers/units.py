@@ -1,0 +1,57 @@
+"""Numbers as text, each with its unit. GB is 1e9 bytes, GiB is 2**30 bytes, and the text says which."""
+
+from __future__ import annotations
+
+_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SECONDS = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def _three_digits(value: float) -> str:
+    """42.76 as 42.8, 3.14 as 3.14, 128.4 as 128."""
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{digits}f}"
+
+
+def _scaled(value: float, units: tuple, smallest: str) -> str:
+    for size, unit in units:
+        if abs(value) >= size * 0.99995:
+            return f"{_three_digits(value / size)} {unit}"
+    return f"{value:,.0f} {smallest}"
+
+
+def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
+    """Bytes as "42.8 MB" (decimal) or, with `binary=True`, as "40.8 MiB"."""
+    return _scaled(num_bytes, _BINARY if binary else _DECIMAL, "B")
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as "3.10 ms", "1.90 s" or "12.0 µs"."""
+    return _scaled(seconds, _SECONDS, "s") if seconds else "0 s"
+
+
+def format_count(count: float) -> str:
+    """A count as "10,698,240"; one that is no whole number with three digits."""
+    return f"{count:,.0f}" if float(count).is_integer() else _three_digits(count)
+
+
+def format_ratio(ratio: float | None) -> str:
+    """A ratio as "1.02"; a dash where there is none."""
+    return "–" if ratio is None else f"{ratio:,.2f}"
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """A value in the unit "bytes", "seconds" or "count"; a dash where there is none."""
+    formats = {"bytes": format_bytes, "seconds": format_seconds, "count": format_count}
+    if unit not in formats:
+        raise ValueError(f"the unit is {unit!r}; expected one of {', '.join(formats)}.")
+    return "–" if value is None else formats[unit](value)
+
+
+class DerivedBytes(int):
+    """Bytes that follow from a formula and were counted nowhere. It says so when it is shown."""
+
+    def __repr__(self) -> str:
+        return f"{format_bytes(int(self))} (derived)"
+
+    __str__ = __repr__
