@@ -1,0 +1,47 @@
+"""What a rank prints, on its way to the notebook: whole lines, and never more than a notebook can hold."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+MAX_CHARACTERS = 200_000  # of one run on one rank
+
+
+class Capture(io.TextIOBase):
+    """A text stream that hands whole lines to `send`, and counts what goes beyond the limit instead of sending it."""
+
+    encoding = "utf-8"
+
+    def __init__(self, send: Callable[[str], None]):
+        self._send, self._line, self._sent, self._dropped = send, "", 0, 0
+
+    def write(self, text: str) -> int:
+        if self._sent > MAX_CHARACTERS:
+            self._dropped += len(text)
+            return len(text)
+        *whole, self._line = (self._line + text).split("\n")
+        if whole or len(self._line) > MAX_CHARACTERS:
+            self._emit("".join(line + "\n" for line in whole))
+        return len(text)
+
+    def _emit(self, text: str) -> None:
+        room = MAX_CHARACTERS - self._sent
+        self._sent += len(text)
+        if room > 0:
+            self._send(text[:room])
+        self._dropped += max(0, len(text) - max(0, room))
+
+    def finish(self) -> None:
+        """End of a run: send the rest, say what was left out, and start counting anew."""
+        if self._line:
+            self._emit(self._line)
+        if self._dropped:
+            self._send(f"\n… and {self._dropped:,} more characters that a notebook could not hold\n")
+        self._line, self._sent, self._dropped = "", 0, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False

@@ -1,0 +1,92 @@
+"""RankError, and what one rank tells about its failure. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from helpers.ranks.sites import Frame
+
+KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
+
+# What a rank says when a neighbour left: consequences, never the cause.
+_CONSEQUENCES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Socket closed",
+    "Read error",
+    "Write error",
+    "NCCL communicator was aborted",
+)
+
+
+class RankError(RuntimeError):
+    """A run failed on one rank or on several.
+
+    Attributes: `kind`, one of exception, died, hang, mismatch, timeout, interrupted; `rank`, the rank to blame, or
+    None where none is; `tracebacks`, the full traceback text of each rank that raised.
+    """
+
+    def __init__(self, message: str, *, kind: str = "exception", rank: int | None = None, tracebacks=None):
+        super().__init__(message)
+        self.kind, self.rank, self.tracebacks = kind, rank, dict(tracebacks or {})
+
+    def __reduce__(self):
+        return _rebuild, (str(self), self.kind, self.rank, self.tracebacks)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message alone, since our own frames would teach nothing."""
+        return [f"RankError ({self.kind})", *("  " + line for line in str(self).splitlines())]
+
+
+def _rebuild(message, kind, rank, tracebacks) -> RankError:
+    return RankError(message, kind=kind, rank=rank, tracebacks=tracebacks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception on one rank, as that rank saw it."""
+
+    type_name: str
+    message: str
+    frames: list[Frame]
+    time: float  # seconds, time.perf_counter
+    traceback: str
+    wire_kind: str | None = None  # "mismatch" or "aborted" when the wire raised it
+    culprit: int | None = None
+
+    @property
+    def is_consequence(self) -> bool:
+        return self.wire_kind == "aborted" or any(phrase in self.message for phrase in _CONSEQUENCES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """One operation that a rank has issued and that is not complete."""
+
+    op: str
+    group: str
+    sequence: int
+    missing: tuple[int, ...]  # global ranks that have not issued it
+    age: float  # seconds
+    peer: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What a rank answers to 'where are you?'."""
+
+    busy: bool
+    frames: list[Frame]
+    cpu: float  # seconds of processor time so far
+    runnable: bool  # its main thread has work and wants a core
+    waiting: list[Waiting] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def same_place(self, other: Where | None) -> bool:
+        """Whether nothing has moved since `other`: same stack, same operations, no processor time to speak of."""
+        if other is None or self.runnable or other.runnable:
+            return False
+        same = self.frames == other.frames and self.counters == other.counters
+        return same and [w.sequence for w in self.waiting] == [w.sequence for w in other.waiting]

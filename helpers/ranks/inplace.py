@@ -1,0 +1,41 @@
+"""Under torchrun this process is a rank already: `Ranks().run(fn)` calls fn here and shares the results."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import Any
+
+
+def is_launched() -> bool:
+    """Whether a launcher such as torchrun has told this process its rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+class World:
+    """The launcher's ranks. `num_ranks` is what the script asked for; the launcher decides."""
+
+    def __init__(self, num_ranks: int, device: str):
+        import torch
+        import torch.distributed as dist
+
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        gpus = torch.cuda.device_count() if device != "cpu" else 0
+        if device in ("cuda", "nccl") and not gpus:
+            raise ValueError(f'device={device!r} needs an NVIDIA GPU, and torch sees none here: use device="cpu".')
+        enough = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+        self.device = "cuda" if gpus and (enough or device == "cuda") else "cpu"
+        if self.device == "cuda":
+            torch.cuda.set_device(local % gpus)
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if self.device == "cuda" and enough else "gloo")
+            atexit.register(dist.destroy_process_group)
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        import torch.distributed as dist
+
+        results: list[Any] = [None] * self.world_size
+        dist.all_gather_object(results, fn(*args, **kwargs))
+        return results

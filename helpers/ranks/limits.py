@@ -1,0 +1,95 @@
+"""What the machine gives: memory, shared memory, GPUs. Checked before ranks start, so that the answer is a sentence."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import tempfile
+
+import psutil
+
+RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
+SHARED_BYTES = 48_000_000  # room wanted in /dev/shm before the board goes there
+SHARED = "/dev/shm"
+
+
+def available_memory() -> int:
+    """Bytes that new processes can take: the machine's, or what the container's limit leaves."""
+    free = psutil.virtual_memory().available
+    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    if limit is None:
+        limit = _read("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+        used = _read("/sys/fs/cgroup/memory/memory.usage_in_bytes")
+    return free if limit is None or used is None else max(0, min(free, limit - used))
+
+
+def _read(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def check_num_ranks(num_ranks: int) -> None:
+    """Raises ValueError unless `num_ranks` is a whole number of ranks that fits this machine's memory."""
+    if not isinstance(num_ranks, int) or isinstance(num_ranks, bool):
+        raise ValueError(f"the number of ranks must be a whole number, but got {num_ranks!r}: try Ranks(4).")
+    if num_ranks < 1:
+        raise ValueError(f"there must be at least 1 rank, but got {num_ranks}: try Ranks(4).")
+    free = available_memory()
+    if num_ranks * RANK_BYTES > free:
+        most = max(1, free // RANK_BYTES)
+        raise ValueError(
+            f"{num_ranks} ranks need about {num_ranks * RANK_BYTES / 1e9:.1f} GB, but {free / 1e9:.1f} GB of memory are "
+            f"free: use Ranks({most}) or fewer, or close other programs."
+        )
+
+
+def shared_folder() -> str | None:
+    """A new folder in shared memory, or None where that is missing or nearly full (containers give 64 MB or less)."""
+    try:
+        if shutil.disk_usage(SHARED).free < SHARED_BYTES:
+            return None
+        return tempfile.mkdtemp(prefix="ranks-", dir=SHARED)
+    except OSError:
+        return None
+
+
+def num_gpus() -> int:
+    """NVIDIA GPUs that torch can use. Does not import torch where no driver is loaded."""
+    if not (glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg")):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
+    """Device kind, backend, and the device number of each rank.
+
+    "auto" takes NCCL if there is a GPU for each rank, otherwise the CPU. Raises ValueError with the choices.
+    """
+    if device not in ("auto", "cpu", "cuda", "nccl"):
+        raise ValueError(f'device must be "auto", "cpu" or "cuda", but got {device!r}.')
+    gpus = num_gpus() if device != "cpu" else 0
+    if device in ("cuda", "nccl") and gpus == 0:
+        raise ValueError(
+            f"device={device!r} needs an NVIDIA GPU, and torch sees none here: Ranks({num_ranks}) runs on CPU."
+        )
+    if gpus >= num_ranks:
+        return "cuda", "nccl", list(range(num_ranks))
+    if device == "nccl":
+        raise ValueError(
+            f"NCCL needs one GPU a rank: {num_ranks} ranks, but {gpus} GPU{'s' if gpus > 1 else ''}. "
+            f'Use Ranks({gpus}), or device="cuda" to let ranks share a GPU through gloo.'
+        )
+    if device == "cuda":
+        return "cuda", "gloo", [rank % gpus for rank in range(num_ranks)]
+    return "cpu", "wire", [0] * num_ranks
+
+
+def loopback() -> str:
+    return "lo0" if sys.platform == "darwin" else "lo"

@@ -1,0 +1,271 @@
+"""Ranks: functions and cells on N live processes, from a notebook, a script, or under torchrun."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from helpers.ranks import inplace
+from helpers.ranks.errors import RankError
+from helpers.ranks.limits import check_num_ranks, choose_device
+from helpers.ranks.pool import Pool, Settings
+from helpers.ranks.sites import CELL_PREFIX, names_of
+from helpers.ranks.transport import pack_call, unpack
+from helpers.specs import Link
+
+IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
+DEFAULT_LIMIT = 300.0  # seconds for one run
+
+_latest: weakref.ref[Ranks] | None = None
+
+
+class Ranks:
+    """`num_ranks` live processes that have met in one process group.
+
+    num_ranks: 1 or more.  device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
+    timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, CPU only.
+    check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
+    quiet: print nothing at the start.
+
+    Raises ValueError for a number, device or link that this machine cannot serve, RankError when ranks do not start.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int = 4,
+        *,
+        device: str = "auto",
+        timeout: float = DEFAULT_LIMIT,
+        link: Link | None = None,
+        check: bool = True,
+        slow: dict[int, float] | None = None,
+        quiet: bool = False,
+    ):
+        _refuse_nesting()
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is the seconds that one run may take, but got {timeout}: try timeout=60.")
+        self.timeout, self.quiet = timeout, quiet
+        self._lock, self._slices, self._cells = threading.Lock(), {}, 0
+        self._timer: threading.Timer | None = None
+        self._has_variables = False
+        self._in_place = inplace.World(num_ranks, device) if inplace.is_launched() else None
+        if self._in_place:
+            self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
+            return
+        check_num_ranks(num_ranks)
+        kind, backend, local = choose_device(device, num_ranks)
+        if link is not None and backend != "wire":
+            raise ValueError('an emulated link works on CPU only: use Ranks(…, device="cpu", link=…).')
+        self.num_ranks, self.device = num_ranks, kind
+        self._settings = Settings(
+            num_ranks=num_ranks,
+            device=kind,
+            backend=backend,
+            local_devices=tuple(local),
+            link=link,
+            check=check,
+            slow=slow,
+        )
+        self._pool = Pool(self._settings)
+        self._start()
+        self._become_current()
+
+    def __len__(self) -> int:
+        return self.num_ranks
+
+    def __repr__(self) -> str:
+        if self._in_place:
+            return f"{self.num_ranks} ranks under torchrun"
+        backend = "NCCL" if self._settings.backend == "nccl" else "gloo"
+        return f"{names_of(range(self.num_ranks)) if self.num_ranks > 1 else '1 rank'} on {self._device_name()} ({backend})"
+
+    # -- what learners call ----------------------------------------------------------------------------------------
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Call `fn(*args, **kwargs)` on every rank; the results in rank order. What ranks print is printed by rank.
+
+        Raises ValueError if the call cannot be sent, RankError if a rank fails, hangs, or issues other operations.
+        """
+        if self._in_place:
+            return self._in_place.run(fn, *args, **kwargs)
+        blob = pack_call(fn, args, kwargs, num_ranks=self.num_ranks)
+        outcome = self._task(("call", blob), range(self.num_ranks), self.timeout)
+        print_texts(outcome.texts)
+        return [unpack(value) for value in outcome.values]
+
+    def cell(self, source: str, ranks: Sequence[int] | None = None, timeout: float | None = None) -> None:
+        """Run `source` on the chosen ranks, each in its own lasting namespace; print what they print and show.
+
+        Raises ValueError for a rank that does not exist, RankError as `run` does.
+        """
+        if self._in_place:
+            raise ValueError("cells run on live ranks of a notebook; under torchrun use Ranks().run(fn).")
+        chosen = list(range(self.num_ranks)) if ranks is None else self._checked(ranks)
+        name = f"{CELL_PREFIX} {self._cells}>"
+        self._cells += 1
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        self._has_variables = True
+        outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)
+        shown = dict(zip(chosen, outcome.values, strict=True))
+        print_texts({r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen})
+
+    def __getitem__(self, which: slice) -> Ranks:
+        """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""
+        if not isinstance(which, slice) or which.start not in (None, 0) or which.step not in (None, 1):
+            raise ValueError(
+                f"a smaller world is the first ranks of this one, as in ranks[:2], but got ranks[{which!r}]."
+            )
+        size = len(range(self.num_ranks)[which])
+        if size == 0:
+            raise ValueError(f"ranks[:{which.stop}] leaves no rank: use ranks[:1] to ranks[:{self.num_ranks}].")
+        if size == self.num_ranks:
+            return self
+        if size not in self._slices:
+            self._slices[size] = self._smaller(size)
+        return self._slices[size]
+
+    def _smaller(self, size: int) -> Ranks:
+        s, before = self._settings, current()
+        smaller = Ranks(
+            size, device=s.device, timeout=self.timeout, link=s.link, check=s.check, slow=s.slow, quiet=True
+        )
+        if before is not None:
+            before._become_current()
+        return smaller
+
+    def _become_current(self) -> None:
+        global _latest
+        _latest = weakref.ref(self)
+
+    def close(self) -> None:
+        """End every process of this world and of its slices. The next run starts them again."""
+        for smaller in self._slices.values():
+            smaller.close()
+        self._cancel_timer()
+        if not self._in_place:
+            with self._lock:
+                self._pool.stop()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and hasattr(self, "_pool"):
+            self._cancel_timer()
+            self._pool.stop()
+
+    # -- how -------------------------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        start = time.monotonic()
+        self._pool.start()
+        self._has_variables = False
+        if not self.quiet:
+            print(f"{self._headline()}, ready in {time.monotonic() - start:.1f} s · {self._footprint()}")
+
+    def _headline(self) -> str:
+        backend = "NCCL" if self._settings.backend == "nccl" else "gloo"
+        return f"{self.num_ranks} rank{'s' if self.num_ranks > 1 else ''} on {self._device_name()} ({backend})"
+
+    def _device_name(self) -> str:
+        if self.device == "cpu":
+            return "CPU"
+        count = len(set(self._settings.local_devices))
+        return f"{count} GPU{'s' if count > 1 else ''}"
+
+    def _footprint(self) -> str:
+        sizes = [size for pid in self.pids if (size := proportional_bytes(pid))]
+        return f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each" if sizes else "memory unknown"
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids in rank order; empty while the ranks are stopped."""
+        return [member.pid for member in self._pool.members]
+
+    def _task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None):
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("these ranks are busy with another run: wait for it to end, or make other Ranks.")
+        try:
+            self._cancel_timer()
+            if not self._pool.is_up:
+                self._start()
+            return self._pool.task(message, ranks, limit, cell)
+        except RankError as error:
+            print_texts(getattr(error, "texts", {}))
+            raise error from None
+        finally:
+            self._lock.release()
+            self._set_timer()
+
+    def _checked(self, ranks: Sequence[int]) -> list[int]:
+        wrong = [rank for rank in ranks if not 0 <= rank < self.num_ranks]
+        if wrong:
+            raise ValueError(f"there is no {names_of(wrong)}: these are ranks 0 to {self.num_ranks - 1}.")
+        return sorted(set(ranks))
+
+    def _set_timer(self) -> None:
+        if self._has_variables:
+            return  # stopping would lose what the learner computed
+        self._timer = threading.Timer(IDLE_LIMIT, _stop_if_idle, [weakref.ref(self)])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _stop_if_idle(reference: weakref.ref[Ranks]) -> None:
+    ranks = reference()
+    if ranks is not None and ranks._lock.acquire(blocking=False):
+        try:
+            ranks._pool.stop()
+        finally:
+            ranks._lock.release()
+
+
+def current() -> Ranks | None:
+    """The Ranks that were made last: those that a %%ranks cell runs on."""
+    return _latest() if _latest is not None else None
+
+
+def _refuse_nesting() -> None:
+    worker = sys.modules.get("helpers.ranks.worker")
+    if worker is not None and worker.ACTIVE is not None:
+        raise ValueError(
+            f"this code already runs on rank {worker.ACTIVE.rank}, and a rank cannot start ranks of its own: "
+            "make Ranks in the notebook, and use dist.new_group for a group of some of them."
+        )
+
+
+def print_texts(texts: dict[int, str]) -> None:
+    """Print by rank, each line behind its rank; ranks that said the same share their lines."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        if text:
+            groups.setdefault(text.rstrip("\n"), []).append(rank)
+    labels = {text: names_of(ranks) for text, ranks in groups.items()}
+    width = max(map(len, labels.values()), default=0)
+    for text, label in labels.items():
+        for line in text.split("\n"):
+            print(f"{label:<{width}} │ {line}".rstrip())
+
+
+def proportional_bytes(pid: int) -> int | None:
+    """PSS: a process's own memory plus its share of what it shares, in bytes. None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return None
+
+
+os.register_at_fork(after_in_child=lambda: globals().update(_latest=None))

@@ -1,0 +1,240 @@
+"""A world of ranks: its processes, one task at a time on them, and how it recovers. No torch.
+
+A task: send to every member, watch (watch.py), and either hand back the values or report (report.py) and recover:
+  nothing to mend   every rank raised, and all issued the same operations: the groups are sound
+  new groups        the processes are sound: leave the broken groups, meet again in files of a new generation
+  new processes     a rank died or cannot be interrupted: variables are lost, and the message says so
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from helpers.ranks import process
+from helpers.ranks.errors import RankError
+from helpers.ranks.limits import loopback, shared_folder
+from helpers.ranks.report import Report
+from helpers.ranks.sites import names_of
+from helpers.ranks.watch import SETTLE, RankState, Watch, tell
+from helpers.specs import Link
+
+START_LIMIT = 60.0  # seconds for ranks to meet
+END_LIMIT = 1.0  # seconds that an interrupted rank gets
+REINIT_LIMIT = 15.0  # seconds for ranks to meet again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    num_ranks: int
+    device: str
+    backend: str
+    local_devices: tuple[int, ...]
+    link: Link | None = None
+    check: bool = True
+    slow: dict | None = None
+
+
+@dataclass
+class Member:
+    """The process of one rank, seen from the kernel."""
+
+    rank: int
+    pid: int
+    conn: Any
+
+
+@dataclass
+class Outcome:
+    values: list[Any]
+    texts: dict[int, str] = field(default_factory=dict)
+
+
+class Pool:
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.members: list[Member] = []
+        self.generation = 0
+        self.folder = self.board = None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    @property
+    def is_up(self) -> bool:
+        return bool(self.members)
+
+    def start(self) -> None:
+        """Start every rank and wait until all have met. Raises RankError if they do not."""
+        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self.board = shared_folder() or self.folder
+        self.generation = 0
+        zygote = process.zygote()
+        for folder in {self.folder, self.board}:
+            zygote.folder(folder, keep=True)
+        try:
+            for rank in range(self.settings.num_ranks):
+                pid, conn = zygote.fork(self._spec(rank))
+                self.members.append(Member(rank, pid, conn))
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _spec(self, rank: int) -> dict[str, Any]:
+        s = self.settings
+        env = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": s.num_ranks, "LOCAL_WORLD_SIZE": s.num_ranks}
+        env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
+        return {
+            "rank": rank,
+            "world_size": s.num_ranks,
+            "folder": self.folder,
+            "board": self.board,
+            "generation": 0,
+            "device": s.device,
+            "local_device": s.local_devices[rank],
+            "backend": s.backend,
+            "link": asdict(s.link) if s.link else None,
+            "check": s.check,
+            "slow": s.slow,
+            "group_timeout": 3600.0,
+            "env": env,
+        }
+
+    def _wait_until_ready(self) -> None:
+        watch = Watch([RankState(m.rank, m.conn, m.pid) for m in self.members])
+        watch.settle(START_LIMIT)
+        lost = [s for s in watch.states if s.dead or s.failure or not s.done]
+        if lost:
+            raise RankError(self._start_failed(lost), kind="died", rank=lost[0].rank)
+
+    def _start_failed(self, lost: Sequence[RankState]) -> str:
+        said = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
+        return (
+            f"{names_of(s.rank for s in lost)} of {self.settings.num_ranks} did not start: {said[0] or 'no answer'}\n"
+            "`python -m helpers doctor` says what this machine lacks."
+        )
+
+    def stop(self) -> None:
+        """End every rank at once and remove what they left."""
+        for member in self.members:
+            process.kill(member.pid)
+        zygote = process.zygote() if self.members else None
+        for member in self.members:
+            with contextlib.suppress(RuntimeError, OSError):
+                zygote.exit_status(member.pid)
+            member.conn.close()
+        self.members = []
+        for folder in {self.folder, self.board} - {None}:
+            shutil.rmtree(folder, ignore_errors=True)
+            if zygote:
+                zygote.folder(folder, keep=False)
+        self.folder = self.board = None
+
+    # -- one task --------------------------------------------------------------------------------------------------
+    def task(self, message: tuple, ranks: Sequence[int], limit: float | None, cell: str | None = None) -> Outcome:
+        """Run one task on `ranks`. The outcome, or RankError after the pool has recovered."""
+        states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
+        watch = Watch(states, world_size=self.settings.num_ranks)
+        for state in states:
+            if not tell(state, message):
+                state.lose()
+        try:
+            verdict = watch.wait_for_verdict(limit)
+        except KeyboardInterrupt:
+            verdict = "interrupted"
+        difference = self._difference(states) if verdict == "ok" else None
+        outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
+        if verdict == "ok" and difference is None:
+            return outcome
+        error = self._explain_and_recover(watch, verdict, difference, cell)
+        error.texts = {s.rank: "".join(s.text) for s in states}
+        raise error
+
+    def _difference(self, states: Sequence[RankState]) -> str | None:
+        """A sentence if the ranks did not issue the same number of operations on every group they share."""
+        groups = {name for s in states for name in s.counters}
+        for name in sorted(groups):
+            counts = {s.rank: s.counters[name] for s in states if name in s.counters}
+            if len(set(counts.values())) > 1:
+                return self._first_difference() or _unequal(name, counts)
+        return None
+
+    def _first_difference(self) -> str | None:
+        from helpers.ranks.board import first_difference
+
+        if self.settings.backend != "wire" or not self.settings.check:
+            return None
+        return first_difference(os.path.join(self.board, f"board{self.generation}"))
+
+    def _explain_and_recover(self, watch: Watch, verdict: str, difference: str | None, cell: str | None) -> RankError:
+        report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
+        try:
+            if verdict == "failed":
+                watch.settle_or_wait(SETTLE)
+            watch.refresh(0.4)
+            for state in watch.states:
+                if state.dead:
+                    report.exit_codes[state.rank] = process.zygote().exit_status(state.pid)
+            sound = verdict == "failed" and not watch.unfinished and self._difference(watch.states) is None
+            error = report.error(verdict, difference=difference, seconds=watch.clock)
+            how = self._recover(watch, sound)
+        except KeyboardInterrupt:
+            error = report.error("interrupted")
+            self.stop()
+            how = RESTARTED
+        error.args = (f"{error}\n{how}",)
+        return error
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+    def _recover(self, watch: Watch, sound: bool) -> str:
+        if any(s.dead for s in watch.states):
+            return self._restart()
+        if sound:
+            return KEPT
+        watch.announce_end()
+        watch.settle(END_LIMIT)
+        if watch.unfinished or any(s.dead for s in watch.states):
+            return self._restart()
+        return self._meet_again()
+
+    def _restart(self) -> str:
+        self.stop()
+        self.start()
+        return RESTARTED
+
+    def _meet_again(self) -> str:
+        self.generation += 1
+        states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
+        watch = Watch(states)
+        for state in states:
+            tell(state, ("reinit", self.generation))
+        watch.settle(REINIT_LIMIT)
+        if any(not s.done or s.dead or s.failure for s in states):
+            return self._restart()
+        holders = sorted({name for s in states for name in s.value})
+        if not holders:
+            return KEPT
+        names, one = ", ".join(f"`{name}`" for name in holders), len(holders) == 1
+        again = "holds the old process group: make it again" if one else "hold the old process group: make them again"
+        return f"Your variables are kept, but {names} still {again}."
+
+
+KEPT = "Your variables are kept; the next cell works."
+RESTARTED = "The ranks were started anew, so their variables are lost; the next cell works."
+
+
+def _unequal(group: str, counts: dict[int, int]) -> str:
+    listed = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
+    return f"the ranks issued different numbers of operations on group {group} ({listed})"
+
+
+def _tail(folder: str, rank: int) -> str:
+    try:
+        with open(os.path.join(folder, f"rank{rank}.log"), errors="replace") as log:
+            return log.read()[-1000:].strip()
+    except OSError:
+        return ""

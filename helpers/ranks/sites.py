@@ -1,0 +1,99 @@
+"""Where a rank is, in the learner's words: which frame of a stack is theirs, and what to call it. No torch."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from types import FrameType
+
+Frame = tuple[str, int, str]  # file name, line number, function name
+
+ENGINE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(ENGINE)
+CELL_PREFIX = "<ranks cell"
+_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def frames_of(frame: FrameType | None) -> list[Frame]:
+    """The stack that ends in `frame`, outermost call first."""
+    found: list[Frame] = []
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found[::-1]
+
+
+def is_engine(path: str) -> bool:
+    return path.startswith(ENGINE + os.sep)
+
+
+def is_package(path: str) -> bool:
+    return path.startswith(PACKAGE + os.sep) and not is_engine(path)
+
+
+def is_library(path: str) -> bool:
+    if path.startswith(PACKAGE + os.sep) or "ipykernel_" in path:
+        return False
+    return path.startswith((*_LIBRARIES, "<frozen", "<string>")) or "site-packages" in path
+
+
+def learner_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the learner's own code: neither a library's, nor the course package's."""
+    own = [f for f in frames if not (is_library(f[0]) or is_engine(f[0]) or is_package(f[0]))]
+    return own[-1] if own else None
+
+
+def package_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the course's package below the learner's (`parallel/ddp.py`, for example)."""
+    own = learner_frame(frames)
+    start = frames.index(own) + 1 if own in frames else 0
+    inside = [f for f in frames[start:] if is_package(f[0])]
+    return inside[-1] if inside else None
+
+
+def describe(frame: Frame, current_cell: str | None = None) -> str:
+    """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
+    path, line, _ = frame
+    text = linecache.getline(path, line).strip()
+    return f"{_name(path, current_cell)} line {line}" + (f": `{text}`" if text else "")
+
+
+def _name(path: str, current_cell: str | None) -> str:
+    if path.startswith(CELL_PREFIX):
+        return "cell" if current_cell in (None, path) else "an earlier cell,"
+    if "ipykernel_" in path:
+        number = _cell_number(path)
+        return "cell" if number is None else f"cell [{number}]"
+    return os.path.basename(path)
+
+
+def _cell_number(path: str) -> int | None:
+    """IPython's execution count of the cell that was compiled under this temporary file name."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    names = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return names.get(path)
+
+
+def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> str:
+    """The learner's line, and before it the package's line when the stack goes through the course's own code."""
+    own, inside = learner_frame(frames), package_frame(frames)
+    if own is None and inside is None:
+        return describe(frames[-1]) if frames else "an unknown line"
+    if inside is None:
+        return describe(own, current_cell)
+    if own is None:
+        return describe(inside)
+    return f"{describe(inside)}, under {describe(own, current_cell)}"
+
+
+def names_of(ranks: Iterable[int]) -> str:
+    """'rank 1', 'ranks 0-3', 'ranks 0, 2'."""
+    numbers = sorted(ranks)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"ranks {numbers[0]}-{numbers[-1]}"
+    return "ranks " + ", ".join(map(str, numbers))

@@ -1,0 +1,83 @@
+"""Functions and results on their way between the notebook and the ranks. cloudpickle carries what a cell defines."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+
+MAX_CALL_BYTES = 256_000_000  # of one call to one rank; beyond, data should be made on the ranks
+
+
+def pack_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, num_ranks: int) -> bytes:
+    """The call as bytes for each rank.
+
+    Raises ValueError, with the name of what is to blame, if something cannot be sent or weighs over 256 MB.
+    """
+    if not callable(fn):
+        raise ValueError(
+            f"run needs a function, but got {type(fn).__name__}: write ranks.run(train), without calling it."
+        )
+    try:
+        blob = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
+    except Exception as error:
+        raise ValueError(_cannot_send(fn, args, kwargs, error)) from None
+    if len(blob) > MAX_CALL_BYTES:
+        raise ValueError(_too_heavy(fn, args, kwargs, len(blob), num_ranks))
+    return blob
+
+
+def pack_result(value: Any) -> bytes:
+    """A rank's result as bytes. Raises TypeError with a sentence if it cannot be sent back."""
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"the result, a {type(value).__name__}, cannot be sent back to the notebook ({error}); "
+            "return plain data: numbers, tensors, lists, a state_dict."
+        ) from None
+
+
+def unpack(blob: bytes) -> Any:
+    return pickle.loads(blob)
+
+
+def carried(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every named value that travels with a call: arguments, closed-over variables, and globals the function reads."""
+    values = {f"argument {i}": value for i, value in enumerate(args)}
+    values |= {f"argument {name}": value for name, value in kwargs.items()}
+    code = getattr(fn, "__code__", None)
+    if code is not None:
+        cells = fn.__closure__ or ()
+        values |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+        values |= {name: fn.__globals__[name] for name in code.co_names if name in fn.__globals__}
+    return values
+
+
+def _size(value: Any) -> int | None:
+    try:
+        return len(cloudpickle.dumps(value))
+    except Exception:
+        return None
+
+
+def _cannot_send(fn, args, kwargs, error: Exception) -> str:
+    name = getattr(fn, "__name__", "the function")
+    blamed = [
+        f"`{key}` ({type(value).__name__})" for key, value in carried(fn, args, kwargs).items() if _size(value) is None
+    ]
+    what = " and ".join(blamed) if blamed else f"something it refers to ({error})"
+    return f"{name} cannot be sent to the ranks because of {what}: make it inside {name}, on each rank."
+
+
+def _too_heavy(fn, args, kwargs, num_bytes: int, num_ranks: int) -> str:
+    name = getattr(fn, "__name__", "the function")
+    sizes = {key: _size(value) or 0 for key, value in carried(fn, args, kwargs).items()}
+    heaviest = max(sizes, key=sizes.get, default=None)
+    culprit = f"`{heaviest}` alone is {sizes[heaviest] / 1e9:.2f} GB. " if heaviest else ""
+    return (
+        f"{name} would carry {num_bytes / 1e9:.2f} GB to each of {num_ranks} ranks (the limit is "
+        f"{MAX_CALL_BYTES / 1e9:.2f} GB). {culprit}Make it inside {name}, on each rank, or pass a path or a seed instead."
+    )

@@ -1,0 +1,179 @@
+"""Waiting for the ranks: every rank's answer, or the reason why there will be none. No torch.
+
+A hang is not a matter of the clock. It is certain when every unfinished rank waits in an operation that some rank has
+not issued, and each of those is finished or waits as well. So a slow machine raises no false alarm, and a true deadlock
+is named within two polls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from helpers.ranks.errors import Failure, Where
+
+FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
+POLL = 0.5  # seconds between two polls later on
+SETTLE = 0.5  # seconds that the others get to end after a first failure
+QUIET = 5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
+MAX_STEP = 2.0  # a gap longer than this between two looks is a suspended laptop, not time that passed
+
+
+@dataclass
+class RankState:
+    """What the kernel knows of one rank during one task."""
+
+    rank: int
+    conn: Connection
+    pid: int
+    value: Any = None
+    failure: Failure | None = None
+    done: bool = False
+    dead: bool = False
+    counters: dict[str, int] = field(default_factory=dict)
+    where: Where | None = None
+    unmoved_since: float | None = None
+    answers: int = 0
+    text: list[str] = field(default_factory=list)
+
+    def take(self, message: tuple, now: float) -> None:
+        match message:
+            case ("out", text):
+                self.text.append(text)
+            case ("where", _, where):
+                moved = not where.same_place(self.where)
+                self.unmoved_since = now if moved else (self.unmoved_since or now)
+                self.where, self.answers = where, self.answers + 1
+            case ("ready", _):
+                self.done = True
+            case ("failed", failure):
+                self.done, self.failure = True, failure
+            case ("done", "ok", value, counters):
+                self.done, self.value, self.counters = True, value, counters
+            case ("done", "error", failure, counters):
+                self.done, self.failure, self.counters = True, failure, counters
+
+    def lose(self) -> None:
+        self.dead = self.done = True
+
+
+class Watch:
+    """Collects the answers of `states` to one task."""
+
+    def __init__(self, states: Sequence[RankState], *, world_size: int | None = None):
+        self.states = list(states)
+        self.world_size = world_size or len(self.states)  # ranks that take no part count as gone
+        self.clock = 0.0  # seconds of this task, suspended time left out
+        self._last = time.monotonic()
+        self._tokens = itertools.count()
+
+    @property
+    def unfinished(self) -> list[RankState]:
+        return [s for s in self.states if not s.done]
+
+    @property
+    def failed(self) -> list[RankState]:
+        return [s for s in self.states if s.failure or s.dead]
+
+    def wait_for_verdict(self, limit: float | None) -> str:
+        """'ok', 'failed', 'hang' or 'timeout'. KeyboardInterrupt passes through."""
+        polls = itertools.chain(FIRST_POLLS, itertools.repeat(POLL))
+        next_poll = next(polls)
+        while self.unfinished:
+            self.receive(max(0.0, next_poll - self.clock))
+            if self.failed:
+                return "failed"
+            if limit is not None and self.clock > limit:
+                return "timeout"
+            if self.clock >= next_poll:
+                if self.is_deadlocked():
+                    return "hang"
+                self.poll()
+                next_poll = self.clock + next(polls)
+        return "failed" if self.failed else "ok"
+
+    def settle(self, limit: float) -> None:
+        """Give the unfinished ranks up to `limit` seconds to end."""
+        end = self.clock + limit
+        while self.unfinished and self.clock < end:
+            self.receive(end - self.clock)
+
+    def settle_or_wait(self, limit: float) -> None:
+        """The same after a first failure; ends early once every unfinished rank is seen to wait for another."""
+        end = self.clock + limit
+        while self.unfinished and self.clock < end:
+            self.refresh(0.1)
+            if all(s.where and any(op.missing for op in s.where.waiting) for s in self.unfinished):
+                return
+
+    def announce_end(self) -> None:
+        """Wake every unfinished rank: its operations fail, and its code is interrupted."""
+        for state in self.unfinished:
+            tell(state, ("abort", "another rank failed"))
+            tell(state, ("interrupt",))
+
+    def refresh(self, limit: float = 1.0) -> None:
+        """Ask every unfinished rank where it is and wait for the answers."""
+        before = {s.rank: s.answers for s in self.unfinished}
+        self.poll()
+        end = self.clock + limit
+        while self.clock < end and any(s.answers == before[s.rank] for s in self.unfinished):
+            self.receive(end - self.clock)
+
+    def poll(self) -> None:
+        token = next(self._tokens)
+        for state in self.unfinished:
+            tell(state, ("where", token))
+
+    def receive(self, limit: float) -> None:
+        """Wait for messages for at most `limit` seconds, and take what is there."""
+        waiting = {s.conn: s for s in self.unfinished}
+        ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
+        self._tick()
+        for conn in ready:
+            try:
+                waiting[conn].take(conn.recv(), self.clock)
+            except (EOFError, OSError):
+                waiting[conn].lose()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.clock += min(now - self._last, MAX_STEP)
+        self._last = now
+
+    # -- deadlock --------------------------------------------------------------------------------------------------
+    def is_deadlocked(self) -> bool:
+        stuck = {s.rank for s in self.unfinished if self.is_stuck(s)}
+        if len(stuck) < len(self.unfinished):
+            return False
+        gone = set(range(self.world_size)) - {s.rank for s in self.unfinished}
+        known = [s for s in self.unfinished if s.where.waiting]
+        if not known:
+            return bool(gone)
+        return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
+
+    def is_stuck(self, state: RankState) -> bool:
+        """Whether a rank has not moved between polls, and what it waits for lies with others."""
+        if state.where is None or state.unmoved_since is None:
+            return False
+        unmoved = self.clock - state.unmoved_since
+        if state.where.waiting:
+            return unmoved >= POLL * 0.8 and any(op.missing for op in state.where.waiting)
+        return unmoved >= QUIET and _inside_distributed(state.where)
+
+
+def _inside_distributed(where: Where) -> bool:
+    return any("torch/distributed/" in path for path, _, _ in where.frames[-5:])
+
+
+def tell(state: RankState, message: tuple) -> bool:
+    """Send to a rank; False if it is gone."""
+    try:
+        state.conn.send(message)
+    except (OSError, ValueError):
+        return False
+    return True

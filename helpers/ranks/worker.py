@@ -1,0 +1,271 @@
+"""One rank's process. Two threads: the main one runs tasks; the control one answers, interrupts, and leaves.
+
+    kernel ──pipe──> control thread ──queue──> main thread: call | cell | reinit
+    kernel <─pipe── ready, out, where, done
+
+The process ends when the pipe closes, and on Linux when its parent dies.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import json
+import linecache
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from helpers.ranks import wire
+from helpers.ranks.capture import Capture
+from helpers.ranks.errors import Failure, Waiting, Where
+from helpers.ranks.holders import dead_holders
+from helpers.ranks.sites import Frame, frames_of, is_engine
+from helpers.ranks.transport import pack_result, unpack
+from helpers.specs import Link
+
+PR_SET_PDEATHSIG = 1
+_leave = os._exit  # before it is wrapped: leaving when told to needs no last words
+ACTIVE: Worker | None = None  # the worker of this process, if it is a rank
+
+
+class Worker:
+    def __init__(self, fd: int, spec: dict[str, Any]):
+        self.conn, self.spec = Connection(fd), spec
+        self.rank, self.world_size = spec["rank"], spec["world_size"]
+        self.send_lock, self.tasks = threading.Lock(), queue.SimpleQueue()
+        self.busy, self.main_thread = False, threading.main_thread()
+        self.group_is_up = False
+        self.namespace: dict[str, Any] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    def serve(self) -> None:
+        self.log = _own_process(self.spec["folder"], self.rank)
+        _note_deaths(self.log)
+        os.environ.update({str(k): str(v) for k, v in self.spec["env"].items()})
+        self.output = sys.stdout = sys.stderr = Capture(lambda text: self.send(("out", text)))
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - input() on a rank ends at once
+        torch.set_num_threads(1)
+        random.seed(self.rank)
+        signal.signal(signal.SIGINT, self.on_interrupt)
+        self.namespace = self.fresh_namespace()
+        threading.Thread(target=self.control, daemon=True, name="control").start()
+        try:
+            self.join_group(self.spec["generation"])
+        except Exception as error:
+            self.send(("failed", self.failure(error)))
+            return
+        self.send(("ready", os.getpid()))
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                self.step(self.tasks.get())
+
+    def join_group(self, generation: int) -> None:
+        """Enter a world of its own files, so that nothing of an earlier generation can be met again."""
+        if self.group_is_up:
+            with contextlib.suppress(Exception):
+                dist.destroy_process_group()
+            self.group_is_up = False
+        if self.spec["device"] == "cuda":
+            torch.cuda.set_device(self.spec["local_device"])
+        backend = self.spec["backend"]
+        if backend == "wire":
+            wire.reset()
+            wire.install(self.wire_config(generation))
+        store = dist.FileStore(os.path.join(self.spec["folder"], f"store{generation}"), self.world_size)
+        limit = datetime.timedelta(seconds=self.spec["group_timeout"])
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=limit)
+        self.group_is_up = True
+
+    def wire_config(self, generation: int) -> wire.WireConfig:
+        board = os.path.join(self.spec["board"], f"board{generation}")
+        os.makedirs(board, exist_ok=True)
+        link = Link(**self.spec["link"]) if self.spec["link"] else None
+        return wire.WireConfig(
+            rank=self.rank,
+            world_size=self.world_size,
+            board_dir=board,
+            link=link,
+            check=self.spec["check"],
+            slow=self.spec["slow"],
+        )
+
+    def fresh_namespace(self) -> dict[str, Any]:
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        device = (
+            torch.device(self.spec["device"], self.spec["local_device"]) if self.spec["device"] == "cuda" else "cpu"
+        )
+        names = {"rank": self.rank, "world_size": self.world_size, "device": torch.device(device)}
+        vars(module).update(names, torch=torch, dist=dist)
+        self.given = set(vars(module))
+        return vars(module)
+
+    # -- talk ------------------------------------------------------------------------------------------------------
+    def send(self, message: tuple) -> None:
+        with self.send_lock:
+            self.conn.send(message)
+
+    def control(self) -> None:
+        try:
+            while True:
+                message = self.conn.recv()
+                match message[0]:
+                    case "where":
+                        self.send(("where", message[1], self.where()))
+                    case "abort":
+                        wire.fail_pending(message[1])
+                        wire.cut()
+                    case "interrupt":
+                        if self.busy:
+                            os.kill(os.getpid(), signal.SIGINT)
+                    case "stop":
+                        _leave(0)
+                    case _:
+                        self.tasks.put(message)
+        except (EOFError, OSError):
+            _leave(0)
+
+    def on_interrupt(self, *_: Any) -> None:
+        if self.busy:
+            self.busy = False
+            raise KeyboardInterrupt
+
+    def where(self) -> Where:
+        return Where(
+            busy=self.busy,
+            frames=self.own_frames(frames_of(sys._current_frames().get(self.main_thread.ident))),
+            cpu=time.process_time(),
+            runnable=_is_runnable(self.main_thread.native_id),
+            waiting=[_waiting(op) for op in wire.pending()],
+            counters=dict(wire.counters()),
+        )
+
+    @staticmethod
+    def own_frames(frames: list[Frame]) -> list[Frame]:
+        """The stack below our own loop: what the learner's task called."""
+        last = max((i for i, f in enumerate(frames) if f[0] == __file__ and f[2] in ("call", "cell")), default=-1)
+        return frames[last + 1 :]
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+    def step(self, message: tuple) -> None:
+        run = {"call": self.call, "cell": self.cell, "reinit": self.reinit}[message[0]]
+        try:
+            try:
+                self.busy = True
+                value = run(*message[1:])
+            finally:
+                self.busy = False
+            reply = ("ok", value)
+        except BaseException as error:
+            reply = ("error", self.failure(error))
+            del error
+        self.output.finish()
+        self.send(("done", *reply, dict(wire.counters())))
+
+    def call(self, blob: bytes) -> bytes:
+        fn, args, kwargs = unpack(blob)
+        return pack_result(fn(*args, **kwargs))
+
+    def cell(self, source: str, filename: str) -> str | None:
+        """Run a cell in this rank's namespace. The representation of its last expression, unless it ends in ';'."""
+        linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+        tree = ast.parse(source, filename)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, filename, "exec"), self.namespace)
+        if last is None:
+            return None
+        value = eval(compile(ast.Expression(last.value), filename, "eval"), self.namespace)
+        return None if value is None or source.rstrip().endswith(";") else repr(value)
+
+    def reinit(self, generation: int) -> list[str]:
+        holders = dead_holders({k: v for k, v in self.namespace.items() if k not in self.given})
+        self.join_group(generation)
+        return holders
+
+    def failure(self, error: BaseException) -> Failure:
+        frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            frames.append((error.filename, error.lineno or 1, "<module>"))
+        from_wire = isinstance(error, wire.WireError)
+        return Failure(
+            type_name=type(error).__name__,
+            message=str(getattr(error, "message", error) if from_wire else error),
+            frames=self.own_frames(frames),
+            time=time.perf_counter(),
+            traceback="".join(traceback.format_exception(error)),
+            wire_kind=error.kind if from_wire else None,
+            culprit=error.culprit if from_wire else None,
+        )
+
+
+def _waiting(op: wire.PendingOp) -> Waiting:
+    return Waiting(op=op.op, group=op.group, sequence=op.sequence, missing=tuple(op.missing), age=op.age)
+
+
+def _is_runnable(native_id: int) -> bool:
+    try:
+        with open(f"/proc/self/task/{native_id}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "RD"
+    except OSError:
+        return False
+
+
+def _own_process(folder: str, rank: int) -> int:
+    """Own process group, die with the parent, and send what native code prints to a log. Returns the log's descriptor."""
+    os.setpgid(0, 0)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    log = os.open(os.path.join(folder, f"rank{rank}.log"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.enable(file=log)
+    return log
+
+
+def _note_deaths(log: int) -> None:
+    """Before this process ends itself, write down where: nothing can be asked of it afterwards."""
+
+    def note() -> None:
+        frames = [f for f in frames_of(sys._getframe(2)) if not is_engine(f[0])]
+        os.write(log, b"\nlast words " + json.dumps(frames[-40:]).encode() + b"\n")
+
+    def noted(end):
+        def leave(*args: Any) -> None:
+            note()
+            end(*args)
+
+        return leave
+
+    def on_event(event: str, args: tuple) -> None:
+        if event in ("os.kill", "os.killpg") and abs(args[0]) in (os.getpid(), 0) and args[1] != signal.SIGINT:
+            note()
+
+    os._exit, os.abort = noted(os._exit), noted(os.abort)
+    sys.addaudithook(on_event)
+
+
+def main(fd: int, spec: dict[str, Any]) -> None:
+    global ACTIVE
+    ACTIVE = Worker(fd, spec)
+    ACTIVE.serve()
+
+
+if __name__ == "__main__":
+    from helpers.ranks import worker
+
+    worker.main(int(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,154 @@
+"""The process that every rank is forked from. It has imported torch once and does nothing else.
+
+    notebook kernel ──socket──> zygote ──fork──> rank 0, rank 1, …       each rank ──its own socket──> kernel
+
+It starts ranks, reports how they ended, and when the kernel goes away (its socket closes, whatever killed it) it ends
+them and removes their folders. Where fork is not safe (macOS), it starts fresh interpreters instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+GRACE = 1.0  # seconds that ranks get to leave by themselves
+FORKS = sys.platform.startswith("linux")
+
+
+def main(fd: int) -> None:
+    control = socket.socket(fileno=fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if FORKS:
+        _preload()
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    Zygote(control, wake_read, wake_write).serve()
+
+
+def _preload() -> None:
+    import gc
+
+    import cloudpickle  # noqa: F401
+    import torch
+    import torch.distributed
+    import torch.nn.parallel  # noqa: F401
+
+    import helpers.ranks.worker  # noqa: F401
+
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # pages that no collection touches stay shared between the ranks
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, wake_read: int, wake_write: int):
+        self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
+        self.children: dict[int, subprocess.Popen | None] = {}
+        self.folders: set[str] = set()
+        self.pending = b""
+        self.fds: list[int] = []
+
+    def serve(self) -> None:
+        self.tell(ready=os.getpid())
+        while True:
+            readable, _, _ = select.select([self.control, self.wake_read], [], [])
+            if self.wake_read in readable:
+                os.read(self.wake_read, 4096)
+                self.reap()
+            if self.control in readable and not self.receive():
+                return self.leave()
+
+    def receive(self) -> bool:
+        """Read requests and the sockets that come with them. False when the kernel is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.control, 65536, 64)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.fds += fds
+        *lines, self.pending = (self.pending + data).split(b"\n")
+        for line in lines:
+            self.handle(json.loads(line))
+        return True
+
+    def handle(self, request: dict) -> None:
+        if "keep" in request:
+            self.folders.add(request["keep"])
+        elif "forget" in request:
+            self.folders.discard(request["forget"])
+        else:
+            fd = self.fds.pop(0)
+            pid = self.fork(fd, request) if FORKS else self.spawn(fd, request)
+            os.close(fd)
+            self.tell(started=pid)
+
+    def fork(self, fd: int, spec: dict) -> int:
+        pid = os.fork()
+        if pid:
+            self.children[pid] = None
+            return pid
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            self.control.close()
+            for other in (self.wake_read, self.wake_write, *self.fds):
+                os.close(other)
+            from helpers.ranks.worker import main as work
+
+            work(fd, spec)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def spawn(self, fd: int, spec: dict) -> int:
+        command = [sys.executable, "-m", "helpers.ranks.worker", str(fd), json.dumps(spec)]
+        child = subprocess.Popen(command, pass_fds=[fd], stdin=subprocess.DEVNULL)
+        self.children[child.pid] = child
+        return child.pid
+
+    def reap(self) -> None:
+        for pid, child in list(self.children.items()):
+            status = self.status_of(pid, child)
+            if status is not None:
+                del self.children[pid]
+                self.tell(exited=pid, status=status)
+
+    @staticmethod
+    def status_of(pid: int, child: subprocess.Popen | None) -> int | None:
+        """Exit code, or minus the signal's number, or None while it lives."""
+        if child is not None:
+            return child.poll()
+        done, status = os.waitpid(pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if done else None
+
+    def tell(self, **message) -> None:
+        with contextlib.suppress(OSError):
+            self.control.sendall(json.dumps(message).encode() + b"\n")
+
+    def leave(self) -> None:
+        deadline = time.monotonic() + GRACE
+        while self.children and time.monotonic() < deadline:
+            select.select([self.wake_read], [], [], 0.05)
+            self.reap()
+        for pid in self.children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
