@@ -1,0 +1,173 @@
+"""A small GPT, readable in one sitting. It knows nothing of parallelism.
+
+Legend: B = batch, T = tokens in a sequence (at most s = context), h = hidden, H = heads, d = h / H, V = vocabulary,
+l = layers.
+
+Parameters, with biases and learned positions (GPT-2; Radford et al. 2019, section 2.3):
+    a block  12 h^2 + 13 h    query, key, value, projection: 4 h^2 + 4 h; up and down: 8 h^2 + 5 h; two norms: 4 h
+    tied     l (12 h^2 + 13 h) + (V + s) h + 2 h          the last 2 h are the final norm
+    untied   V h more, for the head's own matrix
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """The shape of a GPT. `tied` means that the head and the token embedding are one matrix.
+
+    Raises ValueError where a number is below 1, the heads do not divide the hidden size, or dropout is outside [0, 1).
+    """
+
+    vocab_size: int
+    context: int
+    num_layers: int
+    num_heads: int
+    hidden: int
+    dropout: float = 0.0
+    tied: bool = True
+
+    def __post_init__(self):
+        for name in ("vocab_size", "context", "num_layers", "num_heads", "hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"GPTConfig({name}={getattr(self, name)}): expected 1 or more")
+        if self.hidden % self.num_heads:
+            raise ValueError(
+                f"GPTConfig(hidden={self.hidden}, num_heads={self.num_heads}): the heads share the hidden size, "
+                f"so choose a hidden size that {self.num_heads} divides"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"GPTConfig(dropout={self.dropout}): expected 0 or more and below 1")
+
+    @classmethod
+    def tiny(cls, **changes) -> "GPTConfig":
+        """28,672 parameters: a step takes milliseconds, so tests and proofs use it."""
+        return cls(**{**dict(vocab_size=68, context=32, num_layers=2, num_heads=4, hidden=32), **changes})
+
+    @classmethod
+    def ten_million(cls, **changes) -> "GPTConfig":
+        """10,698,240 parameters: large enough that its gradients need several buckets of 25 MB."""
+        return cls(**{**dict(vocab_size=68, context=64, num_layers=6, num_heads=6, hidden=384), **changes})
+
+    @property
+    def num_parameters(self) -> int:
+        """The exact count of parameters; a tied matrix counts once. The formula stands at the top of this file."""
+        h, embeddings = self.hidden, self.vocab_size + self.context
+        head = 0 if self.tied else self.vocab_size * h
+        return self.num_layers * (12 * h * h + 13 * h) + embeddings * h + 2 * h + head
+
+
+class Attention(nn.Module):
+    """Causal self-attention: (B, T, h) to (B, T, h).
+
+    Query, key and value are three layers and the number of heads is read off their output, so that a layer which
+    holds only some of the heads fits in unchanged.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.head_size = config.hidden // config.num_heads
+        self.dropout = config.dropout
+        self.query = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, config.hidden)  # its bias adds one constant a row: softmax removes it
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self.projection = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)  # (B, H, T, d)
+        return self.projection(mixed.transpose(1, 2).flatten(2))  # (B, T, h)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, d)
+
+
+class FeedForward(nn.Module):
+    """Two layers with a GELU between: (B, T, h) to (B, T, 4 h) to (B, T, h)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.up = nn.Linear(config.hidden, 4 * config.hidden)
+        self.down = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """One transformer layer, with the norms before each part: (B, T, h) to (B, T, h)."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class GPT(nn.Module):
+    """Embeddings, blocks, a final norm, a head. Forward: token ids (B, T) int64 to logits (B, T, V).
+
+    Raises ValueError for a sequence longer than the context.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden)
+        self.position_embedding = nn.Embedding(config.context, config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.final_norm = nn.LayerNorm(config.hidden)
+        self.head = nn.Linear(config.hidden, config.vocab_size, bias=False)
+        if config.tied:
+            self.head.weight = self.token_embedding.weight
+        self._initialise()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        num_tokens = tokens.shape[1]
+        if num_tokens > self.config.context:
+            raise ValueError(
+                f"GPT got {num_tokens} tokens a sequence, its context is {self.config.context}: "
+                "cut the sequence, or build the model with a longer context"
+            )
+        positions = torch.arange(num_tokens, device=tokens.device)
+        x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, h)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.final_norm(x))  # (B, T, V)
+
+    def _initialise(self):
+        """GPT-2's: normal with 0.02; the layers that add to the residual stream are smaller by sqrt(2 l)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                residual = name.endswith(("projection.weight", "down.weight"))
+                scale = math.sqrt(2 * self.config.num_layers) if residual else 1.0
+                nn.init.normal_(parameter, std=0.02 / scale)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+def token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross entropy in nats a token. logits (B, T, V), targets (B, T) int64; a target of -100 does not count.
+
+    reduction="sum" gives the sum over tokens: what accumulation needs, to divide by the number of tokens once.
+    Raises ValueError where the shapes do not fit.
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"token_loss got logits {tuple(logits.shape)} and targets {tuple(targets.shape)}: "
+            "targets must have the logits' shape without the last dimension"
+        )
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)

@@ -1,0 +1,54 @@
+"""A small residual network for 8 x 8 to 32 x 32 images. The norm is an argument, so chapters can swap it.
+
+Legend: B = batch, C = channels, H, W = height and width. Source: He et al. 2015, arXiv:1512.03385, figure 2.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut: (B, C_in, H, W) to (B, C_out, H / stride, W / stride)."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Norm):
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.norm1 = norm(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = norm(out_channels)
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """A stem, three residual blocks of width, 2 width and 4 width channels, an average, a head.
+
+    Forward: images (B, in_channels, H, W), H and W at least 4, to logits (B, num_classes). `norm` makes a layer from a
+    number of channels: `nn.BatchNorm2d`, or `lambda c: nn.GroupNorm(4, c)`. Raises ValueError for a size below 1.
+    """
+
+    def __init__(self, num_classes: int = 10, width: int = 16, norm: Norm = nn.BatchNorm2d, in_channels: int = 1):
+        super().__init__()
+        if min(num_classes, width, in_channels) < 1:
+            raise ValueError(
+                f"SmallResNet(num_classes={num_classes}, width={width}, in_channels={in_channels}): expected 1 or more"
+            )
+        self.stem = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.stem_norm = norm(width)
+        widths = [(width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2)]
+        self.blocks = nn.ModuleList(ResidualBlock(a, b, stride, norm) for a, b, stride in widths)
+        self.head = nn.Linear(4 * width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.stem_norm(self.stem(images)))  # (B, width, H, W)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))  # (B, num_classes)
