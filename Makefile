@@ -1,0 +1,80 @@
+# make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
+# make test        set up if needed, then every check and every test there is
+# make test-gpu    the tests that need an NVIDIA GPU
+# make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
+# make check       ruff, import-linter, tidy notebooks: the quick checks
+# make labs        build labs/ from solutions/
+# make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
+# make wheelhouse  download everything once, for rooms without internet
+#
+# PYTHON=python3.12            which Python makes .venv (3.11 or newer)
+# TORCH=cpu|cuda|auto          which build of torch; auto looks for an NVIDIA GPU
+# TORCH_CPU_INDEX=URL          a mirror of PyTorch's CPU index
+# SYSTEM=1                     use PYTHON as it is, install nothing (a JupyterHub sets this by itself)
+
+PYTHON ?= python3
+TORCH ?= auto
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+PORT ?=
+IP ?=
+ONLY ?=
+
+STAMP := .venv/.installed
+CELL_SECONDS := 120
+IN_HUB := $(strip $(JUPYTERHUB_USER)$(JUPYTERHUB_API_URL)$(JUPYTERHUB_SERVICE_PREFIX))
+
+ifneq ($(IN_HUB),)
+SYSTEM := 1
+endif
+ifdef SYSTEM
+PY := $(PYTHON)
+READY :=
+else
+PY := .venv/bin/python
+READY := $(STAMP)
+endif
+
+.PHONY: help course test test-gpu bench check labs notebooks wheelhouse doctor
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+$(STAMP): pyproject.toml constraints.txt tools/install.py
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Set-up stopped. There is no $(PYTHON) here: install Python 3.11 or newer, or name yours with PYTHON=."; exit 1; }
+	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'
+
+course: $(READY)
+	@$(PY) tools/lay_course.py
+	@$(PY) tools/open_lab.py --port '$(PORT)' --ip '$(IP)'
+
+doctor: $(READY)
+	@$(PY) -m helpers doctor
+
+check: $(READY)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+	@$(PY) tools/tidy_notebooks.py --check
+
+# Chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
+test: check
+	@$(PY) -m pytest
+	@ls notebooks/*.ipynb >/dev/null 2>&1 || exit 0; \
+	$(PY) -m pytest -o filterwarnings=default -p no:cacheprovider --durations=5 --nbval --nbval-current-env \
+	  --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_SECONDS) notebooks
+
+test-gpu: $(READY)
+	@$(PY) -m pytest tests/gpu -m gpu
+
+bench: $(READY)
+	@$(PY) -m benchmarks $(ONLY)
+
+labs: $(READY)
+	@if ls solutions/*.ipynb >/dev/null 2>&1; then $(PY) tools/build_labs.py; \
+	else echo "There is no solution to build a lab from yet: solutions/ is empty."; fi
+
+notebooks: $(READY)
+	@$(PY) tools/run_notebooks.py $(ONLY)
+
+wheelhouse: $(READY)
+	@$(PY) tools/wheelhouse.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'

@@ -1,0 +1,136 @@
+"""Lay the learner's copies of the notebooks and labs in work/, and never overwrite what the learner changed.
+
+`work/.laid.json` remembers the hash of each file as it was laid. On the next call, for each original:
+not there -> lay it; untouched by the learner -> bring it up to date; changed by the learner -> leave it, and if
+the original moved on since, lay the new version beside it as NAME.new.ipynb and say so, once.
+Solutions are not copied. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Folder in the repository -> folder in work/: the chapters lie on top, since they are opened first.
+SOURCES = {"notebooks": ".", "labs": "labs"}
+MANIFEST = ".laid.json"
+SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What happened to one file: its path in work/, one of laid, updated, current, kept or beside, and a sentence."""
+
+    path: str
+    outcome: str
+    sentence: str = ""
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def originals(root: Path) -> dict[str, Path]:
+    """Path in work/ -> original file, for everything that learners get."""
+    found = {}
+    for folder, target in SOURCES.items():
+        for path in sorted((root / folder).rglob("*")):
+            relative = path.relative_to(root / folder)
+            if path.is_file() and not SKIPPED & set(relative.parts):
+                found[(Path(target) / relative).as_posix()] = path
+    return found
+
+
+def lay(root: Path, work: Path) -> list[Laid]:
+    """Bring `work` up to date with the originals under `root`; returns what happened, one entry a file.
+
+    Raises ValueError if the manifest in `work` cannot be read.
+    """
+    manifest = read_manifest(work)
+    outcomes = [_lay_one(name, path.read_bytes(), work, manifest) for name, path in originals(root).items()]
+    write(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
+    return outcomes
+
+
+def _lay_one(name: str, new: bytes, work: Path, manifest: dict[str, dict[str, str]]) -> Laid:
+    target = work / name
+    entry = manifest.setdefault(name, {})
+    if not target.exists():
+        outcome = Laid(name, "laid")
+    elif (mine := digest(target.read_bytes())) == digest(new):
+        outcome = Laid(name, "current")
+    elif mine == entry.get("laid"):
+        outcome = Laid(name, "updated")
+    elif digest(new) in entry.values():
+        return Laid(name, "kept")
+    else:
+        return _lay_beside(name, new, work, entry)
+    if outcome.outcome != "current":
+        write(target, new)
+    entry["laid"] = digest(new)
+    return outcome
+
+
+def _lay_beside(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
+    """The learner changed this file and the original moved on: both versions stay."""
+    path = Path(name)
+    number = 1
+    while True:
+        beside = path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}")
+        target = work / beside
+        if not target.exists() or digest(target.read_bytes()) == entry.get("beside"):
+            break
+        number += 1
+    write(target, new)
+    entry["beside"] = digest(new)
+    sentence = f"{name} has your changes and a newer version exists: yours is untouched, the new one is {beside}."
+    return Laid(name, "beside", sentence)
+
+
+def read_manifest(work: Path) -> dict[str, dict[str, str]]:
+    path = work / MANIFEST
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is not readable ({error}): delete that one file and repeat; files you changed will be kept"
+        ) from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write all of it or none of it, so that a full disk never leaves half a notebook."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(path.name + ".part")
+    half.write_bytes(content)
+    os.replace(half, path)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=ROOT)
+    parser.add_argument("--work", type=Path, default=None, help="default: work/ in the repository")
+    options = parser.parse_args(arguments)
+    try:
+        outcomes = lay(options.root, options.work or options.root / "work")
+    except (OSError, ValueError) as error:
+        print(f"work/ could not be laid out. {error}", file=sys.stderr)
+        return 1
+    counts = Counter(laid.outcome for laid in outcomes)
+    print("work/: " + (", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "nothing yet"))
+    for laid in outcomes:
+        if laid.sentence:
+            print(laid.sentence)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

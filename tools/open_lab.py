@@ -1,0 +1,66 @@
+"""Start JupyterLab in work/ at 00_start_here.ipynb; without a screen it prints the address and opens nothing.
+
+Inside a JupyterHub a server is already running: then it only says what to open. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST = "00_start_here.ipynb"
+LOCAL = ("", "localhost", "127.0.0.1", "::1")
+
+
+def in_hub(environment: Mapping[str, str]) -> bool:
+    """Whether this process runs inside a server that JupyterHub started."""
+    return any(name.startswith("JUPYTERHUB_") for name in environment)
+
+
+def has_screen(environment: Mapping[str, str], platform: str = sys.platform) -> bool:
+    """Whether a browser can be opened here: not over ssh, not in CI, not on a Linux without a display."""
+    if "SSH_CONNECTION" in environment or "CI" in environment:
+        return False
+    return not platform.startswith("linux") or "DISPLAY" in environment or "WAYLAND_DISPLAY" in environment
+
+
+def lab_command(work: Path, *, port: str, ip: str, screen: bool, root_user: bool) -> list[str]:
+    """The command that starts JupyterLab. Raises ValueError if `port` is not a port number."""
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"PORT={port} is not a port: give a number from 1024 to 65535, for example PORT=8890")
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={work}", "--log-level=WARN"]
+    command += [f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    command += [f"--port={port}"] if port else []
+    command += [f"--ip={ip}"] if ip else []
+    command += [] if screen and ip in LOCAL else ["--no-browser"]
+    return command + (["--allow-root"] if root_user else [])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", default="")
+    parser.add_argument("--ip", default="")
+    parser.add_argument("--work", type=Path, default=ROOT / "work")
+    options = parser.parse_args(arguments)
+    if in_hub(os.environ):
+        print(f"This is a JupyterHub: its own JupyterLab is running. Open {options.work.name}/{FIRST} in it.")
+        return 0
+    screen = has_screen(os.environ)
+    try:
+        root_user = hasattr(os, "getuid") and os.getuid() == 0
+        command = lab_command(options.work, port=options.port, ip=options.ip, screen=screen, root_user=root_user)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if "--no-browser" in command:
+        print("No screen here: open the address below in a browser. Ctrl-C stops the server.", flush=True)
+    os.chdir(options.work)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
