@@ -91,8 +91,7 @@ class Span:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
-        return self.end - self.start
+        return self.end - self.start  # seconds
 
 
 def covered_seconds(spans: Iterable[Span]) -> float:
@@ -133,17 +132,14 @@ class Timeline(_Json):
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks have a span."""
         return len(self.ranks)
 
     @property
-    def start(self) -> float:
-        """The earliest start, seconds; 0 without spans."""
+    def start(self) -> float:  # seconds; 0 without spans
         return min((span.start for span in self.spans), default=0.0)
 
     @property
-    def end(self) -> float:
-        """The latest end, seconds; 0 without spans."""
+    def end(self) -> float:  # seconds; 0 without spans
         return max((span.end for span in self.spans), default=0.0)
 
     @property
