@@ -43,8 +43,8 @@ def check_num_ranks(num_ranks: int) -> None:
     if num_ranks * RANK_BYTES > free:
         most = max(1, free // RANK_BYTES)
         raise ValueError(
-            f"{num_ranks} ranks need about {num_ranks * RANK_BYTES / 1e9:.1f} GB, but {free / 1e9:.1f} GB of memory are "
-            f"free: use Ranks({most}) or fewer, or close other programs."
+            f"{num_ranks} ranks need about {num_ranks * RANK_BYTES / 1e9:.1f} GB, but {free / 1e9:.1f} GB of memory "
+            f"are free: use Ranks({most}) or fewer, or close other programs."
         )
 
 

@@ -82,8 +82,7 @@ class Ranks:
     def __repr__(self) -> str:
         if self._in_place:
             return f"{self.num_ranks} ranks under torchrun"
-        backend = "NCCL" if self._settings.backend == "nccl" else "gloo"
-        return f"{names_of(range(self.num_ranks)) if self.num_ranks > 1 else '1 rank'} on {self._device_name()} ({backend})"
+        return self._headline()
 
     # -- what learners call ----------------------------------------------------------------------------------------
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

@@ -131,7 +131,7 @@ class Report:
 
 
 def _causes(states: Sequence[RankState]) -> list[RankState]:
-    """The ranks whose exception is no consequence of another's, first in time first; all if every one looks like one."""
+    """The ranks whose exception is no consequence of another's, earliest first; all, if every one looks like one."""
     failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
     return [s for s in failed if not s.failure.is_consequence] or failed
 

@@ -79,5 +79,6 @@ def _too_heavy(fn, args, kwargs, num_bytes: int, num_ranks: int) -> str:
     culprit = f"`{heaviest}` alone is {sizes[heaviest] / 1e9:.2f} GB. " if heaviest else ""
     return (
         f"{name} would carry {num_bytes / 1e9:.2f} GB to each of {num_ranks} ranks (the limit is "
-        f"{MAX_CALL_BYTES / 1e9:.2f} GB). {culprit}Make it inside {name}, on each rank, or pass a path or a seed instead."
+        f"{MAX_CALL_BYTES / 1e9:.2f} GB). {culprit}Make it inside {name}, on each rank, "
+        "or pass a path or a seed instead."
     )

@@ -226,7 +226,7 @@ def _is_runnable(native_id: int) -> bool:
 
 
 def _own_process(folder: str, rank: int) -> int:
-    """Own process group, die with the parent, and send what native code prints to a log. Returns the log's descriptor."""
+    """Own process group, die with the parent, native code's prints to a log. Returns the log's descriptor."""
     os.setpgid(0, 0)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,133 @@
+"""What `run` and cells give when nothing goes wrong, and sentences for what cannot be run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.ranks import RankError, Ranks, current
+from helpers.ranks.live import print_texts
+
+
+def test_results_come_in_rank_order(world):
+    assert world.run(lambda: dist.get_rank()) == list(range(len(world)))
+
+
+def test_every_argument_goes_to_the_function(ranks):
+    assert (
+        ranks[:2].run(lambda *a, **k: (a, k), 1, timeout=2, num_ranks=3) == [((1,), {"timeout": 2, "num_ranks": 3})] * 2
+    )
+
+
+def test_the_first_all_reduce(world):
+    def add_ranks():
+        x = torch.full((2,), float(dist.get_rank()))
+        dist.all_reduce(x)
+        return x
+
+    n = len(world)
+    for result in world.run(add_ranks):
+        assert torch.equal(result, torch.full((2,), n * (n - 1) / 2))
+
+
+def test_a_slice_is_a_world_of_its_own(ranks):
+    assert ranks[:3].run(dist.get_world_size) == [3, 3, 3]
+    assert ranks[:3] is ranks[:3]
+    assert ranks[:4] is ranks
+
+
+def test_making_a_slice_does_not_take_the_cells(ranks):
+    before = current()
+    _ = ranks[:2]
+    assert current() is before
+
+
+@pytest.mark.parametrize("which", [slice(1, 3), slice(0, 0), slice(None, None, 2)])
+def test_a_slice_that_is_no_world_is_explained(ranks, which):
+    with pytest.raises(ValueError, match=r"ranks\["):
+        ranks[which]
+
+
+def test_each_rank_computes_on_one_thread(ranks):
+    assert ranks[:2].run(torch.get_num_threads) == [1, 1]
+
+
+def test_what_ranks_print_is_grouped(ranks, capsys):
+    ranks.run(lambda: print("same\nlines"))
+    assert capsys.readouterr().out == "ranks 0-3 │ same\nranks 0-3 │ lines\n"
+    ranks.run(lambda: print("parity", dist.get_rank() % 2))
+    assert capsys.readouterr().out == "ranks 0, 2 │ parity 0\nranks 1, 3 │ parity 1\n"
+
+
+def test_labels_are_aligned(capsys):
+    print_texts({0: "a\n", 1: "a\n", 2: "b\n"})
+    assert capsys.readouterr().out == "ranks 0, 1 │ a\nrank 2     │ b\n"
+
+
+def test_a_cell_keeps_its_variables_and_shows_its_last_expression(ranks, capsys):
+    ranks.cell("x = rank * 10")
+    ranks.cell("x + world_size")
+    assert capsys.readouterr().out == "rank 0 │ 4\nrank 1 │ 14\nrank 2 │ 24\nrank 3 │ 34\n"
+    ranks.cell("x;")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cell_on_some_ranks(ranks, capsys):
+    ranks.cell("rank", ranks=[2, 0])
+    assert capsys.readouterr().out == "rank 0 │ 0\nrank 2 │ 2\n"
+
+
+def test_a_cell_finds_torch_dist_and_the_device(ranks, capsys):
+    ranks.cell("torch.zeros(1, device=device).device.type, dist.get_world_size()")
+    assert capsys.readouterr().out == "ranks 0-3 │ ('cpu', 4)\n"
+
+
+def test_a_class_made_in_a_cell_can_come_back_in_a_later_one(ranks, capsys):
+    ranks.cell("class Point:\n    def __init__(self, x): self.x = x\np = Point(rank)")
+    ranks.cell("import pickle\npickle.loads(pickle.dumps(p)).x == rank")
+    assert capsys.readouterr().out == "ranks 0-3 │ True\n"
+
+
+def test_a_rank_that_does_not_exist(ranks):
+    with pytest.raises(ValueError, match="there is no rank 7: these are ranks 0 to 3"):
+        ranks.cell("1", ranks=[0, 7])
+
+
+def test_ranks_within_a_rank_are_refused(ranks):
+    with pytest.raises(RankError, match="already runs on rank 0, and a rank cannot start ranks of its own"):
+        ranks[:1].run(lambda: Ranks(2))
+
+
+def test_a_timeout_of_no_seconds():
+    with pytest.raises(ValueError, match="timeout is the seconds"):
+        Ranks(2, timeout=0)
+
+
+def test_closed_ranks_start_again():
+    with Ranks(2, device="cpu", quiet=True) as pair:
+        first = pair.pids
+        pair.close()
+        assert pair.run(dist.get_rank) == [0, 1]
+        assert set(pair.pids).isdisjoint(first)
+
+
+def test_the_first_line_says_what_there_is(capsys):
+    with Ranks(1, device="cpu"):
+        line = capsys.readouterr().out
+    assert line.startswith("1 rank on CPU (gloo), ready in ") and line.endswith(" MB each\n")
+
+
+def test_two_runs_at_once_are_refused(ranks):
+    pair = ranks[:2]
+    with pair._lock, pytest.raises(ValueError, match="busy with another run"):
+        pair.run(dist.get_rank)
+
+
+def test_no_file_stays_behind(tmp_path):
+    with Ranks(2, device="cpu", quiet=True) as pair:
+        folders = {pair._pool.folder, pair._pool.board}
+        assert all(os.path.isdir(folder) for folder in folders)
+    assert not any(os.path.exists(folder) for folder in folders)

@@ -1,0 +1,84 @@
+"""The verdicts of the watch, on answers made by hand: no processes, no waiting."""
+
+from dataclasses import replace
+from multiprocessing import Pipe
+
+import pytest
+
+from helpers.ranks import watch as watch_module
+from helpers.ranks.errors import Waiting, Where
+from helpers.ranks.watch import RankState, Watch
+
+TRAIN = [("train.py", 3, "train")]
+
+
+@pytest.fixture
+def watch():
+    pipes = [Pipe() for _ in range(3)]
+    yield Watch([RankState(rank, kernel, pid=0) for rank, (kernel, _) in enumerate(pipes)])
+    for ends in pipes:
+        for end in ends:
+            end.close()
+
+
+def waits_for(*missing, frames=TRAIN, runnable=False):
+    op = Waiting(op="all_reduce", group="0", sequence=7, missing=missing, age=1.0)
+    return Where(busy=True, frames=frames, cpu=1.0, runnable=runnable, waiting=[op], counters={"0": 7})
+
+
+def answer(watch, rank, where, times=2, apart=1.0):
+    for _ in range(times):
+        watch.clock += apart
+        watch.states[rank].take(("where", 0, where), watch.clock)
+
+
+def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
+    watch.states[1].take(("done", "ok", b"", {"0": 6}), 0.0)
+    answer(watch, 0, waits_for(1))
+    answer(watch, 2, waits_for(1))
+    assert watch.is_deadlocked()
+
+
+def test_a_rank_that_computes_is_waited_for_however_long(watch):
+    answer(watch, 0, waits_for(1), times=50)
+    answer(watch, 2, waits_for(1), times=50)
+    answer(watch, 1, Where(busy=True, frames=TRAIN, cpu=1.0, runnable=True), times=50)
+    assert not watch.is_deadlocked()
+
+
+def test_a_rank_that_sleeps_outside_torch_is_waited_for(watch):
+    answer(watch, 0, waits_for(1), times=50)
+    answer(watch, 2, waits_for(1), times=50)
+    answer(watch, 1, Where(busy=True, frames=TRAIN, cpu=1.0, runnable=False), times=50)
+    assert not watch.is_deadlocked()
+
+
+def test_a_circle_of_waiting_ranks_is_deadlocked(watch):
+    for rank in range(3):
+        answer(watch, rank, waits_for((rank + 1) % 3))
+    assert watch.is_deadlocked()
+
+
+def test_an_operation_that_everyone_issued_is_in_flight(watch):
+    for rank in range(3):
+        answer(watch, rank, waits_for())
+    assert not watch.is_deadlocked()
+
+
+def test_one_look_is_not_enough(watch):
+    for rank in range(3):
+        answer(watch, rank, waits_for((rank + 1) % 3), times=1)
+    assert not watch.is_deadlocked()
+
+
+def test_movement_starts_the_count_anew(watch):
+    for rank in range(3):
+        answer(watch, rank, waits_for((rank + 1) % 3))
+    answer(watch, 0, replace(waits_for(1), frames=[("train.py", 4, "train")]), times=1)
+    assert not watch.is_deadlocked()
+
+
+def test_a_suspended_laptop_is_not_time_that_passed(watch, monkeypatch):
+    monkeypatch.setattr(watch_module.time, "monotonic", lambda: watch._last + 3600.0)
+    watch._tick()
+    assert watch.clock <= watch_module.MAX_STEP
