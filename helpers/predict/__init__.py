@@ -1,0 +1,6 @@
+"""The same questions as `measure`, answered by formula and by simulation. Nothing here imports torch.
+
+messages.py  who sends which chunk to whom in which step of a collective, and who then holds what
+comms.py     the operations and bytes of one training step
+timeline.py  when each span of a step starts and ends
+"""
