@@ -1,0 +1,142 @@
+"""Equal or not, said in one line: what the ranks hold against what one process holds.
+
+Tolerances (DESIGN, section 4): float64 within 1e-10 of each tensor's norm; float32 max|a - b| within 1e-5 of max|b|; a
+16-bit tensor within 8 of its own rounding steps of max|b|. A gradient that is zero in theory, such as that of
+attention's key bias, holds rounding noise only: give it an absolute tolerance by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import torch
+from torch import Tensor
+
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5}
+Tensors = Mapping[str, Tensor]
+
+
+def assert_equal(
+    reference: Tensors,
+    actual: Tensors | Sequence[Tensors],
+    *,
+    rtol: float | None = None,
+    atol: Mapping[str, float] | None = None,
+) -> str:
+    """Compare named tensors with a reference; return a line such as
+    "equal: 148 tensors x 4 ranks, largest difference 3.0e-8".
+
+    reference: name to tensor. actual: the same of one process, or a list of such, one a rank. rtol: replaces the
+    tolerance of every dtype. atol: absolute tolerances by name, where * matches anything: {"*.key.bias": 1e-6}.
+    The difference of the line is the relative one, except where an absolute tolerance was given.
+    Raises AssertionError that names rank, tensor, place and both values where they part, also for a missing name or
+    another shape or dtype; ValueError if there is nothing to compare.
+    """
+    by_rank = [actual] if isinstance(actual, Mapping) else list(actual)
+    if not reference or not by_rank:
+        raise ValueError(
+            f"assert_equal got {len(reference)} reference tensors and {len(by_rank)} ranks, but it needs at least one "
+            "of each: pass dict(model.named_parameters()) of one process, and the list that ranks.run returned"
+        )
+    problems = []
+    largest = 0.0
+    for rank, tensors in enumerate(by_rank):
+        where = f"rank {rank} of {len(by_rank)}: " if len(by_rank) > 1 else ""
+        _check_names(reference, tensors, where)
+        for name, expected in reference.items():
+            found = _compare(where + name, expected, tensors[name], rtol, _absolute(name, atol))
+            largest = max(largest, found.difference)
+            problems += [found.problem] if found.problem else []
+    if problems:
+        more = f"\n({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        raise AssertionError(problems[0] + more)
+    num_ranks = f" x {len(by_rank)} ranks" if len(by_rank) > 1 else ""
+    return f"equal: {len(reference)} tensors{num_ranks}, largest difference {_short(largest)}"
+
+
+def state_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Copies of weights, buffers and gradients of `model`, by name, on the CPU: what `assert_equal` compares.
+
+    Weights keep their name, a gradient is "<name>.grad"; the "module." of a wrapper is left out. A parameter
+    without a gradient has no ".grad" entry. A tied tensor appears under its first name.
+    """
+    state = {}
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        name = name.removeprefix("module.")
+        state[name] = tensor.detach().cpu().clone()
+        if tensor.grad is not None:
+            state[f"{name}.grad"] = tensor.grad.detach().cpu().clone()
+    return state
+
+
+@dataclass(frozen=True)
+class _Found:
+    difference: float
+    problem: str = ""
+
+
+def _check_names(reference: Tensors, tensors: Tensors, where: str) -> None:
+    missing, extra = sorted(reference.keys() - tensors.keys()), sorted(tensors.keys() - reference.keys())
+    if missing or extra:
+        raise AssertionError(f"{where}missing tensors {missing}, unexpected tensors {extra}")
+
+
+def _absolute(name: str, atol: Mapping[str, float] | None) -> float | None:
+    return next((value for pattern, value in (atol or {}).items() if fnmatch(name, pattern)), None)
+
+
+def _compare(label: str, expected: Tensor, actual: Tensor, rtol: float | None, atol: float | None) -> _Found:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        shapes = [f"{tuple(t.shape)} {t.dtype}" for t in (actual, expected)]
+        return _Found(float("inf"), f"{label} is {shapes[0]}, expected {shapes[1]}")
+    expected, actual = expected.detach().cpu(), actual.detach().cpu()
+    if expected.numel() == 0 or torch.equal(expected, actual):
+        return _Found(0.0)
+    gap = (actual.double() - expected.double()).abs()
+    size = 1.0 if atol is not None else _size(expected)
+    measured = gap.double().norm() if expected.dtype == torch.float64 and atol is None else gap.max()
+    difference = measured.item() / size if size else float("inf")
+    limit = atol if atol is not None else rtol if rtol is not None else _tolerance(expected.dtype)
+    if difference <= limit:
+        return _Found(difference)
+    return _Found(difference, _describe(label, expected, actual, gap, difference, limit))
+
+
+def _size(expected: Tensor) -> float:
+    """What a difference is relative to: the norm in float64, else the largest absolute value."""
+    values = expected.double()
+    return (values.norm() if expected.dtype == torch.float64 else values.abs().max()).item()
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    if not dtype.is_floating_point:
+        return 0.0
+    return TOLERANCES.get(dtype, 8 * torch.finfo(dtype).eps)
+
+
+def _describe(label: str, expected: Tensor, actual: Tensor, gap: Tensor, difference: float, limit: float) -> str:
+    worst = int(gap.nan_to_num(nan=float("inf")).argmax())
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
+    values = f"{actual.flatten()[worst].item():.6g}, expected {expected.flatten()[worst].item():.6g}"
+    text = f"{label} differs at {place}: {values} (difference {_short(difference)}, allowed {_short(limit)})"
+    return text + _ratio_hint(expected.double().flatten(), actual.double().flatten())
+
+
+def _ratio_hint(expected: Tensor, actual: Tensor) -> str:
+    """The factor, where the whole tensor is a multiple: 3.00 times on 3 ranks is a sum where a mean is meant."""
+    if not expected.norm() > 0:
+        return ""
+    factor = (actual @ expected / (expected @ expected)).item()
+    if not (actual - factor * expected).norm() <= 1e-4 * actual.norm():
+        return ""
+    return f"; the whole tensor is {factor:.2f} times the expected one" if abs(factor - 1) > 0.005 else ""
+
+
+def _short(number: float) -> str:
+    """3e-08 as 3.0e-8."""
+    if number == 0:
+        return "0"
+    mantissa, _, exponent = f"{number:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

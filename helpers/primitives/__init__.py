@@ -1,0 +1,1 @@
+"""What several strategies share: buckets, communication hooks, samplers, norms, uneven inputs, paced compute."""

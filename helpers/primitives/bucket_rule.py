@@ -1,0 +1,40 @@
+"""Which gradients travel together. Plain numbers, no torch: the strategy and the simulator use this one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+MIB = 1024**2  # torch's bucket_cap_mb counts in MiB as well
+
+
+def split_into_buckets(
+    sizes: Sequence[int],
+    *,
+    bucket_cap: float = 25 * MIB,
+    first_bucket_cap: float = 1 * MIB,
+    keys: Sequence[Hashable] | None = None,
+) -> list[list[int]]:
+    """Positions 0 .. len(sizes) - 1, grouped into buckets, in the order in which the buckets fill up.
+
+    sizes: bytes of each gradient, in the order in which they become ready. A bucket closes with the gradient that
+    takes it to its cap (bytes) or beyond, so it may be larger than the cap. The first bucket closes earlier: its
+    all-reduce then starts earlier. keys: gradients share a bucket only if their keys are equal (dtype and device).
+    The rule is that of torch's reducer (compute_bucket_assignment_by_size in reducer.cpp). Raises ValueError for a
+    cap that is not above 0.
+    """
+    if min(bucket_cap, first_bucket_cap) <= 0:
+        raise ValueError(
+            f"bucket caps of {bucket_cap} and {first_bucket_cap} bytes were given, but a bucket needs room: "
+            "give more than 0, or a very small cap for one gradient a bucket"
+        )
+    open_buckets: dict[Hashable, list[int]] = {}
+    closed: list[list[int]] = []
+    seen: set[Hashable] = set()
+    for position, key in enumerate(keys if keys is not None else [None] * len(sizes)):
+        bucket = open_buckets.setdefault(key, [])
+        bucket.append(position)
+        cap = bucket_cap if key in seen else min(first_bucket_cap, bucket_cap)
+        if sum(sizes[i] for i in bucket) >= cap:
+            closed.append(open_buckets.pop(key))
+            seen.add(key)
+    return sorted(closed + list(open_buckets.values()), key=max)
