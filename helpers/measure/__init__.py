@@ -1,0 +1,7 @@
+"""Observe a step from outside, so that the strategies stay free of instruments.
+
+comms.py     every operation of torch.distributed, from the wire
+timeline.py  spans of compute (module and optimizer hooks) and of communication (the wire)
+traces.py    a Timeline to and from other tools: Perfetto, Chrome, torch.profiler
+equality.py  is this run equal to one process on the same data?
+"""
