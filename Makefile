@@ -53,7 +53,7 @@ doctor: $(READY)
 check: $(READY)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
-	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()'
+	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 	@$(PY) tools/tidy_notebooks.py --check
 
 # Chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.

@@ -1,0 +1,101 @@
+"""What is declared, what is pinned and what is used are one list, written down in three places."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+# Import name -> name on the package index, where the two differ.
+INDEX_NAMES = {
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "IPython": "ipython",
+    "jupyter_client": "jupyter-client",
+    "importlinter": "import-linter",
+}
+# Comes with a declared package by definition: importing it declares nothing new.
+BROUGHT = {"packaging": "pytest", "traitlets": "ipywidgets"}
+OWN = {"helpers", "benchmarks", "tests", "tools", *(path.stem for path in (ROOT / "tools").glob("*.py"))}
+
+
+@pytest.fixture(scope="module")
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def declared(project: dict) -> dict[str, Requirement]:
+    texts = project["dependencies"] + project["optional-dependencies"]["dev"]
+    return {requirement.name: requirement for requirement in map(Requirement, texts)}
+
+
+def imported(folders: tuple[str, ...]) -> set[str]:
+    """Top-level names that the Python files of these folders import, wherever in the file."""
+    names = set()
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - OWN
+
+
+def test_environment_yml_installs_this_package_and_nothing_else(project):
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert environment["name"] == project["name"]
+    assert conda == [f"python{project['requires-python']}", "make", "git", "pip"]
+    assert pip == {"pip": ["--constraint constraints.txt", "--editable .[dev]"]}
+
+
+def test_every_declared_package_is_pinned_at_an_allowed_version(project, pins):
+    for name, requirement in declared(project).items():
+        assert name in pins, f"{name} is declared and not pinned: run tools/pin_constraints.py"
+        assert Version(pins[name]) in requirement.specifier, f"{name}=={pins[name]} is outside {requirement.specifier}"
+
+
+def test_every_transitive_package_is_pinned(pins):
+    from tools.pin_constraints import needed
+
+    missing = set(needed()) - set(pins)
+    assert not missing, f"needed and not pinned: {sorted(missing)}; run tools/pin_constraints.py"
+
+
+def test_what_the_course_imports_is_declared(project):
+    names = imported(("helpers",))
+    runtime = {Requirement(text).name for text in project["dependencies"]}
+    assert {INDEX_NAMES.get(name, name) for name in names if name not in BROUGHT} <= runtime
+
+
+def test_what_tests_and_tools_import_is_declared(project):
+    names = imported(("tests", "tools", "benchmarks"))
+    assert {INDEX_NAMES.get(name, name) for name in names if name not in BROUGHT} <= set(declared(project))
+
+
+def test_torch_is_new_enough_and_the_cpu_build_has_no_cuda_packages():
+    version = metadata.version("torch")
+    assert Version(version) >= Version("2.11")
+    if "+cpu" in version:
+        names = [distribution.metadata["Name"] or "" for distribution in metadata.distributions()]
+        assert not [name for name in names if name.startswith("nvidia-")]
+
+
+def test_the_tested_torch_has_no_local_part(pins):
+    """constraints.txt serves laptops and GPU boxes: "+cpu" is added by set-up, not by the pin."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", pins["torch"])
