@@ -1,0 +1,133 @@
+"""What the boards say, in words: who called what, who is the odd one out, where the ranks parted. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import tempfile
+import time
+
+from helpers.ranks.board_file import RECORDS, SUFFIX, Board, Entry
+from helpers.ranks.sites import describe, names_of
+
+
+def roomy_folder(prefix: str = "ranks-") -> str:
+    """A new folder for boards: in /dev/shm where that has 16 MB or more free, else in the temporary folder."""
+    shm = "/dev/shm"
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(shm)
+        if disk.f_bavail * disk.f_frsize >= 16e6 and os.access(shm, os.W_OK):
+            return tempfile.mkdtemp(prefix=prefix, dir=shm)
+    return tempfile.mkdtemp(prefix=prefix)
+
+
+def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[str, int | None]:
+    """(sentence, culprit as a global rank or None) about operation `sequence`, on which the ranks do not agree.
+
+    Waits up to `patience` seconds for the others to post theirs, since only a majority tells who is wrong.
+    """
+    deadline = time.perf_counter() + patience
+    while any(board.count(r) <= sequence for r in range(board.size)) and time.perf_counter() < deadline:
+        time.sleep(0.005)
+    entries = entries_at(board, sequence)
+    return difference_words(board, sequence, entries), odd_one_out(board, entries)
+
+
+def entries_at(board: Board, sequence: int) -> dict[int, Entry]:
+    """What each group rank posted as operation `sequence`, for those that have."""
+    return {r: e for r in range(board.size) if (e := board.read(r, sequence)) is not None}
+
+
+def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> str:
+    """One sentence: which rank called what, from which line."""
+    where = f"operation {sequence + 1} of {group_words(board)}"
+    sides = _sides(entries)
+    if len(sides) < 2:
+        return f"{where}: {_crossed(board, entries)}"
+    said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
+    return f"{where}: {'; '.join(said)}"
+
+
+def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
+    """The global rank that stands alone against a majority; None where nobody can tell."""
+    sides = _sides(entries)
+    if len(sides) < 2 or len(sides[0]) > 1 or len(sides[-1]) <= sum(map(len, sides[:-1])):
+        return None
+    return board.ranks[sides[0][0]]
+
+
+def first_difference(board_dir: str) -> str | None:
+    """Where the ranks parted: one sentence, or None if every rank posted the same from the same lines.
+
+    Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure.
+    """
+    for path in sorted(glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)), key=os.path.getmtime):
+        board = Board(path)
+        try:
+            if sentence := _difference_in(board):
+                return sentence
+        finally:
+            board.close()
+    return None
+
+
+def group_words(board: Board) -> str:
+    return (
+        f"the world group ({names_of(board.ranks)})" if board.name == "0" else f"the group of {names_of(board.ranks)}"
+    )
+
+
+def _difference_in(board: Board) -> str | None:
+    counts = [board.count(r) for r in range(board.size)]
+    start, common, longest = max(0, max(counts) - RECORDS), min(counts), max(counts)
+    for sequence in range(start, common):
+        entries = entries_at(board, sequence)
+        if len(_sides(entries)) > 1:
+            return difference_words(board, sequence, entries)
+    return None if common == longest else _uneven_words(board, counts, start)
+
+
+def _uneven_words(board: Board, counts: list[int], start: int) -> str:
+    """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
+    few = [r for r, count in enumerate(counts) if count < max(counts)]
+    many = next(r for r, count in enumerate(counts) if count == max(counts))
+    tally = "; ".join(f"{names_of([board.ranks[r]])} made {counts[r]}" for r in range(board.size))
+    for rank in few:
+        for sequence in range(start, max(counts)):
+            mine, theirs = board.read(rank, sequence), board.read(many, sequence)
+            if theirs is not None and (mine is None or mine.site != theirs.site):
+                return f"{_skipped(board, rank, many, sequence, mine, theirs)} Calls in {group_words(board)}: {tally}."
+    return f"the ranks made unequal numbers of calls in {group_words(board)}: {tally}."
+
+
+def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> str:
+    a, b = board.ranks[rank], board.ranks[many]
+    other = f"rank {b} called {theirs.what} ({describe(theirs.site)})"
+    if mine is None:
+        return f"rank {a} never made call {sequence + 1}, where {other}."
+    return f"call {sequence + 1} of rank {a} was {mine.what} ({describe(mine.site)}), where {other}."
+
+
+def _sides(entries: dict[int, Entry]) -> list[list[int]]:
+    """Group ranks by what they posted, the smallest side first."""
+    sides: dict[str, list[int]] = {}
+    for rank, entry in entries.items():
+        sides.setdefault(entry.what, []).append(rank)
+    return sorted(sides.values(), key=len)
+
+
+def _says(board: Board, ranks: list[int], entry: Entry) -> str:
+    verb = "calls" if len(ranks) == 1 else "call"
+    return f"{names_of(board.ranks[r] for r in ranks)} {verb} {entry.what} ({describe(entry.site)})"
+
+
+def _crossed(board: Board, entries: dict[int, Entry]) -> str:
+    for a, mine in entries.items():
+        for b, theirs in entries.items():
+            if mine.give and theirs.take and mine.give[b] != theirs.take[a]:
+                return (
+                    f"rank {board.ranks[a]} sends {mine.give[b]} to rank {board.ranks[b]} ({describe(mine.site)}), but "
+                    f"rank {board.ranks[b]} expects {theirs.take[a]} from it ({describe(theirs.site)})"
+                )
+    return "the ranks do not agree"

@@ -1,0 +1,203 @@
+"""A board in shared memory on which every rank of a group writes what it is about to do, before it does it.
+
+One file for each group. Each rank owns one part and writes only there, so nothing needs a lock:
+
+    page    how many collectives it has posted; a flag with a sentence, raised when something does not match
+    ring    its last 1024 collectives: what (compared), split sizes (compared crosswise), caller's line (never compared)
+    rings   its last 256 sends to, and receives from, each other rank (see channels.py)
+
+A record's stamp is written last, and a checksum guards its body, so a half-written record reads as "not there yet".
+No torch in this file: the kernel reads boards after a failure (board.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from dataclasses import dataclass
+
+PAGE = 4096
+RECORDS, RECORD_BYTES = 1024, 384
+CHANNEL_RECORDS, CHANNEL_BYTES = 256, 192
+_HEAD = struct.Struct("=IHHd")  # checksum, body length, withdrawn, time; after the 8-byte stamp
+_BODY = 8 + _HEAD.size
+_FIELD = "\x1f"
+_PEER = "\x1e"
+_FLAG = 1024  # offset of the flag inside a rank's page
+SUFFIX = ".board"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one rank posted: `what` is compared, `give` and `take` crosswise (one item a peer), `site` never."""
+
+    what: str
+    give: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    site: tuple[str, int, str] = ("", 0, "")
+    time: float = 0.0  # seconds, time.perf_counter
+    withdrawn: bool = False
+
+    def encode(self, room: int) -> bytes:
+        """The body of a record; what is too long is cut, with a checksum of the whole in its place."""
+        path, line, function = self.site
+        site = f"{path[-80:]}:{line}:{function[:40]}"
+        what, peers = self.what, [_PEER.join(self.give), _PEER.join(self.take)]
+        free = room - len(site.encode()) - 3
+        if len("".join(peers)) > free // 2:
+            peers = ["", ""]  # a very large group: its split sizes are not compared
+        free -= len("".join(peers).encode())
+        if len(what.encode()) > free:
+            what = f"{what[: free - 24]}… #{zlib.crc32(what.encode()):08x}"
+        return _FIELD.join([what, *peers, site]).encode()
+
+    @classmethod
+    def decode(cls, body: bytes, when: float, withdrawn: bool) -> Entry:
+        what, give, take, site = body.decode().split(_FIELD)
+        path, line, function = site.rsplit(":", 2)
+        split = [tuple(text.split(_PEER)) if text else () for text in (give, take)]
+        return cls(what, *split, (path, int(line), function), when, withdrawn)
+
+    def disagrees(self, other: Entry, me: int, peer: int) -> bool:
+        """Whether `other`, posted by `peer`, cannot be the same operation as this one, posted by `me` (group ranks)."""
+        if self.what != other.what:
+            return True
+        if not (self.give and other.give):
+            return False
+        return self.give[peer] != other.take[me] or self.take[peer] != other.give[me]
+
+
+class Board:
+    """The board of one group, as one of its ranks (or the kernel, `rank=None`) sees it. Ranks are group ranks."""
+
+    def __init__(self, path: str, rank: int | None = None):
+        self.path, self.rank = path, rank
+        with open(path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+        head = json.loads(self.map[:PAGE].rstrip(b"\0"))
+        self.name, self.ranks = head["name"], tuple(head["ranks"])
+        self.size = len(self.ranks)
+        self.words = memoryview(self.map).cast("Q")
+        self.part = _part_bytes(self.size)
+
+    @staticmethod
+    def create(folder: str, name: str, ranks: tuple[int, ...]) -> str:
+        """Make the file of a new group, in `folder` or, where that has no room, in the temporary folder. Its path."""
+        head = json.dumps({"name": name, "ranks": list(ranks)}).encode()
+        if len(head) > PAGE:
+            raise ValueError(f"a group of {len(ranks)} ranks is too large for the board: use Ranks(..., check=False)")
+        size = PAGE + len(ranks) * _part_bytes(len(ranks))
+        for place in (folder, tempfile.gettempdir()):
+            with contextlib.suppress(OSError):
+                return _reserve(place, name, size, head)
+        raise OSError(
+            f"no room for a board of {size / 1e6:.1f} MB in {folder} or {tempfile.gettempdir()}: free some space"
+        )
+
+    def close(self) -> None:
+        self.words.release()
+        self.map.close()
+
+    # -- collectives -----------------------------------------------------------------------------------------------
+    def count(self, rank: int) -> int:
+        """How many collectives `rank` has posted."""
+        return self.words[self._page(rank) // 8]
+
+    def post(self, sequence: int, entry: Entry) -> None:
+        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
+        self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
+        self.words[self._page(self.rank) // 8] = sequence + 1
+
+    def withdraw(self, sequence: int) -> None:
+        """This rank posted the operation, but could not issue it after all."""
+        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
+        self.map[offset + 14] = 1
+
+    def read(self, rank: int, sequence: int) -> Entry | None:
+        """What `rank` posted as its operation number `sequence`; None if it has not yet, or long ago."""
+        return self.read_at(self._page(rank) + PAGE + sequence % RECORDS * RECORD_BYTES, sequence)
+
+    def has_posted(self, rank: int, sequence: int) -> bool:
+        if self.count(rank) <= sequence:
+            return False
+        entry = self.read(rank, sequence)
+        return entry is None or not entry.withdrawn
+
+    def first_disagreement(self, sequence: int, mine: Entry) -> int | None:
+        """The first rank whose operation number `sequence` is posted and is not `mine`."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                theirs = self.read(rank, sequence)
+                if theirs is not None and mine.disagrees(theirs, self.rank, rank):
+                    return rank
+        return None
+
+    # -- flags -----------------------------------------------------------------------------------------------------
+    def flag(self, message: str, culprit: int | None) -> None:
+        """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
+        start = self._page(self.rank) + _FLAG
+        if not self.words[start // 8]:
+            body = json.dumps([message[:1200], culprit]).encode()
+            self.map[start + 8 : start + 8 + len(body)] = body
+            self.words[start // 8] = len(body)
+
+    def flagged(self) -> tuple[str, int | None] | None:
+        """(sentence, culprit) of the first flag that is up."""
+        for rank in range(self.size):
+            start = self._page(rank) + _FLAG
+            length = self.words[start // 8]
+            if length:
+                return tuple(json.loads(self.map[start + 8 : start + 8 + length]))
+        return None
+
+    # -- records ---------------------------------------------------------------------------------------------------
+    def write(self, offset: int, stamp: int, body: bytes, when: float) -> None:
+        self.words[offset // 8] = 0
+        self.map[offset + _BODY : offset + _BODY + len(body)] = body
+        _HEAD.pack_into(self.map, offset + 8, zlib.crc32(body), len(body), 0, when)
+        self.words[offset // 8] = stamp + 1
+
+    def read_at(self, offset: int, stamp: int) -> Entry | None:
+        if self.words[offset // 8] != stamp + 1:
+            return None
+        checksum, length, withdrawn, when = _HEAD.unpack_from(self.map, offset + 8)
+        body = self.map[offset + _BODY : offset + _BODY + length]
+        if zlib.crc32(body) != checksum or self.words[offset // 8] != stamp + 1:
+            return None
+        return Entry.decode(body, when, bool(withdrawn))
+
+    def channel(self, owner: int, peer: int, receives: bool) -> int:
+        """Where the ring starts in which `owner` writes its sends to, or receives from, `peer`."""
+        ring = peer * 2 + receives
+        start = self._page(owner) + PAGE + RECORDS * RECORD_BYTES
+        return start + ring * CHANNEL_RECORDS * CHANNEL_BYTES
+
+    def _page(self, rank: int) -> int:
+        return PAGE + rank * self.part
+
+
+def _part_bytes(size: int) -> int:
+    return PAGE + RECORDS * RECORD_BYTES + 2 * size * CHANNEL_RECORDS * CHANNEL_BYTES
+
+
+def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
+    """A file of `size` bytes that is really there: writing to a full memory disk would kill the process."""
+    safe = "".join(c if c.isalnum() else "_" for c in name)[:40]
+    handle, path = tempfile.mkstemp(prefix=f"{safe}-", suffix=SUFFIX, dir=folder)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+        else:
+            os.ftruncate(handle, size)
+        os.pwrite(handle, head, 0)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(handle)
+    return path

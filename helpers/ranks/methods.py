@@ -1,0 +1,205 @@
+"""Every method of torch's ProcessGroup, on the wire: a signature, then the same call on the real group.
+
+`group` (the WireGroup) posts, compares and follows; `inner` is the real process group. Each method takes the forms that
+`torch.distributed`, DDP's C++ reducer and a person at a prompt use: a list and options, or one tensor and a root.
+The older names are torch's own aliases: `_allgather_base` is all_gather_single, and so on.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from helpers.ranks.signatures import all_to_all_single, crossed, describe_tensor, signature
+from helpers.ranks.work import WireWork
+
+SUM = dist.ReduceOp.SUM
+
+
+def _list(tensors: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _lists(tensors: Sequence[Tensor] | Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    """[[...]] from [[...]], or from the [...] of the short form."""
+    return [list(tensors)] if tensors and isinstance(tensors[0], Tensor) else [list(t) for t in tensors]
+
+
+def _filled(options, given, timeout: datetime.timedelta | None = None, **fields):
+    """`given` if it is an options object; else `options` with `fields` set."""
+    if isinstance(given, type(options)):
+        return given
+    for name, value in fields.items():
+        setattr(options, name, value)
+    if timeout is not None:
+        options.timeout = timeout
+    return options
+
+
+class Methods:
+    """Mixed into Wire; needs `group` and `inner`."""
+
+    # -- one tensor, the same on every rank ------------------------------------------------------------------------
+    def allreduce(self, tensors, opts=SUM, timeout=None) -> WireWork:
+        tensors = _list(tensors)
+        opts = _filled(c10d.AllreduceOptions(), opts, timeout, reduceOp=opts)
+        sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp)
+        return self.group.collective(sig, lambda: self.inner.allreduce(tensors, opts), tensors)
+
+    def allreduce_coalesced(self, tensors, opts=None) -> WireWork:
+        tensors, opts = list(tensors), opts or c10d.AllreduceCoalescedOptions()
+        sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp, extra=" coalesced")
+        return self.group.collective(sig, lambda: self.inner.allreduce_coalesced(tensors, opts), tensors)
+
+    def broadcast(self, tensors, opts=0, timeout=None) -> WireWork:
+        tensors = _list(tensors)
+        opts = _filled(c10d.BroadcastOptions(), opts, timeout, rootRank=opts)
+        sig = signature("broadcast", tensors, root=opts.rootRank)
+        return self.group.collective(sig, lambda: self.inner.broadcast(tensors, opts), tensors)
+
+    def reduce(self, tensors, opts=0, op=SUM, timeout=None) -> WireWork:
+        tensors = _list(tensors)
+        opts = _filled(c10d.ReduceOptions(), opts, timeout, rootRank=opts, reduceOp=op)
+        sig = signature("reduce", tensors, root=opts.rootRank, reduce_op=opts.reduceOp)
+        return self.group.collective(sig, lambda: self.inner.reduce(tensors, opts), tensors)
+
+    # -- all_gather ------------------------------------------------------------------------------------------------
+    def allgather(self, outputs, inputs, opts=None) -> WireWork:
+        outputs, inputs = _lists(outputs), _list(inputs)
+        opts = _filled(c10d.AllgatherOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        sig = signature("all_gather", inputs)
+        return self.group.collective(sig, lambda: self.inner.allgather(outputs, inputs, opts), outputs)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
+        opts = opts or c10d.AllgatherOptions()
+        sig = signature("all_gather", [input], extra=" into a tensor")
+        return self.group.collective(sig, lambda: self.inner._allgather_base(output, input, opts), [output])
+
+    def allgather_coalesced(self, outputs, inputs, opts=None) -> WireWork:
+        outputs, inputs, opts = [list(o) for o in outputs], list(inputs), opts or c10d.AllgatherOptions()
+        sig = signature("all_gather", inputs, extra=" coalesced")
+        return self.group.collective(sig, lambda: self.inner.allgather_coalesced(outputs, inputs, opts), outputs)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
+        outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.AllgatherOptions()
+        sig = signature("all_gather", inputs, extra=" into tensors, coalesced")
+        issue = self.inner.allgather_into_tensor_coalesced
+        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs)
+
+    # -- reduce_scatter --------------------------------------------------------------------------------------------
+    def reduce_scatter(self, outputs, inputs, opts=SUM, timeout=None) -> WireWork:
+        outputs, inputs = _list(outputs), _lists(inputs)
+        opts = _filled(c10d.ReduceScatterOptions(), opts, timeout, reduceOp=opts)
+        sig = signature("reduce_scatter", list(chain(*inputs)), reduce_op=opts.reduceOp)
+        return self.group.collective(sig, lambda: self.inner.reduce_scatter(outputs, inputs, opts), outputs)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
+        opts = opts or c10d.ReduceScatterOptions()
+        sig = signature("reduce_scatter", [input], reduce_op=opts.reduceOp, extra=" of a tensor")
+        return self.group.collective(sig, lambda: self.inner._reduce_scatter_base(output, input, opts), [output])
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
+        outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.ReduceScatterOptions()
+        sig = signature("reduce_scatter", inputs, reduce_op=opts.reduceOp, extra=" of tensors, coalesced")
+        issue = self.inner.reduce_scatter_tensor_coalesced
+        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs)
+
+    # -- rooted: only the root has lists ---------------------------------------------------------------------------
+    def gather(self, outputs, inputs, opts=0, timeout=None) -> WireWork:
+        outputs, inputs = _lists(outputs), _list(inputs)
+        opts = _filled(c10d.GatherOptions(), opts, timeout, rootRank=opts)
+        sig = signature("gather", inputs, root=opts.rootRank)
+        return self.group.collective(sig, lambda: self.inner.gather(outputs, inputs, opts), outputs)
+
+    def scatter(self, outputs, inputs, opts=0, timeout=None) -> WireWork:
+        outputs, inputs = _list(outputs), _lists(inputs)
+        opts = _filled(c10d.ScatterOptions(), opts, timeout, rootRank=opts)
+        sig = signature("scatter", outputs, root=opts.rootRank)
+        return self.group.collective(sig, lambda: self.inner.scatter(outputs, inputs, opts), outputs)
+
+    # -- all_to_all ------------------------------------------------------------------------------------------------
+    def all_to_all_single(self, output: Tensor, input: Tensor, output_splits, input_splits, opts=None) -> WireWork:
+        opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        taken, given = list(output_splits), list(input_splits)
+        sig = all_to_all_single(output, input, taken, given, self.group.size)
+        return self.group.collective(sig, lambda: self.inner.alltoall_base(output, input, taken, given, opts), [output])
+
+    def alltoall(self, outputs, inputs, opts=None) -> WireWork:
+        outputs, inputs = list(outputs), list(inputs)
+        opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
+        sig = crossed("all_to_all", inputs, "all_to_all of a list", give, take)
+        return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs)
+
+    # -- barriers --------------------------------------------------------------------------------------------------
+    def barrier(self, opts=None) -> WireWork:
+        opts = _filled(c10d.BarrierOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
+        return self.group.collective(signature("barrier", []), lambda: self.inner.barrier(opts), [])
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
+        """A barrier that names the ranks that did not come within `timeout`."""
+        arguments = (wait_all_ranks,) if timeout is None else (timeout, wait_all_ranks)
+        names = ("wait_all_ranks",) if timeout is None else ("timeout", "wait_all_ranks")
+        given = dict(zip(names, arguments, strict=True))
+        self.group.blocking(signature("barrier", [], extra=" monitored"), lambda: self.inner.monitored_barrier(**given))
+
+    # -- point to point --------------------------------------------------------------------------------------------
+    def send(self, tensors, peer: int, tag: int = 0) -> WireWork:
+        tensors = _list(tensors)
+        self._not_self(peer, "send to")
+        return self.group.message("send", tensors, peer, tag, lambda: self.inner.send(tensors, peer, tag))
+
+    def recv(self, tensors, peer: int, tag: int = 0) -> WireWork:
+        tensors = _list(tensors)
+        self._not_self(peer, "receive from")
+        return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag))
+
+    def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
+        tensors, me = _list(tensors), self.group.rank
+        return self.group.message("recv", tensors, me, tag, lambda: self.inner.recv_anysource(tensors, tag))
+
+    def _not_self(self, peer: int, verb: str) -> None:
+        if peer == self.group.rank:
+            rank = self.group.ranks[peer]
+            raise ValueError(f"rank {rank} cannot {verb} itself: copy the tensor instead, or give another rank")
+
+    # -- names and life --------------------------------------------------------------------------------------------
+    @property
+    def pg_name(self) -> str:
+        return self.group.name
+
+    @property
+    def group_name(self) -> str:
+        return self.group.name
+
+    def getBackendName(self) -> str:  # noqa: N802 - C++ looks for this name
+        return "wire"
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self.inner.set_timeout(timeout)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.inner._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device):
+        return self.inner._end_coalescing(device)
+
+    def shutdown(self) -> None:
+        self.group.release()
+        self.inner.shutdown()
+
+    def abort(self) -> None:
+        self.group.release()
+        self.inner.abort()
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

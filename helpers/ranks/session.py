@@ -1,0 +1,158 @@
+"""What the wire of one process keeps: its groups, what is pending, who listens, the link, and the watching thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from helpers.ranks.link import EmulatedLink
+from helpers.ranks.work import PendingOp, Waiters, WireError, WireWork
+from helpers.records import CommEvent
+from helpers.specs import Link
+
+if TYPE_CHECKING:
+    from helpers.ranks.group import WireGroup
+
+TICK = 0.05  # seconds between two looks at the board
+_FAULT_KEYS = ("rank", "seconds", "op", "drop_after")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireConfig:
+    """How the wire of one process behaves.
+
+    rank, world_size: of this process in the world. board_dir: an existing folder that all ranks share (see
+    `board.roomy_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
+    slow: a fault on purpose, {"rank": 1, "seconds": 0.2} delays each operation of rank 1; with "op": "all_reduce"
+    only those; with "drop_after": 5 the rank kills itself before its sixth. inner: "gloo" or "nccl".
+    """
+
+    rank: int
+    world_size: int
+    board_dir: str
+    link: Link | None = None
+    check: bool = True
+    slow: dict | None = None
+    inner: str = "gloo"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"WireConfig: rank {self.rank} is not below world_size {self.world_size}; ranks start at 0"
+            )
+        if self.inner not in ("gloo", "nccl"):
+            raise ValueError(f"WireConfig: inner is {self.inner!r}, but it must be 'gloo' or 'nccl'")
+        if self.check and not os.path.isdir(self.board_dir):
+            raise ValueError(f"WireConfig: board_dir {self.board_dir!r} is no folder; make it, or pass check=False")
+        if self.link is not None and self.inner == "nccl":
+            raise ValueError("WireConfig: a link is emulated on the CPU only; use inner='gloo', or link=None")
+        unknown = set(self.slow or ()) - set(_FAULT_KEYS)
+        if unknown or (self.slow is not None and "rank" not in self.slow):
+            raise ValueError(
+                f"WireConfig: slow is {self.slow!r}, but it takes 'rank' and any of {', '.join(_FAULT_KEYS[1:])}"
+            )
+
+
+class Session:
+    def __init__(self, config: WireConfig):
+        self.config = config
+        self.groups: list[WireGroup] = []
+        self.counters: dict[str, int] = {}
+        self.pending: dict[int, tuple[WireGroup, WireWork]] = {}
+        self.waiters = Waiters()
+        self.link = EmulatedLink(config.link) if config.link else None
+        self.broken: WireError | None = None
+        self.num_operations = 0
+        self.closed, self.busy = False, threading.Event()
+        if config.check:
+            threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
+
+    # -- one operation ---------------------------------------------------------------------------------------------
+    def begin(self, name: str) -> None:
+        """Before an operation is posted: refuse it in a broken world, and apply the fault."""
+        if self.broken is not None:
+            raise WireError(self.broken.message, kind=self.broken.kind, culprit=self.broken.culprit)
+        self.num_operations += 1
+        fault = self.config.slow
+        if fault and fault["rank"] == self.config.rank:
+            self._apply(fault, name)
+
+    def _apply(self, fault: dict, name: str) -> None:
+        if "drop_after" in fault and self.num_operations > fault["drop_after"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault.get("op") in (None, name):
+            time.sleep(fault.get("seconds", 0.0))
+
+    def add(self, group: WireGroup, work: WireWork) -> None:
+        self.pending[id(work)] = group, work
+        if not self.busy.is_set():
+            self.busy.set()
+
+    def remove(self, work: WireWork) -> None:
+        self.pending.pop(id(work), None)
+
+    def works(self) -> list[tuple[WireGroup, WireWork]]:
+        return list(self.pending.values())
+
+    # -- the watch -------------------------------------------------------------------------------------------------
+    def _watch(self) -> None:
+        """Every 50 ms, as long as something is pending: end it if any rank has found a mismatch."""
+        while not self.closed:
+            self.busy.wait()
+            time.sleep(TICK)
+            if not self.pending:
+                self.busy.clear()
+                if self.pending:
+                    self.busy.set()
+                continue
+            self.look()
+
+    def look(self) -> None:
+        for group in list(self.groups):
+            found = group.look()
+            if found is not None and self.broken is None:
+                self.broken = WireError(found[0], kind="mismatch", culprit=found[1])
+                self.fail(found[0], kind="mismatch", culprit=found[1])
+
+    def fail(self, message: str, *, kind: str = "aborted", culprit: int | None = None) -> None:
+        for _, work in self.works():
+            work.finish(WireError(message, kind=kind, culprit=culprit))
+
+    def close(self) -> None:
+        """End this session: what is pending fails, the boards are let go."""
+        self.closed = True
+        self.busy.set()
+        self.fail("the process group was replaced by a new one")
+        for group in list(self.groups):
+            group.release()
+        self.groups.clear()
+
+    def describe_pending(self) -> Iterator[PendingOp]:
+        now = time.perf_counter()
+        for group, work in self.works():
+            if not work.done:
+                yield group.describe(work, now)
+
+
+class Listeners:
+    """Callbacks that are given a CommEvent for every completed operation of this process."""
+
+    def __init__(self):
+        self.callbacks: list[Callable[[CommEvent], None]] = []
+
+    def add(self, callback: Callable[[CommEvent], None]) -> Callable[[], None]:
+        self.callbacks = [*self.callbacks, callback]
+
+        def remove() -> None:
+            self.callbacks = [one for one in self.callbacks if one is not callback]
+
+        return remove
+
+    def tell(self, event: CommEvent) -> None:
+        for callback in self.callbacks:
+            callback(event)

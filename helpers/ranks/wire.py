@@ -1,0 +1,150 @@
+"""The wire: torch.distributed over gloo, with a log, an emulated link, a check across ranks, and faults on purpose.
+
+    install(WireConfig(rank=0, world_size=4, board_dir=folder))
+    dist.init_process_group("wire", store=store, rank=0, world_size=4)
+
+Every operation of every group passes through `Wire`, a ProcessGroup around the real one. Strategies know nothing of it.
+With `inner="nccl"` it keeps the log and compares before issuing; a blocked NCCL kernel is not ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from helpers.ranks.board_file import Board
+from helpers.ranks.group import WireGroup, open_sockets
+from helpers.ranks.methods import Methods
+from helpers.ranks.session import Listeners, Session, WireConfig
+from helpers.ranks.work import PendingOp, WireError
+from helpers.records import CommEvent
+
+__all__ = [
+    "PendingOp",
+    "Wire",
+    "WireConfig",
+    "WireError",
+    "counters",
+    "cut",
+    "fail_pending",
+    "install",
+    "pending",
+    "reset",
+    "subscribe",
+]
+
+_session: Session | None = None
+_listeners = Listeners()
+
+
+class Wire(Methods, dist.ProcessGroup):
+    """A process group around the one that does the work (`inner`); every method is in methods.py."""
+
+    def __init__(self, store: dist.Store, group: WireGroup, backend: dist.Backend, kind: dist.ProcessGroup.BackendType):
+        super().__init__(group.rank, group.size)  # torch refuses a store from a subclass
+        self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
+        for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
+            for device in _devices(kind):
+                each._register_backend(torch.device(device), kind, backend)
+            each._set_default_backend(kind)
+        self.inner._set_group_name(group.name)
+
+
+def install(config: WireConfig) -> None:
+    """Register the backend "wire" and set how this process's groups behave from now on."""
+    global _session
+    if _session is not None:
+        _session.close()
+    _session = Session(config)
+    if "WIRE" not in dist.Backend._plugins:
+        dist.Backend.register_backend("wire", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
+
+
+def subscribe(callback: Callable[[CommEvent], None]) -> Callable[[], None]:
+    """Call `callback` with each completed operation, from whatever thread completes it. Returns the way to stop."""
+    return _listeners.add(callback)
+
+
+def counters() -> dict[str, int]:
+    """Group name -> collectives issued so far on this rank. Sends and receives are not counted."""
+    return dict(_session.counters) if _session else {}
+
+
+def pending() -> list[PendingOp]:
+    """What this rank has issued and what is not complete, oldest first; `missing` says for whom each one waits."""
+    return list(_session.describe_pending()) if _session else []
+
+
+def fail_pending(message: str) -> None:
+    """End every pending operation of this rank: its `wait()` or future raises WireError(message)."""
+    if _session:
+        _session.fail(message)
+
+
+def cut() -> None:
+    """Shut down the sockets of this process's groups, so that gloo's blocked threads end."""
+    for group in list(_session.groups) if _session else []:
+        group.cut()
+
+
+def reset() -> None:
+    """Forget groups, counters and boards, before a new world is made in a new board_dir."""
+    global _session
+    if _session is not None:
+        _session.close()
+        _session = Session(_session.config)
+
+
+def _create(options, backend_options=None) -> Wire:
+    """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
+    if _session is None:
+        raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
+    before = open_sockets()
+    backend, kind = _backend(options, backend_options)
+    opened = {number: inode for number, inode in open_sockets().items() if before.get(number) != inode}
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    path = _board_path(options, ranks) if _session.config.check else None
+    group = WireGroup(_session, _listeners, options.group_id, ranks, options.group_rank, path)
+    group.sockets = opened
+    return Wire(options.store, group, backend, kind)
+
+
+def _backend(options, backend_options) -> tuple[dist.Backend, dist.ProcessGroup.BackendType]:
+    """The backend that does the work, named and timed as torch would."""
+    store, rank, size = options.store, options.group_rank, options.group_size
+    if _session.config.inner == "nccl":
+        settings = backend_options or dist.ProcessGroupNCCL.Options()
+        settings._timeout = options.timeout
+        backend, kind = dist.ProcessGroupNCCL(store, rank, size, settings), dist.ProcessGroup.BackendType.NCCL
+    else:
+        backend, kind = dist.ProcessGroupGloo(store, rank, size, options.timeout), dist.ProcessGroup.BackendType.GLOO
+    backend.options.global_ranks_in_group = options.global_ranks_in_group
+    backend.options.group_name = options.group_id
+    backend._set_sequence_number_for_group()
+    return backend, kind
+
+
+def _devices(kind: dist.ProcessGroup.BackendType) -> tuple[str, ...]:
+    return ("cuda",) if kind == dist.ProcessGroup.BackendType.NCCL else ("cpu", "cuda")
+
+
+def _board_path(options, ranks: tuple[int, ...]) -> str:
+    """The first rank makes the file of the group and tells the others its path through the store."""
+    if options.group_rank == 0:
+        options.store.set("board", Board.create(_session.config.board_dir, options.group_id, ranks))
+    return options.store.get("board").decode()
+
+
+def _monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+    """`dist.monitored_barrier` asks for gloo by name; behind the wire there is gloo."""
+    group = group or dist.group.WORLD
+    if isinstance(group, Wire):
+        return group.monitored_barrier(timeout, wait_all_ranks)
+    return _torch_monitored_barrier(group, timeout, wait_all_ranks)
+
+
+_torch_monitored_barrier = distributed_c10d.monitored_barrier

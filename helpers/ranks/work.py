@@ -1,0 +1,180 @@
+"""The Work that the wire hands out, and the threads that wait where gloo offers no future.
+
+`wait()` raises and can be interrupted. `get_future()` is `gate.then(a function that raises)`: a Work made from a future
+swallows the error, and `Future.set_exception` kills DDP's reducer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import torch
+from torch.distributed import Work
+
+from helpers.ranks.signatures import Signature
+from helpers.ranks.sites import Frame
+
+NO_TIMEOUT = datetime.timedelta(0)
+
+
+class WireError(RuntimeError):
+    """An operation that the wire refused or ended.
+
+    `kind`: "mismatch" (the ranks did not issue the same operation) or "aborted" (ended from outside).
+    `culprit`: the global rank to blame, or None where nobody can tell. `message`: the sentence.
+    """
+
+    def __init__(self, message: str, *, kind: str = "aborted", culprit: int | None = None):
+        super().__init__(message)
+        self.message, self.kind, self.culprit = message, kind, culprit
+
+    def __reduce__(self):
+        return _rebuild, (self.message, self.kind, self.culprit)
+
+
+def _rebuild(message, kind, culprit) -> WireError:
+    return WireError(message, kind=kind, culprit=culprit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingOp:
+    """One operation that this rank has issued and that is not complete.
+
+    missing: global ranks that have not posted what this operation waits for; empty while it is on its way.
+    any_of: one of `missing` would be enough (a receive from any source); otherwise every one is needed.
+    waiting: whether a thread of this rank is inside `wait()` for it now (a DDP bucket is waited for elsewhere).
+    peer: the global rank on the other side of send and recv. site: file, line, function. age: seconds.
+    """
+
+    group: str
+    group_ranks: tuple[int, ...]
+    sequence: int
+    op: str
+    site: Frame
+    missing: tuple[int, ...]
+    age: float
+    peer: int | None = None
+    any_of: bool = False
+    waiting: bool = False
+
+
+class WireWork(Work):
+    """One operation under way. Made by a group, completed once: by gloo, by the emulated link, or by a failure."""
+
+    def __init__(
+        self, signature: Signature, sequence: int, site: Frame, outputs: list, on_done: Callable[[WireWork], None]
+    ):
+        super().__init__()
+        self.signature, self.sequence, self.site, self.outputs = signature, sequence, site, outputs
+        self.on_done = on_done
+        self.started = time.perf_counter()
+        self.inner: Work | None = None
+        self.error: BaseException | None = None
+        self.done, self.num_waiting = False, 0
+        self.peer: int | None = None  # group rank, for send and recv
+        self.lock, self.barrier = threading.Lock(), threading.Lock()
+        self.barrier.acquire()
+        self.gate = self.future = None
+
+    # -- what torch calls ------------------------------------------------------------------------------------------
+    def wait(self, timeout: datetime.timedelta = NO_TIMEOUT) -> bool:
+        """Wait until the operation is complete. Raises what made it fail, or RuntimeError after `timeout`."""
+        seconds = timeout.total_seconds()
+        self.num_waiting += 1
+        try:
+            arrived = self.barrier.acquire(timeout=seconds if seconds > 0 else -1)
+        finally:
+            self.num_waiting -= 1
+        if not arrived:
+            raise RuntimeError(f"{self.signature.what} is not complete after {seconds:g} s (the timeout given to wait)")
+        self.barrier.release()
+        self.raise_error()
+        if self.signature.on_gpu and self.inner is not None:
+            self.inner.wait()  # complete, so this only orders the streams
+        return True
+
+    def get_future(self) -> torch.futures.Future:
+        with self.lock:
+            if self.future is None:
+                self.gate = torch.futures.Future()
+                self.future = self.gate.then(self._outcome)
+                if self.done:
+                    self.gate.set_result(None)
+            return self.future
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def is_success(self) -> bool:
+        return self.done and self.error is None
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def result(self) -> list:
+        return self.outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self.peer if self.peer is not None else self.inner._source_rank()
+
+    _source_rank = source_rank
+
+    # -- what the wire calls ---------------------------------------------------------------------------------------
+    def finish(self, error: BaseException | None = None) -> None:
+        """Complete the operation; only the first call counts."""
+        with self.lock:
+            if self.done:
+                return
+            self.done, self.error, gate = True, error, self.gate
+        try:
+            self.on_done(self)
+        finally:
+            self.barrier.release()
+            if gate is not None:
+                gate.set_result(None)
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _outcome(self, _gate) -> list:
+        self.raise_error()
+        return self.outputs
+
+
+class Waiters:
+    """Threads that wait for works without a future (send, recv, reduce_scatter). They are kept for the next one."""
+
+    def __init__(self):
+        self.jobs: SimpleQueue[tuple[Callable, Callable]] = SimpleQueue()
+        self.lock, self.num_idle = threading.Lock(), 0
+
+    def call(self, wait: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
+        """Call `wait()` in a thread of its own, then `done(None)` or `done(error)`."""
+        with self.lock:
+            missing = self.num_idle == 0
+            self.num_idle -= not missing
+        self.jobs.put((wait, done))
+        if missing:
+            threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
+
+    def _serve(self) -> None:
+        while True:
+            wait, done = self.jobs.get()
+            try:
+                wait()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+            del wait, done
+            with self.lock:
+                self.num_idle += 1
