@@ -1,0 +1,109 @@
+"""Learner copies: laid once, brought up to date while untouched, never overwritten once changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import lay_course
+
+NAME = "03_ddp.ipynb"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A repository with one chapter and one lab, laid once."""
+    for path in ("notebooks/03_ddp.ipynb", "labs/03_ddp.ipynb", "solutions/03_ddp.ipynb"):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(f"first {path}")
+    (tmp_path / "notebooks/.ipynb_checkpoints").mkdir()
+    (tmp_path / "notebooks/.ipynb_checkpoints/x.ipynb").write_text("not a chapter")
+    lay(tmp_path)
+    return tmp_path
+
+
+def lay(root):
+    return {laid.path: laid for laid in lay_course.lay(root, root / "work")}
+
+
+def text(root, name=NAME):
+    return (root / "work" / name).read_text()
+
+
+def test_chapters_lie_on_top_labs_in_their_folder_and_solutions_nowhere(course):
+    files = {path.relative_to(course / "work").as_posix() for path in (course / "work").rglob("*") if path.is_file()}
+    assert files == {"03_ddp.ipynb", "labs/03_ddp.ipynb", lay_course.MANIFEST}
+    assert text(course) == "first notebooks/03_ddp.ipynb"
+
+
+def test_a_second_call_changes_nothing(course):
+    assert {laid.outcome for laid in lay(course).values()} == {"current"}
+
+
+def test_an_untouched_copy_follows_the_original(course):
+    (course / "notebooks" / NAME).write_text("second")
+    assert lay(course)[NAME].outcome == "updated"
+    assert text(course) == "second"
+
+
+def test_a_changed_copy_is_kept_while_the_original_stands_still(course):
+    (course / "work" / NAME).write_text("mine")
+    assert lay(course)[NAME].outcome == "kept"
+    assert text(course) == "mine"
+
+
+def test_a_changed_copy_gets_the_new_version_beside_it_and_one_sentence(course):
+    (course / "work" / NAME).write_text("mine")
+    (course / "notebooks" / NAME).write_text("second")
+    laid = lay(course)[NAME]
+    assert (laid.outcome, text(course), text(course, "03_ddp.new.ipynb")) == ("beside", "mine", "second")
+    assert "03_ddp.new.ipynb" in laid.sentence
+    again = lay(course)[NAME]
+    assert (again.outcome, again.sentence) == ("kept", "")
+
+
+def test_an_untouched_new_version_is_replaced_by_the_next_and_a_changed_one_is_not(course):
+    (course / "work" / NAME).write_text("mine")
+    for version in ("second", "third"):
+        (course / "notebooks" / NAME).write_text(version)
+        lay(course)
+    assert text(course, "03_ddp.new.ipynb") == "third"
+    (course / "work" / "03_ddp.new.ipynb").write_text("mine too")
+    (course / "notebooks" / NAME).write_text("fourth")
+    lay(course)
+    assert text(course, "03_ddp.new.ipynb") == "mine too"
+    assert text(course, "03_ddp.new2.ipynb") == "fourth"
+    assert text(course) == "mine"
+
+
+def test_a_deleted_copy_comes_back_as_the_original(course):
+    (course / "work" / NAME).unlink()
+    assert lay(course)[NAME].outcome == "laid"
+    assert text(course) == "first notebooks/03_ddp.ipynb"
+
+
+def test_a_learners_own_file_of_that_name_is_kept_without_a_manifest(course):
+    (course / "work" / NAME).write_text("mine")
+    (course / "work" / lay_course.MANIFEST).unlink()
+    assert lay(course)[NAME].outcome == "beside"
+    assert text(course) == "mine"
+
+
+def test_a_learner_who_adopts_the_new_version_is_followed_again(course):
+    (course / "work" / NAME).write_text("mine")
+    (course / "notebooks" / NAME).write_text("second")
+    lay(course)
+    (course / "work" / NAME).write_text("second")
+    assert lay(course)[NAME].outcome == "current"
+    (course / "notebooks" / NAME).write_text("third")
+    assert lay(course)[NAME].outcome == "updated"
+
+
+def test_a_broken_manifest_is_a_sentence_and_touches_nothing(course, capsys):
+    (course / "work" / lay_course.MANIFEST).write_text("{")
+    assert lay_course.main(["--root", str(course)]) == 1
+    assert "delete that one file" in capsys.readouterr().err
+
+
+def test_a_repository_without_chapters_says_so(tmp_path, capsys):
+    assert lay_course.main(["--root", str(tmp_path)]) == 0
+    assert "nothing yet" in capsys.readouterr().out
