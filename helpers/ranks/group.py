@@ -243,7 +243,8 @@ class WireGroup:
             with contextlib.suppress(OSError):
                 if os.fstat(number).st_ino == inode:
                     with socket.socket(fileno=os.dup(number)) as one:
-                        one.shutdown(socket.SHUT_RDWR)
+                        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # gloo aborts if it cannot listen
+                            one.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""

@@ -179,7 +179,7 @@ class Pool:
             for state in watch.states:
                 if state.dead:
                     report.exit_codes[state.rank] = process.zygote().exit_status(state.pid)
-            sound = verdict == "failed" and not watch.unfinished and self._difference(watch.states) is None
+            sound = verdict == "failed" and self._is_sound(watch)
             error = report.error(verdict, difference=difference, seconds=watch.clock)
             how = self._recover(watch, sound)
         except KeyboardInterrupt:
@@ -188,6 +188,11 @@ class Pool:
             how = RESTARTED
         error.args = (f"{error}\n{how}",)
         return error
+
+    def _is_sound(self, watch: Watch) -> bool:
+        """Whether the groups are as before: all ended by themselves, alike, and no operation failed."""
+        broken = any(s.failure and (s.failure.wire_kind or s.failure.is_consequence) for s in watch.states)
+        return not broken and not watch.unfinished and self._difference(watch.states) is None
 
     # -- recovery --------------------------------------------------------------------------------------------------
     def _recover(self, watch: Watch, sound: bool) -> str:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
@@ -40,6 +41,7 @@ class ZygoteClient:
         theirs.close()
         self.pending = b""
         self.ready = False
+        self.started: list[int] = []
         self.exits: dict[int, int] = {}
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
@@ -49,13 +51,11 @@ class ZygoteClient:
             ours, theirs = socket.socketpair()
             with theirs:
                 socket.send_fds(self.socket, [json.dumps(spec).encode() + b"\n"], [theirs.fileno()])
-            pid = self._next("started", START_LIMIT)["started"]
-            return pid, Connection(ours.detach())
+            self._read_until(lambda: self.started)
+            return self.started.pop(0), Connection(ours.detach())
 
     def wait_until_ready(self) -> None:
-        if not self.ready:
-            self._next("ready", START_LIMIT)
-            self.ready = True
+        self._read_until(lambda: self.ready)
 
     def folder(self, path: str, *, keep: bool) -> None:
         """Have the zygote remove `path` when the kernel dies (keep=True), or forget about it."""
@@ -73,26 +73,31 @@ class ZygoteClient:
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def _next(self, key: str, limit: float) -> dict:
-        deadline = time.monotonic() + limit
-        while (left := deadline - time.monotonic()) > 0:
-            for message in self._read(left):
-                if key in message:
-                    return message
-        raise RuntimeError(
-            f"the process that starts the ranks did not answer within {limit:.0f} s.\n{self._last_words()}"
-        )
+    def _read_until(self, done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + START_LIMIT
+        while not done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                said = self._last_words()
+                raise RuntimeError(f"the process that starts the ranks gave no answer in {START_LIMIT:.0f} s.\n{said}")
+            self._read(left)
 
-    def _read(self, limit: float) -> list[dict]:
+    def _read(self, limit: float) -> None:
+        """Take in what the zygote says within `limit` seconds."""
         if not select.select([self.socket], [], [], limit)[0]:
-            return []
+            return
         data = self.socket.recv(65536)
         if not data:
             raise RuntimeError("the process that starts the ranks ended.\n" + self._last_words())
         *lines, self.pending = (self.pending + data).split(b"\n")
-        messages = [json.loads(line) for line in lines]
-        self.exits |= {m["exited"]: m["status"] for m in messages if "exited" in m}
-        return messages
+        for message in map(json.loads, lines):
+            match message:
+                case {"ready": _}:
+                    self.ready = True
+                case {"started": pid}:
+                    self.started.append(pid)
+                case {"exited": pid, "status": status}:
+                    self.exits[pid] = status
 
     def _last_words(self) -> str:
         self.log.seek(0)

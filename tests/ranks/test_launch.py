@@ -16,7 +16,7 @@ if __name__ == "__main__":
     ranks = Ranks(4, device="cpu")
     results = ranks.run(add_ranks)
     assert results == [(1.0, 0), (1.0, 1)], results
-    print("rank", dist.get_rank(), "has", len(results), "results")
+    print(f"rank {dist.get_rank()} has {len(results)} results\\n", end="", flush=True)
 """
 
 
