@@ -1,0 +1,195 @@
+"""Devices in one process, with a log of every byte that crosses from one to another.
+
+    Devices          real ones: torch devices such as cuda:0 and cuda:1
+    VirtualDevices   pretended ones on the CPU, so that every laptop has eight
+
+Virtual devices behave as real ones do: a tensor lives on exactly one, an operation on tensors of two of them is an
+error, and the only way across is `copy`. Each keeps count of the bytes that it holds now and of the most it ever held.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class Copy(NamedTuple):
+    """One tensor that crossed from device `source` to device `destination`; `what` says what it was for."""
+
+    source: int
+    destination: int
+    num_bytes: int
+    what: str
+
+
+class Devices:
+    """Real devices, numbered 0 to N - 1; number 0 is the master. `copies` is the log.
+
+    Raises ValueError for an empty list.
+    """
+
+    def __init__(self, devices: Sequence[torch.device | str | int]):
+        if not devices:
+            raise ValueError("Devices got an empty list: give at least one device, such as ['cuda:0', 'cuda:1']")
+        self.devices = [torch.device(device) for device in devices]
+        self.copies: list[Copy] = []
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def copy(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:
+        """The tensor on another device, logged. Nothing happens when it is there already."""
+        if source == destination:
+            return tensor
+        self.copies.append(Copy(source, destination, tensor.numel() * tensor.element_size(), what))
+        return self._move(tensor, destination)
+
+    def place(self, tensors: Iterable[Tensor], device: int) -> None:
+        """Say where tensors are. Real devices know by themselves."""
+
+    @contextmanager
+    def use(self, device: int) -> Iterator[None]:
+        """In this thread, work for one device: what is made from nothing is made there."""
+        with torch.cuda.device(self.devices[device]) if self.devices[device].type == "cuda" else self.devices[device]:
+            yield
+
+    def sent(self, device: int) -> int:
+        """Bytes that left a device."""
+        return sum(copy.num_bytes for copy in self.copies if copy.source == device)
+
+    def received(self, device: int) -> int:
+        """Bytes that reached a device."""
+        return sum(copy.num_bytes for copy in self.copies if copy.destination == device)
+
+    def bytes_by_purpose(self) -> dict[str, int]:
+        """Bytes that crossed, for each `what`, in the order of their first copy."""
+        total: Counter[str] = Counter()
+        for copy in self.copies:
+            total[copy.what] += copy.num_bytes
+        return dict(total)
+
+    def _move(self, tensor: Tensor, destination: int) -> Tensor:
+        return tensor.to(self.devices[destination])
+
+
+class VirtualDevices(Devices):
+    """N pretended devices in CPU memory. Inside `with devices:` every tensor has a home and every byte is counted.
+
+    What nobody placed is on device 0. Outside the `with`, `copy` still logs, but homes are neither kept nor checked.
+    Raises ValueError for fewer than 1 device, and RuntimeError when an operation mixes tensors of two devices.
+    """
+
+    def __init__(self, num_devices: int):
+        if num_devices < 1:
+            raise ValueError(f"VirtualDevices({num_devices}): expected 1 or more")
+        super().__init__(["cpu"] * num_devices)
+        self._homes: dict[int, tuple[weakref.ref, int, int]] = {}  # id of a storage: itself, its device, its bytes
+        self._freed: deque[int] = deque()  # a destructor may run in any thread at any moment: it appends, no more
+        self._lock = threading.Lock()
+        self._held, self._peak = [0] * num_devices, [0] * num_devices
+        self._here = threading.local()
+        self._entered: list = []
+
+    def __enter__(self) -> VirtualDevices:
+        self._entered.append(self.use(0))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._entered.pop().__exit__(*error)
+
+    @contextmanager
+    def use(self, device: int) -> Iterator[None]:
+        before, self._here.device = getattr(self._here, "device", 0), device
+        try:
+            with _Homes(self):
+                yield
+        finally:
+            self._here.device = before
+
+    def place(self, tensors: Iterable[Tensor], device: int) -> None:
+        for tensor in tensors:
+            self._settle(tensor.untyped_storage(), device)
+
+    def home(self, tensor: Tensor) -> int:
+        """The device that a tensor lives on."""
+        return self._settle(tensor.untyped_storage(), 0)
+
+    def held(self, device: int) -> int:
+        """Bytes of the tensors that live on a device now."""
+        with self._lock:
+            self._forget_freed()
+            return self._held[device]
+
+    def peak(self, device: int) -> int:
+        """The most bytes that a device held since `reset`."""
+        return self._peak[device]
+
+    def reset(self) -> None:
+        """Empty the log, and let every peak start from what is held now."""
+        self.copies.clear()
+        self._peak = [self.held(device) for device in range(len(self))]
+
+    def _move(self, tensor: Tensor, destination: int) -> Tensor:
+        self._here.landing = destination
+        try:
+            return tensor.clone(memory_format=torch.contiguous_format)
+        finally:
+            self._here.landing = None
+
+    def _settle(self, storage: torch.UntypedStorage, device: int) -> int:
+        """The home of a storage: `device` if it has none yet."""
+        with self._lock:
+            self._forget_freed()
+            key = id(storage)
+            if key not in self._homes:
+                reference = weakref.ref(storage, lambda _, freed=self._freed: freed.append(key))
+                self._homes[key] = reference, device, storage.nbytes()
+                self._held[device] += storage.nbytes()
+                self._peak[device] = max(self._peak[device], self._held[device])
+            return self._homes[key][1]
+
+    def _forget_freed(self) -> None:
+        while self._freed:
+            _, device, num_bytes = self._homes.pop(self._freed.popleft())
+            self._held[device] -= num_bytes
+
+
+class _Homes(TorchDispatchMode):
+    """Sees every operation of one thread: its inputs must share a home, and its outputs get it."""
+
+    def __init__(self, owner: VirtualDevices):
+        super().__init__()
+        self.owner = owner
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        landing = getattr(self.owner._here, "landing", None)
+        home = self._common_home(function, (args, kwargs)) if landing is None else landing
+        result = function(*args, **(kwargs or {}))
+        self.owner.place(_tensors(result), home)
+        return result
+
+    def _common_home(self, function, inputs) -> int:
+        tensors = list(_tensors(inputs))
+        # a number that became a tensor is welcome everywhere, as on GPUs; between numbers alone it counts
+        homes = {self.owner.home(tensor) for tensor in tensors if tensor.dim()}
+        homes = homes or {self.owner.home(tensor) for tensor in tensors}
+        if len(homes) > 1:
+            raise RuntimeError(
+                f"{function.name()} got tensors of the virtual devices {sorted(homes)}; all must be on one. A tensor "
+                "that is neither parameter nor buffer is not replicated: register_buffer moves it along"
+            )
+        return homes.pop() if homes else self.owner._here.device
+
+
+def _tensors(tree) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))
