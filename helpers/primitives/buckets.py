@@ -6,10 +6,10 @@ A Slot is one parameter's place; a Bucket is one flat tensor and the slots in it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from .bucket_rule import MIB, split_into_buckets
@@ -21,35 +21,48 @@ class Slot:
     """One parameter's place in a bucket, and how far its gradient has come in this backward.
 
     view: the part of the bucket's flat tensor with the parameter's shape. fired: how often the gradient hook ran in
-    this backward; expected: how often it will (1, unless a checkpointed graph was learnt). used: some rank has a
-    gradient for it.
+    this backward; expected: how often it will (1, unless a checkpointed graph was learnt). present: this rank has a
+    gradient for it; used: some rank has.
     """
 
-    def __init__(self, index: int, name: str, parameter: nn.Parameter):
+    def __init__(self, index: int, name: str, parameter: nn.Parameter, expected: float = 1):
         self.index, self.name, self.parameter = index, name, parameter
         self.bucket: Bucket
         self.view: Tensor
-        self.fired, self.expected = 0, 1
-        self.ready, self.used = False, True
+        self.fired, self.expected = 0, expected
+        self.ready, self.present, self.used = False, True, True
 
-    def restart(self) -> None:
-        """Forget the last backward."""
-        self.fired, self.ready = 0, False
+    def count_arrival(self) -> None:
+        """The hook has fired. Raises RuntimeError if it does so more often than expected in one backward."""
+        self.fired += 1
+        if self.fired > self.expected:
+            raise RuntimeError(
+                f"the gradient of {self.name} arrived {self.fired} times in one backward, {self.expected} expected: "
+                "its bucket may already be on its way. A parameter used in two reentrant checkpoints does this. Pass "
+                "use_reentrant=False to torch.utils.checkpoint, or static_graph=True to DistributedDataParallel"
+            )
 
     @torch.no_grad()
     def fill(self, scale: float) -> None:
         """Write scale * gradient (zeros if there is none) into the bucket and let `.grad` be the view of it."""
         gradient = self.parameter.grad
         if gradient is None:
-            self.view.zero_()
-        elif gradient.is_sparse:
+            return self.fill_with_zeros()
+        if gradient.is_sparse:
             raise ValueError(
                 f"the gradient of {self.name} is sparse, but buckets are dense: build the embedding with sparse=False"
             )
-        else:
-            torch.mul(gradient, scale, out=self.view)
-            self.parameter.grad = self.view
-        self.ready = True
+        torch.mul(gradient, scale, out=self.view)
+        self.parameter.grad = self.view
+        self._mark_ready(present=True)
+
+    def fill_with_zeros(self) -> None:
+        """This rank adds nothing; `.grad` stays as it is."""
+        self.view.zero_()
+        self._mark_ready(present=False)
+
+    def _mark_ready(self, *, present: bool) -> None:
+        self.ready, self.present = True, present
         self.bucket.pending -= 1
 
 
@@ -57,13 +70,24 @@ class Bucket:
     """One flat tensor for the gradients of several parameters. Its methods are those of torch's GradBucket."""
 
     def __init__(self, index: int, slots: Sequence[Slot], is_last: bool):
-        self.slots, self.pending = list(slots), len(slots)
-        self._index, self._is_last = index, is_last
+        self.slots, self._index, self._is_last = list(slots), index, is_last
         first = slots[0].parameter
         self.flat = torch.zeros(sum(s.parameter.numel() for s in slots), dtype=first.dtype, device=first.device)
         pieces = self.flat.split([slot.parameter.numel() for slot in slots])
         for slot, piece in zip(slots, pieces, strict=True):
             slot.bucket, slot.view = self, piece.view_as(slot.parameter)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the last backward: no gradient has come yet."""
+        self.pending = len(self.slots)  # gradients still to come
+        for slot in self.slots:
+            slot.fired, slot.ready = 0, False
+
+    def receive(self, result: object) -> None:
+        """Take over what a hook's Future held. A Work's `wait()` gives no tensor: it wrote into the bucket itself."""
+        if isinstance(result, Tensor) and result.data_ptr() != self.flat.data_ptr():
+            self.flat.copy_(result)
 
     def index(self) -> int:
         """Place of this bucket in the order of sending, from 0."""
@@ -99,6 +123,17 @@ def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: 
     return [Bucket(i, [slots[p] for p in group], i == len(groups) - 1) for i, group in enumerate(groups)]
 
 
+def when_backward_starts(output: object, callback: Callable[[], None]) -> None:
+    """Call `callback` when a backward reaches a tensor of `output`: the first thing that the outermost one does.
+
+    A reentrant checkpoint runs a backward inside the backward. Whoever asks the engine for "the end" from in there is
+    told the end of the inner one.
+    """
+    for tensor in tensors_in(output):
+        if tensor.requires_grad:
+            tensor.register_hook(lambda _: callback())
+
+
 def tensors_in(value: object) -> Iterator[Tensor]:
     """Every tensor in nested tuples, lists and dictionaries, such as a model's output."""
     if isinstance(value, Tensor):
@@ -110,20 +145,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-@torch.no_grad()
-def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
-    """Overwrite `tensors` on every rank with those of group rank `source`: one message a dtype and device."""
-    kinds: dict[tuple, list[Tensor]] = {}
-    for tensor in tensors:
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
-    for same in kinds.values():
-        flat = torch.cat([tensor.reshape(-1) for tensor in same])
-        dist.broadcast(flat, group_src=source, group=group)
-        for tensor, piece in zip(same, flat.split([t.numel() for t in same]), strict=True):
-            tensor.copy_(piece.view_as(tensor))
-
-
-def trainable_slots(module: nn.Module) -> list[Slot]:
+def trainable_slots(module: nn.Module, expected: float = 1) -> list[Slot]:
     """One slot a trainable parameter; a tied one counts once, a frozen one not at all.
 
     Raises ValueError if nothing is trainable.
@@ -134,42 +156,15 @@ def trainable_slots(module: nn.Module) -> list[Slot]:
             f"{type(module).__name__} has no parameter with requires_grad=True, so there is no gradient to average: "
             "use the module as it is"
         )
-    return [Slot(i, name, parameter) for i, (name, parameter) in enumerate(named)]
+    return [Slot(i, name, parameter, expected) for i, (name, parameter) in enumerate(named)]
 
 
-def check_same_slots(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
-    """Raise ValueError on every rank if the ranks' trainable parameters differ in name, shape or dtype."""
-    mine = [f"{s.name} {tuple(s.parameter.shape)} {s.parameter.dtype}" for s in slots]
-    theirs: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(theirs, mine, group=group)
-    for rank, other in enumerate(theirs):
-        if other != theirs[0]:
-            width = max(len(other), len(theirs[0]))
-            pairs = zip(*(part + ["nothing"] * (width - len(part)) for part in (theirs[0], other)), strict=True)
-            here, there = next((a, b) for a, b in pairs if a != b)
-            raise ValueError(
-                f"the ranks hold different models: where rank 0 has {here}, rank {rank} has {there} "
-                f"({len(theirs[0])} and {len(other)} trainable parameters). Build the same model on every rank"
-            )
+def watch_gradients(slots: Sequence[Slot], owner: object, arrived: str) -> None:
+    """Call `owner.<arrived>(slot)` whenever a gradient has been accumulated, for as long as `owner` lives.
 
-
-def missing_message(missing: Sequence[Slot], rank: int) -> str:
-    """What to tell a learner whose backward left parameters without a gradient."""
-    names = [f"{slot.name} (bucket {slot.bucket.index()})" for slot in missing[:8]]
-    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-    frozen = any(not slot.parameter.requires_grad for slot in missing)
-    thaw = " Some were frozen after the model was wrapped: freeze first, then wrap." if frozen else ""
-    return (
-        f"on rank {rank} {len(missing)} parameter(s) got no gradient in this backward: {', '.join(names)}{more}. "
-        "Every rank must all-reduce every bucket, or the others wait for ever. Pass find_unused_parameters=True, or "
-        f"let every parameter take part in the loss on every rank.{thaw}"
-    )
-
-
-def twice_message(slot: Slot, rank: int) -> str:
-    """What to tell a learner whose parameter got its gradient in two parts."""
-    return (
-        f"on rank {rank} the gradient of {slot.name} arrived {slot.fired} times in one backward, {slot.expected} "
-        "expected: its bucket may already be on its way. A parameter used in two reentrant checkpoints does this. "
-        "Pass use_reentrant=False to torch.utils.checkpoint, or static_graph=True here"
-    )
+    The hooks do not keep it alive: a model that is wrapped a second time must not send everything twice.
+    """
+    me = weakref.ref(owner)
+    for slot in slots:
+        handle = slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: getattr(me(), arrived)(slot))
+        weakref.finalize(owner, handle.remove)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from .buckets import broadcast_tensors
+from .agreement import broadcast_tensors
 
 
 class Join:
@@ -45,7 +45,7 @@ class Join:
 
     def announce(self, *, active: bool) -> bool:
         """Tell all ranks whether this one has data; learn who has. Returns False once nobody has."""
-        flags = torch.zeros(self.model.world_size, dtype=torch.int32, device=self.model.device)
+        flags = torch.zeros(self.model.world_size, dtype=torch.int32, device=self.model.slots[0].parameter.device)
         flags[self.rank] = int(active)
         dist.all_reduce(flags, group=self.group)
         still = flags.nonzero().flatten().tolist()
