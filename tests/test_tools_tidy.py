@@ -40,7 +40,7 @@ def test_notebook_metadata_is_the_same_for_everyone():
         metadata={
             "widgets": {"state": 1},
             "kernelspec": {"name": "my-venv", "display_name": "Mine"},
-            "language_info": {"version": "3.11.7"},
+            "language_info": {"name": "python", "version": "3.11.7"},
         }
     )
     assert set(tidied(mine).metadata) == {"kernelspec", "language_info"}

@@ -1,0 +1,100 @@
+"""The same calls on GPUs: one rank a GPU through NCCL, or several ranks that share one through gloo."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers import doctor
+from helpers.measure.equality import assert_equal, state_of
+from helpers.parallel.ddp import DistributedDataParallel, NaiveDDP
+from helpers.ranks.limits import num_gpus
+from helpers.workloads import MLP, synthetic
+
+NUM_ROWS, STEPS = 24, 3
+
+
+def here() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def sum_of_ranks():
+    number = torch.full((5,), float(dist.get_rank()), device=here())  # (5,)
+    dist.all_reduce(number)
+    return dist.get_backend(), number.device.type, number.tolist()
+
+
+def test_one_rank_a_gpu_talks_through_nccl(on_nccl):
+    total = float(sum(range(num_gpus())))
+    assert on_nccl.run(sum_of_ranks) == [("nccl", "cuda", [total] * 5)] * num_gpus()
+
+
+def test_each_rank_has_a_gpu_of_its_own(on_nccl):
+    assert on_nccl.run(torch.cuda.current_device) == list(range(num_gpus()))
+
+
+def test_ranks_that_share_a_gpu_talk_through_gloo(on_shared_gpu):
+    size = num_gpus() + 1
+    results = on_shared_gpu.run(sum_of_ranks)
+    assert [(device, sums) for _, device, sums in results] == [("cuda", [float(sum(range(size)))] * 5)] * size
+    assert all(backend != "nccl" for backend, _, _ in results)
+
+
+def broadcast_from_last():
+    value = torch.full((5,), float(dist.get_rank()), device=here())  # (5,)
+    dist.broadcast(value, src=dist.get_world_size() - 1)
+    return value.tolist()
+
+
+def test_ranks_that_share_a_gpu_can_broadcast(on_shared_gpu):
+    assert on_shared_gpu.run(broadcast_from_last) == [[float(num_gpus())] * 5] * (num_gpus() + 1)
+
+
+def trained(wrap=None):
+    """An MLP after STEPS steps in float64: alone on all rows, or wrapped, on this rank's rows."""
+    torch.manual_seed(0)
+    model = MLP([12, 16, 4]).to(here(), torch.float64)
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if wrap else (0, 1)
+    inputs, targets = (rows[rank::world_size].to(here()) for rows in synthetic(NUM_ROWS, 12, 4, dtype=torch.float64))
+    wrapped = wrap(model, dist.group.WORLD) if wrap else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(wrapped(inputs), targets).backward()
+        if isinstance(wrapped, NaiveDDP):
+            wrapped.average_gradients()
+        optimizer.step()
+    return state_of(model)
+
+
+@pytest.mark.parametrize("wrap", [NaiveDDP, DistributedDataParallel])
+@pytest.mark.parametrize("kind", ["on_nccl", "on_shared_gpu"])
+def test_ddp_equals_one_process(kind, wrap, request):
+    pool = request.getfixturevalue(kind)
+    if NUM_ROWS % len(pool):
+        pytest.skip(f"{NUM_ROWS} rows do not divide into {len(pool)} equal shares")
+    alone = pool.run(trained)[0]
+    assert_equal(alone, pool.run(trained, wrap))
+
+
+def fail_on_the_last_rank():
+    if dist.get_rank() == dist.get_world_size() - 1:
+        raise ValueError("on purpose")
+    return sum_of_ranks()
+
+
+def test_after_a_failure_the_next_run_works(on_shared_gpu):
+    from helpers.ranks import RankError
+
+    with pytest.raises(RankError) as caught:
+        on_shared_gpu.run(fail_on_the_last_rank)
+    assert (caught.value.kind, caught.value.rank) == ("exception", num_gpus())
+    assert len(on_shared_gpu.run(sum_of_ranks)) == num_gpus() + 1
+
+
+def test_the_doctor_names_the_gpus_and_the_backend():
+    names = doctor.gpu_names()
+    assert len(names) >= num_gpus() > 0
+    assert names[0] in doctor.check_devices(names, None).value
+    assert "NCCL" in doctor.check_backend(num_gpus()).value

@@ -1,0 +1,68 @@
+"""Every relative link in the prose leads to a file that is there, and every heading linked to exists. No network."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)|<(?:img|a)\b[^>]*?(?:src|href)=\"([^\"]+)\"")
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
+ELSEWHERE = ("http://", "https://", "mailto:", "attachment:", "data:")
+
+
+def documents() -> list[Path]:
+    prose = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+    chapters = [path for folder in ("notebooks", "labs", "solutions") for path in (ROOT / folder).glob("*.ipynb")]
+    return sorted([*prose, *chapters])
+
+
+def prose_of(path: Path) -> str:
+    """The Markdown of a document, code taken out."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def links(path: Path) -> list[str]:
+    found = [unquote(first or second) for first, second in LINK.findall(prose_of(path))]
+    return [link for link in found if not link.startswith(ELSEWHERE)]
+
+
+def anchors(path: Path) -> set[str]:
+    """Names under which GitHub or JupyterLab reach a heading of this document."""
+    titles = re.findall(r"^#{1,6} +(.+?) *#*$", prose_of(path), re.MULTILINE)
+    github = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return github | {title.replace(" ", "-") for title in titles}
+
+
+def broken(path: Path) -> list[str]:
+    """Links of one document that lead nowhere. What `make course` lays in work/ may be linked as it lies there."""
+    wrong = []
+    for link in links(path):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        laid = ROOT / "notebooks" / name if path.suffix == ".ipynb" else target
+        if not target.exists() and not laid.exists():
+            wrong.append(f"{link}: no such file")
+        elif anchor and target.suffix in (".md", ".ipynb") and anchor not in anchors(target):
+            wrong.append(f"{link}: no such heading")
+    return wrong
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path):
+    assert broken(path) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "there.md").write_text("# A heading\n")
+    page = tmp_path / "page.md"
+    page.write_text('[a](there.md#a-heading) [b](gone.md) <img src="gone.png"> [c](there.md#nothing) `[d](gone)`\n')
+    assert broken(page) == ["gone.md: no such file", "gone.png: no such file", "there.md#nothing: no such heading"]

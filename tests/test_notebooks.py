@@ -1,0 +1,79 @@
+"""The form of the saved notebooks. That their outputs come out again is checked by nbval, in `make test`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import tidy_notebooks
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXPECTED_ERRORS = {"raises-exception", "nbval-raises-exception"}
+MAX_CELLS, MAX_CODE_LINES = 60, 25
+
+
+@pytest.fixture(params=CHAPTERS, ids=lambda path: path.stem)
+def chapter(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def cells(chapter) -> list[dict]:
+    return json.loads(chapter.read_text(encoding="utf-8"))["cells"]
+
+
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def code_cells(cells: list[dict]) -> list[dict]:
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_it_is_tidy(chapter):
+    assert tidy_notebooks.tidy_file(chapter, check=True) == []
+
+
+def test_it_is_short(cells):
+    assert len(cells) <= MAX_CELLS
+    long = [cell["id"] for cell in code_cells(cells) if source(cell).count("\n") + 1 > MAX_CODE_LINES]
+    assert not long, f"code cells of more than {MAX_CODE_LINES} lines: {long}"
+
+
+def test_it_is_saved_executed_from_top_to_bottom(cells):
+    code = [cell for cell in code_cells(cells) if source(cell).strip()]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert any(cell["outputs"] for cell in code)
+
+
+def test_an_error_is_shown_only_where_the_chapter_breaks_something_on_purpose(cells):
+    failing = [
+        cell["id"]
+        for cell in code_cells(cells)
+        if any(output["output_type"] == "error" for output in cell["outputs"])
+        and not EXPECTED_ERRORS & set(cell["metadata"].get("tags", []))
+    ]
+    assert not failing
+
+
+def test_it_has_a_path_of_twenty_minutes(cells):
+    tagged = [cell for cell in cells if "path20" in cell["metadata"].get("tags", [])]
+    assert 5 <= len(tagged) < len(cells)
+
+
+def test_it_opens_with_a_title_of_its_own_number_and_closes_in_chinese(chapter, cells):
+    assert re.match(rf"# {chapter.stem[:2]}\b", source(cells[0]))
+    assert any("本章要点" in source(cell) for cell in cells[-3:])
+
+
+def test_no_cell_waits_for_a_keyboard(cells):
+    assert not [cell["id"] for cell in code_cells(cells) if re.search(r"\binput\(", source(cell))]
+
+
+def test_there_are_chapters_and_the_first_one_is_the_start():
+    assert CHAPTERS
+    assert CHAPTERS[0].name == "00_start_here.ipynb"
