@@ -1,0 +1,43 @@
+"""A time axis: round ticks in one unit."""
+
+from __future__ import annotations
+
+import math
+
+from helpers.draw.scene import Label, Line
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def round_step(span: float, count: int = 6) -> float:
+    """The round number (1, 2 or 5 times a power of ten) that divides `span` into about `count` parts."""
+    raw = span / count
+    power = 10 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+
+
+def ticks(end: float, count: int = 6) -> list[float]:
+    """Round positions from 0 to `end`."""
+    if end <= 0:
+        return [0.0]
+    step = round_step(end, count)
+    return [number * step for number in range(int(end / step + 1e-9) + 1)]
+
+
+def _in_unit(seconds: list[float]) -> list[str]:
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds[-1] >= size), _UNITS[-1])
+    return [f"{value / size:.6g}" + (f" {unit}" if value == seconds[-1] else "") for value in seconds]
+
+
+def time_axis(
+    left: float, width: float, top: float, bottom: float, end: float, with_labels: bool
+) -> list[Label | Line]:
+    """Grid lines from top to bottom and labels below; `end` in seconds lies at left + width."""
+    marks = ticks(end)
+    items: list[Label | Line] = []
+    for seconds, text in zip(marks, _in_unit(marks), strict=True):
+        x = left + (seconds / end * width if end else 0)
+        items.append(Line(x1=x, y1=top, x2=x, y2=bottom + 4))
+        if with_labels:
+            items.append(Label(x=x, y=bottom + 14, text=text, size=11, anchor="middle", colour="muted"))
+    return items

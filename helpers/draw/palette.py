@@ -1,0 +1,88 @@
+"""One colour a kind, the same in every picture and safe for colour-blind eyes; never colour alone.
+
+Fills are Okabe and Ito's (Color Universal Design, 2008) and do not change with the theme. Related things share a hue:
+parameters and the forward that reads them, gradients and the backward that makes them. Each kind also has a texture,
+drawn in the opposite of its text colour, so that text gains contrast from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DARK_TEXT, LIGHT_TEXT = "#0b0d10", "#ffffff"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paint:
+    """fill and text: "#rrggbb". texture: "" or one of TEXTURES. word: what the legend says."""
+
+    fill: str
+    text: str = DARK_TEXT
+    texture: str = ""
+    word: str = ""
+
+    @property
+    def overlay(self) -> str:
+        """The colour of the texture."""
+        return LIGHT_TEXT if self.text == DARK_TEXT else DARK_TEXT
+
+
+TEXTURES = ("stripes", "lines", "dots", "hatch")  # hatch marks the absence of work: idle, not yet there
+
+PAINTS = {
+    "forward": Paint(fill="#0072b2", text=LIGHT_TEXT, word="forward"),
+    "backward": Paint(fill="#009e73", texture="stripes", word="backward"),
+    "input_grad": Paint(fill="#66c2a5", texture="stripes", word="backward: input"),
+    "weight_grad": Paint(fill="#e69f00", texture="lines", word="backward: weight"),
+    "optimizer": Paint(fill="#cc79a7", texture="dots", word="optimizer"),
+    "communication": Paint(fill="#d55e00", word="communication"),
+    "other": Paint(fill="#9aa3ad", word="other"),
+    "parameters": Paint(fill="#0072b2", text=LIGHT_TEXT, word="parameters"),
+    "gradients": Paint(fill="#009e73", texture="stripes", word="gradients"),
+    "activations": Paint(fill="#e69f00", texture="lines", word="activations"),
+    "buffers": Paint(fill="#56b4e9", word="buffers"),
+    "temporaries": Paint(fill="#9aa3ad", texture="stripes", word="temporaries"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theme:
+    """Colours of what is not data. `muted` is ink at MUTED_OPACITY, `panel` and `rule` are grey at theirs."""
+
+    surface: str
+    ink: str
+
+
+LIGHT = Theme(surface="#ffffff", ink="#1b1f24")
+DARK = Theme(surface="#111111", ink="#e8ebef")
+GREY = "#808080"
+MUTED_OPACITY, PANEL_OPACITY, RULE_OPACITY = 0.75, 0.1, 0.4
+
+
+def paint(kind: str) -> Paint:
+    """The Paint of a kind. ValueError for an unknown one."""
+    if kind not in PAINTS:
+        raise ValueError(f"no colour for {kind!r}; the kinds are {', '.join(PAINTS)}")
+    return PAINTS[kind]
+
+
+def _channels(colour: str) -> tuple[float, float, float]:
+    return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+
+
+def blend(over: str, under: str, opacity: float) -> str:
+    """The colour seen when `over` lies on `under`."""
+    pairs = zip(_channels(over), _channels(under), strict=True)
+    return "#" + "".join(f"{round(255 * (opacity * a + (1 - opacity) * b)):02x}" for a, b in pairs)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, 0 to 1. Source: WCAG 2.2."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _channels(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio, 1 to 21; text wants 4.5 (AA). Source: WCAG 2.2."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

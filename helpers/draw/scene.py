@@ -1,0 +1,132 @@
+"""A picture as plain data: rectangles, labels and lines, in pixels from the top left corner.
+
+`to_svg` and `to_figure` draw the same Scene. `fill`, `stroke` and `colour` name a kind of the palette ("forward") or a
+role that follows the theme: "surface", "panel", "rule", "ink", "muted".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from helpers.draw.palette import PAINTS, TEXTURES
+
+ROLES = ("surface", "panel", "rule", "ink", "muted")
+ANCHORS = ("start", "middle", "end")
+WIDTH = 900  # pixels: a notebook's output area
+
+
+def _known(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ValueError(f"{what} is {given!r}, but it must be one of {', '.join(filter(None, known))}")
+
+
+COLOURS = (*PAINTS, *ROLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rect:
+    """A rectangle. fill: kind or role, "" for none. stroke: role or kind, "" for none. tooltip: shown on hover."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str = ""
+    stroke: str = ""
+    stroke_width: float = 1.0
+    texture: str = ""
+    tooltip: str = ""
+    radius: float = 0.0
+    opacity: float = 1.0
+
+    def __post_init__(self) -> None:
+        _known("the fill of a Rect", self.fill, ("", *COLOURS))
+        _known("the stroke of a Rect", self.stroke, ("", *COLOURS))
+        _known("the texture of a Rect", self.texture, ("", *TEXTURES))
+        if not (self.width >= 0 and self.height >= 0):
+            raise ValueError(f"a Rect is {self.width!r} x {self.height!r} pixels; both must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """A line of text; y is its middle. on: the kind on whose fill it stands, which then sets its colour."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    anchor: str = "start"
+    colour: str = "ink"
+    on: str = ""
+    bold: bool = False
+
+    def __post_init__(self) -> None:
+        _known("the anchor of a Label", self.anchor, ANCHORS)
+        _known("the colour of a Label", self.colour, ("ink", "muted"))
+        _known("`on` of a Label", self.on, ("", *PAINTS))
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """left, top, right, bottom in pixels, from the estimated width."""
+        width = text_width(self.text, self.size, self.bold)
+        left = self.x - width * ANCHORS.index(self.anchor) / 2
+        return left, self.y - self.size / 2, left + width, self.y + self.size / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A straight line, with an arrow head at its end if wanted."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    colour: str = "rule"
+    width: float = 1.0
+    dashed: bool = False
+    arrow: bool = False
+    tooltip: str = ""
+
+    def __post_init__(self) -> None:
+        _known("the colour of a Line", self.colour, COLOURS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """title: one line. summary: what the picture shows, for those who cannot see it. Sizes in pixels."""
+
+    width: float
+    height: float
+    title: str
+    summary: str
+    items: tuple[Rect | Label | Line, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", tuple(self.items))
+        if not (self.width > 0 and self.height > 0):
+            raise ValueError(f"a Scene is {self.width!r} x {self.height!r} pixels; both must be above 0")
+
+    def labels(self) -> tuple[Label, ...]:
+        """The labels, in drawing order."""
+        return tuple(item for item in self.items if isinstance(item, Label))
+
+
+_NARROW, _WIDE = set("iljI.,:;|!'()[] "), set("mwMW@%ΣΩ")
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Pixels that the text takes at most in the fonts we use, estimated by classes of letters."""
+    ems = sum(0.40 if letter in _NARROW else 0.97 if letter in _WIDE else 0.64 for letter in text)
+    return ems * size * (1.1 if bold else 1.0)
+
+
+def legend(kinds: list[str], right: float, y: float) -> list[Rect | Label]:
+    """A swatch and a word for each kind, ending at x = right."""
+    items: list[Rect | Label] = []
+    for kind in reversed(kinds):
+        paint = PAINTS[kind]
+        left = right - text_width(paint.word, 11)
+        items.append(Label(x=left, y=y, text=paint.word, size=11, colour="muted"))
+        items.append(Rect(x=left - 18, y=y - 5, width=13, height=10, fill=kind, texture=paint.texture, radius=2))
+        right = left - 32
+    return items

@@ -1,0 +1,129 @@
+"""A Scene as SVG text: one element, no script, nothing from outside, readable in light and dark.
+
+Inside JupyterLab ink and surface follow its theme (its CSS variables); elsewhere they follow the reader's system.
+Ids come from the content, so that the same Scene always gives the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from html import escape
+
+from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY
+from helpers.draw.scene import Label, Line, Rect, Scene
+
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
+_ARROW = 7.0  # pixels
+
+
+def _n(value: float) -> str:
+    """A number with at most two decimals above 1 and one above 10: a tenth of a pixel is enough."""
+    return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
+
+
+def _colour(name: str, attribute: str = "fill") -> str:
+    if name in PAINTS:
+        return f'{attribute}="{PAINTS[name].fill}"'
+    if name in ("panel", "rule"):
+        opacity = PANEL_OPACITY if name == "panel" else RULE_OPACITY
+        return f'{attribute}="{GREY}" {attribute}-opacity="{opacity}"'
+    muted = f' {attribute}-opacity="{MUTED_OPACITY}"' if name == "muted" else ""
+    variable = "--rr-surface" if name == "surface" else "--rr-ink"
+    return f'style="{attribute}:var({variable})"{muted}'
+
+
+def _style(scope: str) -> str:
+    def rule(theme) -> str:
+        return (
+            f"#{scope}{{--rr-ink:var(--jp-content-font-color0,{theme.ink});"
+            f"--rr-surface:var(--jp-layout-color0,{theme.surface})}}"
+        )
+
+    text = f"#{scope} text{{pointer-events:none}}"
+    return f"<style>{rule(LIGHT)}@media (prefers-color-scheme:dark){{{rule(DARK)}}}{text}</style>"
+
+
+def _pattern_id(scope: str, item: Rect) -> str:
+    return f"{scope}-{item.fill or 'none'}-{item.texture}"
+
+
+def _pattern(scope: str, item: Rect) -> str:
+    """Fill and texture in one, so that a textured rectangle is one element."""
+    size = 5 if item.texture == "lines" else 6
+    turn = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
+    ground = f'<rect width="{size}" height="{size}" {_colour(item.fill)}/>' if item.fill else ""
+    marks = {
+        "dots": '<circle cx="3" cy="3" r="1.1" {}-opacity=".6"/>',
+        "lines": '<rect width="5" height="1" {}-opacity=".45"/>',
+        "stripes": '<rect width="1.6" height="6" {}-opacity=".32"/>',
+        "hatch": '<rect width="1" height="6" {}-opacity=".55"/>',
+    }
+    overlay = PAINTS[item.fill].overlay if item.fill in PAINTS else GREY
+    mark = marks[item.texture].format(f'fill="{overlay}" fill')
+    head = f'<pattern id="{_pattern_id(scope, item)}" patternUnits="userSpaceOnUse" width="{size}" height="{size}"'
+    return f"{head}{turn.get(item.texture, '')}>{ground}{mark}</pattern>"
+
+
+def _rect(item: Rect, scope: str) -> str:
+    text = f'<rect x="{_n(item.x)}" y="{_n(item.y)}" width="{_n(item.width)}" height="{_n(item.height)}"'
+    text += f' rx="{_n(item.radius)}"' if item.radius else ""
+    if item.texture:
+        text += f' fill="url(#{_pattern_id(scope, item)})"'
+    else:
+        text += f" {_colour(item.fill)}" if item.fill else ' fill="none"'
+    if item.stroke:
+        text += f' {_colour(item.stroke, "stroke")} stroke-width="{_n(item.stroke_width)}"'
+    text += f' opacity="{_n(item.opacity)}"' if item.opacity != 1 else ""
+    return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
+
+
+def _label(item: Label) -> str:
+    """Ink is what the element inherits."""
+    colour = f' fill="{PAINTS[item.on].text}"' if item.on else ""
+    colour += f' fill-opacity="{MUTED_OPACITY}"' if item.colour == "muted" and not item.on else ""
+    anchor = f' text-anchor="{item.anchor}"' if item.anchor != "start" else ""
+    weight = ' font-weight="600"' if item.bold else ""
+    place = f'x="{_n(item.x)}" y="{_n(item.y)}" dy=".35em" font-size="{_n(item.size)}"'
+    return f"<text {place}{colour}{anchor}{weight}>{escape(item.text)}</text>"
+
+
+def arrow_head(line: Line) -> tuple[tuple[float, float], ...]:
+    """The three corners of the arrow head at the line's end."""
+    dx, dy = line.x2 - line.x1, line.y2 - line.y1
+    length = (dx * dx + dy * dy) ** 0.5 or 1.0
+    ux, uy = dx / length * _ARROW, dy / length * _ARROW
+    back_x, back_y = line.x2 - ux, line.y2 - uy
+    return (line.x2, line.y2), (back_x - uy / 2, back_y + ux / 2), (back_x + uy / 2, back_y - ux / 2)
+
+
+def _line(item: Line) -> str:
+    ends = f'x1="{_n(item.x1)}" y1="{_n(item.y1)}" x2="{_n(item.x2)}" y2="{_n(item.y2)}"'
+    dashed = ' stroke-dasharray="4 3"' if item.dashed else ""
+    title = f"<title>{escape(item.tooltip)}</title>" if item.tooltip else ""
+    text = f'<line {ends} {_colour(item.colour, "stroke")} stroke-width="{_n(item.width)}"{dashed}>{title}</line>'
+    if item.arrow:
+        points = " ".join(f"{_n(x)},{_n(y)}" for x, y in arrow_head(item))
+        text += f'<polygon points="{points}" {_colour(item.colour)}/>'
+    return text
+
+
+def _item(item: Rect | Label | Line, scope: str) -> str:
+    if isinstance(item, Rect):
+        return _rect(item, scope)
+    return _label(item) if isinstance(item, Label) else _line(item)
+
+
+def to_svg(scene: Scene) -> str:
+    """The SVG element. Its role is img; its title and description are the Scene's title and summary."""
+    scope = "rr" + hashlib.blake2s(repr(scene).encode(), digest_size=5).hexdigest()
+    textured = {(item.fill, item.texture): item for item in scene.items if isinstance(item, Rect) and item.texture}
+    patterns = "".join(_pattern(scope, item) for item in textured.values())
+    surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
+    body = "".join(_item(item, scope) for item in (surface, *scene.items))
+    size = f'width="{_n(scene.width)}" height="{_n(scene.height)}" viewBox="0 0 {_n(scene.width)} {_n(scene.height)}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{scope}" {size} role="img" font-family="{FONT}" '
+        f'aria-labelledby="{scope}-t {scope}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'
+        f'<title id="{scope}-t">{escape(scene.title)}</title><desc id="{scope}-d">{escape(scene.summary)}</desc>'
+        f"{_style(scope)}<defs>{patterns}</defs>{body}</svg>"
+    )

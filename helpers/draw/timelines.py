@@ -1,0 +1,180 @@
+"""Timelines one above the other on one axis: per rank a lane of compute and a lane of communication.
+
+Where a rank computes nothing its lane is hatched. Spans too short to see are joined with their neighbours of the same
+kind, so that a picture has at most a few marks a pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from helpers.draw.axis import time_axis
+from helpers.draw.palette import PAINTS
+from helpers.draw.scene import WIDTH, Label, Rect, Scene, legend, text_width
+from helpers.records import KINDS, Span, Timeline
+from helpers.units import format_bytes, format_seconds
+
+_LEFT, _RIGHT, _HEADER, _GAP = 76.0, 20.0, 44.0, 14.0
+_SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
+_SOURCES = {"predicted": "predicted", "emulated": "emulated on this machine", "recorded": "recorded on this machine"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """scale: pixels per second. compute, communication: heights of the lanes in pixels."""
+
+    width: float
+    end: float
+    compute: float
+    communication: float
+
+    @property
+    def scale(self) -> float:
+        return (self.width - _LEFT - _RIGHT) / self.end
+
+    @property
+    def rank(self) -> float:
+        return self.compute + self.communication + 8
+
+    def x(self, seconds: float) -> float:
+        return _LEFT + seconds * self.scale
+
+
+def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH) -> Scene:
+    """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
+
+    Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
+    """
+    _check(timelines)
+    shown = [timeline.shifted_to_zero() for timeline in timelines]
+    end = max(timeline.duration for timeline in shown) or 1e-9
+    num_ranks = max(timeline.num_ranks for timeline in shown)
+    compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
+    layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
+    y, marks, grid = _HEADER - 8, [], []
+    for timeline in shown:
+        panel_top = y + 28
+        marks += _panel(timeline, layout, y)
+        y = panel_top + timeline.num_ranks * layout.rank + _GAP
+        with_labels = timeline is shown[-1]
+        grid += time_axis(_LEFT, width - _LEFT - _RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
+    items = [*_head(title or _title(shown), shown, width), *grid, *marks]
+    return Scene(width=width, height=y + 14, title=title or _title(shown), summary=_summary(shown), items=tuple(items))
+
+
+def _check(timelines: tuple[Timeline, ...]) -> None:
+    if not timelines:
+        raise ValueError(
+            "timeline_scene got no timeline; give one or more, such as timeline_scene(predicted, measured)"
+        )
+    for number, timeline in enumerate(timelines):
+        if not isinstance(timeline, Timeline):
+            raise ValueError(f"argument {number} of timeline_scene is a {type(timeline).__name__}; give a Timeline")
+        if not timeline.spans:
+            raise ValueError(f"timeline {number} has no span, so there is nothing to draw; did the recorded block run?")
+
+
+def _title(timelines: list[Timeline]) -> str:
+    return next((timeline.title for timeline in timelines if timeline.title), "One step, rank by rank")
+
+
+def _exposed(timeline: Timeline) -> str:
+    """The sentence of the worst rank, since the others wait for it."""
+    exposed = max(map(timeline.exposed_communication, timeline.ranks))
+    return f"exposed communication {format_seconds(exposed)} of {format_seconds(timeline.duration)}"
+
+
+def _summary(timelines: list[Timeline]) -> str:
+    return " ".join(
+        f"{_SOURCES[timeline.source].capitalize()}, {timeline.num_ranks} ranks: {_exposed(timeline)}."
+        for timeline in timelines
+    )
+
+
+def _head(title: str, timelines: list[Timeline], width: float) -> list[Rect | Label]:
+    used = {span.kind for timeline in timelines for span in timeline.spans}
+    kinds = [kind for kind in KINDS if kind in used]
+    return [Label(x=14, y=20, text=title, size=14, bold=True), *legend(kinds, width - _RIGHT, 20)]
+
+
+def _panel(timeline: Timeline, layout: _Layout, top: float) -> Iterator[Rect | Label]:
+    text = _SOURCES[timeline.source]
+    yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
+    yield Label(x=layout.width - _RIGHT, y=top + 12, text=_exposed(timeline), size=12, anchor="end", colour="muted")
+    for row, rank in enumerate(timeline.ranks):
+        yield from _rank(timeline, rank, layout, top + 28 + row * layout.rank)
+
+
+def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterator[Rect | Label]:
+    spans = timeline.for_rank(rank).spans
+    compute = [span for span in spans if span.lane == "compute"]
+    messages = [span for span in spans if span.lane == "communication"]
+    yield Label(x=14, y=top + layout.compute / 2, text=f"rank {rank}", size=12)
+    until = layout.x(timeline.duration) - _LEFT
+    yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel", texture="hatch")
+    yield from _bars(compute, layout, top, layout.compute)
+    top += layout.compute + 1
+    yield Rect(x=_LEFT, y=top, width=until, height=layout.communication, fill="panel")
+    rows = _rows(messages)
+    height = layout.communication / max(1, len(rows))
+    for number, row in enumerate(rows):
+        yield from _bars(row, layout, top + number * height, height)
+
+
+def _rows(spans: list[Span]) -> list[list[Span]]:
+    """Spans that overlap in time go to different rows; messages under way together are seen to be so."""
+    rows: list[list[Span]] = []
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        row = next((row for row in rows if row[-1].end <= span.start), None)
+        if row is None:
+            rows.append([span])
+        else:
+            row.append(span)
+    return rows
+
+
+def _bars(spans: Iterable[Span], layout: _Layout, top: float, height: float) -> Iterator[Rect | Label]:
+    for spans_of_bar in _joined(sorted(spans, key=lambda span: span.start), layout.scale):
+        first, last = spans_of_bar[0], spans_of_bar[-1]
+        x = layout.x(first.start)
+        width = max(_SHORTEST, layout.x(last.end) - x)
+        paint = PAINTS[first.kind]
+        room = 1.0 if width > 6 else 0.0  # a slit between neighbours
+        bar = Rect(x=x, y=top, width=width - room, height=height, fill=first.kind, tooltip=_tooltip(spans_of_bar))
+        yield replace(bar, texture=paint.texture if width > 3 else "", radius=2 if width > 8 and height > 8 else 0)
+        yield from _bar_label(first, bar)
+
+
+def _joined(spans: list[Span], scale: float) -> Iterator[list[Span]]:
+    """Groups of neighbours that belong in one bar: same kind, each too short to see, with no gap to see."""
+    group: list[Span] = []
+    for span in spans:
+        short = span.duration * scale < _SHORTEST
+        if group and (span.kind != group[0].kind or not short or (span.start - group[-1].end) * scale >= _SHORTEST):
+            yield group
+            group = []
+        group.append(span)
+        if not short:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _tooltip(spans: list[Span]) -> str:
+    first = spans[0]
+    name = first.name if len(spans) == 1 else f"{len(spans)} spans"
+    seconds = format_seconds(sum(span.duration for span in spans))
+    num_bytes = sum(span.num_bytes for span in spans)
+    payload = f" · {format_bytes(num_bytes)}" if num_bytes else ""
+    return f"rank {first.rank} · {name} · {PAINTS[first.kind].word} · {seconds}{payload}"
+
+
+def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
+    size = min(11.0, bar.height - 3)
+    texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, span.name.rpartition(".")[2]]
+    text = next((text for text in texts if text_width(text, size) < bar.width - 6), None)
+    if text and size >= 9:
+        middle = bar.x + bar.width / 2
+        yield Label(x=middle, y=bar.y + bar.height / 2, text=text, size=size, anchor="middle", on=span.kind)
