@@ -40,13 +40,13 @@ def entries_at(board: Board, sequence: int) -> dict[int, Entry]:
 
 
 def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> str:
-    """One sentence: which rank called what, from which line."""
+    """Which rank called what, from which line, a line for each side."""
     where = f"operation {sequence + 1} of {group_words(board)}"
     sides = _sides(entries)
     if len(sides) < 2:
         return f"{where}: {_crossed(board, entries)}"
     said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return f"{where}: {'; '.join(said)}"
+    return "\n  ".join([f"{where} differs:", *said])
 
 
 def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:

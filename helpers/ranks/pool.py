@@ -216,6 +216,8 @@ class Pool:
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
         watch = Watch(states)
         for state in states:
+            tell(state, ("abort", "the ranks meet again after a failure"))
+        for state in states:
             tell(state, ("reinit", self.generation))
         watch.settle(REINIT_LIMIT)
         if any(not s.done or s.dead or s.failure for s in states):

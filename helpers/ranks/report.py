@@ -48,8 +48,7 @@ class Report:
         wire = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
         if wire:
             first = min(wire, key=lambda s: s.failure.time)
-            places = [f"  {names_of([s.rank])}: {self.place(s.failure.frames)}" for s in wire]
-            return "mismatch", first.failure.culprit, [first.failure.message, *places, *self.waiting()]
+            return "mismatch", first.failure.culprit, [first.failure.message, *self.waiting()]
         causes = _causes(self.states)
         return "exception", causes[0].rank, [*self.raised(causes), *self.waiting()]
 
