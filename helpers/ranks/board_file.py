@@ -26,7 +26,7 @@ RECORDS, RECORD_BYTES = 1024, 384
 CHANNEL_RECORDS, CHANNEL_BYTES = 256, 192
 _HEAD = struct.Struct("=IHHd")  # checksum, body length, withdrawn, time; after the 8-byte stamp
 _BODY = 8 + _HEAD.size
-_FIELD = "\x1f"
+_FIELD = b"\x1f"
 _PEER = "\x1e"
 _FLAG = 1024  # offset of the flag inside a rank's page
 SUFFIX = ".board"
@@ -46,19 +46,20 @@ class Entry:
     def encode(self, room: int) -> bytes:
         """The body of a record; what is too long is cut, with a checksum of the whole in its place."""
         path, line, function = self.site
-        site = f"{path[-80:]}:{line}:{function[:40]}"
-        what, peers = self.what, [_PEER.join(self.give), _PEER.join(self.take)]
-        free = room - len(site.encode()) - 3
-        if len("".join(peers)) > free // 2:
-            peers = ["", ""]  # a very large group: its split sizes are not compared
-        free -= len("".join(peers).encode())
-        if len(what.encode()) > free:
-            what = f"{what[: free - 24]}… #{zlib.crc32(what.encode()):08x}"
-        return _FIELD.join([what, *peers, site]).encode()
+        site = f"{_last(path, 120)}:{line}:{_last(function, 40)}".encode()
+        peers = [_PEER.join(self.give).encode(), _PEER.join(self.take).encode()]
+        free = room - len(site) - 3
+        if sum(map(len, peers)) > free // 2:
+            peers = [b"", b""]  # a very large group: its split sizes are not compared
+        free -= sum(map(len, peers))
+        what = self.what.encode()
+        if len(what) > free:
+            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)
+        return _FIELD.join([what, *peers, site])
 
     @classmethod
     def decode(cls, body: bytes, when: float, withdrawn: bool) -> Entry:
-        what, give, take, site = body.decode().split(_FIELD)
+        what, give, take, site = (part.decode(errors="replace") for part in body.split(_FIELD))
         path, line, function = site.rsplit(":", 2)
         split = [tuple(text.split(_PEER)) if text else () for text in (give, take)]
         return cls(what, *split, (path, int(line), function), when, withdrawn)
@@ -142,7 +143,7 @@ class Board:
         """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
         start = self._page(self.rank) + _FLAG
         if not self.words[start // 8]:
-            body = json.dumps([message[:1200], culprit]).encode()
+            body = json.dumps([message[:900], culprit], ensure_ascii=False).encode()
             self.map[start + 8 : start + 8 + len(body)] = body
             self.words[start // 8] = len(body)
 
@@ -179,6 +180,11 @@ class Board:
 
     def _page(self, rank: int) -> int:
         return PAGE + rank * self.part
+
+
+def _last(text: str, room: int) -> str:
+    """The end of `text`, at most `room` bytes of it."""
+    return text if len(text.encode()) <= room else text.encode()[-room:].decode(errors="ignore")
 
 
 def _part_bytes(size: int) -> int:

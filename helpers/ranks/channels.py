@@ -7,7 +7,6 @@ A receive from any source breaks the numbering: that tag is then counted, and no
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -38,8 +37,11 @@ class Channels:
         self.numbers: Counter = Counter()  # (receives, peer, tag) -> messages posted
         self.seen: dict[tuple[bool, int, int], Incoming] = {}
 
-    def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame) -> int:
-        """Write down a send to, or a receive from, `peer` (this rank itself: from any source). Its number k."""
+    def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame, start: float) -> int:
+        """Write down a send to, or a receive from, `peer` (this rank itself: from any source). Its number k.
+
+        start: seconds, when the emulated link takes it up.
+        """
         with self.lock:
             k = self.numbers[receives, peer, tag]
             index = self.posted[receives, peer]
@@ -47,16 +49,19 @@ class Channels:
             self.posted[receives, peer] += 1
             entry = Entry(f"{tag} {k} {what}", site=site)
             offset = self.board.channel(self.me, peer, receives) + index % CHANNEL_RECORDS * CHANNEL_BYTES
-            self.board.write(offset, index, entry.encode(_ROOM), time.perf_counter())
+            self.board.write(offset, index, entry.encode(_ROOM), start)
             return k
 
     def counterpart(self, receives: bool, peer: int, tag: int, k: int) -> Entry | None:
         """The peer's side of this rank's message `k`, if it has been posted and can still be compared."""
         with self.lock:
-            known = self._read(not receives, peer, self.me)
-            found = known.entries.get((tag, k))
-            known.entries = {key: e for key, e in known.entries.items() if key[0] != tag or key[1] > k}
+            found = self._read(not receives, peer, self.me).entries.get((tag, k))
             return None if self._anyone(self.me if receives else peer, tag) else found
+
+    def forget(self, receives: bool, peer: int, tag: int, k: int) -> None:
+        """This rank's message `k` is complete."""
+        with self.lock:
+            self._read(not receives, peer, self.me).entries.pop((tag, k), None)
 
     def is_matched(self, receives: bool, peer: int, tag: int, k: int) -> bool:
         """Whether the other side of this rank's message `k` has been posted (True also where nobody can know)."""

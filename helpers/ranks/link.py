@@ -3,9 +3,6 @@
 Every message is held back until a link that carries one message at a time would have delivered it. A message starts
 when both (or all) sides have posted it and this rank's link is free; it takes its alpha-beta time. Sends occupy the
 outgoing lane, receives the incoming one, collectives both. Only for CPU tensors.
-
-Source of the factors: ring algorithms, Thakur, Rabenseifner & Gropp 2005; a broadcast as a pipelined chain,
-a gather and a scatter as the root's lane sees them. n ranks, P bytes handed in, alpha seconds, B bytes per second.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from helpers.costs import seconds
 from helpers.specs import Link
 
 BOTH, OUT, IN = "both", "out", "in"
@@ -24,23 +22,16 @@ BOTH, OUT, IN = "both", "out", "in"
 def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float:
     """Seconds that operation `name` with `num_bytes` bytes of payload takes on `link` among `num_ranks` ranks.
 
-    The payload of all_gather is one rank's part; of every other collective, the whole tensor handed in.
+    The payload is what one rank hands in: one part of an all_gather, the whole tensor of the other collectives.
+    Formulas: helpers/costs.py, the default algorithm of each; a gather or scatter is as long as its root is busy.
     """
-    n, others, share = num_ranks, num_ranks - 1, 1 - 1 / num_ranks
-    steps, factor = {
-        "all_reduce": (2 * others, 2 * share),
-        "all_gather": (others, others),
-        "reduce_scatter": (others, share),
-        "all_to_all": (others, share),
-        "broadcast": (others, 1),
-        "reduce": (others, 1),
-        "gather": (others, others),
-        "scatter": (others, others),
-        "barrier": ((n - 1).bit_length(), 0),
-        "send": (1, 1),
-        "recv": (1, 1),
-    }[name]
-    return 0.0 if n == 1 else steps * link.latency + factor * num_bytes / link.bandwidth
+    if num_ranks == 1:
+        return 0.0
+    if name in ("send", "recv"):
+        return link.seconds(num_bytes)
+    if name in ("gather", "scatter"):
+        return (num_ranks - 1) * link.seconds(num_bytes)
+    return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 
 class EmulatedLink:
@@ -54,12 +45,12 @@ class EmulatedLink:
         self.changed = threading.Condition()
         threading.Thread(target=self._deliver, daemon=True, name="emulated link").start()
 
-    def reserve(self, lane: str, ready: float, seconds: float) -> float:
-        """Occupy `lane` for `seconds`, from `ready` or from when it is free. The time of the message's start."""
+    def reserve(self, lane: str, ready: float, duration: float) -> float:
+        """Occupy `lane` for `duration` seconds, from `ready` or from when it is free. When the message starts."""
         lanes = (OUT, IN) if lane == BOTH else (lane,)
         with self.changed:
             start = max(ready, *(self.free[one] for one in lanes))
-            self.free.update(dict.fromkeys(lanes, start + seconds))
+            self.free.update(dict.fromkeys(lanes, start + duration))
         return start
 
     def hold(self, due: float, deliver: Callable[[], None]) -> None:

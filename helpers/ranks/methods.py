@@ -161,8 +161,8 @@ class Methods:
         return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
-        tensors, me = _list(tensors), self.group.rank
-        return self.group.message("recv", tensors, me, tag, lambda: self.inner.recv_anysource(tensors, tag))
+        tensors = _list(tensors)
+        return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag))
 
     def _not_self(self, peer: int, verb: str) -> None:
         if peer == self.group.rank:

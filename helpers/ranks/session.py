@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -75,12 +76,15 @@ class Session:
     # -- one operation ---------------------------------------------------------------------------------------------
     def begin(self, name: str) -> None:
         """Before an operation is posted: refuse it in a broken world, and apply the fault."""
-        if self.broken is not None:
-            raise WireError(self.broken.message, kind=self.broken.kind, culprit=self.broken.culprit)
+        self.raise_if_broken()
         self.num_operations += 1
         fault = self.config.slow
         if fault and fault["rank"] == self.config.rank:
             self._apply(fault, name)
+
+    def raise_if_broken(self) -> None:
+        if self.broken is not None:
+            raise WireError(self.broken.message, kind=self.broken.kind, culprit=self.broken.culprit)
 
     def _apply(self, fault: dict, name: str) -> None:
         if "drop_after" in fault and self.num_operations > fault["drop_after"]:
@@ -155,4 +159,7 @@ class Listeners:
 
     def tell(self, event: CommEvent) -> None:
         for callback in self.callbacks:
-            callback(event)
+            try:
+                callback(event)
+            except Exception:  # this is gloo's thread: nobody would see it, and the operation did complete
+                traceback.print_exc()

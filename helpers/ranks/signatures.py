@@ -1,12 +1,11 @@
 """What one call of a process group amounts to: what is compared across ranks, and what the log keeps.
 
-name   the log's name: all_reduce, all_gather, …      what   "all_reduce SUM float32[4, 2]": compared
+name   the log's name: all_reduce, all_gather, …      what   "all_reduce SUM float32 (4, 2)": compared
 give   what this rank sends to each peer              take   what it expects from each: compared crosswise
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -46,8 +45,8 @@ def signature(
         what += " " + op
     if root is not None:
         what += f" root {root}"
-    for tensor in tensors:
-        what += " " + describe_tensor(tensor)
+    if tensors:
+        what += " " + ", ".join(map(describe_tensor, tensors))
     return _filled(Signature(name, what, root=root, reduce_op=op), tensors)
 
 
@@ -65,8 +64,8 @@ def _filled(sig: Signature, tensors: Sequence[torch.Tensor]) -> Signature:
 
 
 def describe_tensor(tensor: torch.Tensor) -> str:
-    """'float32[4, 2]'"""
-    return f"{_DTYPES[tensor.dtype]}{list(tensor.shape)}"
+    """'float32 (4, 2)'"""
+    return f"{_DTYPES[tensor.dtype]} {tuple(tensor.shape)}"
 
 
 def describe_count(tensor: torch.Tensor) -> str:
@@ -98,11 +97,12 @@ def _rows(splits: Sequence[int], tensor: torch.Tensor, size: int) -> list[str]:
 
 
 def describe_row(tensor: torch.Tensor) -> str:
-    return f"{_DTYPES[tensor.dtype]}{list(tensor.shape[1:])}"
+    return f"{_DTYPES[tensor.dtype]} {tuple(tensor.shape[1:])}"
 
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine's, or a context manager's
+_BETWEEN = ("contextlib.py", "typing_extensions.py", "functools.py")  # decorators on the way into torch
+_inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine's, or between the two
 
 
 def call_site() -> Frame:
@@ -111,7 +111,8 @@ def call_site() -> Frame:
     while frame is not None:
         path = frame.f_code.co_filename
         if path not in _inside:
-            _inside[path] = path.startswith((_TORCH, "<frozen")) or is_engine(path) or path == contextlib.__file__
+            own = path.startswith((_TORCH, "<frozen")) or is_engine(path)
+            _inside[path] = own or os.path.basename(path) in _BETWEEN
         if not _inside[path]:
             return path, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from helpers.ranks.board_file import Board
-from helpers.ranks.group import WireGroup, open_sockets
+from helpers.ranks.gloo import open_sockets
+from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
 from helpers.ranks.session import Listeners, Session, WireConfig
 from helpers.ranks.work import PendingOp, WireError
@@ -107,8 +108,9 @@ def _create(options, backend_options=None) -> Wire:
     backend, kind = _backend(options, backend_options)
     opened = {number: inode for number, inode in open_sockets().items() if before.get(number) != inode}
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    path = _board_path(options, ranks) if _session.config.check else None
-    group = WireGroup(_session, _listeners, options.group_id, ranks, options.group_rank, path)
+    group = WireGroup(_session, _listeners, options.group_id, ranks, options.group_rank)
+    if _session.config.check:
+        group.use_board(_board_path(options, ranks))
     group.sockets = opened
     return Wire(options.store, group, backend, kind)
 

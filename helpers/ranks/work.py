@@ -76,7 +76,6 @@ class WireWork(Work):
         self.inner: Work | None = None
         self.error: BaseException | None = None
         self.done, self.num_waiting = False, 0
-        self.peer: int | None = None  # group rank, for send and recv
         self.lock, self.barrier = threading.Lock(), threading.Lock()
         self.barrier.acquire()
         self.gate = self.future = None
@@ -122,11 +121,6 @@ class WireWork(Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def source_rank(self) -> int:
-        return self.peer if self.peer is not None else self.inner._source_rank()
-
-    _source_rank = source_rank
-
     # -- what the wire calls ---------------------------------------------------------------------------------------
     def finish(self, error: BaseException | None = None) -> None:
         """Complete the operation; only the first call counts."""
@@ -148,6 +142,21 @@ class WireWork(Work):
     def _outcome(self, _gate) -> list:
         self.raise_error()
         return self.outputs
+
+
+class Message(WireWork):
+    """A send or a receive: the `number`-th with this tag between the two ranks. `peer` None: from any source."""
+
+    def __init__(self, signature, sequence, site, outputs, on_done, *, peer: int | None, tag: int):
+        super().__init__(signature, sequence, site, outputs, on_done)
+        self.peer, self.tag, self.number = peer, tag, 0  # peer: group rank
+        self.receives = signature.name == "recv"
+        self.link_start = self.started  # when the emulated link takes it up
+
+    def source_rank(self) -> int:
+        return self.peer if self.peer is not None else self.inner._source_rank()
+
+    _source_rank = source_rank
 
 
 class Waiters:
