@@ -128,7 +128,7 @@ def test_failed_pip_names_the_command_and_the_ways_out():
 
 
 def test_the_size_is_said_before_the_download(tmp_path):
-    assert "360 MB" in install.announce("cpu", tmp_path / "none")
+    assert "415 MB" in install.announce("cpu", tmp_path / "none")
     (tmp_path / "a.whl").write_bytes(bytes(2_000_000))
     assert "2 MB, no network" in install.announce("cpu", tmp_path)
 
