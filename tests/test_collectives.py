@@ -177,9 +177,9 @@ def test_they_agree_with_torch(world):
             ours.all_reduce(a, {"PRODUCT": "prod"}.get(op, op.lower()))
             dist.all_reduce(b, getattr(dist.ReduceOp, op))
             torch.testing.assert_close(a, b)
-        a, b = torch.empty(n, 12, 4), torch.empty(n, 12, 4)
-        ours.all_gather(a, x.float())
-        dist.all_gather_into_tensor(b.view(n * 12, 4), x.float())
+        a, b = torch.empty(n, 12, 4, dtype=x.dtype), torch.empty(n, 12, 4, dtype=x.dtype)
+        ours.all_gather(a, x)
+        dist.all_gather(list(b), x)
         assert torch.equal(a, b)
 
     world.run(check)

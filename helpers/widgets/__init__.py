@@ -1,0 +1,5 @@
+"""Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind."""
+
+from helpers.widgets.collective_explorer import CollectiveExplorer
+
+__all__ = ["CollectiveExplorer"]
