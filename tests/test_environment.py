@@ -17,6 +17,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 # Import name -> name on the package index, where the two differ.
 INDEX_NAMES = {
+    "PIL": "pillow",
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",
     "IPython": "ipython",
