@@ -111,12 +111,12 @@ class Scene:
         return tuple(item for item in self.items if isinstance(item, Label))
 
 
-_NARROW, _WIDE = set("iljI.,:;|!'()[] "), set("mwMW@%ΣΩ")
+_EMS = dict.fromkeys("iljI.,:;|!'()[] ", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Pixels that the text takes at most in the fonts we use, estimated by classes of letters."""
-    ems = sum(0.40 if letter in _NARROW else 0.97 if letter in _WIDE else 0.64 for letter in text)
+    ems = sum(_EMS.get(letter, 0.64) for letter in text)
     return ems * size * (1.1 if bold else 1.0)
 
 

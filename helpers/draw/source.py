@@ -1,0 +1,105 @@
+"""The real source of a class or function, coloured, with its path inside the package.
+
+Colours are those of JupyterLab's own editor, so they fit its theme; elsewhere the fallbacks stand on a light ground.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent.parent  # the folder that holds the package
+
+# Token class of pygments -> (variable of JupyterLab's editor, fallback on light ground)
+_COLOURS = {
+    "Comment": ("--jp-mirror-editor-comment-color", "#356a6a"),
+    "Keyword": ("--jp-mirror-editor-keyword-color", "#006d20"),
+    "Operator.Word": ("--jp-mirror-editor-keyword-color", "#006d20"),
+    "Literal.String": ("--jp-mirror-editor-string-color", "#9d1c1c"),
+    "Literal.Number": ("--jp-mirror-editor-number-color", "#0a6234"),
+    "Name.Decorator": ("--jp-mirror-editor-meta-color", "#7a1fa2"),
+    "Name.Class": ("--jp-mirror-editor-def-color", "#1a3fd0"),
+    "Name.Function": ("--jp-mirror-editor-def-color", "#1a3fd0"),
+    "Name.Builtin": ("--jp-mirror-editor-builtin-color", "#006d20"),
+}
+_GROUND = "background:var(--jp-cell-editor-background,#f6f8fa);color:var(--jp-content-font-color0,#1b1f24)"
+_BLOCK = f"{_GROUND};padding:8px 12px;margin:0 0 12px;overflow-x:auto;line-height:1.4;font-size:12px;border-radius:4px"
+_HEAD = "font-family:var(--jp-code-font-family,monospace);font-size:12px;margin:4px 0"
+_NUMBER = "opacity:.7;user-select:none"
+
+
+class Source:
+    """What `show` returns. Its text names the objects and their files, not their lines, so that it stays as it is."""
+
+    def __init__(self, objects: tuple[object, ...]) -> None:
+        self._excerpts = [_Excerpt(each) for each in objects]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"[source] {excerpt.name} · {excerpt.path}" for excerpt in self._excerpts)
+
+    def _repr_html_(self) -> str:
+        return "".join(excerpt.html() for excerpt in self._excerpts)
+
+
+class _Excerpt:
+    """name, path relative to the package's folder, first line (from 1) and text of one object."""
+
+    def __init__(self, given: object) -> None:
+        target = inspect.unwrap(given) if callable(given) else given
+        try:
+            lines, first = inspect.getsourcelines(target)
+            path = Path(inspect.getsourcefile(target))
+        except (TypeError, OSError) as error:
+            raise ValueError(
+                f"show found no source of {given!r}; give a class, function or module that a file defines"
+            ) from error
+        self.name = getattr(target, "__qualname__", None) or getattr(target, "__name__", type(target).__name__)
+        self.path = path.resolve().relative_to(_ROOT).as_posix() if _ROOT in path.resolve().parents else path.name
+        self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
+
+    def html(self) -> str:
+        lines = _coloured(self.text).splitlines()
+        last = self.first + len(lines) - 1
+        digits = len(str(last))
+        numbered = "\n".join(
+            f'<span style="{_NUMBER}">{number:>{digits}}  </span>{line}'
+            for number, line in enumerate(lines, self.first)
+        )
+        head = f"<b>{escape(self.name)}</b> · {escape(self.path)}, lines {self.first} to {last}"
+        return f'<div style="{_HEAD}">{head}</div><pre style="{_BLOCK}">{numbered}</pre>'
+
+
+def _style_of(token: object) -> str:
+    """The CSS of a token of pygments, from its own class or the nearest one above it."""
+    name = str(token).removeprefix("Token.")
+    while name:
+        if name in _COLOURS:
+            variable, fallback = _COLOURS[name]
+            return f"color:var({variable},{fallback})"
+        name = name.rpartition(".")[0]
+    return ""
+
+
+def _coloured(text: str) -> str:
+    """HTML of Python source; a span never crosses the end of a line."""
+    from pygments.lexers import PythonLexer
+
+    pieces = []
+    for token, value in PythonLexer(stripnl=False).get_tokens(text):
+        style = _style_of(token)
+        wrap: Callable[[str], str] = (
+            (lambda part, style=style: f'<span style="{style}">{part}</span>') if style else str
+        )
+        pieces.append("\n".join(wrap(escape(part)) if part else "" for part in value.split("\n")))
+    return "".join(pieces).rstrip("\n")
+
+
+def show(first: object, *more: object) -> Source:
+    """The source of classes, functions or modules, as the last expression of a cell.
+
+    ValueError when an object has no Python source, such as a C function.
+    """
+    return Source((first, *more))

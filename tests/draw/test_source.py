@@ -1,0 +1,48 @@
+"""`show` prints the real source with its path, and a text that does not change with its lines."""
+
+import re
+
+import pytest
+
+from helpers.draw import show
+from helpers.records import Span, Timeline
+from helpers.units import format_bytes
+
+
+def plain(html):
+    from html import unescape
+
+    return unescape(re.sub(r"<[^>]+>", "", html))
+
+
+def test_the_source_is_shown_whole_with_path_and_lines():
+    html = show(format_bytes)._repr_html_()
+    text = plain(html)
+    assert re.search(r"format_bytes · helpers/units.py, lines \d+ to \d+", text)
+    assert "def format_bytes(num_bytes: float, *, binary: bool = False) -> str:" in text
+    assert "--jp-mirror-editor-keyword-color" in html and "<script" not in html
+
+
+def test_the_numbers_are_those_of_the_file():
+    import helpers.units
+
+    with open(helpers.units.__file__) as file:
+        lines = file.read().splitlines()
+    shown = re.findall(r"^ *(\d+)  (.*)$", plain(show(format_bytes)._repr_html_()), re.MULTILINE)
+    assert shown and all(lines[int(number) - 1] == line for number, line in shown)
+
+
+def test_the_text_is_stable_and_short():
+    assert repr(show(Span, Timeline.idle)) == (
+        "[source] Span · helpers/records.py\n[source] Timeline.idle · helpers/records.py"
+    )
+
+
+def test_methods_lose_their_indent():
+    assert "  def idle(self" not in plain(show(Timeline.idle)._repr_html_()).replace("  def idle", "def idle", 1)
+
+
+@pytest.mark.parametrize("given", [len, 3, "text"])
+def test_what_has_no_source_gets_a_sentence(given):
+    with pytest.raises(ValueError, match="give a class, function or module that a file defines"):
+        show(given)
