@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from types import TracebackType
 
 from helpers.ranks.errors import RankError
 from helpers.ranks.live import current
+from helpers.ranks.sites import PACKAGE
 
 USAGE = "%%ranks [0,2] [--timeout SECONDS]"
 
@@ -17,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(line: str) -> argparse.Namespace:
-    parser = _Parser(prog="%%ranks", add_help=False)
+    parser = _Parser(prog="%%ranks", add_help=False, allow_abbrev=False)
     parser.add_argument("ranks", nargs="?", default=None)
     parser.add_argument("--timeout", type=float, default=None)
     found = parser.parse_args(shlex.split(line.partition("#")[0]))
@@ -43,12 +45,26 @@ def ranks_cell(line: str, source: str) -> None:
 
 
 def register(shell) -> None:
-    """Make %%ranks known to this IPython, and have it show our errors without our frames."""
+    """Make %%ranks known to this IPython, and have it show what people did wrong without our own frames."""
+    shell.register_magic_function(ranks_cell, magic_kind="cell", magic_name="ranks")
 
-    def cell_magic(line: str, cell: str) -> None:
-        try:
-            ranks_cell(line, cell)
-        except (RankError, ValueError) as error:
-            raise error.with_traceback(None) from None
+    def show_trimmed(shell, kind, value, trace, tb_offset=None) -> None:
+        shell.showtraceback((kind, value, without_our_frames(trace)), tb_offset=tb_offset)
 
-    shell.register_magic_function(cell_magic, magic_kind="cell", magic_name="ranks")
+    if not shell.custom_exceptions:  # somebody else's handler stays
+        shell.set_custom_exc((ValueError, RankError), show_trimmed)
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """`trace` up to the learner's last line, if the error was raised in this package; otherwise as it is."""
+    links = []
+    while trace is not None:
+        links.append(trace)
+        trace = trace.tb_next
+    ours = [link.tb_frame.f_code.co_filename.startswith(PACKAGE) for link in links]
+    if not links or not ours[-1]:
+        return links[0] if links else None
+    first = ours.index(True)
+    if first:
+        links[first - 1].tb_next = None
+    return links[0]

@@ -131,3 +131,23 @@ def test_no_file_stays_behind(tmp_path):
         folders = {pair._pool.folder, pair._pool.board}
         assert all(os.path.isdir(folder) for folder in folders)
     assert not any(os.path.exists(folder) for folder in folders)
+
+
+def test_idle_ranks_stop_and_come_back(monkeypatch):
+    from helpers.ranks import live
+
+    monkeypatch.setattr(live, "IDLE_LIMIT", 0.05)
+    with Ranks(1, device="cpu", quiet=True) as single:
+        assert single.run(lambda: 1) == [1]
+        single._timer.join(10)
+        assert single.pids == []
+        assert single.run(lambda: 2) == [2]
+
+
+def test_ranks_that_hold_variables_are_not_stopped(monkeypatch):
+    from helpers.ranks import live
+
+    monkeypatch.setattr(live, "IDLE_LIMIT", 0.0)
+    with Ranks(1, device="cpu", quiet=True) as single:
+        single.cell("x = 1")
+        assert single._timer is None and single.pids
