@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,3 +101,11 @@ def test_torch_is_new_enough_and_the_cpu_build_has_no_cuda_packages():
 def test_the_tested_torch_has_no_local_part(pins):
     """constraints.txt serves laptops and GPU boxes: "+cpu" is added by set-up, not by the pin."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", pins["torch"])
+
+
+def test_every_pin_installs_on_the_oldest_python_that_is_promised(project, pins):
+    """Debian 12 ships 3.11.2: a pin that wants 3.11.5 would stop `make course` there."""
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    needs = {name: metadata.metadata(name)["Requires-Python"] or "" for name in pins}
+    refused = {name: need for name, need in needs.items() if not SpecifierSet(need).contains(oldest)}
+    assert not refused, f"install an older version of {refused} and run tools/pin_constraints.py"
