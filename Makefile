@@ -41,6 +41,7 @@ help:
 
 $(STAMP): pyproject.toml constraints.txt tools/install.py
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Set-up stopped. There is no $(PYTHON) here: install Python 3.11 or newer, or name yours with PYTHON=."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Set-up stopped. This is Python %d.%d and the course needs 3.11 or newer: install one and name it, for example make course PYTHON=python3.12." % v[:2])'
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'
 
 course: $(READY)

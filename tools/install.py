@@ -1,12 +1,11 @@
 """Make .venv and install the course into it. `make course` and `make test` call this; a second call does nothing.
 
-The order of steps: check this Python, decide which torch, say how much will be downloaded, make the virtual
+The order of steps: can this Python make environments, decide which torch, say how much will be downloaded, make the virtual
 environment, install torch alone, install the rest, look for what must not be there, write the stamp.
 
 Torch goes first and alone because pip asks every extra index for every package: where PyTorch's own index cannot
 be reached, one package pays for that instead of a hundred. The CPU build is asked for as "torch==X+cpu", a name
-that no CUDA wheel answers to. Standard library only, and no syntax newer than Python 3.7, so that an old
-Python reads far enough to be told that it is too old.
+that no CUDA wheel answers to. Standard library only; that this Python is new enough the Makefile has looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST = (3, 11)
 # What pip downloads for each choice, in MB (1e6 bytes): "cpu" measured with `make wheelhouse` on Linux x86-64, Python
 # 3.11; the others are the same 220 MB of packages and torch's own size there.
 DOWNLOAD_MB = {"cpu": 415, "cuda": 3200, "plain": 310}
@@ -37,13 +35,8 @@ class SetupError(Exception):
     """Set-up cannot go on; the message is one sentence for the person who typed make."""
 
 
-def check_python(version=sys.version_info, has_module=importlib.util.find_spec) -> None:
-    """Raise SetupError if this Python is older than 3.11 or cannot make virtual environments."""
-    if tuple(version[:2]) < OLDEST:
-        raise SetupError(
-            f"This is Python {version[0]}.{version[1]}, and the course needs 3.11 or newer: install one "
-            "and name it, for example `make course PYTHON=python3.12`."
-        )
+def check_venv(has_module=importlib.util.find_spec) -> None:
+    """Raise SetupError if this Python cannot make virtual environments."""
     missing = [name for name in ("venv", "ensurepip") if has_module(name) is None]
     if missing:
         raise SetupError(
@@ -172,7 +165,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     try:
-        check_python()
+        check_venv()
         machine = {"system": platform.system(), "machine": platform.machine(), "gpu": has_nvidia_gpu()}
         choice = choose_torch(options.torch, **machine)
         stamp = options.venv / ".installed"
