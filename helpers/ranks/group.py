@@ -46,6 +46,7 @@ class WireGroup:
         self.channels: Channels | None = None
         self.order = threading.RLock()  # operations are posted and issued in one order, from whatever thread
         self.sequence = self.num_messages = 0
+        self.turn, self.delivered, self.next_delivery = threading.Lock(), {}, 0  # for the emulated link
         self.received: Counter = Counter()  # tag -> completed receives
         self.sockets: dict[int, int] = {}
         self.is_native = session.config.inner == "nccl"  # its works are handed out as they are
@@ -134,8 +135,13 @@ class WireGroup:
         raise WireError(message, kind="mismatch", culprit=culprit)
 
     def _withdraw(self, work: WireWork) -> None:
-        if self.board is not None and not isinstance(work, Message):
+        """The operation was posted, but the real group would not take it: nobody should wait for it."""
+        if isinstance(work, Message):
+            return
+        if self.board is not None:
             self.board.withdraw(work.sequence)
+        if self.session.link is not None:
+            self._deliver_in_order(work)
 
     # -- follow and complete ---------------------------------------------------------------------------------------
     def _follow(self, work: WireWork) -> dist.Work:
@@ -154,10 +160,22 @@ class WireGroup:
             torch.cuda.synchronize()
         if error is not None:
             work.finish(self._in_words(work, error))
-        elif self.session.link is None or work.done:
+        elif self.session.link is None:
             work.finish()
-        else:
+        elif isinstance(work, Message):
             self.session.link.hold(self._due(work), work.finish)
+        else:
+            self._deliver_in_order(work)
+
+    def _deliver_in_order(self, work: WireWork) -> None:
+        """Collectives take the link in the order of their posting; gloo's two threads complete them in any order."""
+        with self.turn:
+            self.delivered[work.sequence] = work
+            while self.next_delivery in self.delivered:
+                work = self.delivered.pop(self.next_delivery)
+                self.next_delivery += 1
+                if work.inner is not None:
+                    self.session.link.hold(self._due(work), work.finish)
 
     def _in_words(self, work: WireWork, error: BaseException) -> BaseException:
         """gloo's error; for a timeout, with the ranks that never came."""

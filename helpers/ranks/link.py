@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class EmulatedLink:
         self.free = {OUT: 0.0, IN: 0.0}
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
-        self.changed = threading.Condition()
+        self.changed, self.closed = threading.Condition(), False
         threading.Thread(target=self._deliver, daemon=True, name="emulated link").start()
 
     def reserve(self, lane: str, ready: float, duration: float) -> float:
@@ -59,10 +60,21 @@ class EmulatedLink:
             heapq.heappush(self.queue, (due, next(self.order), deliver))
             self.changed.notify()
 
+    def close(self) -> None:
+        """Deliver nothing more."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+
     def _deliver(self) -> None:
         while True:
             with self.changed:
-                while not self.queue or self.queue[0][0] > time.perf_counter():
-                    self.changed.wait(self.queue[0][0] - time.perf_counter() if self.queue else None)
+                while not self.closed and self._seconds_left() > 0:
+                    self.changed.wait(self._seconds_left() if self.queue else None)
+                if self.closed:
+                    return
                 deliver = heapq.heappop(self.queue)[2]
             deliver()
+
+    def _seconds_left(self) -> float:
+        return self.queue[0][0] - time.perf_counter() if self.queue else math.inf

@@ -151,23 +151,28 @@ class Methods:
 
     # -- point to point --------------------------------------------------------------------------------------------
     def send(self, tensors, peer: int, tag: int = 0) -> WireWork:
-        tensors = _list(tensors)
-        self._not_self(peer, "send to")
+        tensors = self._sendable("send", tensors, peer)
         return self.group.message("send", tensors, peer, tag, lambda: self.inner.send(tensors, peer, tag))
 
     def recv(self, tensors, peer: int, tag: int = 0) -> WireWork:
-        tensors = _list(tensors)
-        self._not_self(peer, "receive from")
+        tensors = self._sendable("receive", tensors, peer)
         return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
-        tensors = _list(tensors)
+        tensors = self._sendable("receive", tensors, None)
         return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag))
 
-    def _not_self(self, peer: int, verb: str) -> None:
-        if peer == self.group.rank:
-            rank = self.group.ranks[peer]
-            raise ValueError(f"rank {rank} cannot {verb} itself: copy the tensor instead, or give another rank")
+    def _sendable(self, verb: str, tensors, peer: int | None) -> list[Tensor]:
+        """The tensors as a list. Refuses what gloo would refuse, before the message is numbered on the board."""
+        tensors, group = _list(tensors), self.group
+        me = group.ranks[group.rank]
+        if peer == group.rank:
+            raise ValueError(f"rank {me} cannot {verb} to or from itself: copy the tensor, or give another rank")
+        if peer is not None and not 0 <= peer < group.size:
+            raise ValueError(f"rank {me} cannot {verb}: there is no rank {peer} in a group of {group.size}")
+        if len(tensors) != 1 or tensors[0].layout != torch.strided or not tensors[0].is_contiguous():
+            raise ValueError(f"rank {me} can only {verb} one dense, contiguous tensor: pass x.contiguous()")
+        return tensors
 
     # -- names and life --------------------------------------------------------------------------------------------
     @property

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,35 @@ if TYPE_CHECKING:
     from helpers.ranks.group import WireGroup
 
 TICK = 0.05  # seconds between two looks at the board
-_FAULT_KEYS = ("rank", "seconds", "op", "drop_after")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong on one rank, on purpose: its operations start `seconds` late (only those named `op`, such as
+    "all_reduce", if it is given); after `drop_after` operations the rank kills itself."""
+
+    seconds: float = 0.0
+    op: str | None = None
+    drop_after: int | None = None
+
+    @classmethod
+    def of(cls, slow: Mapping, rank: int) -> Fault | None:
+        """The fault of `rank` in {rank: seconds} or {rank: {"seconds": …, "op": …, "drop_after": …}}."""
+        for key, value in slow.items():
+            if not str(key).isdecimal() or (isinstance(value, Mapping) and set(value) - set(cls.__dataclass_fields__)):
+                raise ValueError(
+                    f"slow is {slow!r}, but it maps a rank to seconds, for example {{1: 0.2}}, "
+                    "or to a dict of 'seconds', 'op' and 'drop_after'"
+                )
+        given = {int(key): value for key, value in slow.items()}.get(rank)
+        return cls(**given) if isinstance(given, Mapping) else None if given is None else cls(seconds=given)
+
+    def apply(self, name: str, num_before: int) -> None:
+        """Before an operation called `name`, the rank's operation number `num_before`."""
+        if self.drop_after is not None and num_before >= self.drop_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.op in (None, name):
+            time.sleep(self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +57,7 @@ class WireConfig:
 
     rank, world_size: of this process in the world. board_dir: an existing folder that all ranks share (see
     `board.roomy_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
-    slow: a fault on purpose, {"rank": 1, "seconds": 0.2} delays each operation of rank 1; with "op": "all_reduce"
-    only those; with "drop_after": 5 the rank kills itself before its sixth. inner: "gloo" or "nccl".
+    slow: a straggler on purpose, {rank: seconds}, or {rank: {…}} (see Fault). inner: "gloo" or "nccl".
     """
 
     rank: int
@@ -52,21 +79,17 @@ class WireConfig:
             raise ValueError(f"WireConfig: board_dir {self.board_dir!r} is no folder; make it, or pass check=False")
         if self.link is not None and self.inner == "nccl":
             raise ValueError("WireConfig: a link is emulated on the CPU only; use inner='gloo', or link=None")
-        unknown = set(self.slow or ()) - set(_FAULT_KEYS)
-        if unknown or (self.slow is not None and "rank" not in self.slow):
-            raise ValueError(
-                f"WireConfig: slow is {self.slow!r}, but it takes 'rank' and any of {', '.join(_FAULT_KEYS[1:])}"
-            )
+        Fault.of(self.slow or {}, self.rank)
 
 
 class Session:
-    def __init__(self, config: WireConfig):
-        self.config = config
+    def __init__(self, config: WireConfig, waiters: Waiters):
+        self.config, self.waiters = config, waiters
         self.groups: list[WireGroup] = []
         self.counters: dict[str, int] = {}
         self.pending: dict[int, tuple[WireGroup, WireWork]] = {}
-        self.waiters = Waiters()
         self.link = EmulatedLink(config.link) if config.link else None
+        self.fault = Fault.of(config.slow or {}, config.rank)
         self.broken: WireError | None = None
         self.num_operations = 0
         self.closed, self.busy = False, threading.Event()
@@ -77,20 +100,13 @@ class Session:
     def begin(self, name: str) -> None:
         """Before an operation is posted: refuse it in a broken world, and apply the fault."""
         self.raise_if_broken()
+        if self.fault is not None:
+            self.fault.apply(name, self.num_operations)
         self.num_operations += 1
-        fault = self.config.slow
-        if fault and fault["rank"] == self.config.rank:
-            self._apply(fault, name)
 
     def raise_if_broken(self) -> None:
         if self.broken is not None:
             raise WireError(self.broken.message, kind=self.broken.kind, culprit=self.broken.culprit)
-
-    def _apply(self, fault: dict, name: str) -> None:
-        if "drop_after" in fault and self.num_operations > fault["drop_after"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fault.get("op") in (None, name):
-            time.sleep(fault.get("seconds", 0.0))
 
     def add(self, group: WireGroup, work: WireWork) -> None:
         self.pending[id(work)] = group, work
@@ -135,6 +151,8 @@ class Session:
         for group in list(self.groups):
             group.release()
         self.groups.clear()
+        if self.link is not None:
+            self.link.close()
 
     def describe_pending(self) -> Iterator[PendingOp]:
         now = time.perf_counter()

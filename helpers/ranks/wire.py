@@ -20,7 +20,7 @@ from helpers.ranks.gloo import open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
 from helpers.ranks.session import Listeners, Session, WireConfig
-from helpers.ranks.work import PendingOp, WireError
+from helpers.ranks.work import PendingOp, Waiters, WireError
 from helpers.records import CommEvent
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _session: Session | None = None
-_listeners = Listeners()
+_listeners, _waiters = Listeners(), Waiters()  # for all sessions of this process
 
 
 class Wire(Methods, dist.ProcessGroup):
@@ -59,7 +59,7 @@ def install(config: WireConfig) -> None:
     global _session
     if _session is not None:
         _session.close()
-    _session = Session(config)
+    _session = Session(config, _waiters)
     if "WIRE" not in dist.Backend._plugins:
         dist.Backend.register_backend("wire", _create, extended_api=True, devices=["cpu", "cuda"])
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
@@ -97,7 +97,7 @@ def reset() -> None:
     global _session
     if _session is not None:
         _session.close()
-        _session = Session(_session.config)
+        _session = Session(_session.config, _waiters)
 
 
 def _create(options, backend_options=None) -> Wire:
