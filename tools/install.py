@@ -1,7 +1,7 @@
 """Make .venv and install the course into it. `make course` and `make test` call this; a second call does nothing.
 
-The order of steps: can this Python make environments, decide which torch, say how much will be downloaded, make the virtual
-environment, install torch alone, install the rest, look for what must not be there, write the stamp.
+The order of steps: can this Python make environments, decide which torch, say how much will be downloaded, make
+the virtual environment, install torch alone, install the rest, look for what must not be there, write the stamp.
 
 Torch goes first and alone because pip asks every extra index for every package: where PyTorch's own index cannot
 be reached, one package pays for that instead of a hundred. The CPU build is asked for as "torch==X+cpu", a name
