@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -97,10 +97,10 @@ class VirtualDevices(Devices):
         self._lock = threading.Lock()
         self._held, self._peak = [0] * num_devices, [0] * num_devices
         self._here = threading.local()
-        self._entered: list = []
+        self._entered: list[_Homes] = []
 
     def __enter__(self) -> VirtualDevices:
-        self._entered.append(self.use(0))
+        self._entered.append(_Homes(self))
         self._entered[-1].__enter__()
         return self
 
@@ -111,7 +111,7 @@ class VirtualDevices(Devices):
     def use(self, device: int) -> Iterator[None]:
         before, self._here.device = getattr(self._here, "device", 0), device
         try:
-            with _Homes(self):
+            with _Homes(self) if self._entered else nullcontext():
                 yield
         finally:
             self._here.device = before
@@ -188,7 +188,7 @@ class _Homes(TorchDispatchMode):
                 f"{function.name()} got tensors of the virtual devices {sorted(homes)}; all must be on one. A tensor "
                 "that is neither parameter nor buffer is not replicated: register_buffer moves it along"
             )
-        return homes.pop() if homes else self.owner._here.device
+        return homes.pop() if homes else getattr(self.owner._here, "device", 0)
 
 
 def _tensors(tree) -> Iterator[Tensor]:

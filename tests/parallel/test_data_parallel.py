@@ -53,6 +53,13 @@ def test_equal_to_one_process(case, num_devices):
             assert devices.home(many) == 0
 
 
+def test_it_works_outside_the_block_too():
+    model, tokens, targets, loss_of = gpt_case()
+    devices = VirtualDevices(3)
+    loss_of(DataParallel(model, devices)(tokens), targets).backward()
+    assert devices.bytes_by_purpose()["gradients of parameters"] == GPTConfig.tiny().num_parameters * 8 * 2
+
+
 def test_traffic_through_the_master_equals_the_formula():
     model, tokens, targets, loss_of = gpt_case()
     with VirtualDevices(4) as devices:

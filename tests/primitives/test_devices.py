@@ -63,11 +63,20 @@ def test_what_is_made_in_a_thread_lives_on_its_device():
             homes[index] = devices.home(torch.zeros(5))
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with devices:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert homes == {0: 0, 1: 1, 2: 2}
+
+
+def test_outside_the_block_copies_are_logged_and_nothing_is_checked():
+    devices = VirtualDevices(2)
+    x = torch.ones(4)
+    with devices.use(1):
+        x + devices.copy(x, 0, 1, "test") + torch.ones(4)
+    assert len(devices.copies) == 1
 
 
 def test_held_follows_life_and_death():
