@@ -41,14 +41,15 @@ class _Layout:
         return _LEFT + seconds * self.scale
 
 
-def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH) -> Scene:
+def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, end: float = 0.0) -> Scene:
     """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
 
+    The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
     Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
     """
     _check(timelines)
     shown = [timeline.shifted_to_zero() for timeline in timelines]
-    end = max(timeline.duration for timeline in shown) or 1e-9
+    end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
     layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
