@@ -1,0 +1,34 @@
+"""The dials of chapter 02 without a front end: what they say, and that the text of a saved cell stays."""
+
+import pytest
+
+from helpers.widgets.data_parallel_explorer import DataParallelExplorer
+
+
+@pytest.fixture
+def explorer():
+    return DataParallelExplorer()
+
+
+def test_more_devices_help_until_the_master_is_too_slow(explorer):
+    gains = [explorer.step(1).duration / explorer.step(n).duration for n in (1, 2, 4, 8)]
+    assert gains[0] == 1 < gains[1] < gains[2] > gains[3]
+
+
+def test_every_dial_moves_sentence_and_picture(explorer):
+    moves = {"devices": 8, "link": 50, "parameters": 1_000_000, "python": 20}
+    for name, value in moves.items():
+        before = explorer.sentence, explorer.html.value
+        getattr(explorer, name).value = value
+        assert explorer.sentence != before[0] and explorer.html.value != before[1]
+
+
+def test_one_device_has_no_link_to_wait_for(explorer):
+    explorer.devices.value = 1
+    assert explorer.sentence.startswith("1.00 times one device. The master's link is busy for 0 s")
+
+
+def test_what_a_saved_notebook_keeps(explorer):
+    bundle = explorer._repr_mimebundle_()
+    assert bundle["text/plain"] == explorer.TEXT == repr(explorer)
+    assert bundle["image/png"]
