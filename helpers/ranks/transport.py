@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import pickle
+import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
 MAX_CALL_BYTES = 256_000_000  # of one call to one rank; beyond, data should be made on the ranks
+
+
+class Pickler(cloudpickle.CloudPickler):
+    """cloudpickle, but every imported module travels by its name: torch's config modules would not travel at all."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
+
+
+def pack(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        Pickler(file).dump(value)
+        return file.getvalue()
 
 
 def pack_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, num_ranks: int) -> bytes:
@@ -21,7 +40,7 @@ def pack_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
             f"run needs a function, but got {type(fn).__name__}: write ranks.run(train), without calling it."
         )
     try:
-        blob = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
+        blob = pack((fn, tuple(args), dict(kwargs)))
     except Exception as error:
         raise ValueError(_cannot_send(fn, args, kwargs, error)) from None
     if len(blob) > MAX_CALL_BYTES:
@@ -32,7 +51,7 @@ def pack_call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
 def pack_result(value: Any) -> bytes:
     """A rank's result as bytes. Raises TypeError with a sentence if it cannot be sent back."""
     try:
-        return cloudpickle.dumps(value)
+        return pack(value)
     except Exception as error:
         raise TypeError(
             f"the result, a {type(value).__name__}, cannot be sent back to the notebook ({error}); "
@@ -58,7 +77,7 @@ def carried(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
 
 def _size(value: Any) -> int | None:
     try:
-        return len(cloudpickle.dumps(value))
+        return len(pack(value))
     except Exception:
         return None
 

@@ -147,6 +147,8 @@ class Watch:
 
     # -- deadlock --------------------------------------------------------------------------------------------------
     def is_deadlocked(self) -> bool:
+        if not self.unfinished:
+            return False
         stuck = {s.rank for s in self.unfinished if self.is_stuck(s)}
         if len(stuck) < len(self.unfinished):
             return False

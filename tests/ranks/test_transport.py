@@ -43,3 +43,11 @@ def test_a_call_instead_of_a_function_is_explained():
 def test_a_result_that_cannot_travel_is_explained():
     with pytest.raises(TypeError, match="the result, a lock, cannot be sent back .* return plain data"):
         pack_result(threading.Lock())
+
+
+def test_a_variable_with_the_name_of_a_torch_module_does_no_harm():
+    source = "import torch.distributed as dist\nconfig = 3\ndef train():\n    return dist.__name__, config"
+    names = {"__name__": "__main__"}
+    exec(source, names)
+    fn, _, _ = unpack(pack_call(names["train"], (), {}, num_ranks=2))
+    assert fn() == ("torch.distributed", 3)

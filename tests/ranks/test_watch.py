@@ -82,3 +82,9 @@ def test_a_suspended_laptop_is_not_time_that_passed(watch, monkeypatch):
     monkeypatch.setattr(watch_module.time, "monotonic", lambda: watch._last + 3600.0)
     watch._tick()
     assert watch.clock <= watch_module.MAX_STEP
+
+
+def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
+    for state in watch.states:
+        state.take(("done", "ok", b"", {}), 0.0)
+    assert not watch.is_deadlocked()
