@@ -29,7 +29,7 @@ def all_reduce_ring(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | 
     check_op(op, tensor)
     peers = Peers.of(group)
     chunks = split(tensor.view(-1), peers.size)
-    _reduce_scatter(chunks, chunks[peers.rank], op, peers)
+    _reduce_scatter(chunks, chunks, op, peers)
     _all_gather(chunks, peers)
 
 
@@ -46,7 +46,10 @@ def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.P
     chunks = split(input.view(-1), peers.size)
     why = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
     check_size("output", output, chunks[peers.rank].numel(), why)
-    _reduce_scatter(chunks, output.view(-1), op, peers)
+    scratch = torch.empty_like(chunks[0])  # free again once its content is sent, so one serves all partial sums
+    sums = [scratch[: chunk.numel()] for chunk in chunks]
+    sums[peers.rank] = output.view(-1)
+    _reduce_scatter(chunks, sums, op, peers)
 
 
 @torch.no_grad()
@@ -65,21 +68,23 @@ def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = 
     _all_gather(chunks, peers)
 
 
-def _reduce_scatter(chunks: Sequence[Tensor], result: Tensor, op: str, peers: Peers) -> None:
-    """Chunk c starts at rank c + 1, gathers one rank's part at each hop and comes home to rank c complete."""
+def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, peers: Peers) -> None:
+    """Chunk c starts at rank c + 1, gathers one rank's part at each hop and comes home to rank c complete.
+
+    sums[c]: where this rank's partial sum of chunk c goes; it may be the chunk itself.
+    """
     rank, size = peers.rank, peers.size
-    arriving, leaving = torch.empty_like(chunks[0]), torch.empty_like(chunks[0])
+    buffer = torch.empty_like(chunks[0])
     travelling = chunks[rank - 1]
     for step in range(size - 1):
-        mine = chunks[(rank - step - 2) % size]
-        partial = arriving[: mine.numel()]
-        peers.exchange(send=travelling, to=(rank + 1) % size, receive=partial, source=(rank - 1) % size)
-        last = step == size - 2
-        combine(op, mine, partial, out=result if last else partial)
-        travelling, arriving, leaving = partial, leaving, arriving
+        c = (rank - step - 2) % size
+        arrived = buffer[: chunks[c].numel()]
+        peers.exchange(send=travelling, to=(rank + 1) % size, receive=arrived, source=(rank - 1) % size)
+        combine(op, chunks[c], arrived, out=sums[c])
+        travelling = sums[c]
     if size == 1:
-        result.copy_(chunks[0])
-    finish(op, result, size)
+        sums[rank].copy_(chunks[rank])
+    finish(op, sums[rank], size)
 
 
 def _all_gather(chunks: Sequence[Tensor], peers: Peers) -> None:
