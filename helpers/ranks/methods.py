@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from helpers.ranks.signatures import all_to_all_single, crossed, describe_tensor, signature
+from helpers.ranks.signatures import Signature, all_to_all_single, crossed, describe_tensor, signature
 from helpers.ranks.work import WireWork
 
 SUM = dist.ReduceOp.SUM
@@ -127,15 +127,24 @@ class Methods:
     def all_to_all_single(self, output: Tensor, input: Tensor, output_splits, input_splits, opts=None) -> WireWork:
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         taken, given = list(output_splits), list(input_splits)
-        sig = all_to_all_single(output, input, taken, given, self.group.size)
+        sig = self._own_part(all_to_all_single(output, input, taken, given, self.group.size))
         return self.group.collective(sig, lambda: self.inner.alltoall_base(output, input, taken, given, opts), [output])
 
     def alltoall(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = list(outputs), list(inputs)
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
-        sig = crossed("all_to_all", inputs, "all_to_all of a list", give, take)
+        sig = self._own_part(crossed("all_to_all", inputs, "all_to_all of a list", give, take))
         return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs)
+
+    def _own_part(self, sig: Signature) -> Signature:
+        me = self.group.rank
+        if me < len(sig.give) and me < len(sig.take) and sig.give[me] != sig.take[me]:
+            rank, sent, taken = self.group.ranks[me], sig.give[me], sig.take[me]
+            raise ValueError(
+                f"all_to_all: rank {rank} sends itself {sent}, but expects {taken}; give both the same size"
+            )
+        return sig
 
     # -- barriers --------------------------------------------------------------------------------------------------
     def barrier(self, opts=None) -> WireWork:

@@ -28,6 +28,7 @@ __all__ = [
     "Wire",
     "WireConfig",
     "WireError",
+    "broken",
     "counters",
     "cut",
     "fail_pending",
@@ -90,6 +91,11 @@ def cut() -> None:
     """Shut down the sockets of this process's groups, so that gloo's blocked threads end."""
     for group in list(_session.groups) if _session else []:
         group.cut()
+
+
+def broken() -> WireError | None:
+    """The mismatch that ended this world, also if a learner's code has caught it; only a new world can go on."""
+    return _session.broken if _session else None
 
 
 def reset() -> None:
