@@ -1,0 +1,261 @@
+"""How an operation ends before its time: from outside, by a timeout, by an interrupt, with its group.
+
+Each case lets the absent rank come afterwards, so that the world stays whole for the next test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import threading
+import time
+from ast import literal_eval
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.ranks import RankError, wire
+from helpers.ranks.work import Waiters, WireError, WireWork
+from tests.ranks.test_wire_pending import side_channel
+
+
+def start(form, rank):
+    """Something on rank 0 that waits for rank 1, and a function that waits for it."""
+    x = torch.ones(2)
+    if form == "recv":
+        return dist.irecv(x, 1).wait
+    if form == "send":
+        return dist.isend(x, 1).wait
+    if form == "recv from any":
+        return dist.irecv(x).wait
+    if form == "reduce_scatter":
+        return (
+            dist.reduce_scatter_single(x, torch.ones(4), async_op=True).wait if new_names() else reduce_scatter_base(x)
+        )
+    work = dist.all_reduce(x, async_op=True)
+    futures = {"future": work.get_future, "then": lambda: work.get_future().then(lambda f: f.value())}
+    return futures[form]().wait if form in futures else work.wait
+
+
+def new_names():
+    return hasattr(dist, "reduce_scatter_single")
+
+
+def reduce_scatter_base(x):
+    return dist.reduce_scatter_tensor(x, torch.ones(4), async_op=True).wait
+
+
+def answer(form, rank):
+    """What rank 1 does so that rank 0's operation completes inside gloo."""
+    x = torch.ones(2)
+    if form in ("recv", "recv from any"):
+        dist.send(x, 0)
+    elif form == "send":
+        dist.recv(x, 0)
+    else:
+        start(form, rank)()
+
+
+FORMS = ["wait", "future", "then", "recv", "send", "recv from any", "reduce_scatter"]
+
+
+def ended_from_outside(form):
+    rank, told = dist.get_rank(), None
+    with side_channel() as meet:
+        if rank == 0:
+            wait = start(form, rank)
+            threading.Timer(0.05, lambda: wire.fail_pending("the kernel was interrupted")).start()
+            try:
+                wait()
+            except RuntimeError as error:
+                told = isinstance(error, WireError), str(error)
+        left = len(wire.pending())
+        meet()
+        if rank == 1:
+            answer(form, rank)
+    return told, left
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fail_pending_ends_every_kind_of_wait(ranks, form):
+    (told, left), _ = ranks[:2].run(ended_from_outside, form)
+    assert "the kernel was interrupted" in told[1] and left == 0
+    assert told[0] or form in ("future", "then"), "wait() raises the WireError itself; a future carries its text"
+
+
+def write_outcome(folder, function, args):
+    value = function(*args)
+    Path(folder, str(dist.get_rank())).write_text(repr(value))
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    """Runs a function that leaves the ranks uneven, for which the pool withholds results: they come as files."""
+
+    def run(ranks, function, *args):
+        with contextlib.suppress(RankError):
+            ranks.run(write_outcome, str(tmp_path), function, args)
+        written = {path.name: literal_eval(path.read_text()) for path in tmp_path.iterdir()}
+        assert ranks.run(dist.get_rank) == list(range(len(ranks))), "the next run works"
+        return [written[str(rank)] for rank in range(len(ranks))]
+
+    return run
+
+
+def cut_off():
+    """Each rank waits for a message of the other; rank 0 cuts its connections, and gloo's own error ends both."""
+    rank = dist.get_rank()
+    if rank == 0:
+        threading.Timer(0.1, wire.cut).start()
+    try:
+        dist.recv(torch.empty(2), 1 - rank)
+    except RuntimeError as error:
+        return type(error).__name__
+
+
+def test_cut_ends_blocked_operations_here_and_at_the_peer(ranks, outcomes):
+    assert outcomes(ranks[:2], cut_off) == ["RuntimeError", "RuntimeError"]
+
+
+def timed_out(form):
+    started, second = time.perf_counter(), datetime.timedelta(seconds=0.3)
+    group = dist.new_group(timeout=second if form == "new_group" else None)
+    if form == "set_timeout":
+        group.set_timeout(second)
+    if dist.get_rank() == 1:
+        return None
+    try:
+        work = group.allreduce([torch.ones(2)])
+        work.wait(*[second] if form == "wait" else [])
+    except RuntimeError as error:
+        return str(error), time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("wait", "is not complete after 0.3 s (the timeout given to wait)"),
+        ("new_group", "rank 1 has not called it"),
+        ("set_timeout", "rank 1 has not called it"),
+    ],
+)
+def test_a_timeout_says_what_did_not_come(ranks, outcomes, form, words):
+    text, seconds = outcomes(ranks[:2], timed_out, form)[0]
+    assert words in text and seconds >= 0.3
+
+
+def interrupted(form):
+    rank, told = dist.get_rank(), None
+    with side_channel() as meet:
+        if rank == 0:
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            wait = start(form, rank)
+            threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                told = "interrupted"
+            signal.signal(signal.SIGINT, before)
+        meet()
+        if rank == 1:
+            answer(form, rank)
+        if rank == 0:
+            wait()
+    return told, wire.pending()
+
+
+@pytest.mark.parametrize("form", ["wait", "recv", "send", "reduce_scatter"])
+def test_a_wait_can_be_interrupted_and_taken_up_again(ranks, form):
+    assert ranks[:2].run(interrupted, form) == [("interrupted", []), (None, [])]
+
+
+def destroyed(way):
+    """Rank 0 destroys a group in which it still waits: the wait ends, and the world goes on."""
+    rank, told = dist.get_rank(), None
+    group = dist.new_group()
+    if rank == 0:
+        work = group.allreduce([torch.ones(2)])
+        group.abort() if way == "abort" else dist.destroy_process_group(group)
+        try:
+            work.wait()
+        except WireError as error:
+            told = str(error)
+    return told, len(wire.pending()), dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("way", ["abort", "destroy"])
+def test_a_group_takes_its_operations_with_it(ranks, outcomes, way):
+    told, left, _ = outcomes(ranks[:2], destroyed, way)[0]
+    assert (told, left) == ("its process group was destroyed", 0)
+
+
+# -- the parts, without ranks ------------------------------------------------------------------------------------------
+def make_work():
+    done = []
+    signature = type("Signature", (), {"what": "all_reduce", "on_gpu": False})()
+    return WireWork(signature, 0, ("x.py", 1, "f"), ["out"], done.append), done
+
+
+def test_only_the_first_end_counts():
+    work, done = make_work()
+    work.finish()
+    work.finish(WireError("too late"))
+    assert work.wait() and work.is_success() and done == [work]
+
+
+def test_a_future_made_late_is_complete_at_once():
+    work, _ = make_work()
+    work.finish()
+    assert work.get_future().value() == ["out"] and work.get_future() is work.get_future()
+
+
+def test_a_future_of_a_failed_operation_raises():
+    work, _ = make_work()
+    future = work.get_future()
+    work.finish(WireError("no luck", kind="mismatch", culprit=2))
+    with pytest.raises(RuntimeError, match="no luck"):
+        future.wait()
+    with pytest.raises(WireError) as caught:
+        work.wait()
+    assert (caught.value.kind, caught.value.culprit) == ("mismatch", 2)
+
+
+def test_many_threads_may_wait_for_one_operation():
+    work, _ = make_work()
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(work.wait())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    work.finish()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 8
+
+
+def test_waiter_threads_are_used_again():
+    waiters, names, arrived = Waiters(), [], threading.Semaphore(0)
+    for _ in range(5):
+        waiters.call(lambda: names.append(threading.current_thread().name), lambda error: arrived.release())
+        arrived.acquire()
+        while waiters.num_idle == 0:
+            time.sleep(0)
+    assert len(names) == 5 and sum(t.name == "wire waiter" for t in threading.enumerate()) <= 1
+
+
+def test_an_error_in_a_waiter_reaches_its_operation():
+    waiters, errors, arrived = Waiters(), [], threading.Semaphore(0)
+
+    def fail():
+        raise RuntimeError("Connection closed by peer")
+
+    def done(error):
+        errors.append(error)
+        arrived.release()
+
+    waiters.call(fail, done)
+    arrived.acquire()
+    assert str(errors[0]) == "Connection closed by peer"
