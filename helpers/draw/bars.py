@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from helpers.comparison import Comparison, Row, compare
 from helpers.draw.axis import round_step
 from helpers.draw.palette import PAINTS
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, legend, text_width
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.units import format_bytes
 
-_RIGHT, _BAR, _HEADER = 24.0, 18.0, 44.0
+_RIGHT, _BAR = 24.0, 18.0
 _SIDES = ("guess", "predicted", "measured")
 _WORDS = {"guess": "your guess", "predicted": "predicted", "measured": "measured"}
 _LOOKS = {
@@ -41,12 +41,12 @@ def bytes_scene(
     left = min(260.0, 28 + max(text_width(row.name, 12) for row in rows))
     scale = (width - left - _RIGHT - 80) / _largest(rows)
     sides = [side for side in _SIDES if any(getattr(row, side) is not None for row in rows)]
-    items, y = [], _HEADER
+    head, top = heading(title, [(_WORDS[side], _LOOKS[side]) for side in sides], width)
+    items, y = [], top + 8
     for row in rows:
         items += _row_bars(row, sides, left, y, scale)
         y += len(sides) * _BAR + 14
-    items = [*_grid(_largest(rows), left, scale, _HEADER - 8, y - 8), *items]
-    head = [Label(x=14, y=20, text=title, size=14, bold=True), *_side_legend(sides, width - _RIGHT)]
+    items = [*_grid(_largest(rows), left, scale, top, y - 8), *items]
     return Scene(width=width, height=y + 18, title=title, summary=_sentence(rows), items=(*head, *items))
 
 
@@ -73,14 +73,6 @@ def _row_bars(row: Row, sides: list[str], left: float, y: float, scale: float) -
         tooltip = f"{row.name}, {_WORDS[side]}: {value:,.0f} bytes"
         yield Rect(x=left, y=top, width=value * scale, height=_BAR - 3, radius=2, tooltip=tooltip, **_LOOKS[side])
         yield Label(x=left + value * scale + 8, y=top + (_BAR - 3) / 2, text=format_bytes(value), size=11)
-
-
-def _side_legend(sides: list[str], right: float) -> Iterator[Rect | Label]:
-    for side in reversed(sides):
-        right -= text_width(_WORDS[side], 11)
-        yield Label(x=right, y=20, text=_WORDS[side], size=11, colour="muted")
-        yield Rect(x=right - 18, y=15, width=13, height=10, radius=2, **_LOOKS[side])
-        right -= 32
 
 
 def _grid(largest: float, left: float, scale: float, top: float, bottom: float) -> Iterator[Label | Line]:
@@ -119,14 +111,14 @@ def memory_scene(
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in breakdowns.values())]
     left = min(260.0, 28 + max(text_width(name, 12) for name in breakdowns))
     scale = (width - left - _RIGHT - 80) / largest
-    items, top, height = [], _HEADER + (14 if capacity else 0), 26.0
-    y = top + 4
+    head, top = heading(title, kinds_legend(kinds), width)
+    top += 16 if capacity else 4
+    items, y, height = [], top + 4, 26.0
     for name, breakdown in breakdowns.items():
         items += _stack(name, breakdown, kinds, left, y, scale, height)
         y += height + 10
     grid = _grid(largest, left, scale, top - 4, y - 2)
     limit = _capacity(capacity, left, scale, top - 4, y - 2) if capacity else []
-    head = [Label(x=14, y=20, text=title, size=14, bold=True), *legend(kinds, width - _RIGHT, 20)]
     summary = " ".join(f"{name}: {format_bytes(one.total)}." for name, one in breakdowns.items())
     return Scene(width=width, height=y + 22, title=title, summary=summary, items=(*head, *grid, *items, *limit))
 

@@ -10,11 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
+from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
 
-_LEFT, _RIGHT, _HEADER = 66.0, 20.0, 44.0
+_LEFT, _RIGHT = 66.0, 20.0
 _GAP, _STEP_TITLE = 16.0, 20.0
 _CELL = 44.0  # pixels of the largest cell
+_LEGEND = [
+    ("partial", {"fill": "buffers", "opacity": 0.45}),
+    ("complete", {"fill": "gradients"}),
+    ("arrived in this step", {"fill": "panel", "stroke": "ink", "stroke_width": 2}),
+]
 
 Step = Sequence[Sequence[frozenset[int]]]  # step[rank][chunk]: the ranks that contributed
 
@@ -27,6 +32,7 @@ class _Grid:
     num_chunks: int
     columns: int
     cell: float
+    top: float
 
     @property
     def width(self) -> float:
@@ -39,7 +45,7 @@ class _Grid:
     def corner(self, number: int) -> tuple[float, float]:
         """Top left of the cells of grid `number`."""
         row, column = divmod(number, self.columns)
-        return _LEFT + column * self.width, _HEADER + row * self.height + _STEP_TITLE
+        return _LEFT + column * self.width, self.top + row * self.height + _STEP_TITLE
 
 
 def collective_scene(states: Sequence[Step], title: str, *, width: float = WIDTH) -> Scene:
@@ -50,17 +56,18 @@ def collective_scene(states: Sequence[Step], title: str, *, width: float = WIDTH
     ValueError when there is no state or the states differ in their number of ranks or chunks.
     """
     steps = [[[frozenset(cell) for cell in rank] for rank in step] for step in states]
-    grid = _grid(steps, width)
+    head, top = heading(title, _LEGEND, width)
+    grid = _grid(steps, width, top + 8)
     complete = [reduce(frozenset.union, (rank[chunk] for rank in steps[-1])) for chunk in range(grid.num_chunks)]
-    items: list[Rect | Label] = [Label(x=14, y=20, text=title, size=14, bold=True), *_legend(width)]
+    items: list[Rect | Label] = [*head]
     for number, step in enumerate(steps):
         items += _step(number, step, steps[max(0, number - 1)], complete, grid)
     num_rows = -(-len(steps) // grid.columns)
-    height = _HEADER + num_rows * grid.height
+    height = grid.top + num_rows * grid.height
     return Scene(width=width, height=height, title=title, summary=_summary(steps, complete), items=tuple(items))
 
 
-def _grid(steps: list, width: float) -> _Grid:
+def _grid(steps: list, width: float, top: float) -> _Grid:
     shapes = {(len(step), len(rank)) for step in steps for rank in step}
     if len(shapes) != 1 or min(shapes)[1] == 0:
         found = sorted(shapes)
@@ -71,21 +78,7 @@ def _grid(steps: list, width: float) -> _Grid:
     columns = max(1, min(len(steps), int(room / (num_chunks * smallest + _GAP))))
     columns = -(-len(steps) // -(-len(steps) // columns))  # rows of equal length
     cell = min(_CELL, (room / columns - _GAP) / num_chunks)
-    return _Grid(num_ranks=num_ranks, num_chunks=num_chunks, columns=columns, cell=cell)
-
-
-def _legend(width: float) -> Iterator[Rect | Label]:
-    entries = (
-        ("partial", {"fill": "buffers", "opacity": 0.45}),
-        ("complete", {"fill": "gradients"}),
-        ("arrived in this step", {"fill": "panel", "stroke": "ink", "stroke_width": 2}),
-    )
-    right = width - _RIGHT
-    for text, look in reversed(entries):
-        right -= text_width(text, 11)
-        yield Label(x=right, y=20, text=text, size=11, colour="muted")
-        yield Rect(x=right - 18, y=15, width=12, height=10, radius=2, **look)
-        right -= 32
+    return _Grid(num_ranks=num_ranks, num_chunks=num_chunks, columns=columns, cell=cell, top=top)
 
 
 def _step(number: int, step: list, before: list, complete: list, grid: _Grid) -> Iterator[Rect | Label]:

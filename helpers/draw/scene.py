@@ -12,7 +12,7 @@ from helpers.draw.palette import PAINTS, TEXTURES
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
-WIDTH = 900  # pixels: a notebook's output area
+WIDTH = 800  # pixels: fits a notebook's output area, which does not shrink SVG
 
 
 def _known(what: str, given: str, known: tuple[str, ...]) -> None:
@@ -120,13 +120,23 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     return ems * size * (1.1 if bold else 1.0)
 
 
-def legend(kinds: list[str], right: float, y: float) -> list[Rect | Label]:
-    """A swatch and a word for each kind, ending at x = right."""
-    items: list[Rect | Label] = []
-    for kind in reversed(kinds):
-        paint = PAINTS[kind]
-        left = right - text_width(paint.word, 11)
-        items.append(Label(x=left, y=y, text=paint.word, size=11, colour="muted"))
-        items.append(Rect(x=left - 18, y=y - 5, width=13, height=10, fill=kind, texture=paint.texture, radius=2))
+def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[list[Rect | Label], float]:
+    """The title and, at the right end, a swatch and a word for each entry: (word, look of its Rect).
+
+    The legend goes below the title where both do not fit beside each other. Also returns the y at which they end.
+    """
+    needed = sum(text_width(word, 11) + 32 for word, _ in entries)
+    beside = 14 + text_width(title, 14, bold=True) + needed < width
+    items: list[Rect | Label] = [Label(x=14, y=20, text=title, size=14, bold=True)]
+    right, y = (width - 20, 20.0) if beside else (needed, 42.0)
+    for word, look in reversed(entries):
+        left = right - text_width(word, 11)
+        items.append(Label(x=left, y=y, text=word, size=11, colour="muted"))
+        items.append(Rect(x=left - 18, y=y - 5, width=13, height=10, radius=2, **look))
         right = left - 32
-    return items
+    return items, y + 16
+
+
+def kinds_legend(kinds: list[str]) -> list[tuple[str, dict]]:
+    """The entries of `heading` for kinds of the palette."""
+    return [(PAINTS[kind].word, {"fill": kind, "texture": PAINTS[kind].texture}) for kind in kinds]

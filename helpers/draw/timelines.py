@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, legend, text_width
+from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import KINDS, Span, Timeline
 from helpers.units import format_bytes, format_seconds
 
-_LEFT, _RIGHT, _HEADER, _GAP = 76.0, 20.0, 44.0, 14.0
+_LEFT, _RIGHT, _GAP = 76.0, 20.0, 14.0
 _SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
 _SOURCES = {"predicted": "predicted", "emulated": "emulated on this machine", "recorded": "recorded on this machine"}
 
@@ -53,14 +53,15 @@ def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, 
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
     layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
-    y, marks, grid = _HEADER - 8, [], []
+    head, y = _head(title or _title(shown), shown, width)
+    marks, grid = [], []
     for timeline in shown:
         panel_top = y + 28
         marks += _panel(timeline, layout, y)
         y = panel_top + timeline.num_ranks * layout.rank + _GAP
         with_labels = timeline is shown[-1]
         grid += time_axis(_LEFT, width - _LEFT - _RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
-    items = [*_head(title or _title(shown), shown, width), *grid, *marks]
+    items = [*head, *grid, *marks]
     return Scene(width=width, height=y + 14, title=title or _title(shown), summary=_summary(shown), items=tuple(items))
 
 
@@ -93,10 +94,9 @@ def _summary(timelines: list[Timeline]) -> str:
     )
 
 
-def _head(title: str, timelines: list[Timeline], width: float) -> list[Rect | Label]:
+def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    kinds = [kind for kind in KINDS if kind in used]
-    return [Label(x=14, y=20, text=title, size=14, bold=True), *legend(kinds, width - _RIGHT, 20)]
+    return heading(title, kinds_legend([kind for kind in KINDS if kind in used]), width)
 
 
 def _panel(timeline: Timeline, layout: _Layout, top: float) -> Iterator[Rect | Label]:

@@ -76,6 +76,7 @@ MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=
 SCENES = {
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
+    "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
     "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
     "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
@@ -133,7 +134,7 @@ def test_png_has_the_right_size_and_is_small(name):
 
 def test_figure_counts_pixels_from_the_top_left():
     axes = to_figure(SCENES["timelines"]).axes[0]
-    assert axes.get_xlim() == (0, 900) and axes.get_ylim()[1] == 0
+    assert axes.get_xlim() == (0, 800) and axes.get_ylim()[1] == 0
 
 
 def tooltips(scene):
