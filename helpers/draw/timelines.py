@@ -53,16 +53,17 @@ def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, 
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
     layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
-    head, y = _head(title or _title(shown), shown, width)
+    shared = title or _shared_title(shown)
+    head, y = _head(shared, shown, width)
     marks, grid = [], []
-    for timeline in shown:
+    for timeline, panel_title in zip(shown, _panel_titles(shown), strict=True):
         panel_top = y + 28
-        marks += _panel(timeline, layout, y)
+        marks += _panel(timeline, panel_title, layout, y)
         y = panel_top + timeline.num_ranks * layout.rank + _GAP
         with_labels = timeline is shown[-1]
         grid += time_axis(_LEFT, width - _LEFT - _RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
     items = [*head, *grid, *marks]
-    return Scene(width=width, height=y + 14, title=title or _title(shown), summary=_summary(shown), items=tuple(items))
+    return Scene(width=width, height=y + 14, title=shared, summary=_summary(shown), items=tuple(items))
 
 
 def _check(timelines: tuple[Timeline, ...]) -> None:
@@ -77,8 +78,24 @@ def _check(timelines: tuple[Timeline, ...]) -> None:
             raise ValueError(f"timeline {number} has no span, so there is nothing to draw; did the recorded block run?")
 
 
-def _title(timelines: list[Timeline]) -> str:
-    return next((timeline.title for timeline in timelines if timeline.title), "One step, rank by rank")
+def _titles(timelines: list[Timeline]) -> set[str]:
+    return {timeline.title for timeline in timelines if timeline.title}
+
+
+def _shared_title(timelines: list[Timeline]) -> str:
+    titles = _titles(timelines)
+    return titles.pop() if len(titles) == 1 else "One step, rank by rank"
+
+
+def _panel_titles(timelines: list[Timeline]) -> list[str]:
+    """What each timeline is: its source and, where titles differ, its own one before that."""
+    differ = len(_titles(timelines)) > 1
+    return [_panel_title(timeline.title if differ else "", _SOURCES[timeline.source]) for timeline in timelines]
+
+
+def _panel_title(title: str, source: str) -> str:
+    short = title if len(title) <= 44 else f"{title[:43]}…"
+    return f"{short} · {source}" if title else source
 
 
 def _exposed(timeline: Timeline) -> str:
@@ -88,10 +105,8 @@ def _exposed(timeline: Timeline) -> str:
 
 
 def _summary(timelines: list[Timeline]) -> str:
-    return " ".join(
-        f"{_SOURCES[timeline.source].capitalize()}, {timeline.num_ranks} ranks: {_exposed(timeline)}."
-        for timeline in timelines
-    )
+    pairs = zip(timelines, _panel_titles(timelines), strict=True)
+    return " ".join(f"{title}, {timeline.num_ranks} ranks: {_exposed(timeline)}." for timeline, title in pairs)
 
 
 def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
@@ -99,8 +114,7 @@ def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rec
     return heading(title, kinds_legend([kind for kind in KINDS if kind in used]), width)
 
 
-def _panel(timeline: Timeline, layout: _Layout, top: float) -> Iterator[Rect | Label]:
-    text = _SOURCES[timeline.source]
+def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
     yield Label(x=layout.width - _RIGHT, y=top + 12, text=_exposed(timeline), size=12, anchor="end", colour="muted")
     for row, rank in enumerate(timeline.ranks):

@@ -77,6 +77,7 @@ SCENES = {
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
+    "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
     "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
     "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
@@ -148,6 +149,14 @@ def test_a_timeline_shows_every_rank_of_each_timeline_and_its_exposed_communicat
     assert "predicted" in texts and "recorded on this machine" in texts
     assert texts.count("exposed communication 4.00 s of 17.3 s") == 2
     assert "exposed communication 4.00 s of 17.3 s" in SCENES["timelines"].summary
+
+
+def test_timelines_with_titles_of_their_own_show_them():
+    scene = timeline_scene(ddp_step(title="naive"), ddp_step(title="overlapped"))
+    texts = [label.text for label in scene.labels()]
+    assert scene.title == "One step, rank by rank"
+    assert "naive · predicted" in texts and "overlapped · predicted" in texts
+    assert timeline_scene(ddp_step(title="naive")).title == "naive"
 
 
 def test_timelines_share_one_axis():
