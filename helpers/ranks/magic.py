@@ -36,12 +36,12 @@ def _numbers(text: str) -> list[int]:
 
 
 def ranks_cell(line: str, source: str) -> None:
-    """Run the cell on the ranks that were made last."""
+    """Run the cell on the ranks that were made last. Its first line is %%ranks, as in the notebook's line numbers."""
     ranks = current()
     if ranks is None:
         raise ValueError("there are no ranks yet: run `ranks = Ranks(4)` in a cell before this one.")
     options = _parse(line)
-    ranks.cell(source, ranks=options.ranks, timeout=options.timeout)
+    ranks.cell("\n" + source, ranks=options.ranks, timeout=options.timeout)
 
 
 def register(shell) -> None:
