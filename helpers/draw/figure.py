@@ -33,12 +33,12 @@ def to_figure(scene: Scene, theme: Theme = LIGHT) -> Figure:
 
 
 def to_png(scene: Scene, *, scale: float = 1.5, theme: Theme = LIGHT) -> bytes:
-    """PNG bytes, `scale` times the Scene's pixels, with at most 256 colours to keep saved notebooks small."""
+    """PNG bytes, `scale` times the Scene's pixels, with at most 64 colours to keep saved notebooks small."""
     from PIL import Image
 
     whole, small = io.BytesIO(), io.BytesIO()
     to_figure(scene, theme).savefig(whole, format="png", dpi=_DPI * scale, facecolor=theme.surface)
-    Image.open(whole).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    Image.open(whole).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
