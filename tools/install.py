@@ -97,8 +97,10 @@ def fingerprint(choice: str) -> str:
     return f"{choice} {ROOT} {digest.hexdigest()}"
 
 
-def announce(choice: str, wheelhouse: Path) -> str:
-    """The line printed before anything is downloaded."""
+def announce(choice: str, wheelhouse: Path, *, is_new: bool = True) -> str:
+    """The line printed before anything is downloaded; `is_new` if there is no .venv yet."""
+    if not is_new:
+        return "Bringing .venv up to date: only what changed is downloaded."
     if wheelhouse.is_dir():
         size = sum(path.stat().st_size for path in wheelhouse.iterdir()) / 1e6
         return f"Installing from {wheelhouse.name}/ ({size:.0f} MB, no network needed)."
@@ -139,8 +141,9 @@ def install(choice: str, *, venv: Path, cpu_index: str, wheelhouse: Path) -> Non
     """Bring `venv` to the state the stamp describes. Raises SetupError if a step fails."""
     python = venv / "bin" / "python"
     start = time.monotonic()
-    print(announce(choice, wheelhouse), flush=True)
-    if not (venv / "bin" / "pip").exists():  # pip comes last: without it an earlier call was interrupted
+    is_new = not (venv / "bin" / "pip").exists()  # pip comes last: without it an earlier call was interrupted
+    print(announce(choice, wheelhouse, is_new=is_new), flush=True)
+    if is_new:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
     steps = pip_steps(choice, cpu_index=cpu_index, wheelhouse=wheelhouse, constraints=ROOT / "constraints.txt")
     for name, step in zip(("torch", "JupyterLab, matplotlib and the rest"), steps):  # noqa: B905
