@@ -56,12 +56,14 @@ class Channels:
         """The peer's side of this rank's message `k`, if it has been posted and can still be compared."""
         with self.lock:
             found = self._read(not receives, peer, self.me).entries.get((tag, k))
-            return None if self._anyone(self.me if receives else peer, tag) else found
+            return None if found is None or self._anyone(self.me if receives else peer, tag) else found
 
     def forget(self, receives: bool, peer: int, tag: int, k: int) -> None:
         """This rank's message `k` is complete."""
         with self.lock:
-            self._read(not receives, peer, self.me).entries.pop((tag, k), None)
+            known = self.seen.get((not receives, peer, self.me))
+            if known is not None:
+                known.entries.pop((tag, k), None)
 
     def is_matched(self, receives: bool, peer: int, tag: int, k: int) -> bool:
         """Whether the other side of this rank's message `k` has been posted (True also where nobody can know)."""
@@ -89,7 +91,9 @@ class Channels:
         return self._read(RECEIVE, owner, owner).counts[tag]
 
     def _read(self, receives: bool, owner: int, peer: int) -> Incoming:
-        known = self.seen.setdefault((receives, owner, peer), Incoming())
+        known = self.seen.get((receives, owner, peer))
+        if known is None:
+            known = self.seen[receives, owner, peer] = Incoming()
         start = self.board.channel(owner, peer, receives)
         while not known.lost:
             offset = start + known.cursor % CHANNEL_RECORDS * CHANNEL_BYTES

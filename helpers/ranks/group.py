@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,9 @@ from helpers.ranks.channels import Channels, message_words
 from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, error_of, is_timeout, needed_by, shut_down
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
 from helpers.ranks.session import Listeners, Session
-from helpers.ranks.signatures import Signature, call_site, describe_count, signature
+from helpers.ranks.signatures import Signature, call_site, message_signature
 from helpers.ranks.sites import describe, names_of
+from helpers.ranks.waiting import DirectWait
 from helpers.ranks.work import Message, PendingOp, WireError, WireWork
 from helpers.records import CommEvent
 
@@ -68,8 +70,7 @@ class WireGroup:
 
     def message(self, name: str, tensors: list, peer: int | None, tag: int, issue: Issue) -> dist.Work:
         """A send to, or a receive from, `peer`; None: from any source."""
-        site, sig = call_site(), signature(name, tensors)
-        sig.what = describe_count(tensors[0])
+        site, sig = call_site(), message_signature(name, tensors[0])
         with self.order:
             self.session.begin(name)
             work = Message(sig, self.num_messages, site, tensors, self._complete, peer=peer, tag=tag)
@@ -150,7 +151,10 @@ class WireGroup:
             work.finish()
             return work.inner
         if work.signature.name in WITHOUT_FUTURE or isinstance(work.inner, BlockingCall):
-            self.session.waiters.call(work.inner.wait, lambda error: self._arrived(work, error))
+            arrived = partial(self._arrived, work)
+            work.direct = DirectWait(work.inner.wait, arrived, self.session.waiters, self.session.cut)
+            if getattr(work, "peer", 0) is None:
+                work.direct.hand_over()  # nothing ends a receive from any source, not even cut sockets
         else:
             work.inner.get_future().add_done_callback(lambda future: self._arrived(work, error_of(future)))
         return work
@@ -279,14 +283,12 @@ class WireGroup:
         self.channels.drain()
         return self.board.flagged()
 
-    def cut(self) -> None:
-        """End gloo's connections of this group."""
-        shut_down(self.sockets)
-
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
-        for group, work in self.session.works():
-            if group is self:
-                work.finish(WireError("its process group was destroyed"))
+        own = [work for group, work in self.session.works() if group is self]
+        for work in own:
+            work.finish(WireError("its process group was destroyed"))
+        if own:
+            shut_down(self.sockets)  # for a thread that waits inside gloo
         with contextlib.suppress(ValueError):
             self.session.groups.remove(self)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from helpers.ranks.gloo import shut_down
 from helpers.ranks.link import EmulatedLink
-from helpers.ranks.work import PendingOp, Waiters, WireError, WireWork
+from helpers.ranks.waiting import Waiters
+from helpers.ranks.work import PendingOp, WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link
 
@@ -93,8 +95,7 @@ class Session:
         self.broken: WireError | None = None
         self.num_operations = 0
         self.closed, self.busy = False, threading.Event()
-        if config.check:
-            threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
+        threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
     # -- one operation ---------------------------------------------------------------------------------------------
     def begin(self, name: str) -> None:
@@ -121,7 +122,7 @@ class Session:
 
     # -- the watch -------------------------------------------------------------------------------------------------
     def _watch(self) -> None:
-        """Every 50 ms, as long as something is pending: end it if any rank has found a mismatch."""
+        """Every 50 ms, as long as something is pending: follow what nobody waits for; end all if a rank says so."""
         while not self.closed:
             self.busy.wait()
             time.sleep(TICK)
@@ -130,7 +131,14 @@ class Session:
                 if self.pending:
                     self.busy.set()
                 continue
+            self._follow_the_unfollowed()
             self.look()
+
+    def _follow_the_unfollowed(self) -> None:
+        """Nobody has waited for these yet, and perhaps nobody will."""
+        for _, work in self.works():
+            if work.direct is not None and time.perf_counter() - work.started > TICK:
+                work.direct.hand_over()
 
     def look(self) -> None:
         for group in list(self.groups):
@@ -142,6 +150,15 @@ class Session:
     def fail(self, message: str, *, kind: str = "aborted", culprit: int | None = None) -> None:
         for _, work in self.works():
             work.finish(WireError(message, kind=kind, culprit=culprit))
+            if work.direct is not None:
+                work.direct.end()
+
+    def cut(self) -> None:
+        """End every connection of this world: nothing more can be sent in it."""
+        if self.broken is None:
+            self.broken = WireError("the connections of this world were cut; it has to be made anew")
+        for group in list(self.groups):
+            shut_down(group.sockets)
 
     def close(self) -> None:
         """End this session: what is pending fails, the boards are let go."""

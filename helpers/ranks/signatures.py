@@ -50,6 +50,12 @@ def signature(
     return _filled(Signature(name, what, root=root, reduce_op=op), tensors)
 
 
+def message_signature(name: str, tensor: torch.Tensor) -> Signature:
+    """The signature of a send or a receive: its shape does not travel, so only "float32 x 8" is compared."""
+    sig = Signature(name, f"{_DTYPES[tensor.dtype]} x {tensor.numel()}")
+    return _filled(sig, [tensor])
+
+
 def crossed(name: str, tensors: Sequence[torch.Tensor], what: str, give: list[str], take: list[str]) -> Signature:
     """The signature of an all-to-all: what one rank sends another must be what that one expects."""
     return _filled(Signature(name, what, give=tuple(give), take=tuple(take)), tensors)
@@ -66,11 +72,6 @@ def _filled(sig: Signature, tensors: Sequence[torch.Tensor]) -> Signature:
 def describe_tensor(tensor: torch.Tensor) -> str:
     """'float32 (4, 2)'"""
     return f"{_DTYPES[tensor.dtype]} {tuple(tensor.shape)}"
-
-
-def describe_count(tensor: torch.Tensor) -> str:
-    """'float32 x 8': what point-to-point messages compare, since the shape does not travel."""
-    return f"{_DTYPES[tensor.dtype]} x {tensor.numel()}"
 
 
 def reduce_name(op) -> str:

@@ -20,7 +20,8 @@ from helpers.ranks.gloo import open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
 from helpers.ranks.session import Listeners, Session, WireConfig
-from helpers.ranks.work import PendingOp, Waiters, WireError
+from helpers.ranks.waiting import Waiters
+from helpers.ranks.work import PendingOp, WireError
 from helpers.records import CommEvent
 
 __all__ = [
@@ -89,12 +90,12 @@ def fail_pending(message: str) -> None:
 
 def cut() -> None:
     """Shut down the sockets of this process's groups, so that gloo's blocked threads end."""
-    for group in list(_session.groups) if _session else []:
-        group.cut()
+    if _session:
+        _session.cut()
 
 
 def broken() -> WireError | None:
-    """The mismatch that ended this world, also if a learner's code has caught it; only a new world can go on."""
+    """What ended this world (a mismatch, or `cut`), also if a learner's code caught it; only a new world can go on."""
     return _session.broken if _session else None
 
 

@@ -1,4 +1,4 @@
-"""The Work that the wire hands out, and the threads that wait where gloo offers no future.
+"""The Work that the wire hands out.
 
 `wait()` raises and can be interrupted. `get_future()` is `gate.then(a function that raises)`: a Work made from a future
 swallows the error, and `Future.set_exception` kills DDP's reducer.
@@ -11,13 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import Work
 
 from helpers.ranks.signatures import Signature
 from helpers.ranks.sites import Frame
+
+if TYPE_CHECKING:
+    from helpers.ranks.waiting import DirectWait
 
 NO_TIMEOUT = datetime.timedelta(0)
 
@@ -74,6 +77,7 @@ class WireWork(Work):
         self.on_done = on_done
         self.started = time.perf_counter()
         self.inner: Work | None = None
+        self.direct: DirectWait | None = None  # set for works without a future until somebody follows them
         self.error: BaseException | None = None
         self.done, self.num_waiting = False, 0
         self.lock, self.barrier = threading.Lock(), threading.Lock()
@@ -86,6 +90,8 @@ class WireWork(Work):
         seconds = timeout.total_seconds()
         self.num_waiting += 1
         try:
+            if self.direct is not None:
+                self.direct.wait() if seconds <= 0 else self.direct.hand_over()
             arrived = self.barrier.acquire(timeout=seconds if seconds > 0 else -1)
         finally:
             self.num_waiting -= 1
@@ -98,6 +104,8 @@ class WireWork(Work):
         return True
 
     def get_future(self) -> torch.futures.Future:
+        if self.direct is not None:
+            self.direct.hand_over()
         with self.lock:
             if self.future is None:
                 self.gate = torch.futures.Future()
@@ -107,6 +115,8 @@ class WireWork(Work):
             return self.future
 
     def is_completed(self) -> bool:
+        if self.direct is not None:
+            self.direct.hand_over()
         return self.done
 
     def is_success(self) -> bool:
@@ -157,33 +167,3 @@ class Message(WireWork):
         return self.peer if self.peer is not None else self.inner._source_rank()
 
     _source_rank = source_rank
-
-
-class Waiters:
-    """Threads that wait for works without a future (send, recv, reduce_scatter). They are kept for the next one."""
-
-    def __init__(self):
-        self.jobs: SimpleQueue[tuple[Callable, Callable]] = SimpleQueue()
-        self.lock, self.num_idle = threading.Lock(), 0
-
-    def call(self, wait: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
-        """Call `wait()` in a thread of its own, then `done(None)` or `done(error)`."""
-        with self.lock:
-            missing = self.num_idle == 0
-            self.num_idle -= not missing
-        self.jobs.put((wait, done))
-        if missing:
-            threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
-
-    def _serve(self) -> None:
-        while True:
-            wait, done = self.jobs.get()
-            try:
-                wait()
-            except Exception as error:
-                done(error)
-            else:
-                done(None)
-            del wait, done
-            with self.lock:
-                self.num_idle += 1
