@@ -161,10 +161,11 @@ def scattered_from(root, form):
 
 def exchanged_single(method, uneven, *form):
     def case(group, rank, n):
-        rows = [(rank + r) % 3 for r in range(n)] if uneven else []
-        total = sum(rows) if uneven else 2 * n
-        output = torch.empty(total, 2)
-        method_of(group, method)(output, mine(rank, total * 2).view(total, 2), rows, rows, *form).wait()
+        given = [(rank + 2 * peer) % 3 for peer in range(n)] if uneven else []
+        taken = [(peer + 2 * rank) % 3 for peer in range(n)] if uneven else []
+        x = mine(rank, 2 * (sum(given) if uneven else 2 * n)).view(-1, 2)
+        output = torch.empty(sum(taken) if uneven else 2 * n, 2)
+        method_of(group, method)(output, x, taken, given, *form).wait()
         return [output]
 
     return case
