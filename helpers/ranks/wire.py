@@ -30,6 +30,7 @@ __all__ = [
     "WireConfig",
     "WireError",
     "broken",
+    "cause_of",
     "counters",
     "cut",
     "fail_pending",
@@ -97,6 +98,14 @@ def cut() -> None:
 def broken() -> WireError | None:
     """What ended this world (a mismatch, or `cut`), also if a learner's code caught it; only a new world can go on."""
     return _session.broken if _session else None
+
+
+def cause_of(error: BaseException) -> WireError | None:
+    """The WireError that `error` is, or that it carries: a future (and so DDP's backward) passes on only its text."""
+    if isinstance(error, WireError):
+        return error
+    _, found, text = str(error).partition("WireError: ")
+    return (broken() or WireError(text.partition("\n\nAt:")[0])) if found else None
 
 
 def reset() -> None:

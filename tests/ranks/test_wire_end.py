@@ -73,7 +73,7 @@ def ended_from_outside(form):
             try:
                 wait()
             except RuntimeError as error:
-                told = isinstance(error, WireError), str(error)
+                told = isinstance(error, WireError), wire.cause_of(error).message
         left = len(wire.pending())
         meet()
         if rank == 1 and form in IN_PYTHON:
@@ -82,7 +82,7 @@ def ended_from_outside(form):
 
 
 def assert_ended(told, left, form):
-    assert "the kernel was interrupted" in told[1] and left == 0
+    assert told[1] == "the kernel was interrupted" and left == 0
     assert told[0] or form in ("future", "then"), "wait() raises the WireError itself; a future carries its text"
 
 
@@ -206,6 +206,10 @@ def destroyed(way):
 def test_a_group_takes_its_operations_with_it(ranks, outcomes, way):
     told, left, _ = outcomes(ranks[:2], destroyed, way)[0]
     assert (told, left) == ("its process group was destroyed", 0)
+
+
+def test_other_errors_have_no_wire_behind_them():
+    assert wire.cause_of(ValueError("a bad batch")) is None
 
 
 # -- the parts, without ranks ------------------------------------------------------------------------------------------
