@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets
 
 from helpers import costs
 from helpers.draw import collective_scene, to_png, to_svg
-from helpers.draw.scene import Scene
+from helpers.draw.scene import Label, Scene
 from helpers.predict.messages import schedule
 from helpers.specs import LINKS
 from helpers.units import format_bytes, format_seconds
@@ -40,10 +41,14 @@ class CollectiveExplorer(ipywidgets.VBox):
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials as they stand."""
+        """The picture of the dials as they stand, with the sentence below it."""
         plan = schedule("all_reduce", self.ranks.value, self.algorithm.value)
         title = f"All-reduce on {plan.world_size} ranks: {plan.algorithm.replace('_', '-')}, {plan.num_steps} steps"
-        return collective_scene(list(plan.replay()), title)
+        table = collective_scene(list(plan.replay()), title)
+        line = Label(x=14, y=table.height + 6, text=self.sentence, size=12)
+        return replace(
+            table, height=table.height + 22, items=(*table.items, line), summary=f"{table.summary} {line.text}"
+        )
 
     @property
     def sentence(self) -> str:
@@ -55,12 +60,12 @@ class CollectiveExplorer(ipywidgets.VBox):
         waits = format_seconds(costs.rounds("all_reduce", n, by) * link.latency)
         best = costs.fastest("all_reduce", size, n, link).replace("_", "-")
         return (
-            f"{format_bytes(size)} a rank. The busiest rank sends {sent}. Predicted: {took}, of which latency {waits}. "
+            f"{format_bytes(size)} a rank. The busiest rank sends {sent}. Predicted {took}, latency {waits} of it. "
             f"Fastest here: {best}."
         )
 
     def _draw(self, change: object = None) -> None:
-        self.html.value = f"<p>{self.sentence}</p>{to_svg(self.scene)}"
+        self.html.value = to_svg(self.scene)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         shown = super()._repr_mimebundle_(**kwargs) or {}

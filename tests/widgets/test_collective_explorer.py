@@ -19,7 +19,7 @@ def test_every_dial_changes_what_is_shown():
 def test_the_sentence_states_bytes_latency_and_the_winner():
     explorer = CollectiveExplorer()
     assert explorer.sentence == (
-        "40.0 MB a rank. The busiest rank sends 60.0 MB. Predicted: 48.2 ms, of which latency 180 µs. "
+        "40.0 MB a rank. The busiest rank sends 60.0 MB. Predicted 48.2 ms, latency 180 µs of it. "
         "Fastest here: halving-doubling."
     )
 
