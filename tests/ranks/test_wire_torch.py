@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.ranks import wire
+from tests.ranks.test_wire_methods import skip_without_alltoall
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -171,6 +172,7 @@ CASES += [tensor_parallel, pipelined, functional, differentiable]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_same_as_on_gloo(ranks, case):
+    skip_without_alltoall(case.__name__)
     for ours, theirs, passed, pending in ranks[:2].run(on_wire_and_gloo, case):
         assert len(ours) == len(theirs) > 0
         for a, b in zip(ours, theirs, strict=True):
