@@ -48,12 +48,13 @@ class NaiveDDP(nn.Module):
 class FlatDDP(NaiveDDP):
     """As NaiveDDP, with one message a dtype: all gradients in one flat tensor."""
 
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
+        super().__init__(module, group)
+        self.buckets = b.build_buckets(b.trainable_slots(module), torch.inf, torch.inf)
+
     def average_gradients(self) -> None:
-        slots = b.trainable_slots(self.module)
-        for bucket in b.build_buckets(slots, torch.inf, torch.inf):
-            for slot in bucket.slots:
-                slot.fill(1 / self.group.size())
-                slot.parameter.grad = slot.view
+        for bucket in self.buckets:
+            bucket.fill(1 / self.group.size())
             dist.all_reduce(bucket.flat, group=self.group)
 
 
@@ -133,9 +134,8 @@ class DistributedDataParallel(nn.Module):
         """Send what a training step sends, with zeros: the part of a rank that has no data left."""
         agreement.broadcast_tensors(self.shared_buffers(), self.group, self.source)
         self._restart()
-        for slot in self.slots:
-            slot.fired = 1
-            slot.fill_with_zeros()
+        for bucket in self.buckets:
+            bucket.fill_with_zeros()
         self._settle()
 
     def _build(self) -> None:

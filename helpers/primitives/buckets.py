@@ -84,6 +84,18 @@ class Bucket:
         for slot in self.slots:
             slot.fired, slot.ready = 0, False
 
+    def fill(self, scale: float) -> None:
+        """Write scale * gradient of every parameter into it; all of them, also the missing ones, become views."""
+        for slot in self.slots:
+            slot.fill(scale)
+            slot.parameter.grad = slot.view
+
+    def fill_with_zeros(self) -> None:
+        """As if every gradient had come once and were zero."""
+        for slot in self.slots:
+            slot.fired = 1
+            slot.fill_with_zeros()
+
     def receive(self, result: object) -> None:
         """Take over what a hook's Future held. A Work's `wait()` gives no tensor: it wrote into the bucket itself."""
         if isinstance(result, Tensor) and result.data_ptr() != self.flat.data_ptr():
