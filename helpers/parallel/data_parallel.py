@@ -156,7 +156,8 @@ class DataParallel(nn.Module):
     """The model on every device for the length of one forward; parameters, loss and optimizer stay on the master.
 
     Forward: scatter, replicate, parallel_apply, gather. Backward: the same copies in the other direction.
-    With one device it calls the module itself. Raises ValueError for a module whose parameters are elsewhere.
+    Positional arguments only. With one device it calls the module itself. Raises ValueError for a module whose
+    parameters are not on the master.
     """
 
     def __init__(self, module: nn.Module, devices: Devices):
