@@ -22,6 +22,7 @@ def sanitized(text: str) -> str:
     [
         ("4 ranks on CPU (gloo), ready in 1.9 s · 41 MB each", "4 ranks on CPU (gloo), ready in 12 s · 38 MB each"),
         ("took 3.1 ms, 12.5 MB/s", "took 250 µs, 1.2 GB/s"),
+        ('<svg id="a">\n<rect x="1"/></svg>', '<svg id="b">\n<rect x="2"/></svg>'),
         ("about 1e-05 s", "about 2.5e-4 s"),
         ("<Dial at 0x7f01>", "<Dial at 0xbeef>"),
         ("at cell [6] line 1", "at cell [1] line 1"),
