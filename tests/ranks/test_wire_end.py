@@ -192,6 +192,7 @@ def destroyed(way):
     """Rank 0 destroys a group in which it still waits: the wait ends, and the world goes on."""
     rank, told = dist.get_rank(), None
     group = dist.new_group()
+    dist.barrier()  # the other rank has to be connected before this one leaves
     if rank == 0:
         work = group.allreduce([torch.ones(2)])
         group.abort() if way == "abort" else dist.destroy_process_group(group)
@@ -206,6 +207,50 @@ def destroyed(way):
 def test_a_group_takes_its_operations_with_it(ranks, outcomes, way):
     told, left, _ = outcomes(ranks[:2], destroyed, way)[0]
     assert (told, left) == ("its process group was destroyed", 0)
+
+
+def destroyed_under_a_thread():
+    """A thread of rank 0 is inside gloo, for a message that never comes, when its group is destroyed."""
+    group, told = dist.new_group(), []
+    dist.barrier()
+    if dist.get_rank() == 0:
+        work = group.recv([torch.ones(2)], 1)
+
+        def wait():
+            try:
+                work.wait()
+            except WireError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        while work.direct is None or not work.direct.inside:
+            time.sleep(0.001)
+        dist.destroy_process_group(group)
+        thread.join(20)
+    return told
+
+
+def test_a_thread_inside_gloo_comes_out_when_its_group_goes(ranks, outcomes):
+    assert outcomes(ranks[:2], destroyed_under_a_thread)[0] == ["its process group was destroyed"]
+
+
+def refused_on_one_rank():
+    """gloo does not take rank 1's sparse tensor; rank 0 waits, and is told for whom."""
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        try:
+            dist.all_reduce(torch.eye(2).to_sparse_csr())
+        except RuntimeError:
+            store.set("refused", "1")
+        return None
+    dist.all_reduce(torch.eye(2), async_op=True)
+    store.wait(["refused"])
+    return [op.missing for op in wire.pending()]
+
+
+def test_an_operation_that_one_rank_could_not_issue_is_missing_there(ranks, outcomes):
+    assert outcomes(ranks[:2], refused_on_one_rank)[0] == [(1,)]
 
 
 def test_other_errors_have_no_wire_behind_them():

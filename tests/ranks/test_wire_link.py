@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from helpers import costs
 from helpers.ranks import Ranks, wire
+from helpers.ranks.group import WireGroup
 from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_seconds
 from helpers.specs import Link
 
@@ -134,6 +136,32 @@ def test_two_sends_of_one_rank_follow_each_other(slow_ranks):
     start = sender[0].start if sender[0].peer == 1 else sender[1].start
     assert first[0].end >= start + LINK.seconds(90_000)
     assert second[0].end >= start + 2 * LINK.seconds(90_000)
+
+
+def fan_in(rank, n):
+    if rank == 2:
+        works = [dist.irecv(torch.empty(22_500), peer) for peer in (0, 1)]
+    else:
+        works = [dist.isend(torch.ones(22_500), 2)]
+    for work in works:
+        work.wait()
+
+
+def test_two_receives_of_one_rank_follow_each_other(slow_ranks):
+    first, second, receiver = slow_ranks.run(timed, fan_in)
+    begin = max(min(first[0].start, second[0].start), receiver[0].start)
+    assert max(event.end for event in receiver) >= begin + 2 * LINK.seconds(90_000)
+
+
+def test_collectives_take_the_link_in_their_own_order_however_gloo_completes_them():
+    taken = []
+    link = SimpleNamespace(hold=lambda due, deliver: taken.append(due))
+    session = SimpleNamespace(config=SimpleNamespace(inner="gloo"), groups=[], counters={}, link=link)
+    group = WireGroup(session, None, "0", (0, 1), 0)
+    group._due = lambda work: work.sequence
+    for sequence, inner in [(2, "work"), (0, "work"), (3, "work"), (1, None), (4, "work")]:
+        group._deliver_in_order(SimpleNamespace(sequence=sequence, inner=inner, finish=None))
+    assert taken == [0, 2, 3, 4], "number 1 was never issued, so it takes nothing"
 
 
 def values(rank, n):
