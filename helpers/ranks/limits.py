@@ -48,12 +48,17 @@ def check_num_ranks(num_ranks: int) -> None:
         )
 
 
+def folder_prefix() -> str:
+    """How the folders of this kernel's ranks begin: what stays behind can be told from what others use."""
+    return f"ranks-{os.getpid()}-"
+
+
 def shared_folder() -> str | None:
     """A new folder in shared memory, or None where that is missing or nearly full (containers give 64 MB or less)."""
     try:
         if shutil.disk_usage(SHARED).free < SHARED_BYTES:
             return None
-        return tempfile.mkdtemp(prefix="ranks-", dir=SHARED)
+        return tempfile.mkdtemp(prefix=folder_prefix(), dir=SHARED)
     except OSError:
         return None
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import loopback, shared_folder
+from helpers.ranks.limits import folder_prefix, loopback, shared_folder
 from helpers.ranks.report import Report
 from helpers.ranks.sites import names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
@@ -69,7 +69,7 @@ class Pool:
 
     def start(self) -> None:
         """Start every rank and wait until all have met. Raises RankError if they do not."""
-        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self.folder = tempfile.mkdtemp(prefix=folder_prefix())
         self.board = shared_folder() or self.folder
         self.generation = 0
         zygote = process.zygote()

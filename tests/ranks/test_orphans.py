@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
 import pytest
 
-from helpers.ranks import RankError, Ranks
+from helpers.ranks import RankError, Ranks, process
 from tests.ranks.kernel import Kernel
 
 SETTLE = 20  # seconds, at most; the wait ends as soon as the last process is gone
@@ -70,16 +71,14 @@ def test_a_kernel_that_is_shut_down_leaves_nothing(kernel):
     wait_until_removed(folders)
 
 
-def test_ranks_die_with_a_zygote_that_is_killed_and_the_next_run_works():
-    with Ranks(2, device="cpu", quiet=True) as pair:
-        from helpers.ranks.process import zygote
-
-        old = pair.pids
-        zygote().process.kill()
-        wait_until_gone(old)
-        with pytest.raises(RankError):
-            pair.run(os.getpid)
-        assert set(pair.run(os.getpid)).isdisjoint(old)
+def test_ranks_die_with_a_zygote_that_is_killed_and_the_next_run_works(kernel):
+    pids, _ = started(kernel)
+    os.kill(pids[-1], signal.SIGKILL)
+    wait_until_gone(pids[:-1])
+    assert kernel.run("ranks.run(os.getpid)").error == "RankError"
+    reply = kernel.run("print(*ranks.run(os.getpid))")
+    assert reply.error is None, reply.shown
+    assert set(map(int, reply.text.split())).isdisjoint(pids)
 
 
 def test_a_script_that_ends_without_closing_leaves_nothing(tmp_path):
@@ -90,6 +89,10 @@ def test_a_script_that_ends_without_closing_leaves_nothing(tmp_path):
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     wait_until_gone(map(int, done.stdout.split()))
+
+
+def folders_of(pid):
+    return {path for place in (tempfile.gettempdir(), "/dev/shm") for path in glob.glob(f"{place}/ranks-{pid}-*")}
 
 
 FAULTS = [
@@ -107,15 +110,15 @@ def test_a_hundred_faults_in_a_row_leave_no_process_and_no_file():
     import random
 
     draw = random.Random(0)
-    folders_before = set(glob.glob("/tmp/ranks-*") + glob.glob("/dev/shm/ranks-*"))
+    others = folders_of(os.getpid())  # of the pools that the session's tests share
+    before = {child.pid for child in psutil.Process(process.zygote().process.pid).children()}
     with Ranks(3, device="cpu", quiet=True) as trio:
         for _ in range(100):
             with pytest.raises(RankError):
                 trio.cell(draw.choice(FAULTS).format(r=draw.randrange(3)))
             assert trio.run(lambda: 1) == [1, 1, 1]
-        last, children = trio.pids, len(psutil.Process(trio._pool.members[0].pid).parent().children())
-        assert children >= 3
+        last, zygote = trio.pids, psutil.Process(trio.pids[0]).parent()
+        mine = {trio._pool.folder, trio._pool.board}
     wait_until_gone(last)
-    own = {trio._pool.folder, trio._pool.board}
-    assert own == {None}
-    assert set(glob.glob("/tmp/ranks-*") + glob.glob("/dev/shm/ranks-*")) <= folders_before
+    assert folders_of(os.getpid()) - others == set(), f"the last ones were {mine}"
+    assert set(child.pid for child in zygote.children()) <= before
