@@ -13,7 +13,6 @@ Ranks here are group ranks, unless a name says global.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import Counter
@@ -32,8 +31,7 @@ from helpers.ranks.session import Listeners, Session
 from helpers.ranks.signatures import Signature, call_site, message_signature
 from helpers.ranks.sites import describe, names_of
 from helpers.ranks.waiting import DirectWait
-from helpers.ranks.work import Message, PendingOp, WireError, WireWork
-from helpers.records import CommEvent
+from helpers.ranks.work import Message, PendingOp, WireError, WireWork, event_of
 
 Issue = Callable[[], dist.Work]
 
@@ -221,26 +219,7 @@ class WireGroup:
         if isinstance(work, Message) and work.receives:
             self.received[work.tag] += 1
         if self.listeners.callbacks:
-            self.listeners.tell(self._event(work))
-
-    def _event(self, work: WireWork) -> CommEvent:
-        sig, (path, line, _) = work.signature, work.site
-        peer = work.source_rank() if isinstance(work, Message) else sig.root
-        return CommEvent(
-            rank=self.ranks[self.rank],
-            op=sig.name,
-            payload_bytes=sig.num_bytes,
-            group=self.name,
-            group_ranks=self.ranks,
-            sequence=work.sequence,
-            caller=f"{os.path.basename(path)}:{line}",
-            start=work.started,
-            end=time.perf_counter(),
-            dtype=sig.dtype,
-            shape=sig.shape,
-            peer=None if peer is None else self.ranks[peer],
-            reduce_op=sig.reduce_op,
-        )
+            self.listeners.tell(event_of(work, self.name, self.ranks, self.rank))
 
     # -- who is missing --------------------------------------------------------------------------------------------
     def describe(self, work: WireWork, now: float) -> PendingOp:
@@ -277,11 +256,22 @@ class WireGroup:
 
     # -- life ------------------------------------------------------------------------------------------------------
     def look(self) -> tuple[str, int | None] | None:
-        """The first raised flag; and read the peers' messages on the way."""
+        """What has gone wrong on any rank: (sentence, culprit). Reads the peers' messages on the way."""
         if self.board is None:
             return None
         self.channels.drain()
-        return self.board.flagged()
+        return self.board.flagged() or self._withdrawn()
+
+    def _withdrawn(self) -> tuple[str, int] | None:
+        """A rank whose real group would not take an operation that this rank has issued: nobody can complete it."""
+        for group, work in self.session.works():
+            if group is self and work.inner is not None and not isinstance(work, Message):
+                for rank in range(self.size):
+                    entry = self.board.read(rank, work.sequence)
+                    if entry is not None and entry.withdrawn:
+                        who = self.ranks[rank]
+                        return f"rank {who} could not issue {entry.what} ({describe(entry.site)}), but others did", who
+        return None
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""

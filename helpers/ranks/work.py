@@ -7,6 +7,7 @@ swallows the error, and `Future.set_exception` kills DDP's reducer.
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch.distributed import Work
 
 from helpers.ranks.signatures import Signature
 from helpers.ranks.sites import Frame
+from helpers.records import CommEvent
 
 if TYPE_CHECKING:
     from helpers.ranks.waiting import DirectWait
@@ -167,3 +169,24 @@ class Message(WireWork):
         return self.peer if self.peer is not None else self.inner._source_rank()
 
     _source_rank = source_rank
+
+
+def event_of(work: WireWork, group: str, ranks: tuple[int, ...], rank: int) -> CommEvent:
+    """The log's record of a completed operation, for group rank `rank` of the group with these global ranks."""
+    sig, (path, line, _) = work.signature, work.site
+    peer = work.source_rank() if isinstance(work, Message) else sig.root
+    return CommEvent(
+        rank=ranks[rank],
+        op=sig.name,
+        payload_bytes=sig.num_bytes,
+        group=group,
+        group_ranks=ranks,
+        sequence=work.sequence,
+        caller=f"{os.path.basename(path)}:{line}",
+        start=work.started,
+        end=time.perf_counter(),
+        dtype=sig.dtype,
+        shape=sig.shape,
+        peer=None if peer is None else ranks[peer],
+        reduce_op=sig.reduce_op,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -122,6 +124,21 @@ def without_waiting(rank, n):
 def test_an_event_is_there_before_its_wait_returns(ranks):
     for _ in range(20):
         assert [len(events) for events in ranks[:2].run(logged, without_waiting)] == [5, 5]
+
+
+def nobody_waits(rank, n):
+    """The watch comes by and has a thread follow the send; the recorder has to stay until then."""
+    if rank == 0:
+        dist.isend(torch.ones(2), 1)
+    else:
+        dist.recv(torch.ones(2), 0)
+    deadline = time.monotonic() + 20
+    while wire.pending() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_a_send_that_nobody_waits_for_is_logged_too(ranks):
+    assert [[e.op for e in events] for events in ranks[:2].run(logged, nobody_waits)] == [["send"], ["recv"]]
 
 
 def a_listener_that_fails(rank, n):
