@@ -108,6 +108,16 @@ def test_the_caller_is_the_first_line_outside_torch_and_the_wire(ranks):
     assert ranks[:2].run(logged, from_a_helper)[0][0].caller == line_of(helper_of_the_learner, 1)
 
 
+def through_a_decorator(rank, n):
+    dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * n))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_decorators_on_the_way_into_torch_are_not_the_caller(ranks):
+    """torch 2.13 wraps its older names with typing_extensions.deprecated."""
+    assert ranks[:2].run(logged, through_a_decorator)[0][0].caller == line_of(through_a_decorator, 1)
+
+
 def test_a_bucket_of_ddp_is_called_by_the_line_of_backward(ranks):
     events = ranks[:2].run(logged, from_backward)[0]
     bucket = events[-1]

@@ -410,6 +410,19 @@ def test_a_chain_on_a_future_runs_when_everyone_has_come(ranks):
         assert torch.equal(result, 2 * sum(mine(r) for r in range(3)))
 
 
+def public_monitored_barrier():
+    bare = dist.new_group(backend="gloo")
+    before = wire.counters()["0"]
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=MINUTE, wait_all_ranks=True)
+    dist.monitored_barrier(bare)
+    return wire.counters()["0"] - before
+
+
+def test_monitored_barrier_of_torch_takes_the_wire_for_gloo(ranks):
+    assert ranks[:2].run(public_monitored_barrier) == [2, 2]
+
+
 def refused(form):
     rank, x = dist.get_rank(), torch.ones(4, 4)
     before = wire.counters()
