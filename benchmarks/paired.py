@@ -95,7 +95,7 @@ def write_table(name: str, rows: Sequence[Mapping[str, object]], command: str) -
     lines += [_line(_cell(row[column]) for column in columns) for row in rows]
     path = RESULTS / f"{name}.md"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join([f"# {name}", "", *lines, "", _footer(command), ""]), encoding="utf-8")
+    path.write_text("\n".join([f"# {name}", "", *lines, "", _footer(command, rows), ""]), encoding="utf-8")
     return path
 
 
@@ -132,5 +132,8 @@ def _line(cells) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _footer(command: str) -> str:
-    return f"Made by `{command}` on {machine()}.\nRatios are the median of interleaved pairs with its 95 % interval."
+def _footer(command: str, rows: Sequence[Mapping[str, object]]) -> str:
+    made = f"Made by `{command}` on {machine()}."
+    if not any(isinstance(value, Ratio) for row in rows for value in row.values()):
+        return made
+    return f"{made}\nRatios are the median of interleaved pairs with its 95 % interval."

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
-FEW_BYTES = 1_500_000_000  # a kernel, JupyterLab and four ranks, measured together below 1.2 GB
+FEW_BYTES = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
 SMALL_SHM = 128 * 2**20  # containers give 64 MiB unless asked for more
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
 

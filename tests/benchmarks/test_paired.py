@@ -64,6 +64,8 @@ def test_a_table_says_what_was_measured_where_and_how_to_repeat_it(results):
     assert "| ring \\| 16 MB | 1.00 (0.90 to 1.12) | 0.0123 |" in text
     assert "`make bench ONLY=ring`" in text
     assert "Python 3" in text
+    assert "interleaved pairs" in text
+    assert "interleaved pairs" not in write_table("sizes", [{"MB": 1}], "make bench").read_text()
 
 
 @pytest.mark.parametrize(
