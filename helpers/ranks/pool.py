@@ -155,7 +155,12 @@ class Pool:
         raise error
 
     def _difference(self, states: Sequence[RankState]) -> str | None:
-        """A sentence if the ranks did not issue the same number of operations on every group they share."""
+        """A sentence if the ranks did not issue the same number of operations on every group they share.
+
+        Also if the wire found a mismatch that the learner's code caught: the world is over all the same.
+        """
+        if broken := next((s.broken for s in states if s.broken), None):
+            return broken
         groups = {name for s in states for name in s.counters}
         for name in sorted(groups):
             counts = {s.rank: s.counters[name] for s in states if name in s.counters}

@@ -34,6 +34,7 @@ class RankState:
     failure: Failure | None = None
     done: bool = False
     dead: bool = False
+    broken: str | None = None  # why the wire gave up this world, even if the learner's code caught it
     counters: dict[str, int] = field(default_factory=dict)
     where: Where | None = None
     unmoved_since: float | None = None
@@ -52,10 +53,10 @@ class RankState:
                 self.done = True
             case ("failed", failure):
                 self.done, self.failure = True, failure
-            case ("done", "ok", value, counters):
-                self.done, self.value, self.counters = True, value, counters
-            case ("done", "error", failure, counters):
-                self.done, self.failure, self.counters = True, failure, counters
+            case ("done", "ok", value, counters, broken):
+                self.done, self.value, self.counters, self.broken = True, value, counters, broken
+            case ("done", "error", failure, counters, broken):
+                self.done, self.failure, self.counters, self.broken = True, failure, counters, broken
 
     def lose(self) -> None:
         self.dead = self.done = True

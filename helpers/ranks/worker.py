@@ -175,7 +175,8 @@ class Worker:
             reply = ("error", self.failure(error))
             del error
         self.output.finish()
-        self.send(("done", *reply, dict(wire.counters())))
+        broken = wire.broken()
+        self.send(("done", *reply, dict(wire.counters()), broken and str(broken)))
 
     def call(self, blob: bytes) -> bytes:
         fn, args, kwargs = unpack(blob)
@@ -201,15 +202,15 @@ class Worker:
         frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno or 1, "<module>"))
-        from_wire = isinstance(error, wire.WireError)
+        from_wire = wire.cause_of(error)  # inside DDP's backward it arrives as a plain RuntimeError
         return Failure(
             type_name=type(error).__name__,
-            message=str(getattr(error, "message", error) if from_wire else error),
+            message=str(from_wire or error),
             frames=self.own_frames(frames),
             time=time.perf_counter(),
             traceback="".join(traceback.format_exception(error)),
-            wire_kind=error.kind if from_wire else None,
-            culprit=error.culprit if from_wire else None,
+            wire_kind=from_wire and from_wire.kind,
+            culprit=from_wire and from_wire.culprit,
         )
 
 

@@ -100,6 +100,20 @@ WHILE_OTHERS_WAIT = [
         "mismatch",
         ("rank 3", "MAX", "SUM"),
     ),
+    Fault(
+        "shapes, and the error is caught",
+        "try:\n    dist.all_reduce(y if rank == 1 else x)\nexcept RuntimeError:\n    pass\nrank",
+        "mismatch",
+        ("rank 1", "(6,)", "cell line 3"),
+    ),
+    Fault(
+        "another bucket inside torch's DDP",
+        "model = torch.nn.Linear(4, 4, bias=rank != 1)\n"
+        "model = TorchDDP(model, init_sync=False)\n"
+        "model(torch.ones(2, 4)).sum().backward()",
+        "mismatch",
+        ("rank 1", "(16,)", "(20,)", "cell line 4"),
+    ),
     Fault("roots", "dist.broadcast(x, src=1 if rank == 1 else 0)", "mismatch", ("rank 1", "root")),
     Fault(
         "operations",

@@ -33,7 +33,7 @@ def answer(watch, rank, where, times=2, apart=1.0):
 
 
 def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
-    watch.states[1].take(("done", "ok", b"", {"0": 6}), 0.0)
+    watch.states[1].take(("done", "ok", b"", {"0": 6}, None), 0.0)
     answer(watch, 0, waits_for(1))
     answer(watch, 2, waits_for(1))
     assert watch.is_deadlocked()
@@ -86,5 +86,5 @@ def test_a_suspended_laptop_is_not_time_that_passed(watch, monkeypatch):
 
 def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
     for state in watch.states:
-        state.take(("done", "ok", b"", {}), 0.0)
+        state.take(("done", "ok", b"", {}, None), 0.0)
     assert not watch.is_deadlocked()
