@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-import tempfile
 import time
 
 from helpers.ranks.board_file import RECORDS, SUFFIX, Board, Entry
 from helpers.ranks.sites import describe, names_of
-
-
-def roomy_folder(prefix: str = "ranks-") -> str:
-    """A new folder for boards: in /dev/shm where that has 16 MB or more free, else in the temporary folder."""
-    shm = "/dev/shm"
-    with contextlib.suppress(OSError):
-        disk = os.statvfs(shm)
-        if disk.f_bavail * disk.f_frsize >= 16e6 and os.access(shm, os.W_OK):
-            return tempfile.mkdtemp(prefix=prefix, dir=shm)
-    return tempfile.mkdtemp(prefix=prefix)
 
 
 def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[str, int | None]:

@@ -58,7 +58,7 @@ class WireConfig:
     """How the wire of one process behaves.
 
     rank, world_size: of this process in the world. board_dir: an existing folder that all ranks share (see
-    `board.roomy_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
+    `limits.shared_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
     slow: a straggler on purpose, {rank: seconds}, or {rank: {…}} (see Fault). inner: "gloo" or "nccl".
     """
 

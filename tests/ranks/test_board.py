@@ -266,11 +266,3 @@ def test_a_failed_reservation_leaves_no_file(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         board_file._reserve(str(tmp_path), "0", 4096, b"{}")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_roomy_folder_is_new_and_writable():
-    folder = words.roomy_folder()
-    try:
-        assert os.listdir(folder) == [] and os.access(folder, os.W_OK)
-    finally:
-        os.rmdir(folder)

@@ -1,3 +1,4 @@
+import os
 import types
 
 import pytest
@@ -68,3 +69,13 @@ def test_ranks_share_a_gpu_through_gloo_when_asked(monkeypatch):
     monkeypatch.setattr(limits, "num_gpus", lambda: 1)
     assert limits.choose_device("auto", 2) == ("cpu", "wire", [0, 0])
     assert limits.choose_device("cuda", 2) == ("cuda", "gloo", [0, 0])
+
+
+def test_shared_memory_gives_a_new_folder_that_names_its_kernel():
+    folder = limits.shared_folder()
+    if folder is None:
+        pytest.skip("this machine has no room in shared memory")
+    try:
+        assert os.listdir(folder) == [] and os.path.basename(folder).startswith(f"ranks-{os.getpid()}-")
+    finally:
+        os.rmdir(folder)
