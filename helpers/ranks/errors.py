@@ -66,26 +66,21 @@ class Waiting:
     """One operation that a rank has issued and that is not complete."""
 
     op: str
-    group: str
     sequence: int
     missing: tuple[int, ...]  # global ranks that have not issued it
-    age: float  # seconds
-    peer: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
     """What a rank answers to 'where are you?'."""
 
-    busy: bool
     frames: list[Frame]
-    cpu: float  # seconds of processor time so far
     runnable: bool  # its main thread has work and wants a core
     waiting: list[Waiting] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
 
     def same_place(self, other: Where | None) -> bool:
-        """Whether nothing has moved since `other`: same stack, same operations, no processor time to speak of."""
+        """Whether nothing has moved since `other`: same stack, same operations, and no wish for a core."""
         if other is None or self.runnable or other.runnable:
             return False
         same = self.frames == other.frames and self.counters == other.counters

@@ -14,9 +14,9 @@ def is_launched() -> bool:
 
 
 class World:
-    """The launcher's ranks. `num_ranks` is what the script asked for; the launcher decides."""
+    """The launcher's ranks, however many a script asks for."""
 
-    def __init__(self, num_ranks: int, device: str):
+    def __init__(self, device: str):
         import torch
         import torch.distributed as dist
 

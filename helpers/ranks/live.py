@@ -28,7 +28,8 @@ _latest: weakref.ref[Ranks] | None = None
 class Ranks:
     """`num_ranks` live processes that have met in one process group.
 
-    num_ranks: 1 or more.  device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
+    num_ranks: 1 or more; under torchrun the launcher decides.
+    device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
     timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, CPU only.
     check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
     quiet: print nothing at the start.
@@ -54,7 +55,7 @@ class Ranks:
         self._lock, self._slices, self._cells = threading.Lock(), {}, 0
         self._timer: threading.Timer | None = None
         self._has_variables = False
-        self._in_place = inplace.World(num_ranks, device) if inplace.is_launched() else None
+        self._in_place = inplace.World(device) if inplace.is_launched() else None
         if self._in_place:
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return
@@ -124,6 +125,8 @@ class Ranks:
             raise ValueError(f"ranks[:{which.stop}] leaves no rank: use ranks[:1] to ranks[:{self.num_ranks}].")
         if size == self.num_ranks:
             return self
+        if self._in_place:
+            raise ValueError("torchrun gives one world, without slices: use dist.new_group for some of its ranks.")
         if size not in self._slices:
             self._slices[size] = self._smaller(size)
         return self._slices[size]

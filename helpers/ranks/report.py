@@ -30,7 +30,7 @@ class Report:
 
     # -- the first lines, one way for each kind --------------------------------------------------------------------
     def _headline(self, verdict: str, difference: str | None, seconds: float) -> tuple[str, int | None, list[str]]:
-        if difference is not None and verdict == "ok":
+        if difference is not None:
             return "mismatch", None, [difference]
         if verdict == "interrupted":
             return "interrupted", None, ["interrupted", *self.all_places()]
@@ -42,7 +42,7 @@ class Report:
         if verdict == "timeout":
             text = f"no end after {seconds:.0f} s, the limit of this run (Ranks(…, timeout=) or %%ranks --timeout)"
             return "timeout", None, [text, *self.all_places()]
-        return self._hang(difference)
+        return self._hang()
 
     def _exception(self) -> tuple[str, int | None, list[str]]:
         wire = [s for s in self.states if s.failure and s.failure.wire_kind == "mismatch"]
@@ -52,7 +52,7 @@ class Report:
         causes = _causes(self.states)
         return "exception", causes[0].rank, [*self.raised(causes), *self.waiting()]
 
-    def _hang(self, difference: str | None) -> tuple[str, int | None, list[str]]:
+    def _hang(self) -> tuple[str, int | None, list[str]]:
         gone = [s for s in self.states if s.done]
         blamed = {r for s in self.states if s.where and not s.done for op in s.where.waiting for r in op.missing}
         culprits = [s.rank for s in gone if s.rank in blamed] or [s.rank for s in gone]
@@ -67,8 +67,6 @@ class Report:
             lines.append(f"{names_of(culprits)} finished{without}")
         else:
             lines.append("every rank waits for another one")
-        if difference:
-            lines.append(difference)
         return "hang", culprits[0] if culprits else None, [*lines, *self.waiting()]
 
     # -- sentences -------------------------------------------------------------------------------------------------
@@ -94,25 +92,24 @@ class Report:
         return self.waiting() + ([f"{names_of(ended)} had finished"] if ended else [])
 
     def _grouped(self, states) -> list[str]:
-        places: dict[str, list[int]] = {}
+        places: dict[tuple[str, str], list[int]] = {}
         for state in states:
             places.setdefault(self.standing(state.where), []).append(state.rank)
-        return [
-            f"{names_of(ranks)} {_verb('wait' if p[0] == 'w' else 'stand', ranks)} {p[2:]}"
-            for p, ranks in places.items()
-        ]
+        return [f"{names_of(ranks)} {_verb(verb, ranks)} {place}" for (verb, place), ranks in places.items()]
 
-    def standing(self, where: Where) -> str:
+    def standing(self, where: Where) -> tuple[str, str]:
+        """Verb and place: ('wait', 'in all_reduce, cell line 3')."""
         place = self.place(where.frames)
         if where.waiting:
             ops = " and ".join(dict.fromkeys(op.op for op in where.waiting))
-            return f"w in {ops}, {place}"
-        return f"s at {place}"
+            return "wait", f"in {ops}, {place}"
+        return "stand", f"at {place}"
 
     def death(self, state: RankState) -> str:
         how = _how(self.exit_codes.get(state.rank))
-        frames = self._last_words(state.rank) or (state.where.frames if state.where else [])
-        place = f"\n  {'at' if self._last_words(state.rank) else 'last seen at'} {self.place(frames)}" if frames else ""
+        noted = self._last_words(state.rank)
+        frames = noted or (state.where.frames if state.where else [])
+        place = f"\n  {'at' if noted else 'last seen at'} {self.place(frames)}" if frames else ""
         return f"{names_of([state.rank])} died: {how}{place}"
 
     def _last_words(self, rank: int) -> list[Frame]:

@@ -45,7 +45,7 @@ class RankState:
         match message:
             case ("out", text):
                 self.text.append(text)
-            case ("where", _, where):
+            case ("where", where):
                 moved = not where.same_place(self.where)
                 self.unmoved_since = now if moved else (self.unmoved_since or now)
                 self.where, self.answers = where, self.answers + 1
@@ -70,7 +70,6 @@ class Watch:
         self.world_size = world_size or len(self.states)  # ranks that take no part count as gone
         self.clock = 0.0  # seconds of this task, suspended time left out
         self._last = time.monotonic()
-        self._tokens = itertools.count()
 
     @property
     def unfinished(self) -> list[RankState]:
@@ -126,9 +125,8 @@ class Watch:
             self.receive(end - self.clock)
 
     def poll(self) -> None:
-        token = next(self._tokens)
         for state in self.unfinished:
-            tell(state, ("where", token))
+            tell(state, ("where",))
 
     def receive(self, limit: float) -> None:
         """Wait for messages for at most `limit` seconds, and take what is there."""

@@ -39,7 +39,7 @@ from helpers.ranks.transport import pack_result, unpack
 from helpers.specs import Link
 
 PR_SET_PDEATHSIG = 1
-_leave = os._exit  # before it is wrapped: leaving when told to needs no last words
+_leave = os._exit  # before it is wrapped: leaving with the kernel needs no last words
 ACTIVE: Worker | None = None  # the worker of this process, if it is a rank
 
 
@@ -107,10 +107,9 @@ class Worker:
     def fresh_namespace(self) -> dict[str, Any]:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
-        device = (
-            torch.device(self.spec["device"], self.spec["local_device"]) if self.spec["device"] == "cuda" else "cpu"
-        )
-        names = {"rank": self.rank, "world_size": self.world_size, "device": torch.device(device)}
+        number = self.spec["local_device"] if self.spec["device"] == "cuda" else None
+        device = torch.device(self.spec["device"], number) if number is not None else torch.device("cpu")
+        names = {"rank": self.rank, "world_size": self.world_size, "device": device}
         vars(module).update(names, torch=torch, dist=dist)
         self.given = set(vars(module))
         return vars(module)
@@ -126,15 +125,13 @@ class Worker:
                 message = self.conn.recv()
                 match message[0]:
                     case "where":
-                        self.send(("where", message[1], self.where()))
+                        self.send(("where", self.where()))
                     case "abort":
                         wire.fail_pending(message[1])
                         wire.cut()
                     case "interrupt":
                         if self.busy:
                             os.kill(os.getpid(), signal.SIGINT)
-                    case "stop":
-                        _leave(0)
                     case _:
                         self.tasks.put(message)
         except (EOFError, OSError):
@@ -147,11 +144,9 @@ class Worker:
 
     def where(self) -> Where:
         return Where(
-            busy=self.busy,
             frames=self.own_frames(frames_of(sys._current_frames().get(self.main_thread.ident))),
-            cpu=time.process_time(),
             runnable=_is_runnable(self.main_thread.native_id),
-            waiting=[_waiting(op) for op in wire.pending()],
+            waiting=[Waiting(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
             counters=dict(wire.counters()),
         )
 
@@ -212,10 +207,6 @@ class Worker:
             wire_kind=from_wire and from_wire.kind,
             culprit=from_wire and from_wire.culprit,
         )
-
-
-def _waiting(op: wire.PendingOp) -> Waiting:
-    return Waiting(op=op.op, group=op.group, sequence=op.sequence, missing=tuple(op.missing), age=op.age)
 
 
 def _is_runnable(native_id: int) -> bool:

@@ -16,6 +16,12 @@ if __name__ == "__main__":
     ranks = Ranks(4, device="cpu")
     results = ranks.run(add_ranks)
     assert results == [(1.0, 0), (1.0, 1)], results
+    try:
+        ranks[:1]
+    except ValueError as error:
+        assert "torchrun gives one world" in str(error), error
+    else:
+        raise AssertionError("a slice under torchrun")
     print(f"rank {dist.get_rank()} has {len(results)} results\\n", end="", flush=True)
 """
 

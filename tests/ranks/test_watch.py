@@ -22,14 +22,14 @@ def watch():
 
 
 def waits_for(*missing, frames=TRAIN, runnable=False):
-    op = Waiting(op="all_reduce", group="0", sequence=7, missing=missing, age=1.0)
-    return Where(busy=True, frames=frames, cpu=1.0, runnable=runnable, waiting=[op], counters={"0": 7})
+    op = Waiting(op="all_reduce", sequence=7, missing=missing)
+    return Where(frames=frames, runnable=runnable, waiting=[op], counters={"0": 7})
 
 
 def answer(watch, rank, where, times=2, apart=1.0):
     for _ in range(times):
         watch.clock += apart
-        watch.states[rank].take(("where", 0, where), watch.clock)
+        watch.states[rank].take(("where", where), watch.clock)
 
 
 def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
@@ -42,14 +42,14 @@ def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
 def test_a_rank_that_computes_is_waited_for_however_long(watch):
     answer(watch, 0, waits_for(1), times=50)
     answer(watch, 2, waits_for(1), times=50)
-    answer(watch, 1, Where(busy=True, frames=TRAIN, cpu=1.0, runnable=True), times=50)
+    answer(watch, 1, Where(frames=TRAIN, runnable=True), times=50)
     assert not watch.is_deadlocked()
 
 
 def test_a_rank_that_sleeps_outside_torch_is_waited_for(watch):
     answer(watch, 0, waits_for(1), times=50)
     answer(watch, 2, waits_for(1), times=50)
-    answer(watch, 1, Where(busy=True, frames=TRAIN, cpu=1.0, runnable=False), times=50)
+    answer(watch, 1, Where(frames=TRAIN, runnable=False), times=50)
     assert not watch.is_deadlocked()
 
 
