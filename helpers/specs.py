@@ -6,7 +6,7 @@ Sizes are in bytes, times in seconds, rates in bytes or floating-point operation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import ClassVar
 
@@ -204,11 +204,46 @@ class Plan:
         return self.dp * self.tp * self.pp * self.cp
 
     def check(self, model: ModelSpec) -> None:
-        """Raise ValueError where this plan does not divide `model`."""
+        """Raise ValueError, as a sentence, where this plan does not fit the shape of `model`.
+
+        Conventions. Key and value heads are split by tp; where tp is larger, each is copied to tp / heads ranks, which
+        asks that they divide tp. Stages are equal, or the first and the last hold one layer fewer (`layers_on_stage`).
+        """
         _divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
+        if model.kv_heads % self.tp and self.tp % model.kv_heads:
+            raise ValueError(
+                f"Plan: tp={self.tp} and num_kv_heads={model.kv_heads} do not divide one another, so key and value "
+                "heads can be neither split nor copied evenly; choose a tp that divides num_kv_heads, or a multiple"
+            )
         _divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
-        _divides("Plan", "pp * num_chunks", self.pp * self.num_chunks, "num_layers", model.num_layers)
+        self._check_stages(model)
         _divides("Plan", "cp", self.cp, "seq", model.seq)
+
+    def _check_stages(self, model: ModelSpec) -> None:
+        layers, chunks = model.num_layers, self.pp * self.num_chunks
+        if self.pp > layers:
+            has = f"pp={self.pp} stages, but the model has only {layers} layer{'s' * (layers > 1)}"
+            raise ValueError(f"Plan: {has}: each stage needs at least one, so choose pp up to {layers}")
+        if layers % chunks and not self._ends_are_lighter(model):
+            _divides("Plan", "pp * num_chunks", chunks, "num_layers", layers)
+
+    def _ends_are_lighter(self, model: ModelSpec) -> bool:
+        chunks = self.pp * self.num_chunks
+        return model.num_layers % chunks > 0 and (model.num_layers + 2) % chunks == 0
+
+    def layers_on_stage(self, model: ModelSpec, stage: int) -> int:
+        """Layers that pipeline stage `stage` (from 0) holds.
+
+        All the same where pp * num_chunks divides num_layers. Where it divides num_layers + 2, the first and the last
+        stage hold one fewer, since embedding and head count as a layer each: 126 layers on 16 stages are
+        7, 8, ..., 8, 7 (The Llama 3 Herd of Models, 2024, section 3.3.2). ValueError for a stage that is not there.
+        """
+        if stage not in range(self.pp):
+            raise ValueError(f"Plan: stage {stage!r} does not exist; with pp={self.pp} they are 0 to {self.pp - 1}")
+        self._check_stages(model)
+        if not self._ends_are_lighter(model):
+            return model.num_layers // self.pp
+        return (model.num_layers + 2) // self.pp - (stage in (0, self.pp - 1))
 
 
 # Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
@@ -236,11 +271,29 @@ def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> Mo
     )  # fmt: skip
 
 
-# Sources: GPT-2 report (Radford et al. 2019); GPT-3 (Brown et al. 2020), table 2.1; The Llama 3 Herd of Models (2024).
+def _llama2(num_layers: int, hidden: int, num_heads: int, num_kv_heads: int, ffn_hidden: int) -> ModelSpec:
+    llama = _llama3(num_layers, hidden, num_heads, ffn_hidden)
+    return replace(llama, num_kv_heads=num_kv_heads, vocab=32_000, seq=4096)
+
+
+def _gpt(num_layers: int, hidden: int, num_heads: int, seq: int = 1024) -> ModelSpec:
+    return ModelSpec(num_layers=num_layers, hidden=hidden, num_heads=num_heads, vocab=50_257, seq=seq)
+
+
+# Sources: Radford et al. 2019 (GPT-2), table 2; Brown et al. 2020 (GPT-3), table 2.1; Touvron et al. 2023 (Llama 2);
+# Jiang et al. 2023 (Mistral 7B), table 1; The Llama 3 Herd of Models (2024), table 3. What the papers leave out (exact
+# feed-forward widths, vocabularies) is from the published configurations; the tests hold the published exact counts.
+# seq is that of pre-training.
 PRESETS = {
-    "gpt2": ModelSpec(num_layers=12, hidden=768, num_heads=12, vocab=50_257, seq=1024),
-    "gpt2-xl": ModelSpec(num_layers=48, hidden=1600, num_heads=25, vocab=50_257, seq=1024),
-    "gpt3-175b": ModelSpec(num_layers=96, hidden=12_288, num_heads=96, vocab=50_257, seq=2048),
+    "gpt2": _gpt(12, 768, 12),
+    "gpt2-medium": _gpt(24, 1024, 16),
+    "gpt2-large": _gpt(36, 1280, 20),
+    "gpt2-xl": _gpt(48, 1600, 25),
+    "gpt3-175b": _gpt(96, 12_288, 96, seq=2048),
+    "llama2-7b": _llama2(32, 4096, 32, 32, 11_008),
+    "llama2-13b": _llama2(40, 5120, 40, 40, 13_824),
+    "llama2-70b": _llama2(80, 8192, 64, 8, 28_672),
+    "mistral-7b": replace(_llama2(32, 4096, 32, 8, 14_336), seq=8192),
     "llama3-8b": _llama3(32, 4096, 32, 14_336),
     "llama3-70b": _llama3(80, 8192, 64, 28_672),
     "llama3-405b": _llama3(126, 16_384, 128, 53_248),

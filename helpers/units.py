@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_SECONDS = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+SECONDS = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def _three_digits(value: float) -> str:
@@ -22,12 +22,12 @@ def _scaled(value: float, units: tuple, smallest: str) -> str:
 
 def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
     """Bytes as "42.8 MB" (decimal) or, with `binary=True`, as "40.8 MiB"."""
-    return _scaled(num_bytes, _BINARY if binary else _DECIMAL, "B")
+    return _scaled(num_bytes, _BINARY if binary else DECIMAL, "B")
 
 
 def format_seconds(seconds: float) -> str:
     """Seconds as "3.10 ms", "1.90 s" or "12.0 µs"."""
-    return _scaled(seconds, _SECONDS, "s") if seconds else "0 s"
+    return _scaled(seconds, SECONDS, "s") if seconds else "0 s"
 
 
 def format_count(count: float) -> str:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from helpers.records import CommEvent, CommLog, MemoryBreakdown, Span, Timeline, compare
+from helpers.records import CommEvent, CommLog, Holding, MemoryBreakdown, Span, Timeline, compare
 from helpers.units import format_bytes, format_count, format_ratio, format_seconds, format_value
 
 
@@ -23,8 +23,12 @@ def event(op="all_reduce", payload_bytes=400, rank=0, group_ranks=(0, 1, 2, 3), 
     return CommEvent(**(fields | more))
 
 
-def timeline(*spans, source="predicted"):
-    return Timeline(spans=spans, source=source)
+def holding(rank=0, start=0.0, end=1.0, num_bytes=8, kind="gradients"):
+    return Holding(rank=rank, name="block", kind=kind, num_bytes=num_bytes, start=start, end=end)
+
+
+def timeline(*spans, source="predicted", **more):
+    return Timeline(spans=spans, source=source, **more)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +56,14 @@ def timeline(*spans, source="predicted"):
         (lambda: MemoryBreakdown(gradients=-3), "gradients is -3"),
         (lambda: Timeline.from_json(CommLog().to_json()), "holds no Timeline; give the text that Timeline.to_json"),
         (lambda: Timeline.from_json("[]"), "holds no Timeline"),
+        (lambda: Timeline.from_json('{"record": "Timeline", "spans": [{"rank": 0}], "source": "predicted"}'), "fields"),
+        (lambda: Timeline.from_json('{"record": "Timeline", "source": "predicted"}'), "missing 1 required"),
+        (lambda: Timeline.from_json('{"record": "Timeline", "spans": 3, "source": "predicted"}'), "other fields"),
+        (lambda: holding(start=2.0), "a Holding ends at 1.0 s, before its start at 2.0 s"),
+        (lambda: holding(kind="forward"), "kind is 'forward', but it must be one of parameters, gradients"),
+        (lambda: holding(num_bytes=-1), "num_bytes is -1"),
+        (lambda: timeline(span(), held=(span(),)), "holds a Span, but it must hold Holding records only"),
+        (lambda: timeline(span()).holds(3, 0.0), "rank 3 has no span"),
     ],
 )
 def test_bad_input_gets_a_sentence(build, sentence):
@@ -82,6 +94,33 @@ def test_shifted_to_zero_keeps_every_duration():
     assert [(one.start, one.end) for one in moved.spans] == [(0, 1), (2, 4)]
 
 
+def test_what_a_rank_holds_is_summed_by_kind():
+    held = (holding(end=4, num_bytes=3, kind="parameters"), holding(start=1, end=4), holding(start=2, end=3))
+    one = timeline(span(end=4), span(rank=1, end=4), held=(*held, holding(rank=1, num_bytes=100)))
+    assert [one.holds(0, at).gradients for at in (0, 1, 2, 2.9, 3, 4, 5)] == [0, 8, 16, 16, 8, 8, 0]
+    assert one.holds(0, 0.5) == MemoryBreakdown(parameters=3, instant="at 500 ms")
+
+
+def test_what_runs_at_an_instant_starts_with_it_and_ends_before_it():
+    one = timeline(span(end=2, kind="forward"), span(start=2, end=4), message(start=1, end=3), span(rank=1, end=4))
+    assert [len(one.at(0, at)) for at in (0, 1, 2, 3, 4, 5)] == [1, 2, 2, 1, 1, 0]
+    assert one.at(0, 2)[0].kind == "backward"
+
+
+def test_what_is_held_moves_with_the_spans():
+    first = timeline(span(start=5, end=6), held=(holding(start=5, end=6),))
+    second = timeline(span(rank=1, start=5, end=7), held=(holding(rank=1, start=6, end=7),))
+    both = Timeline.merge([first, second])
+    assert both.held == first.held + second.held
+    assert both.for_rank(1).held == second.held
+    assert [(one.start, one.end) for one in both.shifted_to_zero().held] == [(0, 1), (1, 2)]
+
+
+def test_a_timeline_saved_before_it_knew_of_memory_still_loads():
+    text = timeline(span()).to_json().replace(', "held": []', "")
+    assert "held" not in text and Timeline.from_json(text) == timeline(span())
+
+
 def test_merge_joins_ranks_and_keeps_the_title():
     first = Timeline(spans=(span(rank=0),), source="recorded", title="a step")
     merged = Timeline.merge([first, timeline(span(rank=1), source="recorded")])
@@ -91,7 +130,7 @@ def test_merge_joins_ranks_and_keeps_the_title():
 @pytest.mark.parametrize(
     "record",
     [
-        timeline(span(start=0.1, end=1 / 3), message()),
+        timeline(span(start=0.1, end=1 / 3), message(), held=(holding(start=0.1),)),
         CommLog(events=(event(), event("recv", peer=2, shape=()), event("reduce", reduce_op="SUM", peer=0))),
         CommLog(),
         MemoryBreakdown(parameters=7, instant="after backward"),

@@ -45,12 +45,29 @@ def test_specs_are_frozen_and_take_keywords_only():
         Link(1e-3, 1e9)
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [("gpt2", 0.1244), ("gpt2-xl", 1.558), ("llama3-8b", 8.03), ("llama3-70b", 70.6), ("llama3-405b", 405.9)],
-)
-def test_presets_have_the_published_number_of_parameters(name, billions):
-    assert PRESETS[name].num_params / 1e9 == pytest.approx(billions, rel=1e-3)
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "mistral-7b": 7_241_732_096,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+}
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_presets_have_the_published_number_of_parameters(name, count):
+    assert PRESETS[name].num_params == count
+
+
+def test_gpt3_has_about_the_175_billion_of_its_title():
+    assert PRESETS["gpt3-175b"].num_params / 1e9 == pytest.approx(175, rel=0.005)
+    assert set(PRESETS) == {*PUBLISHED, "gpt3-175b"}
 
 
 def test_a_gpt_has_12lh2_plus_13lh_plus_the_tables():
@@ -97,14 +114,51 @@ def test_a_plan_that_cannot_be_gets_a_sentence(wrong, words):
         Plan(**wrong)
 
 
-@pytest.mark.parametrize("plan", [Plan(tp=4), Plan(pp=4), Plan(cp=3), Plan(pp=2, num_chunks=2)])
+@pytest.mark.parametrize("plan", [Plan(tp=4), Plan(pp=5), Plan(cp=3), Plan(pp=2, num_chunks=2)])
 def test_a_plan_that_does_not_divide_the_model_says_which(plan):
     with pytest.raises(ValueError, match="does not divide"):
-        plan.check(gpt())
+        plan.check(gpt(num_layers=7 if plan.num_chunks > 1 else 6))
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan(tp=3), "tp=3 does not divide num_heads=32"),
+        (Plan(pp=64), "pp=64 stages, but the model has only 32 layers: each stage needs at least one"),
+        (Plan(pp=5), r"pp \* num_chunks=5 does not divide num_layers=32"),
+        (Plan(cp=5), "cp=5 does not divide seq=8192"),
+    ],
+)
+def test_a_plan_that_a_llama_cannot_take_gets_a_sentence(plan, words):
+    with pytest.raises(ValueError, match=words):
+        plan.check(PRESETS["llama3-8b"])
+
+
+def test_key_and_value_heads_are_copied_where_tp_is_larger():
+    llama = PRESETS["llama3-8b"]  # 8 key and value heads, 32 query heads
+    assert Plan(tp=16).check(llama) is None
+    with pytest.raises(ValueError, match="tp=8 and num_kv_heads=12 do not divide one another"):
+        Plan(tp=8).check(gpt(hidden=768, num_heads=24, num_kv_heads=12))
 
 
 def test_a_plan_that_divides_the_model_passes():
     assert Plan(dp=3, tp=2, pp=3).check(gpt()) is None
+
+
+def test_stages_are_equal_or_the_first_and_the_last_hold_one_layer_fewer():
+    assert [Plan(pp=3).layers_on_stage(gpt(), stage) for stage in range(3)] == [2, 2, 2]
+    llama, plan = PRESETS["llama3-405b"], Plan(pp=16, num_chunks=8)
+    layers = [plan.layers_on_stage(llama, stage) for stage in range(16)]
+    assert layers == [7, *[8] * 14, 7]
+    assert plan.check(llama) is None
+    with pytest.raises(ValueError, match="stage 16 does not exist; with pp=16 they are 0 to 15"):
+        plan.layers_on_stage(llama, 16)
+
+
+def test_a_stage_is_never_left_without_a_layer():
+    """8 divides 6 + 2, but then the ends would be empty."""
+    with pytest.raises(ValueError, match="pp=8 stages, but the model has only 6 layers"):
+        Plan(pp=8).check(gpt())
 
 
 def test_a_cluster_uses_the_slow_link_only_between_nodes():

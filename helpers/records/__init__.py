@@ -1,0 +1,19 @@
+"""What is predicted and what is measured, in the same types, so that one function compares them.
+
+Timeline         spans of compute and communication on every rank, and what each holds in memory
+CommLog          one event for each operation of torch.distributed
+MemoryBreakdown  bytes by kind at a named instant
+compare          predicted beside measured beside a guess (`helpers/comparison.py`)
+
+Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
+Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
+"""
+
+from helpers.comparison import Comparison, compare
+from helpers.records.comms import OPS, CommEvent, CommLog
+from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
+from helpers.records.timeline import KINDS, LANES, SOURCES, Span, Timeline, covered_seconds
+from helpers.units import DerivedBytes
+
+__all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "MemoryBreakdown", "Span", "Timeline"]
+__all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "compare", "covered_seconds"]

@@ -1,0 +1,155 @@
+"""What every rank does and when, in two lanes: compute and communication. And what it holds in memory meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
+from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
+from helpers.units import format_seconds
+
+LANES = ("compute", "communication")
+KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "other")
+SOURCES = ("predicted", "emulated", "recorded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """One thing that one rank did from `start` to `end` (seconds). `num_bytes` is the payload that it carried."""
+
+    rank: int
+    lane: str
+    name: str
+    kind: str
+    start: float
+    end: float
+    num_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("Span", "rank", self.rank)
+        check_one_of("Span", "lane", self.lane, LANES)
+        check_one_of("Span", "kind", self.kind, KINDS)
+        check_order("a Span", self.start, self.end)
+        check_number("Span", "num_bytes", self.num_bytes)
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start  # seconds
+
+
+def covered_seconds(spans: Iterable[Span]) -> float:
+    """Seconds in which at least one of the spans runs: overlapping spans count once."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted((span.start, span.end) for span in spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline(Json):
+    """Spans of every rank on one clock (seconds). `source` says whether it was predicted, emulated or recorded.
+
+    held: what the ranks hold in memory and when; empty where nobody looked. It does not lengthen the timeline.
+    """
+
+    spans: tuple[Span, ...]
+    source: str
+    title: str = ""
+    held: tuple[Holding, ...] = ()
+    _holds: ClassVar = {"spans": Span, "held": Holding}
+
+    def __post_init__(self) -> None:
+        for name, kind in self._holds.items():
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            check_items("Timeline", getattr(self, name), kind)
+        check_one_of("Timeline", "source", self.source, SOURCES)
+
+    @classmethod
+    def merge(cls, timelines: Iterable[Timeline]) -> Timeline:
+        """One timeline from those of several ranks. ValueError when there is none or when their sources differ."""
+        parts = tuple(timelines)
+        if len({part.source for part in parts}) != 1:
+            raise ValueError(f"Timeline.merge got {len(parts)} timelines; give at least one, all of the same source")
+        spans = tuple(span for part in parts for span in part.spans)
+        return replace(parts[0], spans=spans, held=tuple(holding for part in parts for holding in part.held))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have a span, in order."""
+        return tuple(sorted({span.rank for span in self.spans}))
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def start(self) -> float:  # seconds; 0 without spans
+        return min((span.start for span in self.spans), default=0.0)
+
+    @property
+    def end(self) -> float:  # seconds; 0 without spans
+        return max((span.end for span in self.spans), default=0.0)
+
+    @property
+    def duration(self) -> float:
+        """From the earliest start to the latest end, seconds."""
+        return self.end - self.start
+
+    def for_rank(self, rank: int) -> Timeline:
+        """What one rank does and holds. ValueError when it has no span."""
+        spans = tuple(span for span in self.spans if span.rank == rank)
+        if not spans:
+            raise ValueError(f"rank {rank!r} has no span in this Timeline; its ranks are {list(self.ranks)}")
+        return replace(self, spans=spans, held=tuple(holding for holding in self.held if holding.rank == rank))
+
+    def _lasts(self, item: Span | Holding, instant: float) -> bool:
+        """From its start until before its end; what lasts to the timeline's end is still there at that end."""
+        return item.start <= instant < item.end or instant == item.end == self.end
+
+    def at(self, rank: int, instant: float) -> tuple[Span, ...]:
+        """The spans that run on this rank at an instant (seconds). ValueError when the rank has no span at all."""
+        return tuple(span for span in self.for_rank(rank).spans if self._lasts(span, instant))
+
+    def holds(self, rank: int, instant: float) -> MemoryBreakdown:
+        """What this rank holds at an instant (seconds), by kind. ValueError when the rank has no span at all."""
+        sums = dict.fromkeys(MEMORY_KINDS, 0)
+        for holding in self.for_rank(rank).held:
+            if self._lasts(holding, instant):
+                sums[holding.kind] += holding.num_bytes
+        return MemoryBreakdown(**sums, instant=f"at {format_seconds(instant)}")
+
+    def busy(self, rank: int, lane: str = "compute") -> float:
+        """Seconds in which the rank does something in this lane; overlapping spans count once."""
+        check_one_of("Timeline.busy", "lane", lane, LANES)
+        return covered_seconds(span for span in self.for_rank(rank).spans if span.lane == lane)
+
+    def exposed_communication(self, rank: int) -> float:
+        """Seconds in which the rank communicates and computes nothing: what overlap did not hide."""
+        return covered_seconds(self.for_rank(rank).spans) - self.busy(rank)
+
+    def idle(self, rank: int) -> float:
+        """Seconds of the whole timeline in which the rank computes nothing; exposed communication is part of them."""
+        return self.duration - self.busy(rank)
+
+    def shifted_to_zero(self) -> Timeline:
+        """The same timeline, starting at 0 s."""
+        zero = self.start
+
+        def moved(items: tuple) -> tuple:
+            return tuple(replace(item, start=item.start - zero, end=item.end - zero) for item in items)
+
+        return replace(self, spans=moved(self.spans), held=moved(self.held))
+
+    def summary(self) -> dict[str, tuple[float, str]]:
+        """The rows of `compare`: name -> (value, unit). The worst rank counts, since the others wait for it."""
+        messages = [span for span in self.spans if span.lane == "communication"]
+        return {
+            "duration": (self.duration, "seconds"),
+            "exposed communication": (max(map(self.exposed_communication, self.ranks), default=0.0), "seconds"),
+            "idle": (max(map(self.idle, self.ranks), default=0.0), "seconds"),
+            "messages": (len(messages), "count"),
+            "payload": (sum(span.num_bytes for span in messages), "bytes"),
+        }
