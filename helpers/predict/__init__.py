@@ -2,5 +2,7 @@
 
 messages.py  who sends which chunk to whom in which step of a collective, and who then holds what
 comms.py     the operations and bytes of one training step
+memory.py    what a rank's memory holds: model states (states.py) and activations (activations.py)
+advise.py    does a plan fit a GPU, what dominates, and the smallest change that makes it fit
 timeline.py  when each span of a step starts and ends
 """

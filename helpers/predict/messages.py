@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from helpers.specs import Link
+
 Held = tuple[tuple[frozenset[int], ...], ...]  # held[rank][chunk] = the ranks whose data it contains
 
 
@@ -52,6 +54,31 @@ class Schedule:
         """Elements that `rank` sends, exactly, for a tensor of any size."""
         sizes = self.chunk_sizes(num_elements)
         return sum(sum(sizes[m.first : m.last]) for m in self.messages if m.sender == rank)
+
+    def _share(self, message: Message) -> float:
+        """Of the whole buffer, all chunks being equal."""
+        return (message.last - message.first) / self.num_chunks
+
+    def sent_bytes(self, rank: int, num_bytes: float, steps: int | None = None) -> float:
+        """Bytes that `rank` sends in the first `steps` steps, or in all, of a buffer of `num_bytes` in equal chunks."""
+        sent = (m for m in self.messages if m.sender == rank and (steps is None or m.step < steps))
+        return num_bytes * sum(map(self._share, sent))
+
+    def received_bytes(self, rank: int, num_bytes: float, steps: int | None = None) -> float:
+        """Bytes that `rank` receives in the first `steps` steps, or in all."""
+        received = (m for m in self.messages if m.receiver == rank and (steps is None or m.step < steps))
+        return num_bytes * sum(map(self._share, received))
+
+    def seconds(self, num_bytes: float, link: Link, steps: int | None = None) -> float:
+        """Alpha-beta seconds of the first `steps` steps, or of all: a step lasts as long as its largest message."""
+        numbers = range(self.num_steps if steps is None else min(steps, self.num_steps))
+        return sum(link.seconds(num_bytes * max(map(self._share, self.step(number)))) for number in numbers)
+
+    def complete_chunks(self, held: Held) -> list[int]:
+        """How many chunks of each rank contain all that any rank has of them in the end. held: a state of `replay`."""
+        *_, last = self.replay()
+        whole = [frozenset().union(*(rank[chunk] for rank in last)) for chunk in range(self.num_chunks)]
+        return [sum(mine == all_of_it for mine, all_of_it in zip(rank, whole, strict=True)) for rank in held]
 
     def replay(self) -> Iterator[Held]:
         """Who holds what: before the first step, then after each step."""
@@ -172,6 +199,17 @@ _KNOWN: dict[tuple[str, str], tuple[Callable, Callable, Callable]] = {
     ("broadcast", "tree"): (_tree_broadcast, _one, _only_root),
     ("reduce", "tree"): (_tree_reduce, _one, _everything),
 }
+
+
+COLLECTIVES = tuple(dict.fromkeys(name for name, _ in _KNOWN))
+
+
+def algorithms(collective: str) -> tuple[str, ...]:
+    """The algorithms with a schedule for this collective; the first is the default. ValueError for an unknown one."""
+    known = tuple(by for name, by in _KNOWN if name == collective)
+    if not known:
+        raise ValueError(f"no schedule for {collective!r}; known are {', '.join(COLLECTIVES)}")
+    return known
 
 
 def schedule(collective: str, world_size: int, algorithm: str | None = None) -> Schedule:

@@ -3,6 +3,10 @@
 The model: gradients become ready one after the other while backward computes; a link carries one message at a time,
 in the order in which they were sent, and each all-reduce takes its alpha-beta seconds (`helpers.costs`). All ranks do
 the same at the same time. After Li et al. 2020, "PyTorch Distributed", section 3.2.3. Legend: P = parameters.
+
+Memory: parameters for the whole step, as many bytes as their gradients (one precision). A gradient from the moment it
+is ready until the step ends, since zero_grad comes with the next step. Buckets are views of gradients here and cost
+nothing. Activations and optimizer state are not modelled.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from itertools import accumulate
 
 from helpers.costs import seconds as cost_seconds
 from helpers.primitives.bucket_rule import MIB, split_into_buckets
-from helpers.records import Span, Timeline
+from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
@@ -103,9 +107,29 @@ def simulate_ddp_step(
     ]
     sent = _on_the_link(messages, end_of_backward, link, world_size, algorithm)
     last = max([end_of_backward, *(span.end for span in sent)])
-    step = [*compute, *sent, _span("optimizer", "optimizer", last, last + optimizer_seconds)]
-    spans = [replace(span, rank=rank) for rank in range(num_shown) for span in step if span.duration > 0]
-    return Timeline(spans=tuple(spans), source="predicted", title=f"{strategy}, {world_size} ranks")
+    end = last + optimizer_seconds
+    step = [span for span in (*compute, *sent, _span("optimizer", "optimizer", last, end)) if span.duration > 0]
+    return Timeline(
+        spans=_on_each_rank(step, num_shown),
+        source="predicted",
+        title=f"{strategy}, {world_size} ranks",
+        held=_on_each_rank(_held(backward, compute, end), num_shown),
+    )
+
+
+def _on_each_rank(items: Sequence[Span] | Sequence[Holding], num_ranks: int) -> tuple:
+    return tuple(replace(item, rank=rank) for rank in range(num_ranks) for item in items)
+
+
+def _held(backward: BackwardPass, compute: Sequence[Span], end: float) -> list[Holding]:
+    """What a rank holds until the step's end: its parameters all along, each gradient once it is ready."""
+    ready = zip(backward.names, backward.num_bytes, compute[1:], strict=True)  # compute[0] is forward
+    gradients = [_holding(name, "gradients", size, span.end, end) for name, size, span in ready]
+    return [_holding("parameters", "parameters", sum(backward.num_bytes), 0.0, end), *gradients]
+
+
+def _holding(name: str, kind: str, num_bytes: int, start: float, end: float) -> Holding:
+    return Holding(rank=0, name=name, kind=kind, num_bytes=num_bytes, start=start, end=end)
 
 
 def _span(name: str, kind: str, start: float, end: float, num_bytes: int = 0) -> Span:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from helpers.predict.messages import schedule
+from helpers import costs
+from helpers.predict.messages import COLLECTIVES, algorithms, schedule
+from helpers.specs import Link
 
 SIZES = range(1, 18)
 
@@ -54,3 +56,45 @@ def test_chunks_cover_sizes_that_do_not_divide():
 def test_bad_input_gets_a_sentence(wrong):
     with pytest.raises(ValueError, match="known are|at least 1"):
         schedule(*wrong)
+
+
+PLANS = [(name, by, n) for name in COLLECTIVES for by in algorithms(name) for n in SIZES]
+SIZE, LINK = 4e7, Link(latency=3e-5, bandwidth=1.25e9)
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "n"), PLANS)
+def test_bytes_and_seconds_end_where_the_formulas_say(collective, algorithm, n):
+    plan = schedule(collective, n, algorithm)
+    sent = [plan.sent_bytes(rank, SIZE) for rank in range(n)]
+    assert max(sent) == pytest.approx(costs.sent_bytes(collective, SIZE, n, algorithm))
+    assert sum(sent) == pytest.approx(costs.total_bytes(collective, SIZE, n, algorithm))
+    assert sum(plan.received_bytes(rank, SIZE) for rank in range(n)) == pytest.approx(sum(sent))
+    assert plan.seconds(SIZE, LINK) == pytest.approx(costs.seconds(collective, SIZE, n, LINK, algorithm))
+    assert plan.num_steps == costs.rounds(collective, n, algorithm)
+
+
+def test_bytes_and_seconds_grow_step_by_step():
+    plan = schedule("all_reduce", 4)
+    assert [plan.sent_bytes(0, SIZE, k) / 1e7 for k in range(8)] == [0, 1, 2, 3, 4, 5, 6, 6]
+    assert [plan.seconds(SIZE, LINK, k) / LINK.seconds(1e7) for k in range(8)] == pytest.approx(
+        [0, 1, 2, 3, 4, 5, 6, 6]
+    )
+    tree = schedule("reduce", 4)
+    assert [tree.received_bytes(0, SIZE, k) / SIZE for k in range(3)] == [0, 1, 2]
+    assert [tree.sent_bytes(3, SIZE, k) / SIZE for k in range(3)] == [0, 1, 1]
+
+
+def test_complete_chunks_are_counted_a_rank():
+    plan = schedule("all_reduce", 4)
+    counts = [plan.complete_chunks(held) for held in plan.replay()]
+    assert counts[0] == counts[2] == [0] * 4 and counts[3] == [1] * 4 and counts[6] == [4] * 4
+    gather = schedule("all_gather", 3)
+    assert [gather.complete_chunks(held) for held in gather.replay()] == [[1] * 3, [2] * 3, [3] * 3]
+    reduce = schedule("reduce", 4)
+    assert reduce.complete_chunks(list(reduce.replay())[-1]) == [1, 0, 0, 0]
+
+
+def test_an_unknown_collective_has_no_algorithms():
+    assert algorithms("all_reduce") == ("ring", "tree", "halving_doubling")
+    with pytest.raises(ValueError, match="no schedule for 'all_to_all'; known are all_reduce"):
+        algorithms("all_to_all")

@@ -60,6 +60,15 @@ def test_one_rank_sends_nothing():
     assert timeline.duration == 6
 
 
+def test_a_gradient_is_held_from_the_moment_it_is_ready():
+    timeline = step("overlapped", bucket_cap_mb=4, first_bucket_mb=1, optimizer_seconds=1.0)
+    held = [timeline.holds(1, instant) for instant in (0, 2.9, 3, 5.5, 6, timeline.end)]
+    assert [memory.gradients / MIB for memory in held] == [0, 0, 2, 6, 8, 8]
+    assert {memory.parameters / MIB for memory in held} == {8}
+    assert sum(memory.total - memory.parameters - memory.gradients for memory in held) == 0
+    assert timeline.end == 11 == max(holding.end for holding in timeline.held)
+
+
 def test_every_rank_does_the_same_and_few_may_be_shown():
     assert step("overlapped").ranks == (0, 1)
     assert simulate_ddp_step(FOUR, link=LINK, world_size=1024, shown_ranks=2).num_ranks == 2

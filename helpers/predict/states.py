@@ -1,0 +1,115 @@
+"""What a rank holds of the model itself: its share of the parameters, and the bytes of model states by ZeRO stage.
+
+Bytes a parameter (weights + gradients + optimizer), with AdamW:
+    fp32               4 + 4 + 8
+    mixed              2 + 2 + 12       Rajbhandari et al. 2020 (ZeRO), section 3.1: fp32 master, momentum, variance
+    mixed_fp32_grads   2 + 4 + 12       Megatron-LM's distributed optimizer, which adds gradients up in fp32
+    mixed_both_grads   2 + 2 + 4 + 12   16-bit gradients and an fp32 copy of them (EleutherAI's calculator calls it so)
+torch.amp is none of these: its parameters stay in fp32 and 16-bit copies live as long as a forward pass.
+Not counted: AdamW's 4-byte step counter a tensor, and the temporaries of a `foreach` step (4 bytes a parameter).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from helpers.records import MemoryBreakdown
+from helpers.specs import ModelSpec, Plan
+
+EIGHT_BIT_BLOCK = (
+    256  # elements that share one fp32 scale: bitsandbytes and torchao today; Dettmers et al. 2022 had 2048
+)
+_MOMENTS = {
+    "adamw": 8.0,
+    "sgd": 0.0,
+    "sgd_momentum": 4.0,
+    "adamw_8bit": 2
+    * (1 + 4 / EIGHT_BIT_BLOCK),  # 2.03; Dettmers et al. 2022, section 2: a byte and its share of a scale
+}
+_WEIGHTS = {"fp32": 4, "mixed": 2, "mixed_fp32_grads": 2, "mixed_both_grads": 2}
+_GRADIENTS = {"fp32": 4, "mixed": 2, "mixed_fp32_grads": 4, "mixed_both_grads": 2 + 4}
+
+
+def weight_bytes(plan: Plan) -> int:
+    """Bytes of one weight, which are also those of one number in an activation: 4 in fp32, else 2."""
+    return _WEIGHTS[plan.precision]
+
+
+def gradient_bytes(plan: Plan) -> int:
+    """Bytes of gradients a parameter."""
+    return _GRADIENTS[plan.precision]
+
+
+def optimizer_bytes(plan: Plan) -> float:
+    """Bytes of optimizer state a parameter, the fp32 master of the weights among them unless all is fp32."""
+    return _MOMENTS[plan.optimizer] + (0 if plan.precision == "fp32" else 4)
+
+
+def num_shards(plan: Plan) -> int:
+    """Ranks that ZeRO shards over: dp * cp, since ranks of one context group hold the same weights.
+
+    Convention of Megatron-LM's distributed optimizer and of torchtitan; sharding over dp alone holds cp times more.
+    """
+    return plan.dp * plan.cp
+
+
+def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
+    """Bytes of parameters, gradients and optimizer state on a rank, by `plan.zero`.
+
+    num_params: what a rank would hold without ZeRO, so after TP and PP (`params_per_rank`). A share is rounded up to
+    whole parameters. Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too.
+    Source: Rajbhandari et al. 2020, section 5 and figure 1.
+    """
+    share = ceil(num_params / num_shards(plan))
+    return MemoryBreakdown(
+        parameters=(share if plan.zero >= 3 else num_params) * weight_bytes(plan),
+        gradients=(share if plan.zero >= 2 else num_params) * gradient_bytes(plan),
+        optimizer=ceil((share if plan.zero >= 1 else num_params) * optimizer_bytes(plan)),
+        instant="between steps",
+    )
+
+
+def kv_width(model: ModelSpec, plan: Plan) -> int:
+    """Columns of keys (and of values) on a TP rank: at least one head, copied where tp exceeds the heads."""
+    return max(1, model.kv_heads // plan.tp) * model.head_dim
+
+
+def params_per_layer(model: ModelSpec, plan: Plan) -> int:
+    """Parameters of one layer on one TP rank, exactly.
+
+    Split by tp (Shoeybi et al. 2019, section 3): query, key, value and up with their biases (by columns), projection
+    and down (by rows). Whole on every rank: both norms, and the biases of projection and down.
+    """
+    h, width, kv, ffn = model.hidden, model.hidden // plan.tp, kv_width(model, plan), model.ffn // plan.tp
+    ups = 2 if model.gated else 1
+    matrices = h * (2 * width + 2 * kv) + (ups + 1) * h * ffn
+    split_biases, whole_biases = width + 2 * kv + ups * ffn, 2 * h
+    biases = split_biases + whole_biases if model.bias else 0
+    return matrices + biases + 2 * model.params_per_norm
+
+
+def table_params(model: ModelSpec, plan: Plan) -> int:
+    """Parameters of a token table (or of the head) on a TP rank: rows split by tp, the last rank's padded with zeros.
+
+    Megatron-LM pads the vocabulary further, to a multiple of 128 * tp.
+    """
+    return ceil(model.vocab / plan.tp) * model.hidden
+
+
+def params_per_rank(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
+    """Parameters on a rank of pipeline stage `stage`, before ZeRO, exactly.
+
+    The first stage also has the token table (split by tp) and learned positions (whole); the last one the final norm
+    (whole) and the head (split by tp). Tied embeddings: one table with pp=1, else a copy on the first and on the last
+    stage (Megatron-LM). Raises ValueError where the plan does not fit the model or the stage does not exist.
+    """
+    plan.check(model)
+    count = plan.layers_on_stage(model, stage) * params_per_layer(model, plan)
+    first, last = stage == 0, stage == plan.pp - 1
+    if first:
+        count += table_params(model, plan) + (model.seq * model.hidden if model.positions == "learned" else 0)
+    if last:
+        count += model.params_per_norm
+    if last and not (first and model.tied_embeddings):
+        count += table_params(model, plan)
+    return count

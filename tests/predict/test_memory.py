@@ -1,0 +1,93 @@
+"""All kinds of bytes of a rank together, and which ranks are alike."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.predict.memory import (
+    activations,
+    activations_per_layer,
+    edge_activations,
+    logits,
+    memory,
+    model_states,
+    params_per_rank,
+    rank_kinds,
+    temporaries,
+)
+from helpers.specs import PRESETS, Plan
+
+LLAMA = PRESETS["llama3-8b"]
+GPT2 = PRESETS["gpt2"]
+TABLE, LAYER = 128_256 * 4096, LLAMA.params_per_layer
+
+
+def test_a_rank_is_the_sum_of_its_parts():
+    plan = Plan(pp=2, tp=2, dp=4, zero=1, num_microbatches=8)
+    for stage in (0, 1):
+        held, states = memory(LLAMA, plan, stage), model_states(params_per_rank(LLAMA, plan, stage), plan)
+        assert (held.parameters, held.gradients, held.optimizer) == (
+            states.parameters,
+            states.gradients,
+            states.optimizer,
+        )
+        head = logits(LLAMA, plan) if stage == 1 else 0
+        assert held.activations == activations(LLAMA, plan, stage) + edge_activations(LLAMA, plan, stage) + head
+        assert held.buffers == 8 * 8192 * 64  # a cosine and a sine for each of 64 pairs
+
+
+def test_learned_positions_need_no_buffer():
+    assert memory(GPT2, Plan()).buffers == 0
+
+
+def test_the_gradient_of_the_logits_is_there_for_a_moment_on_the_last_stage():
+    plan = Plan(pp=2, num_microbatches=2)
+    assert temporaries(LLAMA, plan, 0) == 0
+    assert temporaries(LLAMA, plan, 1) == logits(LLAMA, plan) == 4 * 8192 * 128_256
+
+
+def test_zero_2_and_3_need_whole_units_for_a_moment():
+    """The largest units of a Llama with one stage are its two tables."""
+    base = temporaries(LLAMA, Plan(dp=8, zero=1))
+    assert temporaries(LLAMA, Plan(dp=8, zero=2)) - base == 2 * TABLE
+    assert temporaries(LLAMA, Plan(dp=8, zero=3)) - base == 2 * TABLE + 2 * (2 * TABLE)
+    assert temporaries(LLAMA, Plan(dp=8, pp=4, zero=3), 1) == 2 * LAYER + 2 * (2 * LAYER)
+    assert temporaries(LLAMA, Plan(dp=1, zero=3)) == base
+
+
+def test_recomputation_brings_one_layer_back():
+    plan = Plan(recompute="full")
+    back = temporaries(LLAMA, plan) - temporaries(LLAMA, Plan())
+    assert back == activations_per_layer(LLAMA, Plan()) - activations_per_layer(LLAMA, plan) > 0
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA, PRESETS["llama3-70b"]])
+def test_every_zero_stage_holds_less(model):
+    totals = [memory(model, Plan(dp=64, zero=stage)).total for stage in range(4)]
+    assert totals == sorted(totals, reverse=True) and len(set(totals)) == 4
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp", "cp"])
+def test_every_axis_makes_the_fullest_rank_smaller(axis):
+    plans = [replace(Plan(num_microbatches=16), **{axis: size}) for size in (1, 2, 4, 8)]
+    totals = [max(kind.breakdown.total for kind in rank_kinds(LLAMA, plan)) for plan in plans]
+    assert totals == sorted(totals, reverse=True) and len(set(totals)) == 4
+
+
+def test_equal_ranks_are_one_kind():
+    assert [kind.name for kind in rank_kinds(LLAMA, Plan())] == ["rank 0"]
+    assert [kind.name for kind in rank_kinds(LLAMA, Plan(dp=4, tp=2))] == ["ranks 0-7"]
+    names = [kind.name for kind in rank_kinds(LLAMA, Plan(pp=4, tp=8, dp=2))]
+    assert names == ["ranks 0-15 (stage 0)", "ranks 16-47 (stages 1-2)", "ranks 48-63 (stage 3)"]
+
+
+def test_of_many_kinds_the_ends_and_some_between_are_shown():
+    kinds = rank_kinds(PRESETS["gpt3-175b"], Plan(pp=32, num_microbatches=64))
+    assert len(kinds) == 8
+    stages = [kind.stage for kind in kinds]
+    assert stages == sorted(set(stages)) and stages[:2] == [0, 1] and stages[-2:] == [30, 31]
+
+
+def test_a_kind_holds_what_its_stage_holds():
+    plan = Plan(pp=4, num_microbatches=8)
+    assert all(kind.breakdown == memory(LLAMA, plan, kind.stage) for kind in rank_kinds(LLAMA, plan))
