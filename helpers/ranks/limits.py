@@ -48,6 +48,11 @@ def check_num_ranks(num_ranks: int) -> None:
         )
 
 
+def crowd() -> float:
+    """How many processes want a core where one is, over the last minute, at least 1: limits of time stretch by it."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def folder_prefix() -> str:
     """How the folders of this kernel's ranks begin: what stays behind can be told from what others use."""
     return f"ranks-{os.getpid()}-"

@@ -18,14 +18,14 @@ from typing import Any
 
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import folder_prefix, loopback, shared_folder
+from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
 from helpers.ranks.report import Report
 from helpers.ranks.sites import names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
 from helpers.specs import Link
 
 START_LIMIT = 60.0  # seconds for ranks to meet
-END_LIMIT = 1.0  # seconds that an interrupted rank gets
+END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
 
@@ -206,7 +206,7 @@ class Pool:
         if sound:
             return KEPT
         watch.announce_end()
-        watch.settle(END_LIMIT)
+        watch.settle(END_LIMIT * crowd())
         if watch.unfinished or any(s.dead for s in watch.states):
             return self._restart()
         return self._meet_again()
