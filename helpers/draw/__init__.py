@@ -1,31 +1,59 @@
 """Pictures as plain data: build a Scene, then `picture(scene)` shows it in a notebook.
 
-timeline_scene     ranks, compute and communication on one axis     bytes_scene       predicted, measured, your guess
-collective_scene   which rank holds which chunk, step by step       memory_scene      what fills a rank's memory
-topology_scene     ring, tree, star: who sends to whom              show              the source of a class or function
+timeline_scene         ranks, compute and communication on one axis
+collective_scene       which rank holds which chunk, step by step
+collective_step_scene  one step of a collective, its messages as arrows
+topology_scene         ring, tree, star: who sends to whom
+buckets_scene          gradients packed into buckets, one message each
+bytes_scene            predicted, measured, your guess
+memory_scene           what fills a rank's memory, and the device's limit
+number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
+shards_scene           matrices side by side, cut into the parts of the ranks
+mesh_scene             a device mesh on its nodes, and the groups of one rank
+show                   the source of a class or function
 """
 
-from helpers.draw.bars import bytes_scene, memory_scene
+from helpers.draw.bars import bytes_scene
+from helpers.draw.buckets import buckets_scene
+from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
-from helpers.draw.figure import to_figure, to_png
+from helpers.draw.figure import to_figure
+from helpers.draw.formats import number_formats_scene
+from helpers.draw.matrix import Matrix
+from helpers.draw.memory import memory_scene
+from helpers.draw.mesh import mesh_coordinates, mesh_group, mesh_scene
+from helpers.draw.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 from helpers.draw.picture import Picture, picture
+from helpers.draw.png import to_png
 from helpers.draw.scene import Label, Line, Rect, Scene
+from helpers.draw.shards import shards_scene
 from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
 
 __all__ = [
+    "NUMBER_FORMATS",
     "Label",
     "Line",
+    "Matrix",
+    "NumberFormat",
     "Picture",
     "Rect",
     "Scene",
     "Source",
+    "buckets_scene",
     "bytes_scene",
     "collective_scene",
+    "collective_step_scene",
     "memory_scene",
+    "mesh_coordinates",
+    "mesh_group",
+    "mesh_scene",
+    "number_format",
+    "number_formats_scene",
     "picture",
+    "shards_scene",
     "show",
     "timeline_scene",
     "to_figure",

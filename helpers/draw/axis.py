@@ -1,10 +1,13 @@
-"""A time axis: round ticks in one unit."""
+"""Axes of seconds and of bytes: round ticks in one unit."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 
 from helpers.draw.scene import Label, Line
+from helpers.units import format_bytes
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -41,3 +44,13 @@ def time_axis(
         if with_labels:
             items.append(Label(x=x, y=bottom + 14, text=text, size=11, anchor="middle", colour="muted"))
     return items
+
+
+def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: float) -> Iterator[Label | Line]:
+    """Grid lines from 0 to `largest` bytes at `scale` pixels a byte, and labels below."""
+    step = round_step(largest, 5)
+    for number in range(int(largest / step) + 1):
+        x = left + number * step * scale
+        yield Line(x1=x, y1=top, x2=x, y2=bottom)
+        text = re.sub(r"\.0+ ", " ", format_bytes(number * step)) if number else "0"
+        yield Label(x=x, y=bottom + 10, text=text, size=11, anchor="middle", colour="muted")

@@ -15,7 +15,7 @@ from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
 _LEFT, _RIGHT = 66.0, 20.0
 _GAP, _STEP_TITLE = 16.0, 20.0
 _CELL = 44.0  # pixels of the largest cell
-_LEGEND = [
+LEGEND = [
     ("partial", {"fill": "buffers", "opacity": 0.45}),
     ("complete", {"fill": "gradients"}),
     ("arrived in this step", {"fill": "panel", "stroke": "ink", "stroke_width": 2}),
@@ -56,7 +56,7 @@ def collective_scene(states: Sequence[Step], title: str, *, width: float = WIDTH
     ValueError when there is no state or the states differ in their number of ranks or chunks.
     """
     steps = [[[frozenset(cell) for cell in rank] for rank in step] for step in states]
-    head, top = heading(title, _LEGEND, width)
+    head, top = heading(title, LEGEND, width)
     grid = _grid(steps, width, top + 8)
     complete = [reduce(frozenset.union, (rank[chunk] for rank in steps[-1])) for chunk in range(grid.num_chunks)]
     items: list[Rect | Label] = [*head]
@@ -89,19 +89,19 @@ def _step(number: int, step: list, before: list, complete: list, grid: _Grid) ->
         if number % grid.columns == 0:
             yield Label(x=14, y=y + grid.cell / 2, text=f"rank {rank}", size=12)
         for chunk, held in enumerate(chunks):
-            tooltip = f"rank {rank}, chunk {chunk}: {_words(held)}"
+            tooltip = f"rank {rank}, chunk {chunk}: {words(held)}"
             box = Rect(
                 x=left + chunk * grid.cell, y=y, width=grid.cell - 3, height=grid.cell - 3, radius=3, tooltip=tooltip
             )
             share = len(held) / max(1, len(complete[chunk]))
-            yield from _cell(box, held, share, held != before[rank][chunk], len(step))
+            yield from cell(box, held, share, held != before[rank][chunk], len(step))
 
 
-def _words(held: frozenset[int]) -> str:
+def words(held: frozenset[int]) -> str:
     return "from rank " + " + ".join(map(str, sorted(held))) if held else "nothing"
 
 
-def _cell(box: Rect, held: frozenset[int], share: float, is_new: bool, num_ranks: int) -> Iterator[Rect | Label]:
+def cell(box: Rect, held: frozenset[int], share: float, is_new: bool, num_ranks: int) -> Iterator[Rect | Label]:
     """The box in its colour, its frame above it, and its text."""
     fill = "panel" if not held else "gradients" if share == 1 else "buffers"
     yield replace(box, fill=fill, opacity=0.1 + 0.44 * share if fill == "buffers" else 1.0)

@@ -2,12 +2,14 @@
 
 Fills are Okabe and Ito's (Color Universal Design, 2008) and do not change with the theme. Related things share a hue:
 parameters and the forward that reads them, gradients and the backward that makes them. Each kind also has a texture,
-drawn in the opposite of its text colour, so that text gains contrast from it.
+drawn in the opposite of its text colour, so that text gains contrast from it. A fill too pale for a white page gets an
+outline in a darker shade of itself. Ranks have eight paints; a part that a rank owns also carries the rank's number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 DARK_TEXT, LIGHT_TEXT = "#0b0d10", "#ffffff"
 
@@ -26,13 +28,19 @@ class Paint:
         """The colour of the texture."""
         return LIGHT_TEXT if self.text == DARK_TEXT else DARK_TEXT
 
+    @cached_property
+    def edge(self) -> str:
+        """The colour of the outline: the fill itself, or as dark a shade of it as contrasts 3 to 1 with white."""
+        shades = (blend(self.fill, "#000000", share / 100) for share in range(100, 0, -1))
+        return next(shade for shade in shades if contrast(shade, LIGHT.surface) >= GRAPHIC_CONTRAST)
+
 
 TEXTURES = ("stripes", "lines", "dots", "hatch")  # hatch marks the absence of work: idle, not yet there
 
 PAINTS = {
     "forward": Paint(fill="#0072b2", text=LIGHT_TEXT, word="forward"),
     "backward": Paint(fill="#009e73", texture="stripes", word="backward"),
-    "input_grad": Paint(fill="#66c2a5", texture="stripes", word="backward: input"),
+    "input_grad": Paint(fill="#85d4ba", texture="stripes", word="backward: input"),
     "weight_grad": Paint(fill="#e69f00", texture="lines", word="backward: weight"),
     "optimizer": Paint(fill="#cc79a7", texture="dots", word="optimizer"),
     "communication": Paint(fill="#d55e00", word="communication"),
@@ -42,7 +50,19 @@ PAINTS = {
     "activations": Paint(fill="#e69f00", texture="lines", word="activations"),
     "buffers": Paint(fill="#56b4e9", word="buffers"),
     "temporaries": Paint(fill="#9aa3ad", texture="stripes", word="temporaries"),
+    "sign": Paint(fill="#d55e00", word="sign"),
+    "exponent": Paint(fill="#0072b2", text=LIGHT_TEXT, word="exponent"),
+    "mantissa": Paint(fill="#56b4e9", word="mantissa"),
+    "rank0": Paint(fill="#0072b2", text=LIGHT_TEXT, word="rank 0"),
+    "rank1": Paint(fill="#e69f00", word="rank 1"),
+    "rank2": Paint(fill="#009e73", word="rank 2"),
+    "rank3": Paint(fill="#cc79a7", word="rank 3"),
+    "rank4": Paint(fill="#56b4e9", word="rank 4"),
+    "rank5": Paint(fill="#d55e00", word="rank 5"),
+    "rank6": Paint(fill="#f0e442", word="rank 6"),
+    "rank7": Paint(fill="#9aa3ad", texture="stripes", word="rank 7"),
 }
+NUM_RANK_PAINTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +77,12 @@ LIGHT = Theme(surface="#ffffff", ink="#1b1f24")
 DARK = Theme(surface="#111111", ink="#e8ebef")
 GREY = "#808080"
 MUTED_OPACITY, PANEL_OPACITY, RULE_OPACITY = 0.75, 0.1, 0.4
+GRAPHIC_CONTRAST = 3.0  # what a mark needs against its ground. Source: WCAG 2.2, 1.4.11
+
+
+def rank_paint(rank: int) -> str:
+    """The kind of a rank; from rank 8 on they repeat, so always write the rank too."""
+    return f"rank{rank % NUM_RANK_PAINTS}"
 
 
 def paint(kind: str) -> Paint:

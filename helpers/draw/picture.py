@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from helpers.draw.figure import to_png
+from helpers.draw.png import to_png
 from helpers.draw.scene import Scene
 from helpers.draw.svg import to_svg
 

@@ -6,6 +6,7 @@ role that follows the theme: "surface", "panel", "rule", "ink", "muted".
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from helpers.draw.palette import PAINTS, TEXTURES
@@ -15,12 +16,15 @@ ANCHORS = ("start", "middle", "end")
 WIDTH = 800  # pixels: fits a notebook's output area, which does not shrink SVG
 
 
-def _known(what: str, given: str, known: tuple[str, ...]) -> None:
+def _known(what: str, given: str, known: Collection[str]) -> None:
     if given not in known:
         raise ValueError(f"{what} is {given!r}, but it must be one of {', '.join(filter(None, known))}")
 
 
-COLOURS = (*PAINTS, *ROLES)
+COLOURS = dict.fromkeys((*PAINTS, *ROLES))  # a dict keeps the order for the sentence and finds a name at once
+_COLOURS_OR_NONE, _PAINTS_OR_NONE, _TEXTURES_OR_NONE = (
+    {"": None, **dict.fromkeys(k)} for k in (COLOURS, PAINTS, TEXTURES)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +44,9 @@ class Rect:
     opacity: float = 1.0
 
     def __post_init__(self) -> None:
-        _known("the fill of a Rect", self.fill, ("", *COLOURS))
-        _known("the stroke of a Rect", self.stroke, ("", *COLOURS))
-        _known("the texture of a Rect", self.texture, ("", *TEXTURES))
+        _known("the fill of a Rect", self.fill, _COLOURS_OR_NONE)
+        _known("the stroke of a Rect", self.stroke, _COLOURS_OR_NONE)
+        _known("the texture of a Rect", self.texture, _TEXTURES_OR_NONE)
         if not (self.width >= 0 and self.height >= 0):
             raise ValueError(f"a Rect is {self.width!r} x {self.height!r} pixels; both must be 0 or more")
 
@@ -63,7 +67,7 @@ class Label:
     def __post_init__(self) -> None:
         _known("the anchor of a Label", self.anchor, ANCHORS)
         _known("the colour of a Label", self.colour, ("ink", "muted"))
-        _known("`on` of a Label", self.on, ("", *PAINTS))
+        _known("`on` of a Label", self.on, _PAINTS_OR_NONE)
 
     @property
     def box(self) -> tuple[float, float, float, float]:

@@ -1,26 +1,30 @@
 """A Scene as SVG text: one element, no script, nothing from outside, readable in light and dark.
 
-Inside JupyterLab ink and surface follow its theme (its CSS variables); elsewhere they follow the reader's system.
-Ids come from the content, so that the same Scene always gives the same text.
+Inside JupyterLab ink and surface follow its theme (its CSS variables); elsewhere they follow the reader's system. On
+paper they are dark on white. Nothing moves. Ids come from the content: the same Scene always gives the same text.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import cache, lru_cache
 from html import escape
 
-from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY
+from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, Theme
 from helpers.draw.scene import Label, Line, Rect, Scene
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _ARROW = 7.0  # pixels
+_SCOPE = "\0"  # stands for the id until the content is known
 
 
+@lru_cache(maxsize=8192)
 def _n(value: float) -> str:
     """A number with at most two decimals above 1 and one above 10: a tenth of a pixel is enough."""
     return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
 
 
+@cache
 def _colour(name: str, attribute: str = "fill") -> str:
     if name in PAINTS:
         return f'{attribute}="{PAINTS[name].fill}"'
@@ -33,48 +37,71 @@ def _colour(name: str, attribute: str = "fill") -> str:
 
 
 def _style(scope: str) -> str:
-    def rule(theme) -> str:
-        return (
-            f"#{scope}{{--rr-ink:var(--jp-content-font-color0,{theme.ink});"
-            f"--rr-surface:var(--jp-layout-color0,{theme.surface})}}"
-        )
+    def rule(ink: str, surface: str) -> str:
+        return f"#{scope}{{--rr-ink:{ink};--rr-surface:{surface}}}"
 
-    text = f"#{scope} text{{pointer-events:none}}"
-    return f"<style>{rule(LIGHT)}@media (prefers-color-scheme:dark){{{rule(DARK)}}}{text}</style>"
+    def themed(theme: Theme) -> str:
+        return rule(f"var(--jp-content-font-color0,{theme.ink})", f"var(--jp-layout-color0,{theme.surface})")
 
-
-def _pattern_id(scope: str, item: Rect) -> str:
-    return f"{scope}-{item.fill or 'none'}-{item.texture}"
+    return (
+        f"<style>{themed(LIGHT)}@media (prefers-color-scheme:dark){{{themed(DARK)}}}"
+        f"@media print{{{rule(LIGHT.ink, LIGHT.surface)}}}#{scope} text{{pointer-events:none}}</style>"
+    )
 
 
-def _pattern(scope: str, item: Rect) -> str:
+_TURNS = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
+_MARKS = {
+    "dots": '<circle cx="3" cy="3" r="1.1" {}-opacity=".6"/>',
+    "lines": '<rect width="5" height="1" {}-opacity=".45"/>',
+    "stripes": '<rect width="1.6" height="6" {}-opacity=".32"/>',
+    "hatch": '<rect width="1" height="6" {}-opacity=".9"/>',
+}
+
+
+def _pattern(fill: str, texture: str) -> str:
     """Fill and texture in one, so that a textured rectangle is one element."""
-    size = 5 if item.texture == "lines" else 6
-    turn = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
-    ground = f'<rect width="{size}" height="{size}" {_colour(item.fill)}/>' if item.fill else ""
-    marks = {
-        "dots": '<circle cx="3" cy="3" r="1.1" {}-opacity=".6"/>',
-        "lines": '<rect width="5" height="1" {}-opacity=".45"/>',
-        "stripes": '<rect width="1.6" height="6" {}-opacity=".32"/>',
-        "hatch": '<rect width="1" height="6" {}-opacity=".55"/>',
-    }
-    overlay = PAINTS[item.fill].overlay if item.fill in PAINTS else GREY
-    mark = marks[item.texture].format(f'fill="{overlay}" fill')
-    head = f'<pattern id="{_pattern_id(scope, item)}" patternUnits="userSpaceOnUse" width="{size}" height="{size}"'
-    return f"{head}{turn.get(item.texture, '')}>{ground}{mark}</pattern>"
+    size = 5 if texture == "lines" else 6
+    ground = f'<rect width="{size}" height="{size}" {_colour(fill)}/>' if fill else ""
+    overlay = PAINTS[fill].overlay if fill in PAINTS else GREY
+    mark = _MARKS[texture].format(f'fill="{overlay}" fill')
+    name = f"{_SCOPE}-{fill or 'none'}-{texture}"
+    head = f'<pattern id="{name}" patternUnits="userSpaceOnUse" width="{size}" height="{size}"'
+    return f"{head}{_TURNS.get(texture, '')}>{ground}{mark}</pattern>"
 
 
-def _rect(item: Rect, scope: str) -> str:
-    text = f'<rect x="{_n(item.x)}" y="{_n(item.y)}" width="{_n(item.width)}" height="{_n(item.height)}"'
-    text += f' rx="{_n(item.radius)}"' if item.radius else ""
-    if item.texture:
-        text += f' fill="url(#{_pattern_id(scope, item)})"'
-    else:
-        text += f" {_colour(item.fill)}" if item.fill else ' fill="none"'
+@cache
+def _fill(fill: str, texture: str) -> str:
+    if texture:
+        return f'fill="url(#{_SCOPE}-{fill or "none"}-{texture})"'
+    return _colour(fill) if fill else 'fill="none"'
+
+
+def _rect(item: Rect) -> str:
+    x, y, width, height, fill = item.x, item.y, item.width, item.height, _fill(item.fill, item.texture)
     if item.stroke:
-        text += f' {_colour(item.stroke, "stroke")} stroke-width="{_n(item.stroke_width)}"'
+        fill += f' {_colour(item.stroke, "stroke")} stroke-width="{_n(item.stroke_width)}"'
+    elif outline(item):
+        if is_thin(item):
+            fill = f'fill="{outline(item)}"'
+        else:
+            x, y, width, height = x + 0.5, y + 0.5, width - 1, height - 1
+            fill += f' stroke="{outline(item)}"'
+    text = f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+    text += f' rx="{_n(item.radius)}" {fill}' if item.radius else f" {fill}"
     text += f' opacity="{_n(item.opacity)}"' if item.opacity != 1 else ""
     return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
+
+
+def outline(item: Rect) -> str:
+    """The colour of the outline that a pale fill needs, or ""; see-through fills have text that says the same."""
+    if item.fill not in PAINTS or item.stroke or item.opacity != 1 or PAINTS[item.fill].edge == PAINTS[item.fill].fill:
+        return ""
+    return PAINTS[item.fill].edge
+
+
+def is_thin(item: Rect) -> bool:
+    """Whether there is no room inside for an outline, which then takes the place of the fill."""
+    return min(item.width, item.height) < 3
 
 
 def _label(item: Label) -> str:
@@ -107,23 +134,25 @@ def _line(item: Line) -> str:
     return text
 
 
-def _item(item: Rect | Label | Line, scope: str) -> str:
+def _item(item: Rect | Label | Line) -> str:
     if isinstance(item, Rect):
-        return _rect(item, scope)
+        return _rect(item)
     return _label(item) if isinstance(item, Label) else _line(item)
 
 
 def to_svg(scene: Scene) -> str:
     """The SVG element. Its role is img; its title and description are the Scene's title and summary."""
-    scope = "rr" + hashlib.blake2s(repr(scene).encode(), digest_size=5).hexdigest()
-    textured = {(item.fill, item.texture): item for item in scene.items if isinstance(item, Rect) and item.texture}
-    patterns = "".join(_pattern(scope, item) for item in textured.values())
-    surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
-    body = "".join(_item(item, scope) for item in (surface, *scene.items))
-    size = f'width="{_n(scene.width)}" height="{_n(scene.height)}" viewBox="0 0 {_n(scene.width)} {_n(scene.height)}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" id="{scope}" {size} role="img" font-family="{FONT}" '
-        f'aria-labelledby="{scope}-t {scope}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'
-        f'<title id="{scope}-t">{escape(scene.title)}</title><desc id="{scope}-d">{escape(scene.summary)}</desc>'
-        f"{_style(scope)}<defs>{patterns}</defs>{body}</svg>"
+    textured = dict.fromkeys(
+        (item.fill, item.texture) for item in scene.items if isinstance(item, Rect) and item.texture
     )
+    patterns = "".join(_pattern(*look) for look in textured)
+    surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
+    body = "".join(map(_item, (surface, *scene.items)))
+    size = f'width="{_n(scene.width)}" height="{_n(scene.height)}" viewBox="0 0 {_n(scene.width)} {_n(scene.height)}"'
+    text = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} role="img" font-family="{FONT}" '
+        f'aria-labelledby="{_SCOPE}-t {_SCOPE}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'
+        f'<title id="{_SCOPE}-t">{escape(scene.title)}</title><desc id="{_SCOPE}-d">{escape(scene.summary)}</desc>'
+        f"{_style(_SCOPE)}<defs>{patterns}</defs>{body}</svg>"
+    )
+    return text.replace(_SCOPE, "rr" + hashlib.blake2s(text.encode(), digest_size=5).hexdigest())

@@ -7,7 +7,7 @@ kind, so that a picture has at most a few marks a pixel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS
@@ -17,6 +17,7 @@ from helpers.units import format_bytes, format_seconds
 
 _LEFT, _RIGHT, _GAP = 76.0, 20.0, 14.0
 _SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
+_IDLE = {"fill": "panel", "texture": "hatch"}
 _SOURCES = {"predicted": "predicted", "emulated": "emulated on this machine", "recorded": "recorded on this machine"}
 
 
@@ -53,10 +54,10 @@ def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, 
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
     layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
-    shared = title or _shared_title(shown)
+    shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     marks, grid = [], []
-    for timeline, panel_title in zip(shown, _panel_titles(shown), strict=True):
+    for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
         panel_top = y + 28
         marks += _panel(timeline, panel_title, layout, y)
         y = panel_top + timeline.num_ranks * layout.rank + _GAP
@@ -82,12 +83,12 @@ def _titles(timelines: list[Timeline]) -> set[str]:
     return {timeline.title for timeline in timelines if timeline.title}
 
 
-def _shared_title(timelines: list[Timeline]) -> str:
+def shared_title(timelines: list[Timeline]) -> str:
     titles = _titles(timelines)
     return titles.pop() if len(titles) == 1 else "One step, rank by rank"
 
 
-def _panel_titles(timelines: list[Timeline]) -> list[str]:
+def panel_titles(timelines: list[Timeline]) -> list[str]:
     """What each timeline is: its source and, where titles differ, its own one before that."""
     differ = len(_titles(timelines)) > 1
     return [_panel_title(timeline.title if differ else "", _SOURCES[timeline.source]) for timeline in timelines]
@@ -98,25 +99,27 @@ def _panel_title(title: str, source: str) -> str:
     return f"{short} · {source}" if title else source
 
 
-def _exposed(timeline: Timeline) -> str:
+def exposed_sentence(timeline: Timeline) -> str:
     """The sentence of the worst rank, since the others wait for it."""
     exposed = max(map(timeline.exposed_communication, timeline.ranks))
     return f"exposed communication {format_seconds(exposed)} of {format_seconds(timeline.duration)}"
 
 
 def _summary(timelines: list[Timeline]) -> str:
-    pairs = zip(timelines, _panel_titles(timelines), strict=True)
-    return " ".join(f"{title}, {timeline.num_ranks} ranks: {_exposed(timeline)}." for timeline, title in pairs)
+    pairs = zip(timelines, panel_titles(timelines), strict=True)
+    return " ".join(f"{title}, {timeline.num_ranks} ranks: {exposed_sentence(timeline)}." for timeline, title in pairs)
 
 
 def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    return heading(title, kinds_legend([kind for kind in KINDS if kind in used]), width)
+    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), ("idle", _IDLE)], width)
 
 
 def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
-    yield Label(x=layout.width - _RIGHT, y=top + 12, text=_exposed(timeline), size=12, anchor="end", colour="muted")
+    yield Label(
+        x=layout.width - _RIGHT, y=top + 12, text=exposed_sentence(timeline), size=12, anchor="end", colour="muted"
+    )
     for row, rank in enumerate(timeline.ranks):
         yield from _rank(timeline, rank, layout, top + 28 + row * layout.rank)
 
@@ -127,21 +130,35 @@ def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterato
     messages = [span for span in spans if span.lane == "communication"]
     yield Label(x=14, y=top + layout.compute / 2, text=f"rank {rank}", size=12)
     until = layout.x(timeline.duration) - _LEFT
-    yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel", texture="hatch")
+    yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel")
+    for start, end in _idle(compute, timeline.duration, layout):
+        yield Rect(x=start, y=top, width=end - start, height=layout.compute, **_IDLE)
     yield from _bars(compute, layout, top, layout.compute)
     top += layout.compute + 1
     yield Rect(x=_LEFT, y=top, width=until, height=layout.communication, fill="panel")
-    rows = _rows(messages)
+    rows = _rows(messages, layout.scale)
     height = layout.communication / max(1, len(rows))
     for number, row in enumerate(rows):
         yield from _bars(row, layout, top + number * height, height)
 
 
-def _rows(spans: list[Span]) -> list[list[Span]]:
-    """Spans that overlap in time go to different rows; messages under way together are seen to be so."""
+def _idle(compute: list[Span], duration: float, layout: _Layout) -> Iterator[tuple[float, float]]:
+    """From where to where, in pixels, a rank computes nothing, as long as that can be seen."""
+    busy_until = _LEFT
+    for span in sorted(compute, key=lambda span: span.start):
+        start = layout.x(span.start)
+        if start - busy_until >= _SHORTEST:
+            yield busy_until, start
+        busy_until = max(busy_until, layout.x(span.end))
+    if layout.x(duration) - busy_until >= _SHORTEST:
+        yield busy_until, layout.x(duration)
+
+
+def _rows(spans: list[Span], scale: float) -> list[list[Span]]:
+    """Spans that overlap in time go to different rows, unless by too little to see: messages together are seen so."""
     rows: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        row = next((row for row in rows if row[-1].end <= span.start), None)
+        row = next((row for row in rows if (row[-1].end - span.start) * scale < _SHORTEST), None)
         if row is None:
             rows.append([span])
         else:
@@ -155,9 +172,11 @@ def _bars(spans: Iterable[Span], layout: _Layout, top: float, height: float) -> 
         x = layout.x(first.start)
         width = max(_SHORTEST, layout.x(last.end) - x)
         paint = PAINTS[first.kind]
-        room = 1.0 if width > 6 else 0.0  # a slit between neighbours
-        bar = Rect(x=x, y=top, width=width - room, height=height, fill=first.kind, tooltip=_tooltip(spans_of_bar))
-        yield replace(bar, texture=paint.texture if width > 3 else "", radius=2 if width > 8 and height > 8 else 0)
+        room = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # a slit between neighbours
+        look = {"texture": paint.texture if width > 3 else "", "radius": 2 if width > 8 and height > 8 else 0}
+        tooltip = _tooltip(spans_of_bar)
+        bar = Rect(x=x, y=top, width=width - room, height=height, fill=first.kind, tooltip=tooltip, **look)
+        yield bar
         yield from _bar_label(first, bar)
 
 

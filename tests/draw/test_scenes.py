@@ -10,7 +10,6 @@ import pytest
 
 from helpers.draw import (
     Label,
-    Line,
     Rect,
     Scene,
     bytes_scene,
@@ -23,76 +22,11 @@ from helpers.draw import (
     to_svg,
     topology_scene,
 )
-from helpers.draw.axis import ticks
-from helpers.draw.palette import DARK, LIGHT, MUTED_OPACITY, PAINTS, blend, contrast, paint
-from helpers.records import CommEvent, CommLog, MemoryBreakdown, Span, Timeline, compare
+from helpers.draw.palette import paint
+from helpers.records import Timeline
+from tests.draw.scenes import SCENES, ddp_step
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
-    """Forward, then backward with an all-reduce of each block behind it, then the optimizer."""
-    spans = []
-    for rank in range(num_ranks):
-        now, link_free = 0.1 * rank, 0.0
-        for block in range(num_blocks):
-            spans.append(span(rank, "forward", now, now + 1, f"blocks.{block}"))
-            now += 1
-        for block in reversed(range(num_blocks)):
-            spans.append(span(rank, "backward", now, now + 2, f"blocks.{block}"))
-            now += 2
-            link_free = max(now, link_free) + 2.5
-            spans.append(span(rank, "communication", link_free - 2.5, link_free, "all_reduce", 25_000_000))
-        spans.append(span(rank, "optimizer", link_free, link_free + 1, "AdamW"))
-    return Timeline(spans=spans, source=source, title=title)
-
-
-def span(rank, kind, start, end, name="work", num_bytes=0):
-    lane = "communication" if kind == "communication" else "compute"
-    return Span(rank=rank, lane=lane, name=name, kind=kind, start=start, end=end, num_bytes=num_bytes)
-
-
-def gathered(num_ranks):
-    """The states of a ring all-gather."""
-    states = [[[{chunk} if chunk == rank else set() for chunk in range(num_ranks)] for rank in range(num_ranks)]]
-    for step in range(num_ranks - 1):
-        now = [[set(cell) for cell in rank] for rank in states[-1]]
-        for rank in range(num_ranks):
-            chunk = (rank - step) % num_ranks
-            now[(rank + 1) % num_ranks][chunk] = {chunk}
-        states.append(now)
-    return states
-
-
-def reduced(num_ranks):
-    """The states of a reduction in which rank r hands all it has to rank r + 1."""
-    states = [[[{rank} for _ in range(num_ranks)] for rank in range(num_ranks)]]
-    for last in range(1, num_ranks):
-        states.append([[{*range(min(rank, last) + 1)} for _ in range(num_ranks)] for rank in range(num_ranks)])
-    return states
-
-
-MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
-SCENES = {
-    "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
-    "one rank": timeline_scene(ddp_step(num_ranks=1)),
-    "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
-    "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
-    "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
-    "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
-    "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
-    "bytes": bytes_scene(
-        {"sent bytes": 640, "payload bytes": 428}, {"sent bytes": 640, "payload bytes": 428}, guess=500
-    ),
-    "predicted bytes": bytes_scene({"sent bytes": 64_189_440}),
-    "memory": memory_scene({"rank 0": MEMORY, "rank 1": MEMORY}, capacity=300),
-    "gather": collective_scene(gathered(4), "Ring all-gather"),
-    "gather 12": collective_scene(gathered(12), "Ring all-gather"),
-    "reduce": collective_scene(reduced(5), "Reduce"),
-    "ring": topology_scene("ring", 5),
-    "tree": topology_scene("tree", 7, title="Tree"),
-    "star": topology_scene("star", 4, edges={(0, 1): "weights", (1, 0): "gradients"}, names={0: "master"}),
-}
 every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 
 
@@ -138,142 +72,6 @@ def test_figure_counts_pixels_from_the_top_left():
     assert axes.get_xlim() == (0, 800) and axes.get_ylim()[1] == 0
 
 
-def tooltips(scene):
-    return [item.tooltip for item in scene.items if isinstance(item, (Rect, Line)) and item.tooltip]
-
-
-def test_a_timeline_shows_every_rank_of_each_timeline_and_its_exposed_communication():
-    texts = [label.text for label in SCENES["timelines"].labels()]
-    for rank in range(4):
-        assert texts.count(f"rank {rank}") == 2
-    assert "predicted" in texts and "recorded on this machine" in texts
-    assert texts.count("exposed communication 4.00 s of 17.3 s") == 2
-    assert "exposed communication 4.00 s of 17.3 s" in SCENES["timelines"].summary
-
-
-def test_timelines_with_titles_of_their_own_show_them():
-    scene = timeline_scene(ddp_step(title="naive"), ddp_step(title="overlapped"))
-    texts = [label.text for label in scene.labels()]
-    assert scene.title == "One step, rank by rank"
-    assert "naive · predicted" in texts and "overlapped · predicted" in texts
-    assert timeline_scene(ddp_step(title="naive")).title == "naive"
-
-
-def test_timelines_share_one_axis():
-    """A recorded step of twice the length is drawn twice as wide."""
-    scene = timeline_scene(
-        Timeline(spans=[span(0, "forward", 5, 6)], source="predicted"),
-        Timeline(spans=[span(0, "forward", 0, 2)], source="recorded"),
-    )
-    short, long = (item for item in scene.items if isinstance(item, Rect) and "forward" in item.tooltip)
-    assert (long.x, long.width + 1) == pytest.approx((short.x, 2 * (short.width + 1)))
-
-
-def test_messages_under_way_together_do_not_cover_each_other():
-    spans = [span(0, "communication", start, start + 2, num_bytes=8) for start in (0, 1, 2)]
-    bars = [item for item in timeline_scene(Timeline(spans=spans, source="recorded")).items if isinstance(item, Rect)]
-    first, second, third = (bar for bar in bars if bar.tooltip)
-    assert first.y == second.y != third.y or first.y == third.y != second.y
-    assert first.height * 2 <= 26
-
-
-def test_spans_too_short_to_see_are_joined():
-    spans = [span(0, "forward", i * 1e-3, (i + 1) * 1e-3) for i in range(5000)]
-    scene = timeline_scene(Timeline(spans=spans, source="predicted"))
-    assert "5000 spans" in " ".join(tooltips(scene)) and len(scene.items) < 40
-
-
-def test_idle_is_hatched():
-    scene = timeline_scene(Timeline(spans=[span(0, "forward", 0, 1), span(1, "forward", 0, 3)], source="predicted"))
-    hatched = [item for item in scene.items if isinstance(item, Rect) and item.texture == "hatch"]
-    assert len(hatched) == 2
-
-
-def test_bytes_stand_to_scale_and_beside_each_other():
-    bars = [item for item in SCENES["bytes"].items if isinstance(item, Rect) and item.tooltip]
-    widths = {bar.tooltip.split(":")[0]: bar.width for bar in bars}
-    assert widths["sent bytes, your guess"] / widths["sent bytes, measured"] == pytest.approx(500 / 640)
-    assert widths["payload bytes, measured"] / widths["sent bytes, measured"] == pytest.approx(428 / 640)
-    assert "payload bytes, your guess" not in widths
-
-
-def test_bytes_scene_takes_records_and_a_comparison():
-    fields = {"group": "0", "sequence": 0, "caller": "a.py:1", "start": 0, "end": 1, "dtype": "float32", "shape": (1,)}
-    event = CommEvent(rank=0, op="all_reduce", payload_bytes=400, group_ranks=(0, 1), **fields)
-    log = CommLog(events=(event,))
-    assert "payload: predicted 400 B, measured 400 B." in bytes_scene(log, log).summary
-    assert bytes_scene(compare(MEMORY, MEMORY)).summary.count("measured") == 7
-
-
-def test_memory_bars_add_up_to_the_total():
-    bars = [item for item in SCENES["memory"].items if isinstance(item, Rect) and item.tooltip.startswith("rank 0")]
-    scale = bars[0].width + 1
-    assert sum(bar.width + 1 for bar in bars if bar.width > 1) == pytest.approx(scale * 240 / 40, rel=0.02)
-    assert "capacity 300 B" in [label.text for label in SCENES["memory"].labels()]
-
-
-def test_a_collective_shows_every_rank_step_and_chunk():
-    scene = SCENES["gather"]
-    texts = [label.text for label in scene.labels()]
-    assert {"rank 0", "rank 3", "start", "step 3"} <= set(texts)
-    assert "Complete cells of 16, from the start on: 4, 8, 12, 16." in scene.summary
-    framed = [item for item in scene.items if isinstance(item, Rect) and item.stroke]
-    assert len(framed) == 3 * 4 + 1  # one arrival a rank and step, and the legend's
-
-
-def test_a_reduction_is_complete_when_every_rank_contributed():
-    texts = [label.text for label in SCENES["reduce"].labels()]
-    assert texts.count("Σ") == 5
-    assert "rank 2, chunk 0: from rank 0 + 1 + 2" in tooltips(SCENES["reduce"])
-
-
-@pytest.mark.parametrize(("kind", "edges"), [("ring", 5), ("tree", 4), ("star", 4)])
-def test_topologies_have_their_edges(kind, edges):
-    scene = topology_scene(kind, 5)
-    assert sum(isinstance(item, Line) for item in scene.items) == edges
-    assert {f"rank {rank}" for rank in range(5)} <= {label.text for label in scene.labels()}
-
-
-@pytest.mark.parametrize("kind", PAINTS)
-def test_text_on_every_fill_has_contrast_aa(kind):
-    assert contrast(PAINTS[kind].fill, PAINTS[kind].text) >= 4.5
-
-
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_ink_has_contrast_aa_on_its_ground(theme):
-    assert contrast(theme.ink, theme.surface) >= 4.5
-    assert contrast(blend(theme.ink, theme.surface, MUTED_OPACITY), theme.surface) >= 4.5
-    deepest = blend(PAINTS["buffers"].fill, theme.surface, 0.54)  # a chunk that lacks one contribution
-    assert contrast(theme.ink, deepest) >= 4.5
-
-
-# What two kinds of colour-blind eyes see, in linear RGB. Source: Machado, Oliveira & Fernandes 2009, severity 1.
-PROTAN = ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))
-DEUTAN = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
-
-
-def seen(colour, matrix):
-    rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
-    mixed = (max(0.0, sum(a * b for a, b in zip(row, linear, strict=True))) for row in matrix)
-    return [c ** (1 / 2.4) for c in mixed]
-
-
-@pytest.mark.parametrize("matrix", [PROTAN, DEUTAN], ids=["protan", "deutan"])
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        ("forward", "backward", "weight_grad", "optimizer", "communication"),
-        ("parameters", "gradients", "optimizer", "activations", "buffers"),
-    ],
-)
-def test_kinds_differ_for_colour_blind_eyes(matrix, kinds):
-    for one, other in combinations(kinds, 2):
-        pair = zip(seen(PAINTS[one].fill, matrix), seen(PAINTS[other].fill, matrix), strict=True)
-        distance = sum((a - b) ** 2 for a, b in pair) ** 0.5
-        assert distance > 0.12 or PAINTS[one].texture != PAINTS[other].texture, (one, other)
-
-
 def test_a_picture_carries_svg_png_and_a_short_stable_text():
     first = picture(timeline_scene(ddp_step()))
     bundle = first._repr_mimebundle_()
@@ -314,12 +112,6 @@ def test_a_picture_with_very_many_marks_keeps_the_png_only():
 def test_bad_input_gets_a_sentence(build, sentence):
     with pytest.raises(ValueError, match=sentence):
         build()
-
-
-@pytest.mark.parametrize(("end", "expected"), [(1.0, 0.2), (0.0153, 0.005), (7e-6, 2e-6), (0.0, 0.0)])
-def test_ticks_are_round(end, expected):
-    marks = ticks(end)
-    assert marks[0] == 0 and (marks[1] if len(marks) > 1 else 0.0) == pytest.approx(expected)
 
 
 def test_text_of_the_learner_is_escaped():

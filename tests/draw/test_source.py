@@ -34,7 +34,7 @@ def test_the_numbers_are_those_of_the_file():
 
 def test_the_text_is_stable_and_short():
     assert repr(show(Span, Timeline.idle)) == (
-        "[source] Span · helpers/records.py\n[source] Timeline.idle · helpers/records.py"
+        "[source] Span · helpers/records/timeline.py\n[source] Timeline.idle · helpers/records/timeline.py"
     )
 
 

@@ -1,0 +1,145 @@
+"""The scenes that the tests of this folder look at."""
+
+from helpers.draw import (
+    Line,
+    Matrix,
+    Rect,
+    bytes_scene,
+    collective_scene,
+    collective_step_scene,
+    memory_scene,
+    mesh_scene,
+    number_formats_scene,
+    shards_scene,
+    timeline_scene,
+    topology_scene,
+)
+from helpers.predict.messages import schedule
+from helpers.records import MemoryBreakdown, Span, Timeline
+
+
+def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
+    """Forward, then backward with an all-reduce of each block behind it, then the optimizer."""
+    spans = []
+    for rank in range(num_ranks):
+        now, link_free = 0.1 * rank, 0.0
+        for block in range(num_blocks):
+            spans.append(span(rank, "forward", now, now + 1, f"blocks.{block}"))
+            now += 1
+        for block in reversed(range(num_blocks)):
+            spans.append(span(rank, "backward", now, now + 2, f"blocks.{block}"))
+            now += 2
+            link_free = max(now, link_free) + 2.5
+            spans.append(span(rank, "communication", link_free - 2.5, link_free, "all_reduce", 25_000_000))
+        spans.append(span(rank, "optimizer", link_free, link_free + 1, "AdamW"))
+    return Timeline(spans=spans, source=source, title=title)
+
+
+def span(rank, kind, start, end, name="work", num_bytes=0):
+    lane = "communication" if kind == "communication" else "compute"
+    return Span(rank=rank, lane=lane, name=name, kind=kind, start=start, end=end, num_bytes=num_bytes)
+
+
+def gathered(num_ranks):
+    """The states of a ring all-gather."""
+    states = [[[{chunk} if chunk == rank else set() for chunk in range(num_ranks)] for rank in range(num_ranks)]]
+    for step in range(num_ranks - 1):
+        now = [[set(cell) for cell in rank] for rank in states[-1]]
+        for rank in range(num_ranks):
+            chunk = (rank - step) % num_ranks
+            now[(rank + 1) % num_ranks][chunk] = {chunk}
+        states.append(now)
+    return states
+
+
+def reduced(num_ranks):
+    """The states of a reduction in which rank r hands all it has to rank r + 1."""
+    states = [[[{rank} for _ in range(num_ranks)] for rank in range(num_ranks)]]
+    for last in range(1, num_ranks):
+        states.append([[{*range(min(rank, last) + 1)} for _ in range(num_ranks)] for rank in range(num_ranks)])
+    return states
+
+
+def step(collective, algorithm, num_ranks, number):
+    """The picture of one step of a schedule."""
+    plan = schedule(collective, num_ranks, algorithm)
+    states = list(plan.replay())[number:][:2]
+    return collective_step_scene(*states, plan.step(number), title=f"{collective} by {algorithm}", step=number + 1)
+
+
+MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
+SCENES = {
+    "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
+    "one rank": timeline_scene(ddp_step(num_ranks=1)),
+    "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
+    "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
+    "16 ranks": timeline_scene(ddp_step(num_ranks=16)),
+    "200 blocks": timeline_scene(ddp_step(num_blocks=200)),
+    "an instant": timeline_scene(Timeline(spans=[span(0, "other", 1, 1)], source="recorded")),
+    "bytes": bytes_scene(
+        {"sent bytes": 640, "payload bytes": 428}, {"sent bytes": 640, "payload bytes": 428}, guess=500
+    ),
+    "predicted bytes": bytes_scene({"sent bytes": 64_189_440}),
+    "formats": number_formats_scene(),
+    "two formats, marked": number_formats_scene(["fp16", "fp8 E4M3"], marks={"a gradient": 1e-6, "one close by": 2e-6}),
+    "formats, values and marks": number_formats_scene(
+        marks={"a gradient": 1e-9, "another": 1e-6, "a weight": 0.02, "a scaled loss": 131072.0},
+        histogram=[(edge, 0.05) for edge in range(-30, -10)],
+        histogram_name="gradients",
+    ),
+    "memory": memory_scene({"rank 0": MEMORY, "rank 1": MEMORY}, capacity=300),
+    "memory, too much": memory_scene(
+        {
+            "plain": MEMORY,
+            "sharded": MemoryBreakdown(parameters=90, gradients=4),
+            "small": MemoryBreakdown(parameters=12),
+        },
+        capacity=100,
+        capacity_name="a GPU's",
+    ),
+    "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
+    "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "column parallel": shards_scene(
+        [
+            Matrix(name="X", num_rows=4, num_columns=6, shape="(B·T) × C"),
+            "·",
+            Matrix(name="A", num_rows=6, num_columns=8, cut="columns", num_parts=4),
+            "=",
+            Matrix(name="Y", num_rows=4, num_columns=8, cut="columns", num_parts=4, note="no communication"),
+        ]
+    ),
+    "row parallel": shards_scene(
+        [
+            Matrix(name="B", num_rows=4, num_columns=2, cut="rows", num_parts=2, values=[[0.5, -1], [2, 3]] * 2),
+            "=",
+            Matrix(name="Z₁", num_rows=2, num_columns=2, ranks=(1,)),
+        ],
+        title="Row parallel",
+    ),
+    "flat cuts": shards_scene(
+        [
+            Matrix(name="W₁", num_rows=6, num_columns=8, cut="flat", num_parts=8),
+            "and",
+            Matrix(name="W₂", num_rows=2, num_columns=3, cut="flat", num_parts=3, values=[[1, 2, 3], [4, 5, 6]]),
+        ]
+    ),
+    "16 parts": shards_scene([Matrix(name="A", num_rows=16, num_columns=32, cut="columns", num_parts=16)]),
+    "mesh": mesh_scene({"pp": 2, "dp": 2, "tp": 4}, rank=5),
+    "mesh across nodes": mesh_scene({"dp": 2, "tp": 16}, rank=18),
+    "mesh of 256": mesh_scene({"pp": 4, "dp": 16, "cp": 2, "tp": 2}, rank=77),
+    "mesh of 64": mesh_scene({"pp": 2, "dp": 4, "cp": 2, "tp": 4}, rank=3),
+    "mesh of 3 on 2": mesh_scene({"dp": 3}, gpus_per_node=2, rank=None),
+    "gather": collective_scene(gathered(4), "Ring all-gather"),
+    "gather 12": collective_scene(gathered(12), "Ring all-gather"),
+    "reduce": collective_scene(reduced(5), "Reduce"),
+    "step of a ring": step("all_reduce", "ring", 8, 9),
+    "step of halving": step("all_reduce", "halving_doubling", 6, 1),
+    "step of a tree": step("broadcast", "tree", 8, 2),
+    "ring": topology_scene("ring", 5),
+    "tree": topology_scene("tree", 7, title="Tree"),
+    "star": topology_scene("star", 4, edges={(0, 1): "weights", (1, 0): "gradients"}, names={0: "master"}),
+}
+
+
+def tooltips(scene):
+    return [item.tooltip for item in scene.items if isinstance(item, (Rect, Line)) and item.tooltip]

@@ -1,0 +1,69 @@
+"""Memory bars: to scale, with a limit that is named, and what does not fit marked by more than colour."""
+
+import pytest
+
+from helpers.draw import Line, Rect, memory_scene
+from helpers.records import MemoryBreakdown
+from tests.draw.scenes import MEMORY, SCENES
+
+
+def texts(scene):
+    return [label.text for label in scene.labels()]
+
+
+def frames(scene):
+    return [item for item in scene.items if isinstance(item, Rect) and item.stroke and item.tooltip]
+
+
+def test_bars_add_up_to_the_total():
+    bars = [item for item in SCENES["memory"].items if isinstance(item, Rect) and item.tooltip.startswith("rank 0")]
+    scale = bars[0].width + 1
+    assert sum(bar.width + 1 for bar in bars if bar.width > 1) == pytest.approx(scale * 240 / 40, rel=0.02)
+    assert "240 B" in texts(SCENES["memory"])
+
+
+def test_the_limit_is_a_line_with_its_name_and_bytes():
+    scene = memory_scene({"rank 0": MEMORY}, capacity=300, capacity_name="H100")
+    line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
+    assert line.colour == "ink" and line.width == 2 and "H100 300 B" in texts(scene)
+    assert "capacity 300 B" in texts(SCENES["memory"])
+    bar = next(item for item in scene.items if isinstance(item, Rect) and "parameters" in item.tooltip)
+    assert (line.x1 - bar.x) / (bar.width + 1) == pytest.approx(300 / 40)
+
+
+def test_what_exceeds_the_limit_is_framed_and_said():
+    scene = SCENES["memory, too much"]
+    (frame,) = frames(scene)
+    line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
+    assert frame.tooltip == "plain · 140 bytes over the limit" and frame.x == line.x1
+    assert {"140 B too much", "over the limit"} <= set(texts(scene))
+    assert "plain: 240 B (parameters 40 B, gradients 40 B" in scene.summary and "; 140 B too much." in scene.summary
+    assert "sharded: 94 B (parameters 90 B, gradients 4 B); it fits." in scene.summary
+
+
+def test_what_fits_exactly_is_not_framed():
+    scene = memory_scene({"rank 0": MEMORY}, capacity=240)
+    assert not frames(scene) and "over the limit" not in texts(scene)
+    assert len(frames(memory_scene({"rank 0": MEMORY}, capacity=239))) == 1
+
+
+def test_no_label_is_crossed_by_the_limit():
+    for share in range(20, 60):
+        scene = memory_scene({"rank 0": MemoryBreakdown(parameters=60, gradients=30)}, capacity=2 * share)
+        line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
+        for label in scene.labels():
+            left, top, right, bottom = label.box
+            assert bottom < line.y1 or top > line.y2 or right < line.x1 or left > line.x1, (share, label.text)
+
+
+def test_a_bar_a_twentieth_of_another_still_shows_its_kinds():
+    small = MemoryBreakdown(parameters=2, gradients=2, optimizer=4, activations=4)
+    scene = memory_scene({"large": MEMORY, "small": small})
+    assert sum(isinstance(item, Rect) and item.tooltip.startswith("small") for item in scene.items) == 4
+    assert "12 B" in texts(scene)
+
+
+@pytest.mark.parametrize("capacity", [0, -1.0, float("nan")])
+def test_a_limit_lies_above_zero(capacity):
+    with pytest.raises(ValueError, match="bytes, but a limit lies above 0"):
+        memory_scene({"rank 0": MEMORY}, capacity=capacity)

@@ -1,0 +1,64 @@
+"""Letters in a PNG: where matplotlib would put them, in their colour, and above what they stand on."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+from helpers.draw import Label, Rect, Scene, to_figure, to_png
+from helpers.draw.palette import DARK
+
+SCALE = 2.0
+
+
+def scene(*items):
+    return Scene(width=200, height=60, title="letters", summary="", items=items)
+
+
+def pixels(*items, **look):
+    with Image.open(io.BytesIO(to_png(scene(*items), scale=SCALE, **look))) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def ink(image):
+    """left, top, right, bottom in the Scene's pixels of what differs from the corner."""
+    rows, columns = np.nonzero(np.abs(image - image[0, 0]).sum(axis=2) > 120)
+    return np.array([columns.min(), rows.min(), columns.max(), rows.max()]) / SCALE
+
+
+def by_matplotlib(label):
+    figure = to_figure(scene(label))
+    figure.set_dpi(72 * SCALE)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+
+
+@pytest.mark.parametrize("anchor", ["start", "middle", "end"])
+@pytest.mark.parametrize("bold", [False, True])
+def test_a_label_stands_where_the_figure_has_it(anchor, bold):
+    label = Label(x=100, y=30, text="Exposed 7×", size=14, anchor=anchor, bold=bold)
+    assert ink(pixels(label)) == pytest.approx(ink(by_matplotlib(label)), abs=2.5)
+
+
+def test_a_label_fits_its_box():
+    label = Label(x=20, y=30, text="forward · 12.5 MB → 3", size=12)
+    left, top, right, bottom = ink(pixels(label))
+    assert label.box[0] <= left and right <= label.box[2]
+    assert label.box[1] - 2 <= top and bottom <= label.box[3] + 2
+
+
+def test_a_label_is_above_its_bar_in_the_colour_of_its_kind():
+    bar = Rect(x=0, y=0, width=200, height=60, fill="forward")
+    bare, written = pixels(bar), pixels(Label(x=100, y=30, text="forward", anchor="middle", on="forward"), bar)
+    assert np.array_equal(bare[0, 0], written[0, 0]) and not np.array_equal(bare, written)
+    assert written.max() > 240 > bare.max()  # white letters on blue
+
+
+def test_letters_follow_the_theme():
+    label = Label(x=10, y=30, text="rank 0")
+    light, dark = pixels(label), pixels(label, theme=DARK)
+    assert light[0, 0].min() > 240 > 60 > light.min()
+    assert dark[0, 0].max() < 60 < 200 < dark.max()
