@@ -1,6 +1,25 @@
-"""Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind."""
+"""Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind.
+
+CollectiveExplorer    any collective and algorithm, step by step: who holds what, bytes and seconds so far
+DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
+MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
+OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; what is left exposed
+ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
+TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
+"""
 
 from helpers.widgets.collective_explorer import CollectiveExplorer
+from helpers.widgets.data_parallel_explorer import DataParallelExplorer
+from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.overlap_explorer import OverlapExplorer
+from helpers.widgets.progress_view import ProgressView
+from helpers.widgets.timeline_explorer import TimelineExplorer
 
-__all__ = ["CollectiveExplorer", "OverlapExplorer"]
+__all__ = [
+    "CollectiveExplorer",
+    "DataParallelExplorer",
+    "MemoryExplorer",
+    "OverlapExplorer",
+    "ProgressView",
+    "TimelineExplorer",
+]

@@ -1,73 +1,175 @@
-"""The dials of chapter 01: turn ranks, algorithm, size and link, and see who holds what after each step."""
+"""The dials of chapter 01: a collective, its algorithm, ranks, size and link; step through it, see who holds what."""
 
 from __future__ import annotations
-
-import base64
-from dataclasses import replace
-from typing import Any
 
 import ipywidgets
 
 from helpers import costs
-from helpers.draw import collective_scene, to_png, to_svg
-from helpers.draw.scene import Label, Scene
-from helpers.predict.messages import schedule
+from helpers.draw import collective_scene, collective_step_scene
+from helpers.draw.scene import Scene
+from helpers.predict.messages import COLLECTIVES, Message, Schedule, algorithms, schedule
 from helpers.specs import LINKS
 from helpers.units import format_bytes, format_seconds
+from helpers.widgets.dials import choice, dial
+from helpers.widgets.explorer import Rows, with_sentence
+from helpers.widgets.stepper import SteppedExplorer
 
-ALGORITHMS = ("ring", "tree", "halving_doubling")
-TEXT = "[widget] CollectiveExplorer: an all-reduce step by step, with dials for ranks, algorithm, size and link"
+SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)
+ONE, ALL = "one step", "all steps"
 
 
-class CollectiveExplorer(ipywidgets.VBox):
-    """An all-reduce as a table of chunks, with what it costs. Without a front end: `.ranks.value = 8`, then `.html`.
+class CollectiveExplorer(SteppedExplorer):
+    """A collective step by step, with what it costs. Without a front end: `.ranks.value = 8`, `.step.value = 3`.
 
-    ranks: 2 to 8. algorithm: ring, tree or halving_doubling. size: bytes of the tensor. link: a name of `specs.LINKS`.
+    Dials: collective, algorithm (what `predict.messages` has a schedule for), ranks (2 to 8), size (bytes of the whole
+    buffer), link (a name of `specs.LINKS`), view (ONE or ALL). ValueError when a dial would start at an unknown value.
     """
 
-    def __init__(self) -> None:
-        self.ranks = ipywidgets.IntSlider(value=4, min=2, max=8, description="ranks")
-        self.algorithm = ipywidgets.Dropdown(options=ALGORITHMS, description="algorithm")
-        self.size = ipywidgets.FloatLogSlider(
-            value=4e7, base=10, min=3, max=10, step=0.1, description="bytes", readout_format=".1e"
-        )
-        self.link = ipywidgets.Dropdown(options=tuple(LINKS), value="10 Gb/s", description="link")
-        self.html = ipywidgets.HTML()
-        self.dials = (self.ranks, self.algorithm, self.size, self.link)
-        for dial in self.dials:
-            dial.observe(self._draw, names="value")
-        super().__init__([ipywidgets.HBox(self.dials[:2]), ipywidgets.HBox(self.dials[2:]), self.html])
-        self._draw()
+    TEXT = "[widget] CollectiveExplorer: a collective step by step, with dials for algorithm, ranks, size and link"
+
+    def __init__(self, collective: str = "all_reduce", *, algorithm: str | None = None, ranks: int = 4) -> None:
+        known = algorithms(collective)
+        self.collective = choice(_named(COLLECTIVES), collective, "collective")
+        self.algorithm = choice(_named(known), algorithm or known[0], "algorithm")
+        self.ranks = dial(range(2, 9), ranks, "ranks")
+        sizes = [(format_bytes(size), size) for size in SIZES]
+        self.size = dial(sizes, 40_000_000, "size", tooltip="the whole buffer: what each rank has, or has in the end")
+        self.link = dial(tuple(LINKS), "10 Gb/s", "link", tooltip="between any two ranks")
+        self.view = ipywidgets.ToggleButtons(options=(ONE, ALL), tooltips=("with its messages", "side by side"))
+        self.view.style.button_width = "84px"
+        self.collective.observe(self._offer_algorithms, names="value")
+        self.view.observe(self._draw, names="value")
+        dials = (self.collective, self.algorithm, self.ranks, self.size, self.link)
+        super().__init__(dials, controls=[self.view])
+
+    @property
+    def plan(self) -> Schedule:
+        """The messages of the dials as they stand."""
+        return schedule(self.collective.value, self.ranks.value, self.algorithm.value)
+
+    @property
+    def num_steps(self) -> int:
+        return self.plan.num_steps
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials as they stand, with the sentence below it."""
-        plan = schedule("all_reduce", self.ranks.value, self.algorithm.value)
-        title = f"All-reduce on {plan.world_size} ranks: {plan.algorithm.replace('_', '-')}, {plan.num_steps} steps"
-        table = collective_scene(list(plan.replay()), title)
-        line = Label(x=14, y=table.height + 6, text=self.sentence, size=12)
-        return replace(
-            table, height=table.height + 22, items=(*table.items, line), summary=f"{table.summary} {line.text}"
-        )
+        """One step with its messages, or all of them."""
+        if self.view.value == ALL:
+            return self.overview
+        plan, step = self.plan, self.step.value
+        states = list(plan.replay())
+        title = f"{self._name}: step {step} of {plan.num_steps}"
+        return collective_step_scene(states[step - 1], states[step], plan.step(step - 1), title=title, step=step)
+
+    @property
+    def overview(self) -> Scene:
+        """All steps, one grid each."""
+        plan = self.plan
+        return collective_scene(list(plan.replay()), f"{self._name}, {plan.num_steps} steps")
+
+    @property
+    def saved(self) -> Scene:
+        """A saved notebook cannot be stepped through, so it keeps all steps."""
+        return with_sentence(self.overview, self._whole)
 
     @property
     def sentence(self) -> str:
-        """Bytes, messages and seconds of the dials as they stand, and which algorithm would be the fastest."""
-        size, n, by = self.size.value, self.ranks.value, self.algorithm.value
-        link = LINKS[self.link.value]
-        sent = format_bytes(costs.sent_bytes("all_reduce", size, n, by))
-        took = format_seconds(costs.seconds("all_reduce", size, n, link, by))
-        waits = format_seconds(costs.rounds("all_reduce", n, by) * link.latency)
-        best = costs.fastest("all_reduce", size, n, link).replace("_", "-")
+        """What happens in this step and what it took so far; of all steps, what they take together."""
+        return self._whole if self.view.value == ALL else self._so_far
+
+    @property
+    def rows(self) -> Rows:
+        """What each rank has sent, received and completed, up to the step that is shown."""
+        plan, size, step = self.plan, self.size.value, self._shown_step
+        complete = plan.complete_chunks(list(plan.replay())[step])
+        return [
+            {
+                "rank": str(rank),
+                "sent": format_bytes(plan.sent_bytes(rank, size, step)),
+                "received": format_bytes(plan.received_bytes(rank, size, step)),
+                "complete chunks": f"{complete[rank]} of {plan.num_chunks}",
+            }
+            for rank in range(plan.world_size)
+        ]
+
+    @property
+    def _shown_step(self) -> int:
+        return self.num_steps if self.view.value == ALL else self.step.value
+
+    @property
+    def _name(self) -> str:
         return (
-            f"{format_bytes(size)} a rank. The busiest rank sends {sent}. Predicted {took}, latency {waits} of it. "
-            f"Fastest here: {best}."
+            f"{_word(self.collective.value).capitalize()} on {self.ranks.value} ranks by {_word(self.algorithm.value)}"
         )
 
-    def _draw(self, change: object = None) -> None:
-        self.html.value = to_svg(self.scene)
+    @property
+    def _so_far(self) -> str:
+        plan, size, link, step = self.plan, self.size.value, LINKS[self.link.value], self.step.value
+        now, end = ([plan.sent_bytes(rank, size, k) for rank in range(plan.world_size)] for k in (step, None))
+        took, takes = (format_seconds(plan.seconds(size, link, k)) for k in (step, None))
+        whose = "a rank" if len(set(now)) == len(set(end)) == 1 else "by the busiest rank"
+        return (
+            f"Step {step} of {plan.num_steps}: {deeds(plan, step, size)}. "
+            f"Sent so far: {_of(max(now), max(end))} {whose}, {_of(sum(now), sum(end))} in all. "
+            f"Time so far: {took} of {takes}."
+        )
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        shown = super()._repr_mimebundle_(**kwargs) or {}
-        bundle = dict(shown[0] if isinstance(shown, tuple) else shown)
-        return bundle | {"text/plain": TEXT, "image/png": base64.b64encode(to_png(self.scene)).decode()}
+    @property
+    def _whole(self) -> str:
+        what = (self.collective.value, self.size.value, self.ranks.value)
+        link, by = LINKS[self.link.value], self.algorithm.value
+        waits = format_seconds(costs.rounds(what[0], what[2], by) * link.latency)
+        fastest = f" Fastest here: {_word(costs.fastest(*what, link))}." if len(self.algorithm.options) > 1 else ""
+        return (
+            f"A buffer of {format_bytes(what[1])}. The busiest rank sends {format_bytes(costs.sent_bytes(*what, by))}, "
+            f"all together {format_bytes(costs.total_bytes(*what, by))}. "
+            f"Predicted {format_seconds(costs.seconds(*what, link, by))}, latency {waits} of it.{fastest}"
+        )
+
+    def _offer_algorithms(self, change: object) -> None:
+        """The algorithm stays where the new collective knows it."""
+        known = algorithms(self.collective.value)
+        keep = self.algorithm.value if self.algorithm.value in known else known[0]
+        self.algorithm.options = _named(known)
+        self.algorithm.value = keep
+
+
+def _word(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _named(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(_word(name), name) for name in names]
+
+
+def _of(part: float, whole: float) -> str:
+    return f"{format_bytes(part)} of {format_bytes(whole)}"
+
+
+def deeds(plan: Schedule, step: int, size: float) -> str:
+    """What the messages of a step do, in words; steps count from 1, size in bytes."""
+    first, *others = messages = plan.step(step - 1)
+    what = _what(first, plan, size)
+    if len(messages) > 2:
+        who = "each rank" if len(messages) == plan.world_size else f"each of {len(messages)} ranks"
+        return f"{who} sends {what} to {_to(messages, plan)}, which {'adds it' if first.adds else 'keeps a copy'}"
+    pairs = f"rank {first.sender} sends {what} to rank {first.receiver}"
+    if not others:
+        return f"{pairs}, which {'adds it' if first.adds else 'keeps a copy'}"
+    pairs += "".join(f" and rank {other.sender} to rank {other.receiver}" for other in others)
+    return f"{pairs}; both {'add what they get' if first.adds else 'keep a copy'}"
+
+
+def _what(message: Message, plan: Schedule, size: float) -> str:
+    count = message.last - message.first
+    num_bytes = format_bytes(size * count / plan.num_chunks)
+    if count == plan.num_chunks:
+        return f"the whole buffer ({num_bytes})"
+    return f"{count} chunk{'s' if count > 1 else ''} ({num_bytes})"
+
+
+def _to(messages: tuple[Message, ...], plan: Schedule) -> str:
+    if plan.algorithm == "ring":
+        return "its right neighbour"
+    distances = {abs(m.receiver - m.sender) for m in messages}
+    return f"a rank {distances.pop()} away" if len(distances) == 1 else "its partner"

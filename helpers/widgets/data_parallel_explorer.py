@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import ipywidgets
-
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
 from helpers.predict.data_parallel import DataParallelStep, simulate_data_parallel_step
 from helpers.records import Timeline
 from helpers.specs import Link
 from helpers.units import format_count, format_seconds
+from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
 
 PARAMETERS = (1_000_000, 10_698_240, 25_000_000, 124_000_000, 350_000_000)
 GIGABYTES = (3, 6, 12, 25, 50, 100)  # a second; PCIe 3.0 x16 carries about 12
 TOKENS, VOCABULARY = 16_384, 68  # of the whole batch
 FLOPS_PER_SECOND = 10e12  # that a device reaches
-
-
-def _dial(options: list[tuple[str, object]], value: object, description: str) -> ipywidgets.SelectionSlider:
-    layout = ipywidgets.Layout(width="340px")
-    return ipywidgets.SelectionSlider(options=options, value=value, description=description, layout=layout)
 
 
 class DataParallelExplorer(Explorer):
@@ -33,10 +27,19 @@ class DataParallelExplorer(Explorer):
     TEXT = "[widget] DataParallelExplorer: one step, with dials for devices, link, parameters and Python's share"
 
     def __init__(self) -> None:
-        self.devices = _dial([(str(n), n) for n in range(1, 9)], 4, "devices")
-        self.link = _dial([(f"{n} GB/s", n) for n in GIGABYTES], 12, "link")
-        self.parameters = _dial([(format_count(n), n) for n in PARAMETERS], 10_698_240, "parameters")
-        self.python = _dial([(f"{n} ms", n) for n in (0, 1, 2, 5, 10, 20)], 2, "Python's lock")
+        self.devices = dial([(str(n), n) for n in range(1, 9)], 4, "devices", tooltip="GPUs of one machine")
+        self.link = dial(
+            [(f"{n} GB/s", n) for n in GIGABYTES], 12, "link", tooltip="what the master's link carries a second"
+        )
+        self.parameters = dial(
+            [(format_count(n), n) for n in PARAMETERS], 10_698_240, "parameters", tooltip="of the model, in fp32"
+        )
+        self.python = dial(
+            [(f"{n} ms", n) for n in (0, 1, 2, 5, 10, 20)],
+            2,
+            "Python's lock",
+            tooltip="in which a replica's forward holds it",
+        )
         super().__init__((self.devices, self.link, self.parameters, self.python))
 
     def step(self, num_devices: int) -> Timeline:
@@ -69,3 +72,17 @@ class DataParallelExplorer(Explorer):
         return (
             f"{gain:.2f} times one device. The master's link is busy for {busy} of {whole}, and nobody computes then."
         )
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """What each device does in the step."""
+        step = self.step(self.devices.value)
+        return [
+            {
+                "device": f"{rank} (master)" if rank == 0 else str(rank),
+                "computes": format_seconds(step.busy(rank, "compute")),
+                "sends or receives": format_seconds(step.busy(rank, "communication")),
+                "waits": format_seconds(step.duration - step.busy(rank, "compute") - step.exposed_communication(rank)),
+            }
+            for rank in range(self.devices.value)
+        ]

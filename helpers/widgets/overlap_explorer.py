@@ -1,17 +1,23 @@
-"""The dials of chapter 03: turn the bucket size, the link and the compute, and see what overlap hides."""
+"""The dials of chapter 03: turn the bucket size, the link and the compute, and see what overlap hides.
+
+With `run` a button plays the same step on real ranks, and what they did stands below what was predicted.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from html import escape
 
 import ipywidgets
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
-from helpers.predict.timeline import gpt_backward, simulate_ddp_step
+from helpers.predict.timeline import BackwardPass, gpt_backward, simulate_ddp_step
 from helpers.records import Timeline
 from helpers.specs import Link, ModelSpec
 from helpers.units import format_bytes, format_count, format_seconds
+from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
@@ -23,11 +29,7 @@ MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
 TERAFLOPS = (1, 2, 5, 10, 20, 50, 100, 200, 400)
 WORLD_SIZES = (2, 4, 8, 16, 64, 256)
 _SHOWN = 4  # ranks in the picture; all do the same
-
-
-def _dial(options: list[tuple[str, object]], value: object, description: str) -> ipywidgets.SelectionSlider:
-    layout = ipywidgets.Layout(width="340px")
-    return ipywidgets.SelectionSlider(options=options, value=value, description=description, layout=layout)
+_NOTICE = "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
 
 
 class OverlapExplorer(Explorer):
@@ -35,54 +37,168 @@ class OverlapExplorer(Explorer):
 
     model: a ModelSpec, trained in fp32. tokens: a rank and step. Dials: bucket (a key of BUCKETS), bandwidth (Gb/s),
     latency (µs a message), ranks, compute (TFLOP/s that a rank reaches). recorded: a Timeline to draw below.
+    run: takes what `simulate_ddp_step` takes (backward, link, world_size, bucket_cap_mb, first_bucket_mb) and returns
+    the Timeline of a step that was run; a button calls it, and so does `run_now()`. Each setting keeps its own run.
     """
 
     TEXT = "[widget] OverlapExplorer: one DDP step, with dials for bucket, bandwidth, latency, ranks and compute"
 
-    def __init__(self, model: ModelSpec = SMALL_GPT, *, tokens: int = 16_384, recorded: Timeline | None = None) -> None:
-        self._model, self._tokens, self._recorded = model, tokens, recorded
-        self.bucket = _dial([(name, name) for name in BUCKETS], "25 MiB", "bucket")
-        self.bandwidth = _dial([(f"{n} Gb/s", n) for n in GIGABITS], 10, "bandwidth")
-        self.latency = _dial([(f"{n} µs", n) for n in MICROSECONDS], 300, "latency")
-        self.ranks = _dial([(str(n), n) for n in WORLD_SIZES], 4, "ranks")
-        self.compute = _dial([(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, "compute")
-        super().__init__((self.bucket, self.bandwidth, self.latency, self.ranks, self.compute))
+    def __init__(
+        self,
+        model: ModelSpec = SMALL_GPT,
+        *,
+        tokens: int = 16_384,
+        recorded: Timeline | None = None,
+        run: Callable[..., Timeline] | None = None,
+    ) -> None:
+        self._model, self._tokens, self._recorded, self._run = model, tokens, recorded, run
+        self._played: dict[tuple, Timeline] = {}  # by setting
+        self.bucket = dial(tuple(BUCKETS), "25 MiB", "bucket", tooltip="gradients travel together up to this size")
+        self.bandwidth = dial([(f"{n} Gb/s", n) for n in GIGABITS], 10, "bandwidth", tooltip="of the link of each rank")
+        self.latency = dial([(f"{n} µs", n) for n in MICROSECONDS], 300, "latency", tooltip="that every message pays")
+        self.ranks = dial(WORLD_SIZES, 4, "ranks", tooltip="that train together")
+        self.compute = dial([(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, "compute", tooltip="what a rank reaches")
+        self.button = ipywidgets.Button(description="Run it", tooltip="play this step on real ranks")
+        self.button.layout.margin = "2px 14px"  # where the sentence below it begins
+        self.button.on_click(lambda button: self.run_now())
+        self.notice = ipywidgets.HTML()
+        dials = (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute)
+        super().__init__(dials, controls=[self.button, self.notice] if run else [])
 
     @property
     def timeline(self) -> Timeline:
         """The predicted step of the dials as they stand."""
         return self._step(self.bucket.value)
 
-    def _step(self, bucket: str) -> Timeline:
-        backward = gpt_backward(self._model, tokens=self._tokens, flops_per_second=self.compute.value * 1e12)
-        link = Link.from_gigabits(self.bandwidth.value, latency=self.latency.value * 1e-6)
+    @property
+    def emulated(self) -> Timeline | None:
+        """What `run` gave for the dials as they stand; None where nobody pressed the button yet."""
+        return self._played.get(self._setting)
+
+    def run_now(self) -> OverlapExplorer:
+        """What the button does: `run` for the dials as they stand. What goes wrong becomes a notice, never an error.
+
+        Returns the explorer, so that a cell can show it. ValueError when there is no `run`.
+        """
+        if self._run is None:
+            raise ValueError("this OverlapExplorer has nothing to run; give it run=, such as emulate_ddp_step")
+        self._tell("")
+        self.button.disabled, self.button.description = True, "Running …"
+        try:
+            self._played[self._setting] = _checked(self._run(self._backward, **self._options(self.bucket.value)))
+        except Exception as error:  # of any kind: what was given as `run` is not ours
+            self._played.pop(self._setting, None)
+            self._tell(str(error) or type(error).__name__)
+        finally:
+            self.button.disabled, self.button.description = False, "Run it"
+        self._show()
+        return self
+
+    @property
+    def text(self) -> str:
+        """The sentence and the table as plain text; below them what went wrong in the last run."""
+        return "\n".join(filter(None, [super().text, self.failure]))
+
+    def _tell(self, failure: str) -> None:
+        self.failure = failure
+        self.notice.value = f'<div role="alert" style="{_NOTICE}">{escape(failure)}</div>' if failure else ""
+
+    def _draw(self, change: object = None) -> None:
+        self._tell("")  # it spoke of the setting before
+        self._show()
+
+    def _show(self) -> None:
+        super()._draw()
+
+    @property
+    def _setting(self) -> tuple:
+        return tuple(each.value for each in (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute))
+
+    @property
+    def _backward(self) -> BackwardPass:
+        return gpt_backward(self._model, tokens=self._tokens, flops_per_second=self.compute.value * 1e12)
+
+    def _options(self, bucket: str) -> dict[str, object]:
         cap = BUCKETS[bucket]
-        return simulate_ddp_step(
-            backward,
-            link=link,
-            world_size=self.ranks.value,
-            bucket_cap_mb=cap,
-            first_bucket_mb=min(cap, 1) if cap < math.inf else cap,
-            shown_ranks=min(self.ranks.value, _SHOWN),
-        )
+        return {
+            "link": Link.from_gigabits(self.bandwidth.value, latency=self.latency.value * 1e-6),
+            "world_size": self.ranks.value,
+            "bucket_cap_mb": cap,
+            "first_bucket_mb": min(cap, 1) if cap < math.inf else cap,
+        }
+
+    def _step(self, bucket: str) -> Timeline:
+        shown = min(self.ranks.value, _SHOWN)
+        return simulate_ddp_step(self._backward, **self._options(bucket), shown_ranks=shown)
+
+    @property
+    def _below(self) -> dict[str, Timeline]:
+        """What stands below the prediction, by the word for it."""
+        given = {"emulated": self.emulated, "recorded": self._recorded}
+        return {word: timeline for word, timeline in given.items() if timeline is not None}
 
     @property
     def scene(self) -> Scene:
         """The picture of the dials as they stand; its axis stays while only the bucket moves."""
         longest = max(self._step(bucket).duration for bucket in ("one gradient", "everything"))
-        shown = [self.timeline] + ([self._recorded] if self._recorded else [])
+        shown = [self.timeline, *map(_first_ranks, self._below.values())]
         size = format_count(self._model.num_params)
         return timeline_scene(*shown, title=f"GPT, {size} parameters, {self.ranks.value} ranks", end=longest)
 
     @property
     def sentence(self) -> str:
-        """What is exposed, of how much, in how many messages."""
+        """What is exposed, of how much, in how many messages; beside it what the run showed."""
         step = self.timeline
         messages = [span for span in step.for_rank(0).spans if span.lane == "communication"]
         count = f"{len(messages)} message" + ("s" if len(messages) > 1 else "")
         size = format_bytes(sum(span.num_bytes for span in messages))
         alike = f" All {self.ranks.value} ranks do the same; {_SHOWN} are shown." if self.ranks.value > _SHOWN else ""
+        ran = self.emulated and f" Exposed: predicted {_exposed(step)}, emulated {_exposed(self.emulated)}."
         return (
-            f"exposed communication {format_seconds(step.exposed_communication(0))} of "
-            f"{format_seconds(step.duration)}, {count} for {size} of gradients.{alike}"
+            f"exposed communication {_exposed(step)} of {format_seconds(step.duration)}, "
+            f"{count} for {size} of gradients.{alike}{ran or ''}"
         )
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The step in numbers: predicted, and beside it what was run."""
+        columns = {"predicted": _numbers(self.timeline)}
+        columns |= {word: _numbers(timeline) for word, timeline in self._below.items()}
+        names = columns["predicted"]
+        return [{"one step": name} | {word: column[name] for word, column in columns.items()} for name in names]
+
+
+def _checked(ran: object) -> Timeline:
+    if not isinstance(ran, Timeline) or not ran.spans:
+        what = "a Timeline without spans" if isinstance(ran, Timeline) else f"a {type(ran).__name__}"
+        raise ValueError(f"run returned {what}; it must return the Timeline of a step, with its spans")
+    return ran
+
+
+def _first_ranks(timeline: Timeline) -> Timeline:
+    ranks = timeline.ranks[:_SHOWN]
+    return Timeline.merge(timeline.for_rank(rank) for rank in ranks)
+
+
+def _worst(timeline: Timeline) -> int:
+    """The rank with the most exposed communication: the others wait for it."""
+    return max(timeline.ranks, key=timeline.exposed_communication)
+
+
+def _exposed(timeline: Timeline) -> str:
+    return format_seconds(timeline.exposed_communication(_worst(timeline)))
+
+
+def _numbers(timeline: Timeline) -> dict[str, str]:
+    """Of the rank with the most exposed communication."""
+    rank = _worst(timeline)
+    messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
+    sent, exposed = timeline.busy(rank, "communication"), timeline.exposed_communication(rank)
+    return {
+        "whole step": format_seconds(timeline.duration),
+        "communication": format_seconds(sent),
+        "exposed communication": format_seconds(exposed),
+        "hidden behind compute": f"{1 - exposed / sent:.0%}" if sent else "–",
+        "messages": format_count(len(messages)),
+        "payload": format_bytes(sum(span.num_bytes for span in messages)),
+    }

@@ -1,45 +1,140 @@
-"""The explorer works without a front end: every dial changes what is shown, and a picture stays behind."""
+"""The explorer works without a front end: every dial changes what is shown, every step adds up, a picture stays."""
 
 import subprocess
 import sys
 
+import pytest
+
+from helpers import costs
+from helpers.draw import collective_scene
+from helpers.predict.messages import COLLECTIVES, algorithms
+from helpers.specs import LINKS
 from helpers.widgets import CollectiveExplorer
+from helpers.widgets.collective_explorer import ALL, ONE, deeds
+
+KNOWN = [(collective, by) for collective in COLLECTIVES for by in algorithms(collective)]
 
 
-def test_every_dial_changes_what_is_shown():
-    explorer = CollectiveExplorer()
+@pytest.fixture
+def explorer():
+    return CollectiveExplorer()
+
+
+def test_every_dial_changes_what_is_shown(explorer):
     seen = {explorer.html.value}
-    for dial, value in zip(explorer.dials, (5, "tree", 1e3, "NVLink 4"), strict=True):
-        dial.value = value
+    moves = {"ranks": 5, "algorithm": "tree", "size": 1000, "link": "NVLink 4", "step": 3, "collective": "reduce"}
+    for name, value in moves.items():
+        getattr(explorer, name).value = value
         seen.add(explorer.html.value)
-    assert len(seen) == 5
-    assert "<svg" in explorer.html.value
+    explorer.view.value = ALL
+    assert len(seen | {explorer.html.value}) == len(moves) + 2
 
 
-def test_the_sentence_states_bytes_latency_and_the_winner():
-    explorer = CollectiveExplorer()
+def test_a_step_says_what_happens_and_what_it_took_so_far(explorer):
+    explorer.step.value = 2
     assert explorer.sentence == (
-        "40.0 MB a rank. The busiest rank sends 60.0 MB. Predicted 48.2 ms, latency 180 µs of it. "
-        "Fastest here: halving-doubling."
+        "Step 2 of 6: each rank sends 1 chunk (10.0 MB) to its right neighbour, which adds it. "
+        "Sent so far: 20.0 MB of 60.0 MB a rank, 80.0 MB of 240 MB in all. Time so far: 16.1 ms of 48.2 ms."
     )
+    assert explorer.rows[1] == {"rank": "1", "sent": "20.0 MB", "received": "20.0 MB", "complete chunks": "0 of 4"}
 
 
-def test_all_settings_of_ranks_and_algorithm_draw():
-    explorer = CollectiveExplorer()
-    for algorithm in explorer.algorithm.options:
-        explorer.algorithm.value = algorithm
-        for n in range(explorer.ranks.min, explorer.ranks.max + 1):
-            explorer.ranks.value = n
-            assert f"on {n} ranks" in explorer.html.value
+def test_all_steps_say_bytes_latency_and_the_winner(explorer):
+    explorer.view.value = ALL
+    assert explorer.sentence == (
+        "A buffer of 40.0 MB. The busiest rank sends 60.0 MB, all together 240 MB. "
+        "Predicted 48.2 ms, latency 180 µs of it. Fastest here: halving-doubling."
+    )
+    assert [row["complete chunks"] for row in explorer.rows] == ["4 of 4"] * 4
 
 
-def test_a_saved_notebook_keeps_a_picture_and_a_stable_text():
-    bundle = CollectiveExplorer()._repr_mimebundle_()
-    assert bundle["text/plain"] == CollectiveExplorer()._repr_mimebundle_()["text/plain"]
+@pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
+def test_the_last_step_ends_where_the_formulas_say(explorer, collective, algorithm):
+    explorer.collective.value, explorer.algorithm.value = collective, algorithm
+    for n in range(2, 9):
+        explorer.ranks.value = n
+        explorer.step.value = explorer.step.max
+        what = (collective, explorer.size.value, n)
+        sent = [explorer.plan.sent_bytes(rank, explorer.size.value) for rank in range(n)]
+        assert max(sent) == pytest.approx(costs.sent_bytes(*what, algorithm))
+        took = costs.seconds(*what, LINKS["10 Gb/s"], algorithm)
+        assert explorer.plan.seconds(explorer.size.value, LINKS["10 Gb/s"]) == pytest.approx(took)
+        whole, so_far = explorer.sentence.split("Time so far: ")[1].rstrip(".").split(" of ")
+        assert whole == so_far and f"on {n} ranks" in explorer.html.value
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "said"),
+    [
+        (
+            ("all_reduce", "tree", 8),
+            6,
+            "each of 4 ranks sends the whole buffer (8 B) to a rank 4 away, which keeps a copy",
+        ),
+        (
+            ("all_reduce", "halving_doubling", 6),
+            1,
+            "rank 0 sends the whole buffer (8 B) to rank 1 and rank 2 to rank 3;",
+        ),
+        (("all_reduce", "halving_doubling", 7), 3, "each of 4 ranks sends 1 chunk (2 B) to its partner, which adds it"),
+        (("all_reduce", "halving_doubling", 8), 1, "each rank sends 4 chunks (4 B) to a rank 4 away, which adds it"),
+        (("reduce", "tree", 5), 1, "rank 4 sends the whole buffer (8 B) to rank 0, which adds it"),
+        (("broadcast", "tree", 4), 2, "rank 0 sends the whole buffer (8 B) to rank 2 and rank 1 to rank 3; both keep"),
+    ],
+)
+def test_the_words_of_a_step(what, step, said):
+    collective, algorithm, ranks = what
+    plan = CollectiveExplorer(collective, algorithm=algorithm, ranks=ranks).plan
+    assert deeds(plan, step, 8).startswith(said)
+
+
+def test_a_collective_offers_its_own_algorithms_and_keeps_one_that_both_know(explorer):
+    explorer.algorithm.value = "tree"
+    explorer.collective.value = "broadcast"
+    assert explorer.algorithm.value == "tree" and len(explorer.algorithm.options) == 1
+    explorer.collective.value = "all_gather"
+    assert explorer.algorithm.value == "ring" and "all-gather on 4 ranks by ring" in explorer.html.value.lower()
+    explorer.collective.value = "all_reduce"
+    assert [by for _, by in explorer.algorithm.options] == ["ring", "tree", "halving_doubling"]
+
+
+def test_a_step_that_is_no_longer_there_becomes_the_last_one(explorer):
+    explorer.step.value = 6
+    explorer.ranks.value = 2
+    assert (explorer.step.value, explorer.step.max, explorer.stepper.play.max) == (2, 2, 2)
+    assert "Step 2 of 2" in explorer.html.value
+
+
+def test_a_saved_notebook_keeps_all_steps_and_a_stable_text(explorer):
+    explorer.step.value = 5
+    bundle = explorer._repr_mimebundle_()
+    assert bundle["text/plain"] == CollectiveExplorer("reduce")._repr_mimebundle_()["text/plain"]
     assert bundle["image/png"].startswith("iVBOR")
     assert "application/vnd.jupyter.widget-view+json" in bundle
+    states = list(explorer.plan.replay())
+    assert len(states) == 7 and explorer.saved.items[:-2] == collective_scene(states, explorer.saved.title).items
+    assert [label.text for label in explorer.saved.labels()][-2].startswith("A buffer of 40.0 MB.")
+
+
+@pytest.mark.parametrize("wrong", [{"collective": "gossip"}, {"algorithm": "gossip"}, {"ranks": 9}])
+def test_an_unknown_start_gets_a_sentence(wrong):
+    with pytest.raises(ValueError, match="known are|expected one of"):
+        CollectiveExplorer(**wrong)
+
+
+def test_it_opens_on_the_first_step_of_what_was_asked_for():
+    explorer = CollectiveExplorer("reduce_scatter", ranks=3)
+    assert (explorer.view.value, explorer.step.value) == (ONE, 1) and "Step 1 of 2" in explorer.sentence
 
 
 def test_widgets_start_without_torch():
     code = "import sys, helpers.widgets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("step", "sums"), [(1, 0), (3, 0 + 4), (4, 4 + 8), (6, 12 + 16)])
+def test_a_step_shows_what_stands_before_it_and_after_it(explorer, step, sums):
+    """A ring of 4 completes a chunk a rank with step 3 and one more with each later step."""
+    explorer.step.value = step
+    texts = [label.text for label in explorer.scene.labels()]
+    assert texts.count("Σ") == sums and f"before step {step}" in texts

@@ -32,3 +32,14 @@ def test_what_a_saved_notebook_keeps(explorer):
     bundle = explorer._repr_mimebundle_()
     assert bundle["text/plain"] == explorer.TEXT == repr(explorer)
     assert bundle["image/png"]
+
+
+def test_the_table_accounts_for_the_whole_step(explorer):
+    explorer.devices.value = 1
+    (alone,) = explorer.rows
+    assert alone["device"] == "0 (master)"
+    assert (alone["sends or receives"], alone["waits"]) == ("0 s", "0 s")
+    explorer.devices.value = 4
+    assert [row["device"] for row in explorer.rows] == ["0 (master)", "1", "2", "3"]
+    busiest, *others = (row["sends or receives"] for row in explorer.rows)
+    assert busiest == "22.1 ms" and busiest not in others

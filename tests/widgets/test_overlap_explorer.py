@@ -1,10 +1,12 @@
 """The explorer works without a front end: every dial moves the prediction, and a picture stays behind."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from helpers.draw import Rect
+from helpers.predict.timeline import simulate_ddp_step
 from helpers.records import Span, Timeline
 from helpers.widgets import OverlapExplorer
 from helpers.widgets.overlap_explorer import SMALL_GPT
@@ -79,3 +81,108 @@ def test_a_saved_notebook_keeps_a_picture_and_a_stable_text():
     assert explorer._repr_mimebundle_()["text/plain"] == first["text/plain"] == repr(explorer)
     assert first["text/plain"].startswith("[widget] OverlapExplorer:")
     assert first["image/png"].startswith("iVBOR") and "application/vnd.jupyter.widget-view+json" in first
+
+
+class Refuses(RuntimeError):
+    """As RankError: what it says stands in its text, in several lines."""
+
+
+def played(backward, *, link, world_size, bucket_cap_mb, first_bucket_mb):
+    """A run that takes no ranks: what is predicted, half as fast."""
+    options = {"link": link, "world_size": world_size, "bucket_cap_mb": bucket_cap_mb}
+    step = simulate_ddp_step(backward, first_bucket_mb=first_bucket_mb, **options)
+    spans = [replace(span, start=2 * span.start, end=2 * span.end) for span in step.spans]
+    return Timeline(spans=spans, source="emulated")
+
+
+def panels(explorer):
+    texts = [label.text for label in explorer.scene.labels()]
+    return [text for text in texts if text in ("predicted", "emulated on this machine", "recorded on this machine")]
+
+
+def test_without_run_there_is_no_button_and_nothing_to_run():
+    explorer = OverlapExplorer()
+    assert explorer.button not in explorer.children
+    with pytest.raises(ValueError, match="nothing to run; give it run="):
+        explorer.run_now()
+
+
+def test_the_button_runs_the_dials_as_they_stand_and_the_run_stands_below():
+    asked = []
+    explorer = OverlapExplorer(run=lambda backward, **options: asked.append(options) or played(backward, **options))
+    assert panels(explorer) == ["predicted"] and asked == []
+    explorer.bandwidth.value, explorer.bucket.value, explorer.ranks.value = 25, "5 MiB", 2
+    explorer.button.click()
+    (options,) = asked
+    assert options["link"].bandwidth == 25e9 / 8 and options["world_size"] == 2
+    assert (options["bucket_cap_mb"], options["first_bucket_mb"]) == (5, 1)
+    assert panels(explorer) == ["predicted", "emulated on this machine"]
+    assert "emulated on this machine" in explorer.html.value
+
+
+def test_the_sentence_and_the_table_compare():
+    explorer = OverlapExplorer(run=played).run_now()
+    assert explorer.sentence.endswith(" Exposed: predicted 32.4 ms, emulated 64.8 ms.")
+    table = {row["one step"]: (row["predicted"], row["emulated"]) for row in explorer.rows}
+    assert table["exposed communication"] == ("32.4 ms", "64.8 ms")
+    assert table["messages"] == ("3", "3") and table["payload"] == ("42.8 MB", "42.8 MB")
+    assert "64.8 ms" in explorer.text and "64.8 ms" in explorer.table.value
+
+
+def test_a_run_belongs_to_its_setting():
+    explorer = OverlapExplorer(run=played).run_now()
+    explorer.bucket.value = "5 MiB"
+    assert panels(explorer) == ["predicted"] and "Exposed:" not in explorer.sentence
+    explorer.bucket.value = "25 MiB"
+    assert panels(explorer) == ["predicted", "emulated on this machine"]
+
+
+def test_the_button_says_that_it_runs_and_cannot_be_pressed_meanwhile():
+    seen = []
+    explorer = OverlapExplorer(
+        run=lambda *args, **options: seen.append((explorer.button.disabled, explorer.button.description))
+    )
+    explorer.button.click()
+    assert seen == [(True, "Running …")]
+    assert (explorer.button.disabled, explorer.button.description) == (False, "Run it")
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (lambda *args, **options: 1 / 0, "division by zero"),
+        (lambda *args, **options: None, "run returned a NoneType; it must return the Timeline"),
+        (lambda *args, **options: Timeline(spans=(), source="emulated"), "run returned a Timeline without spans"),
+    ],
+)
+def test_what_goes_wrong_in_a_run_is_told_and_the_prediction_stays(run, says):
+    explorer = OverlapExplorer(run=run).run_now()
+    assert says in explorer.notice.value and 'role="alert"' in explorer.notice.value and says in explorer.text
+    assert panels(explorer) == ["predicted"] and not explorer.button.disabled
+    explorer.bucket.value = "1 MiB"
+    assert explorer.notice.value == ""
+
+
+def test_an_error_keeps_its_own_text_and_its_lines():
+    def refuse(*args, **options):
+        raise Refuses("rank 1 raised <x>\nranks 0, 2, 3 wait in all_reduce")
+
+    explorer = OverlapExplorer(run=refuse).run_now()
+    assert "rank 1 raised &lt;x&gt;\nranks 0, 2, 3 wait in all_reduce</div>" in explorer.notice.value
+    assert "white-space:pre-wrap" in explorer.notice.value
+
+
+def test_of_many_ranks_that_ran_four_are_shown():
+    explorer = OverlapExplorer(run=played)
+    explorer.ranks.value = 8
+    explorer.run_now()
+    texts = [label.text for label in explorer.scene.labels()]
+    assert explorer.emulated.num_ranks == 8 and texts.count("rank 3") == 2 and "rank 4" not in texts
+
+
+def test_the_table_stands_without_a_run():
+    explorer = OverlapExplorer()
+    assert [list(row) for row in explorer.rows] == [["one step", "predicted"]] * 6
+    explorer.bandwidth.value = 1
+    hidden = {row["one step"]: row["predicted"] for row in explorer.rows}["hidden behind compute"]
+    assert hidden == f"{1 - exposed(explorer) / explorer.timeline.busy(0, 'communication'):.0%}"

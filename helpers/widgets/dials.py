@@ -1,0 +1,54 @@
+"""The dials of every explorer: a slider or a list, alike in all of them, and moved by the arrow keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ipywidgets
+
+from helpers.draw.scene import text_width
+
+WIDTH = 360  # pixels of a dial: two stand beside each other in a notebook's 800
+_FONT = 13  # pixels, JupyterLab's
+
+
+def dial(
+    options: Sequence[object], value: object, description: str, *, tooltip: str = ""
+) -> ipywidgets.SelectionSlider:
+    """A slider over named values. options: values, or pairs (what is read, value). value: the one it starts at.
+
+    tooltip: what the dial means, in a few words; shown over it. ValueError when `value` is not among the options.
+    """
+    return _selection(ipywidgets.SelectionSlider, options, value, description, tooltip)
+
+
+def choice(options: Sequence[object], value: object, description: str, *, tooltip: str = "") -> ipywidgets.Dropdown:
+    """A list to choose from, for options without an order. Arguments and errors as those of `dial`."""
+    return _selection(ipywidgets.Dropdown, options, value, description, tooltip)
+
+
+def _selection(
+    kind: type, options: Sequence[object], value: object, description: str, tooltip: str
+) -> ipywidgets.Widget:
+    pairs = [option if isinstance(option, tuple) else (str(option), option) for option in options]
+    if value not in [known for _, known in pairs]:
+        names = ", ".join(name for name, _ in pairs)
+        raise ValueError(f"the dial {description!r} would start at {value!r}; expected one of {names}")
+    return kind(
+        options=pairs,
+        value=value,
+        description=description,
+        tooltip=tooltip or None,
+        layout=ipywidgets.Layout(width=f"{WIDTH}px"),
+        style={"description_width": "initial"},
+    )
+
+
+def panel(dials: Sequence[ipywidgets.Widget]) -> ipywidgets.GridBox:
+    """The dials in a grid, as many beside each other as fit. All labels get the width of the longest, none is cut."""
+    width = max((text_width(each.description, _FONT) for each in dials), default=0.0)
+    for each in dials:
+        each.tooltip = each.tooltip or each.description
+        each.style.description_width = f"{width:.0f}px"
+    columns = f"repeat(auto-fill, {WIDTH + 8}px)"
+    return ipywidgets.GridBox(dials, layout=ipywidgets.Layout(grid_template_columns=columns, max_width="1120px"))

@@ -1,0 +1,240 @@
+"""The dials of the memory chapter: a model, a way to spread it, a GPU, and where the bytes of each rank go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import ipywidgets
+
+from helpers.draw import memory_scene
+from helpers.draw.scene import Scene
+from helpers.predict.advise import HEADROOM, Advice, advise
+from helpers.predict.memory import rank_kinds
+from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
+from helpers.units import format_bytes
+from helpers.widgets.dials import choice, dial
+from helpers.widgets.explorer import Explorer, Rows
+
+FREE = "free"  # the model whose shape the number boxes give
+NAMES = {
+    "gpt2": "GPT-2",
+    "gpt2-medium": "GPT-2 medium",
+    "gpt2-large": "GPT-2 large",
+    "gpt2-xl": "GPT-2 XL",
+    "gpt3-175b": "GPT-3 175B",
+    "llama2-7b": "Llama-2 7B",
+    "llama2-13b": "Llama-2 13B",
+    "llama2-70b": "Llama-2 70B",
+    "mistral-7b": "Mistral 7B",
+    "llama3-8b": "Llama-3 8B",
+    "llama3-70b": "Llama-3 70B",
+    "llama3-405b": "Llama-3 405B",
+    FREE: "a GPT of your own",
+}
+# name -> (model, GPU, plan). The last: The Llama 3 Herd of Models, table 4, 8,192 tokens; its schedule is interleaved,
+# this one is plain 1F1B.
+EXAMPLES = {
+    "GPT-2 on one V100": ("gpt2", "V100", Plan(precision="fp32", micro_batch=8, attention="materialized")),
+    "Llama-3 8B, Adam, one H100": ("llama3-8b", "H100", Plan()),
+    "Llama-3 8B, ZeRO-3 on 8 H100": ("llama3-8b", "H100", Plan(dp=8, zero=3)),
+    "Llama-3 70B, plain DP on 64 H100": ("llama3-70b", "H100", Plan(dp=64)),
+    "Llama-3 70B, TP 8 and PP 4 on 64 H100": (
+        "llama3-70b", "H100", Plan(dp=2, tp=8, pp=4, num_microbatches=32, zero=1, sequence_parallel=True)
+    ),
+    "GPT-3 175B, TP 8 and PP 8 on A100": (
+        "gpt3-175b", "A100", Plan(tp=8, pp=8, num_microbatches=64, attention="materialized")
+    ),
+    "Llama-3 405B on 16,384 H100": (
+        "llama3-405b", "H100", Plan(dp=128, tp=8, pp=16, num_microbatches=16, zero=2, sequence_parallel=True)
+    ),
+}  # fmt: skip
+_POWERS = [2**n for n in range(15)]
+_COLUMN, _LABEL, _BOX = 262, 100, 190  # pixels
+_PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
+_PLAN_DIALS += ("attention", "precision", "optimizer")
+
+
+class MemoryExplorer(Explorer):
+    """What fills the memory of each rank. Without a front end: `.zero.value = 1`, then `.sentence` or `.rows`.
+
+    model: a key of PRESETS, or "free" for the number boxes layers, hidden, heads and vocabulary. gpu: a key of GPUS.
+    measured: name -> MemoryBreakdown, drawn as further bars. Dials: each field of Plan by its name (dp, tp, zero, …),
+    `model`, `gpu`, `seq`, and `example`, which sets all of them. The button `make_it_fit` takes the offered change.
+    """
+
+    TEXT = "[widget] MemoryExplorer: the memory of each rank, with dials for model, GPU, plan, batch and precision"
+
+    def __init__(
+        self, model: str = "llama3-8b", gpu: str = "H100", measured: Mapping[str, MemoryBreakdown] | None = None
+    ) -> None:
+        self._measured, self._is_setting = dict(measured or {}), False
+        self._make_dials(model, gpu)
+        self.boxes = tuple(
+            ipywidgets.IntText(value=value, description=name, layout=_width(_BOX), style=_label_width(76))
+            for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
+        )
+        self.make_it_fit = ipywidgets.Button(description="Make it fit", tooltip="set the dials to the offered change")
+        self.make_it_fit.on_click(self._take_advice)
+        plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
+        super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
+        self.children = (self._arranged(), *self.children[1:])
+
+    def _make_dials(self, model: str, gpu: str) -> None:
+        self.example = choice([("choose one", ""), *((name, name) for name in EXAMPLES)], "", "example")
+        self.model = choice([(_named(key), key) for key in NAMES], model, "model")
+        seq = PRESETS[model].seq if model in PRESETS else 1024
+        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, "sequence")
+        self.gpu = choice(
+            [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()], gpu, "GPU", tooltip=HEADROOM
+        )
+        self.dp = dial(_POWERS, 1, "DP", tooltip="data parallel: copies of the model, each with its own batch")
+        self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip="tensor parallel: ranks that share each matrix")
+        self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip="pipeline parallel: stages of layers")
+        self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip="context parallel: ranks that share a sequence")
+        self.zero = dial((0, 1, 2, 3), 0, "ZeRO stage", tooltip="1 shards optimizer state, 2 gradients, 3 parameters")
+        self.sequence_parallel = choice([("off", False), ("on", True)], False, "seq. parallel")
+        self.micro_batch = dial(
+            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, "micro-batch", tooltip="sequences that go through the model together"
+        )
+        self.num_microbatches = dial(_POWERS[:10], 1, "micro-batches", tooltip="before each step of the optimizer")
+        self.recompute = choice(Plan.KNOWN["recompute"], "none", "recompute")
+        self.attention = choice(Plan.KNOWN["attention"], "flash", "attention")
+        self.precision = choice(Plan.KNOWN["precision"], "mixed", "precision")
+        self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", "optimizer")
+
+    def _arranged(self) -> ipywidgets.VBox:
+        """Examples and model above, then three columns; 800 pixels hold it, a narrower page wraps."""
+        for wide in (self.example, self.model):
+            wide.layout.width, wide.style.description_width = f"{1.5 * _COLUMN:.0f}px", "62px"
+        columns = (
+            _column("Spread it", (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
+            _column("Feed it", (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
+            _column("Save memory", (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
+        )
+        self.make_it_fit.layout = ipywidgets.Layout(
+            width=f"{_COLUMN - _LABEL - 14}px", margin=f"4px 2px 2px {_LABEL + 8}px"
+        )
+        columns[1].children = (*columns[1].children, self.make_it_fit)
+        return ipywidgets.VBox([_row(self.example, self.model), _row(*self.boxes), _row(*columns)])
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model of the dials. ValueError for a shape that cannot be."""
+        if self.model.value != FREE:
+            return replace(PRESETS[self.model.value], seq=self.seq.value)
+        layers, hidden, heads, vocabulary = (box.value for box in self.boxes)
+        return ModelSpec(num_layers=layers, hidden=hidden, num_heads=heads, vocab=vocabulary, seq=self.seq.value)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the dials."""
+        return Plan(**{name: getattr(self, name).value for name in _PLAN_DIALS})
+
+    @property
+    def advice(self) -> Advice:
+        """Whether it fits, and the smallest change. ValueError where the plan does not fit the model."""
+        return advise(self.spec, self.plan, GPUS[self.gpu.value])
+
+    @property
+    def bars(self) -> dict[str, MemoryBreakdown]:
+        """Each kind of rank; what the offered change makes of the fullest one; then what was measured."""
+        bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
+        if self.advice.changes and self.advice.after:
+            bars["after the change"] = self.advice.after
+        return bars | {f"measured: {name}": one for name, one in self._measured.items()}
+
+    @property
+    def scene(self) -> Scene:
+        """The picture of the dials as they stand."""
+        size, gpu = GPUS[self.gpu.value].memory, f"{self.plan.world_size:,} x {self.gpu.value}"
+        title = f"{NAMES[self.model.value]}, {self.spec.num_params:,} parameters, on {gpu}"
+        return memory_scene(self.bars, capacity=size, title=title)
+
+    @property
+    def sentence(self) -> str:
+        """Whether it fits, what takes most, and the smallest change that makes it fit."""
+        return self.advice.words
+
+    @property
+    def rows(self) -> Rows:
+        """Bytes by kind, a row for each bar; a kind that nobody holds is left out."""
+        bars = self.bars
+        kinds = [kind for kind in MEMORY_KINDS if any(getattr(bar, kind) for bar in bars.values())]
+        return [
+            {"ranks": name} | {kind: format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
+            for name, bar in bars.items()
+        ]
+
+    def show(self, model: str, gpu: str, plan: Plan) -> None:
+        """Set the dials to a preset, a GPU and a plan, and draw once."""
+        self._set({"model": model, "gpu": gpu, "seq": PRESETS[model].seq, **_fields(plan)})
+
+    def _set(self, values: Mapping[str, object]) -> None:
+        self._is_setting = True
+        try:
+            for name, value in values.items():
+                _turn(getattr(self, name), value)
+        finally:
+            self._is_setting = False
+        self._draw()
+
+    def _take_advice(self, button: object = None) -> None:
+        if self.advice.suggested:
+            self._set(_fields(self.advice.suggested))
+
+    def _draw(self, change: object = None) -> None:
+        if self._is_setting:
+            return
+        moved = getattr(change, "owner", None)
+        if moved is self.example and self.example.value:
+            return self.show(*EXAMPLES[self.example.value])
+        if moved is self.model and self.model.value != FREE:
+            return self._set({"example": "", "seq": PRESETS[self.model.value].seq})
+        if moved in self.dials and self.example.value:
+            return self._set({"example": ""})
+        for box in self.boxes:
+            box.layout.display = "" if self.model.value == FREE else "none"
+        super()._draw(change)
+        self.make_it_fit.disabled = not self._can_be_helped()
+
+    def _can_be_helped(self) -> bool:
+        try:
+            return bool(self.advice.changes)
+        except ValueError:
+            return False
+
+
+def _fields(plan: Plan) -> dict[str, object]:
+    return {name: getattr(plan, name) for name in _PLAN_DIALS}
+
+
+def _turn(widget: ipywidgets.Widget, value: object) -> None:
+    """Set a dial; a number that it does not offer becomes one more of its options."""
+    if value not in [known for _, known in widget.options]:
+        widget.options = sorted([*widget.options, (str(value), value)], key=lambda option: option[1])
+    widget.value = value
+
+
+def _named(key: str) -> str:
+    return NAMES[key] if key == FREE else f"{NAMES[key]} · {PRESETS[key].num_params:,} parameters"
+
+
+def _width(pixels: float) -> ipywidgets.Layout:
+    return ipywidgets.Layout(width=f"{pixels:.0f}px")
+
+
+def _label_width(pixels: float) -> dict[str, str]:
+    return {"description_width": f"{pixels:.0f}px"}
+
+
+def _row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:
+    return ipywidgets.HBox(widgets, layout=ipywidgets.Layout(flex_flow="row wrap"))
+
+
+def _column(heading: str, dials: Sequence[ipywidgets.Widget]) -> ipywidgets.VBox:
+    for each in dials:
+        each.layout.width, each.style.description_width = f"{_COLUMN - 6}px", f"{_LABEL}px"
+    title = f'<b style="font-size:13px;margin-left:8px">{heading}</b>'
+    return ipywidgets.VBox([ipywidgets.HTML(title), *dials], layout=_width(_COLUMN))

@@ -1,0 +1,101 @@
+"""Each exported widget, and the example in CONTRIBUTING.md, with every dial at both ends and no front end."""
+
+import itertools
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from helpers import widgets
+from helpers.records import Span, Timeline
+from helpers.widgets.explorer import Explorer
+
+GUIDE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+SPAN = Span(rank=0, lane="compute", name="forward", kind="forward", start=0.0, end=1.0)
+ARGUMENTS = {"TimelineExplorer": (Timeline(spans=(SPAN,), source="predicted"),)}
+WIDGETS = [name for name in widgets.__all__ if name.endswith("Explorer")]
+NO_NUMBER = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
+
+
+def example() -> str:
+    """The worked example of the guide."""
+    chapter = GUIDE.read_text().split("## Add a widget in a page of code")[1]
+    return chapter.split("```python\n")[1].split("```")[0]
+
+
+@pytest.fixture(params=[*WIDGETS, "CONTRIBUTING.md"])
+def widget(request):
+    if request.param != "CONTRIBUTING.md":
+        return getattr(widgets, request.param)(*ARGUMENTS.get(request.param, ()))
+    space = {"__name__": "example"}
+    exec(compile(example(), str(GUIDE), "exec"), space)
+    (defined,) = (each for each in space.values() if isinstance(each, type) and each.__module__ == "example")
+    return defined()
+
+
+def ends(dial) -> tuple:
+    if not hasattr(dial, "options"):
+        return getattr(dial, "min", 0), getattr(dial, "max", 1000)
+    values = [option[1] if isinstance(option, tuple) else option for option in dial.options]
+    return values[0], values[-1]
+
+
+def check(widget: object) -> None:
+    """The html is whole, and says either what the picture shows or, as an alert, why there is none."""
+    assert widget.text and not NO_NUMBER.search(widget.text)
+    if not isinstance(widget, Explorer):
+        return  # the viewer draws in the browser; its own test looks at what it sends
+    shown = ElementTree.fromstring(f"<div>{widget.html.value}</div>")
+    pictures = [element for element in shown if element.tag.endswith("svg")]
+    (said,) = shown.findall("p")
+    assert (said.get("role") == "alert") == (not pictures)
+    assert said.text == widget.text.splitlines()[0]
+    assert all(picture.get("role") == "img" for picture in pictures)
+    table = ElementTree.fromstring(widget.table.value or "<table/>")
+    assert len({len(row) for row in table.iter("tr")}) <= 1 and bool(pictures) >= bool(len(table))
+
+
+def test_every_dial_moves_to_both_ends_from_where_it_starts(widget):
+    for dial in getattr(widget, "dials", ()):
+        start = dial.value
+        for value in ends(dial):
+            dial.value = value
+            check(widget)
+        dial.value = start
+
+
+def test_all_dials_at_their_ends_together(widget):
+    dials = getattr(widget, "dials", ())[:6]  # 64 corners at most
+    for corner in itertools.product((0, 1), repeat=len(dials)):
+        for dial, end in zip(dials, corner, strict=True):
+            dial.value = ends(dial)[end]
+        check(widget)
+
+
+def test_every_step_draws(widget):
+    for step in range(1, getattr(widget, "num_steps", 0) + 1):
+        widget.step.value = step
+        check(widget)
+
+
+@pytest.mark.parametrize("asked", [{}, {"include": ["text/plain"]}, {"include": None, "exclude": ["image/png"]}])
+def test_a_saved_notebook_keeps_a_picture_and_a_stable_text(widget, asked):
+    before = widget._repr_mimebundle_(**asked)
+    for dial in getattr(widget, "dials", ()):
+        dial.value = ends(dial)[1]
+    after = widget._repr_mimebundle_(**asked)
+    assert before["text/plain"] == after["text/plain"] and before["text/plain"].startswith("[widget] ")
+    assert before["image/png"].startswith("iVBOR") and after["image/png"].startswith("iVBOR")
+
+
+def test_every_dial_says_what_it_is(widget):
+    dials = getattr(widget, "dials", ())
+    assert all(dial.description and dial.tooltip for dial in dials)
+    assert len({dial.description for dial in dials}) == len(dials)
+
+
+def test_the_example_is_a_page_and_every_widget_has_its_line():
+    assert len(example().splitlines()) < 40
+    for name in WIDGETS:
+        assert re.search(rf"^{name} +\w", widgets.__doc__, re.MULTILINE), f"no line about {name} in the docstring"

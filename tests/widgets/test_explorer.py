@@ -1,0 +1,141 @@
+"""What every explorer gets: aligned dials, a sentence for bad input, a folded table, and a picture that is saved."""
+
+import base64
+import io
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from PIL import Image
+
+from helpers.draw import Label, Rect, Scene
+from helpers.widgets.dials import choice, dial
+from helpers.widgets.explorer import Explorer
+
+
+class Halves(Explorer):
+    """A bar of a length that must be even."""
+
+    TEXT = "[widget] Halves: a bar, with a dial for its length"
+
+    def __init__(self):
+        self.length = dial([(f"{n} MB", n) for n in range(1, 9)], 2, "length")
+        super().__init__((self.length, dial(["a", "b"], "a", "a much longer name")))
+
+    @property
+    def scene(self):
+        if self.length.value % 2:
+            raise ValueError(f"{self.length.value} MB & more do not divide by 2; take 2 MB")
+        bar = Rect(x=0, y=0, width=self.length.value * 10, height=30, fill="gradients")
+        return Scene(width=800, height=20 * self.length.value, title="half", summary="a bar", items=(bar,))
+
+    @property
+    def sentence(self):
+        return f"half is {self.length.value / 2:.0f} MB"
+
+    @property
+    def rows(self):
+        return [{"what": "half <1>", "size": self.sentence[8:]}, {"what": "whole", "size": f"{self.length.value} MB"}]
+
+
+@pytest.fixture
+def explorer():
+    return Halves()
+
+
+def png_size(explorer):
+    bundle = explorer._repr_mimebundle_()
+    return Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).size
+
+
+def test_a_bad_setting_shows_its_sentence_and_the_next_good_one_brings_the_picture_back(explorer):
+    explorer.length.value = 3
+    assert ElementTree.fromstring(explorer.html.value).get("role") == "alert"
+    assert "3 MB &amp; more do not divide by 2; take 2 MB" in explorer.html.value and "<svg" not in explorer.html.value
+    assert explorer.text == "3 MB & more do not divide by 2; take 2 MB" and explorer.table.value == ""
+    assert explorer.length in explorer.children[0].children
+    explorer.length.value = 4
+    assert "<svg" in explorer.html.value and "alert" not in explorer.html.value and "<table" in explorer.table.value
+
+
+def test_an_explorer_may_start_in_a_bad_setting(explorer):
+    class Wrong(Halves):
+        @property
+        def sentence(self):
+            raise ValueError("nothing to say")
+
+    assert Wrong().text == "nothing to say"
+    assert [label.text for label in Wrong().saved.labels()] == ["nothing to say"]
+
+
+def test_the_saved_picture_carries_the_sentence_good_or_bad(explorer):
+    assert explorer.saved.labels()[-1] == Label(x=14, y=50, text="half is 1 MB")
+    good = png_size(explorer)
+    explorer.length.value = 3
+    assert explorer.saved.labels()[0].text == "3 MB & more do not divide by 2; take 2 MB"
+    assert png_size(explorer)[0] == good[0] == 1200
+
+
+def test_a_long_sentence_stays_inside_the_saved_picture(explorer):
+    class Long(Halves):
+        sentence = "words and more words, " * 20
+
+    saved = Long().saved
+    assert len(saved.labels()) > 2
+    assert all(label.box[2] <= saved.width and label.box[3] <= saved.height for label in saved.labels())
+
+
+def test_the_table_is_escaped_and_says_which_header_is_whose(explorer):
+    table = ElementTree.fromstring(explorer.table.value)
+    assert [cell.get("scope") for cell in table.iter("th")] == ["col", "col", "row", "row"]
+    assert [cell.text for cell in table.iter("td")] == ["1 MB", "2 MB"]
+    assert explorer.text.splitlines() == ["half is 1 MB", "what      size", "half <1>  1 MB", "whole     2 MB"]
+
+
+def test_without_rows_there_is_no_fold():
+    class Bare(Halves):
+        rows = ()
+
+    bare = Bare()
+    assert bare.table.value == "" and bare._fold.layout.display == "none" and bare.text == "half is 1 MB"
+
+
+def test_only_what_changed_is_sent(explorer):
+    sent = []
+    explorer.html.observe(lambda change: sent.append("picture"), names="value")
+    explorer.table.observe(lambda change: sent.append("table"), names="value")
+    explorer._fold.observe(lambda change: sent.append("fold"), names="value")
+    explorer.dials[1].value = "b"
+    assert sent == []
+    explorer.length.value = 4
+    assert sorted(sent) == ["picture", "table"]
+
+
+def test_the_page_below_never_moves_up(explorer):
+    heights = []
+    for value in (8, 3, 2):
+        explorer.length.value = value
+        heights.append(explorer.html.layout.min_height)
+    assert set(heights) == {"calc(64px + min(160px, 20.0cqw))"}
+
+
+def test_all_labels_get_the_width_of_the_longest(explorer):
+    widths = {each.style.description_width for each in explorer.dials}
+    assert len(widths) == 1 and float(widths.pop().removesuffix("px")) >= 18 * 5
+
+
+@pytest.mark.parametrize(("include", "exclude"), [(None, None), (["text/plain"], None), (None, ["image/png"])])
+def test_a_saved_notebook_keeps_a_picture_and_a_stable_text(explorer, include, exclude):
+    bundle = explorer._repr_mimebundle_(include=include, exclude=exclude)
+    assert bundle["text/plain"] == Halves.TEXT == repr(explorer)
+    assert bundle["image/png"].startswith("iVBOR")
+
+
+def test_a_dial_starts_at_one_of_its_options():
+    with pytest.raises(ValueError, match="'link' would start at 3; expected one of 1 GB/s, 2 GB/s"):
+        dial([("1 GB/s", 1), ("2 GB/s", 2)], 3, "link")
+    assert dial([1, 2], 2, "ranks").label == "2" and dial([1], 1, "x", tooltip="what x is").tooltip == "what x is"
+    assert choice(["ring", "tree"], "tree", "algorithm").index == 1
+
+
+def test_a_dial_without_a_tooltip_shows_its_name(explorer):
+    assert [each.tooltip for each in explorer.dials] == ["length", "a much longer name"]

@@ -1,0 +1,175 @@
+"""The memory explorer works without a front end: every dial moves the bars, and what cannot be gets a sentence."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from helpers.draw import Rect
+from helpers.predict.memory import memory
+from helpers.records import MemoryBreakdown
+from helpers.specs import GPUS, PRESETS, Plan
+from helpers.widgets import MemoryExplorer
+from helpers.widgets.memory_explorer import EXAMPLES, FREE, NAMES
+
+ROOMY = Plan(dp=8, tp=2, pp=2, micro_batch=4, num_microbatches=8)
+
+
+def explorer_with(plan=ROOMY, model="llama3-8b", gpu="H100"):
+    explorer = MemoryExplorer()
+    explorer.show(model, gpu, plan)
+    return explorer
+
+
+def test_the_bars_are_the_prediction():
+    explorer = explorer_with()
+    assert explorer.plan == ROOMY and explorer.spec == PRESETS["llama3-8b"]
+    names = ["ranks 0-15 (stage 0)", "ranks 16-31 (stage 1)"]
+    assert [name for name in explorer.bars if name.startswith("ranks")] == names
+    assert [explorer.bars[name] for name in names] == [memory(explorer.spec, ROOMY, stage) for stage in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("dial", "value"),
+    [
+        ("dp", 16),
+        ("tp", 4),
+        ("pp", 4),
+        ("cp", 2),
+        ("zero", 1),
+        ("micro_batch", 1),
+        ("num_microbatches", 1),
+        ("seq", 2048),
+        ("sequence_parallel", True),
+        ("recompute", "full"),
+        ("attention", "materialized"),
+        ("precision", "fp32"),
+        ("optimizer", "adamw_8bit"),
+        ("model", "llama3-70b"),
+        ("gpu", "H200"),
+    ],
+)
+def test_every_dial_moves_the_picture(dial, value):
+    explorer = explorer_with()
+    before = explorer.html.value
+    getattr(explorer, dial).value = value
+    assert explorer.html.value != before and 'role="alert"' not in explorer.html.value
+
+
+def test_labels_carry_the_true_parameter_counts():
+    labels = dict((key, label) for label, key in MemoryExplorer().model.options)
+    assert set(labels) == {*PRESETS, FREE} == set(NAMES)
+    assert labels["llama3-405b"] == "Llama-3 405B · 405,853,388,800 parameters"
+
+
+def test_a_model_comes_with_its_own_sequence():
+    explorer = MemoryExplorer()
+    explorer.model.value = "gpt2-xl"
+    assert explorer.spec == PRESETS["gpt2-xl"]
+
+
+def test_the_boxes_of_a_free_model_are_there_only_then():
+    explorer = MemoryExplorer()
+    assert {box.layout.display for box in explorer.boxes} == {"none"}
+    explorer.model.value = FREE
+    assert {box.layout.display for box in explorer.boxes} == {""}
+    explorer.boxes[0].value = 12
+    assert explorer.spec.num_layers == 12
+
+
+def set_layers(explorer):
+    explorer.model.value = FREE
+    explorer.boxes[0].value = 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        (lambda explorer: setattr(explorer.tp, "value", 3), "tp=3 does not divide num_heads=32"),
+        (lambda explorer: setattr(explorer.pp, "value", 64), "pp=64 stages, but the model has only 32 layers"),
+        (set_layers, "num_layers is 0"),
+    ],
+)
+def test_what_cannot_be_gets_a_sentence_and_keeps_the_dials(turn, words):
+    explorer = MemoryExplorer()
+    turn(explorer)
+    assert 'role="alert"' in explorer.html.value and words in explorer.html.value
+    assert explorer.make_it_fit.disabled and words in explorer.text
+    assert explorer._repr_mimebundle_()["image/png"].startswith("iVBOR")
+    explorer.show("gpt2", "V100", Plan())
+    assert 'role="alert"' not in explorer.html.value
+
+
+def test_the_words_say_what_dominates_and_the_smallest_change():
+    explorer = explorer_with(Plan(dp=8))
+    assert explorer.sentence.startswith("It does not fit: it needs 174 GB, and 75.2 GB are usable (94 % of 80.0 GB).")
+    assert "Most is optimizer state: 96.4 GB, 56 %." in explorer.sentence
+    assert explorer.sentence.endswith("ZeRO-3 instead of 0: 174 GB → 64.3 GB, costs half as much traffic again.")
+    assert list(explorer.bars) == ["ranks 0-7", "after the change"]
+
+
+def test_the_button_makes_it_fit():
+    explorer = explorer_with(Plan(dp=8))
+    assert not explorer.make_it_fit.disabled
+    explorer.make_it_fit.click()
+    assert explorer.zero.value == 3 and explorer.advice.fits and explorer.make_it_fit.disabled
+
+
+def test_a_number_that_a_dial_does_not_offer_becomes_an_option():
+    explorer = explorer_with(Plan(dp=24))
+    assert explorer.plan.dp == 24
+    sizes = [value for _, value in explorer.dp.options]
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_sets_every_dial(name):
+    explorer = MemoryExplorer()
+    explorer.example.value = name
+    model, gpu, plan = EXAMPLES[name]
+    assert (explorer.model.value, explorer.gpu.value, explorer.plan) == (model, gpu, plan)
+    assert 'role="alert"' not in explorer.html.value and explorer.example.value == name
+    explorer.optimizer.value = "sgd"
+    assert explorer.example.value == ""
+
+
+def test_the_largest_run_of_the_llama_paper_fits():
+    explorer = MemoryExplorer()
+    explorer.example.value = "Llama-3 405B on 16,384 H100"
+    assert explorer.plan.world_size == 16_384 and explorer.advice.fits
+
+
+def test_measured_bars_stand_below_the_predicted_ones():
+    held = MemoryBreakdown(parameters=10**9, gradients=10**9, optimizer=6 * 10**9)
+    explorer = MemoryExplorer("gpt2", "V100", {"rank 0": held})
+    assert list(explorer.bars) == ["rank 0", "measured: rank 0"] and explorer.bars["measured: rank 0"] is held
+    assert explorer.rows[-1]["total"] == "8.00 GB"
+
+
+def test_the_table_says_what_the_picture_shows():
+    rows = explorer_with(Plan(dp=8, zero=3)).rows
+    assert [row["ranks"] for row in rows] == ["ranks 0-7"]
+    assert rows[0]["optimizer"] == "12.0 GB" and rows[0]["total"] == "64.3 GB"
+
+
+def test_the_picture_is_whole():
+    explorer = explorer_with()
+    svg = explorer.html.value.partition("</p>")[2]
+    assert ElementTree.fromstring(svg).get("role") == "img"
+    assert any(isinstance(item, Rect) and "optimizer" in item.tooltip for item in explorer.scene.items)
+    assert "8,030,261,248 parameters, on 32 x H100" in explorer.scene.title
+
+
+def test_an_unknown_preset_gets_a_sentence():
+    with pytest.raises(ValueError, match="'llama9'.*Llama-3 8B"):
+        MemoryExplorer("llama9")
+    with pytest.raises(ValueError, match="'TPU'"):
+        MemoryExplorer(gpu="TPU")
+    assert set(dict((key, label) for label, key in MemoryExplorer().gpu.options)) == set(GPUS)
+
+
+def test_a_saved_notebook_keeps_a_picture_and_a_stable_text():
+    explorer = MemoryExplorer()
+    first = explorer._repr_mimebundle_()
+    explorer.dp.value = 8
+    assert explorer._repr_mimebundle_()["text/plain"] == first["text/plain"] == repr(explorer)
+    assert first["text/plain"].startswith("[widget] MemoryExplorer:") and first["image/png"].startswith("iVBOR")
