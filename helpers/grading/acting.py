@@ -1,0 +1,182 @@
+"""The part of a check that runs on the ranks, beside the learner's code. Nothing here decides anything.
+
+LocalRunner   sends a function and its inputs to live ranks of its own, and brings back a Run, whatever happens
+on_rank       what happens on each: limit its processor time, record what it sends, call the task's `act`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+import signal
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from helpers.grading.registry import task_of
+from helpers.grading.task import Run, Task, Trial, Trouble
+from helpers.measure.comms import record_comms
+from helpers.ranks import RankError, Ranks, live
+from helpers.ranks.limits import crowd
+from helpers.ranks.transport import pack_call
+
+WALL_SECONDS = 30.0  # for one world on an idle machine; a right answer takes about 0.2 s
+NUM_RANKS = 4
+OWN_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
+_PRINTED = 4000  # characters of the learner's prints that are kept
+
+_ranks: Ranks | None = None
+
+
+class TooLong(BaseException):
+    """A rank used up its processor time. No Exception, so that `except Exception` in a loop does not swallow it."""
+
+
+# -- on a rank -------------------------------------------------------------------------------------------------------
+def on_rank(key: str, submitted: Callable, inputs: Sequence[dict], seed: int) -> tuple[Any, list[dict], list]:
+    """Outputs of the task's `act`, the log and the marks of this rank, as plain data. Its exceptions pass through."""
+    task, rank = task_of(key), dist.get_rank()
+    trial = Trial(rank, dist.get_world_size())
+    torch.manual_seed(seed + rank)
+    with record_comms() as recorder, processor_limit(task.cpu_seconds):
+        outputs = task.act(submitted, inputs[rank], trial)
+    return plain(outputs), [asdict(event) for event in recorder.log.events], trial.marks
+
+
+@contextlib.contextmanager
+def processor_limit(seconds: float) -> Iterator[None]:
+    """Raise TooLong once this process has computed for `seconds`. Waiting on a crowded machine does not count."""
+
+    def end(*_: object) -> None:
+        raise TooLong(f"{seconds:g} s of processor time are used up")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # again, in case somebody swallows the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def plain(value: Any) -> Any:
+    """Numbers, strings, tensors, lists and dicts as they are (tensors detached copies); anything else by its type."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone().contiguous()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return f"<{type(value).__name__}>"
+
+
+# -- beside the judge ------------------------------------------------------------------------------------------------
+def own_ranks() -> Ranks:
+    """The grader's own pool, so that the learner's variables on theirs are safe. Started once, stops when idle."""
+    global _ranks
+    if _ranks is None:
+        with _learners_stay_current():
+            _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True)
+    return _ranks
+
+
+@contextlib.contextmanager
+def _learners_stay_current() -> Iterator[None]:
+    """%%ranks goes on meaning the learner's ranks, although others start in here."""
+    before = live.current()
+    try:
+        yield
+    finally:
+        live._latest = before and weakref.ref(before)
+
+
+def wall_seconds() -> float:
+    """Seconds that one world may take: more where others keep the processors busy."""
+    return WALL_SECONDS * crowd()
+
+
+class LocalRunner:
+    """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` gives a Run and never raises.
+
+    ranks: a pool of 4, if not the grader's own. limit: seconds of wall time a world, if not `wall_seconds()`.
+    """
+
+    def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
+        self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
+        self.act = on_rank  # class grading puts a guard around it
+
+    def __call__(self, inputs: Sequence[dict], seed: int) -> Run:
+        trouble = uncallable(self.task, self.submitted)
+        if trouble is not None:
+            return Run(trouble=asdict(trouble))
+        try:
+            with _learners_stay_current():
+                world = (self.ranks or own_ranks())[: len(inputs)]
+        except (ValueError, RankError) as error:
+            return Run(trouble=asdict(Trouble(kind="no_ranks", text=str(error))))
+        return self._run_on(world, inputs, seed)
+
+    def _run_on(self, world: Ranks, inputs: Sequence[dict], seed: int) -> Run:
+        printed, before = io.StringIO(), world.timeout
+        world.timeout = self.limit or wall_seconds()
+        try:
+            pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
+            with contextlib.redirect_stdout(printed):
+                answers = world.run(self.act, self.task.key, self.submitted, list(inputs), seed)
+        except RankError as error:
+            return Run(trouble=asdict(trouble_of(error)), printed=_cut(printed.getvalue()))
+        except ValueError as error:
+            return Run(trouble=asdict(Trouble(kind="cannot_send", text=str(error))))
+        finally:
+            world.timeout = before
+        outputs, events, marks = (list(column) for column in zip(*answers, strict=True))
+        return Run(outputs=outputs, events=events, marks=marks, printed=_cut(printed.getvalue()))
+
+
+def uncallable(task: Task, submitted: Any) -> Trouble | None:
+    """Why the task cannot call what was handed in, if so."""
+    if not callable(submitted):
+        return Trouble(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
+    try:
+        signature = inspect.signature(submitted)
+    except (ValueError, TypeError):
+        return None
+    try:
+        signature.bind(*range(task.num_arguments))
+    except TypeError:
+        return Trouble(kind="signature", text=f"{task.name}{signature}")
+    return None
+
+
+def trouble_of(error: RankError) -> Trouble:
+    """A RankError in the grader's words. What it says of kept variables is about our ranks, and is left out."""
+    text = without_our_lines(str(error).rpartition("\n")[0])
+    raised = re.search(r"raised (\w+)", text)
+    name = raised.group(1) if raised and error.kind == "exception" else ""
+    kind = {"TooLong": "too_long", "NotImplementedError": "not_written"}.get(name, error.kind)
+    if kind in ("too_long", "timeout"):
+        places = [line.strip() for line in text.splitlines()[1:]]
+        return Trouble(kind="too_long", text="\n".join(places), rank=error.rank)
+    return Trouble(kind=kind, text=text, rank=error.rank, type_name=name)
+
+
+def without_our_lines(text: str) -> str:
+    """The learner's own lines stay; places in the grader's files go, since nobody who reads them can change those."""
+    for name in OWN_FILES:
+        place = rf"(?<![\w.]){re.escape(name)} line \d+(: `[^\n]*`)?"
+        text = re.sub(rf"{place}, under ", "", text)
+        text = re.sub(rf"\n *at {place}$|, {place}$", "", text, flags=re.MULTILINE)
+    return text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _PRINTED else text[:_PRINTED] + f"\n… ({len(text) - _PRINTED:,} more characters)\n"

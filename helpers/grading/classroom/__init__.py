@@ -1,0 +1,15 @@
+"""Class use: `python -m helpers grade PATH...` grades a folder of submissions; `--mine` shows what you have done.
+
+Learners' code runs in a sandbox S. The judge G never runs or unpickles anything of theirs: it sends a task's inputs
+over a socket, reads tensors and plain data back, and compares. So a forged verdict has nowhere to stand.
+
+    submissions, labs   which files there are, and what the lab asks
+    program, scan       what a notebook defines, and what it must not do; parsed, never run
+    launch, rungs       the sandbox, as strict as the system allows
+    sandbox, watch      G's side of S: questions, limits, the end
+    student, guard      inside S: cells, ranks, hooks
+    wire                bytes between the two, believed by neither
+    one, folder         one submission; all of them
+    results, state      what came out; kept on disk, so that a run resumes
+    tables, page        CSV for gradebooks; the report in HTML
+"""

@@ -1,0 +1,212 @@
+"""Start one process in a sandbox: `python -I launch.py CONFIG`, with CONFIG in JSON. Standard library only.
+
+rung "namespaces"   own users, processes, network and mounts: loopback only, files read-only but a small /tmp, what
+                    others handed in hidden, no capability left. For root, and for users where the kernel allows it.
+rung "uid"          another user's id, for root in a container. The network stays.
+rung "plain"        limits only.
+
+Everything that it started ends with it: when the command ends, when the lifeline closes (the grader's death closes it).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+
+NEW_USER, NEW_OTHERS = 0x10000000, 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000  # mounts, pids, network, IPC
+MS_BIND, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x40000 | 0x4000, 0x2 | 0x4
+SET_DEATH_SIGNAL, SET_DUMPABLE, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
+SYS_MOUNT_SETATTR, SYS_CAPSET = 442, 126 if os.uname().machine == "x86_64" else 91
+AT_RECURSIVE, CAPABILITY_3 = 0x8000, 0x20080522
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+ROOMY = ("/tmp", "/dev/shm")  # what is written there takes memory
+
+
+def main(config: dict) -> int:
+    if sys.platform.startswith("linux"):
+        _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)
+    if config["rung"] == "namespaces":
+        return _in_namespaces(config)
+    child = os.fork()
+    if child == 0:
+        _become(config)
+    status = _wait(child, config["lifeline"])
+    _end_descendants(child)
+    return status
+
+
+def _in_namespaces(config: dict) -> int:
+    uid, gid = os.getuid(), os.getgid()
+    own_users = _libc().unshare(NEW_USER | NEW_OTHERS) == 0
+    if not own_users:
+        _must(_libc().unshare(NEW_OTHERS), "unshare")
+    else:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    first = os.fork()
+    if first == 0:  # process 1 of the new namespace: when it ends, all of them end
+        os._exit(_first_process(config))
+    with suppress(OSError):
+        os.close(config["control"])
+    return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+
+
+def _first_process(config: dict) -> int:
+    _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    _libc().prctl(SET_DUMPABLE, 0, 0, 0, 0)
+    _loopback_up()
+    _mount("none", "/", None, MS_PRIVATE_ALL)
+    _mount("proc", "/proc", "proc", NO_SUID_DEV)
+    with suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
+    read_only = struct.pack("QQQQ", 1, 0, 0, 0)
+    _must(_libc().syscall(SYS_MOUNT_SETATTR, -100, b"/", AT_RECURSIVE, read_only, 32), "mount_setattr")
+    for path in sorted({*TEMPORARY, *config["hide"]}, key=len):
+        _cover(path, config)
+    os.makedirs(config["home"], exist_ok=True)
+    child = os.fork()
+    if child == 0:
+        _become(config)
+    return _wait(child, config["lifeline"])
+
+
+def _cover(path: str, config: dict) -> None:
+    """Nothing is seen at `path` any more but what must be kept below it; the temporary ones are writable."""
+    if os.path.islink(path) or not os.path.exists(path) or path in config["keep"]:
+        return
+    if not os.path.isdir(path):
+        return _mount("/dev/null", path, None, MS_BIND)
+    kept = [(name, os.open(name, os.O_PATH)) for name in config["keep"] if name.startswith(path.rstrip("/") + "/")]
+    size = config["tmpfs_bytes"] if path in ROOMY else 1_000_000
+    _mount("tmpfs", path, "tmpfs", NO_SUID_DEV, f"size={size},mode=777")
+    for name, descriptor in kept:
+        os.makedirs(name, exist_ok=True)
+        _mount(f"/proc/self/fd/{descriptor}", name, None, MS_BIND | 0x4000)
+        os.close(descriptor)
+
+
+def _become(config: dict) -> None:
+    """Turn this process into the command, with less power than it has. Never returns."""
+    try:
+        os.setsid()
+        os.close(config["lifeline"])
+        os.environ.clear()
+        os.environ.update(config["env"])
+        if config["rung"] == "uid":
+            os.setgroups([])
+            os.setgid(config["uid"])
+            os.setuid(config["uid"])
+        for name, value in config["limits"].items():
+            kind = getattr(resource, name)
+            hard = resource.getrlimit(kind)[1]
+            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (most, most))
+        if sys.platform.startswith("linux"):
+            _drop_capabilities()
+            _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        os.chdir(config["home"])
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.execv(config["command"][0], config["command"])
+    except BaseException as error:
+        os.write(2, f"the sandbox did not start: {error!r}\n".encode())
+    os._exit(125)
+
+
+def _drop_capabilities() -> None:
+    for capability in range(64):
+        _libc().prctl(DROP_BOUND, capability, 0, 0, 0)
+    header, nothing = struct.pack("Ii", CAPABILITY_3, 0), bytes(24)
+    _libc().syscall(SYS_CAPSET, header, nothing)
+    _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def _wait(child: int, lifeline: int) -> int:
+    """Until the child has ended or the lifeline is cut. Takes in orphans on the way. The child's exit code."""
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    return os.waitstatus_to_exitcode(ended[1])
+        readable, _, _ = select.select([lifeline, wake_read], [], [], 1.0)
+        if lifeline in readable:
+            return 124
+        if wake_read in readable:
+            os.read(wake_read, 4096)
+
+
+def _end_descendants(child: int) -> None:
+    """Kill what is below this process until nothing is left; a forking one cannot outrun the stops before the kills."""
+    with suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    for _ in range(200):
+        below = _descendants(os.getpid())
+        if not below:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in below:
+                with suppress(OSError):
+                    os.kill(pid, number)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+        with suppress(OSError, ValueError):
+            with open(f"/proc/{int(name)}/stat") as file:
+                parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+    found, waiting = [], [root]
+    while waiting:
+        below = parents.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        fcntl.ioctl(handle, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: IFF_UP | IFF_RUNNING
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    arguments = [text.encode() if text is not None else None for text in (source, target, kind)]
+    result = _libc().mount(*arguments, ctypes.c_ulong(flags), data.encode() if data else None)
+    _must(result, f"mount {target}")
+
+
+def _must(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+if __name__ == "__main__":
+    try:
+        code = main(json.loads(sys.argv[1]))
+    except OSError as error:
+        os.write(2, f"the sandbox did not start: {error}\n".encode())
+        code = 126
+    os._exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,164 @@
+"""The report for a teacher: one HTML file that needs nothing else. A heat map, why tasks fail, every verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from helpers.grading.classroom.results import Graded, Result
+from helpers.grading.classroom.tables import task_keys
+from helpers.units import format_seconds
+
+MARKS = {"passed": "✓", "failed": "✗", "withheld": "⚠", "missing": "–", "not graded": "?"}
+LEGEND = {
+    "passed": "passed",
+    "failed": "the check says no",
+    "withheld": "it would pass, but something that the lab does not allow stands in it",
+    "missing": "not in the notebook",
+    "not graded": "nothing could be run",
+}
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1f23; --paper: #ffffff; --soft: #5a626b; --line: #d4d9de;
+  --passed: #d3efd9; --failed: #f8d6d2; --withheld: #fbe6b8; --missing: #e6e9ed; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --paper: #16181b; --soft: #a4acb5; --line: #3a4047;
+  --passed: #1d4a2b; --failed: #5e2420; --withheld: #57430f; --missing: #2a2f35; } }
+@media print { :root { --ink: #000; --paper: #fff; --soft: #333; --line: #888; --passed: #e4f5e8; --failed: #fbe3e0;
+  --withheld: #fdf0cf; --missing: #eee; } details > *:not(summary) { display: block; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; }
+th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
+thead th { position: sticky; top: 0; background: var(--paper); } td.number { text-align: right; }
+td.passed, span.passed { background: var(--passed); } td.failed, span.failed { background: var(--failed); }
+td.withheld, span.withheld { background: var(--withheld); }
+td.missing, td.not-graded, span.missing, span.not-graded { background: var(--missing); }
+td.task { white-space: nowrap; }
+.legend span { padding: .1rem .5rem; margin-right: .4rem; border: 1px solid var(--line); }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--missing);
+  padding: .6rem .8rem; font-size: .85rem; }
+details { border-top: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; }
+small, .soft { color: var(--soft); }
+a { color: inherit; }
+"""
+
+
+def page(results: Sequence[Result], *, title: str, isolation: str, rubrics: dict[str, str], is_complete: bool) -> str:
+    """The whole page. isolation: a sentence on how it was shut in. rubrics: "03_ddp.explain" to its text."""
+    parts = [
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<style>{STYLE}</style></head><body><main><h1>{escape(title)}</h1>",
+        *_summary(results, isolation, is_complete),
+        *_map(results),
+        *_why(results),
+        *_attention(results),
+        *_words(results, rubrics),
+        *_learners(results),
+        "</main></body></html>",
+    ]
+    return "\n".join(parts)
+
+
+def _summary(results: Sequence[Result], isolation: str, is_complete: bool) -> Iterator[str]:
+    full = sum(bool(one.tasks) and all(task.state == "passed" for task in one.tasks) for one in results)
+    unread = sum(any(task.state == "not graded" for task in one.tasks) or not one.tasks for one in results)
+    reported = sum(bool(one.suspicions) for one in results)
+    yield f"<p>{len(results)} submissions: {full} passed every task, {unread} could not be graded, {reported} have "
+    yield "something to look at.</p>"
+    if not is_complete:
+        yield "<p><strong>The run was interrupted: these are the results so far.</strong> The same command goes on.</p>"
+    yield f"<p class='soft'>{escape(isolation)}</p>"
+
+
+def _map(results: Sequence[Result]) -> Iterator[str]:
+    keys = task_keys(results)
+    yield "<h2 id='map'>Learners and tasks</h2><p class='legend'>"
+    yield " ".join(f"<span class='{_css(s)}'>{MARKS[s]}</span>{escape(text)}." for s, text in LEGEND.items()) + "</p>"
+    yield "<div class='wide'><table><thead><tr><th scope='col'>learner</th>"
+    yield (
+        "".join(f"<th scope='col'>{escape(key)}</th>" for key in keys)
+        + "<th scope='col'>points</th></tr></thead><tbody>"
+    )
+    for number, one in enumerate(results):
+        tasks = {task.key: task for task in one.tasks}
+        cells = "".join(_cell(tasks.get(key)) for key in keys)
+        total = f"{one.points:g} / {one.most:g}" if one.tasks else "?"
+        link = f"<a href='#learner-{number}'>{escape(one.name or one.learner)}</a>"
+        yield f"<tr><th scope='row'>{link}</th>{cells}<td class='number'>{total}</td></tr>"
+    yield "</tbody></table></div>"
+
+
+def _cell(task: Graded | None) -> str:
+    if task is None:
+        return "<td></td>"
+    words = f"{MARKS[task.state]} {task.points:g}/{task.most:g}"
+    title = escape(task.hint or LEGEND[task.state], quote=True)
+    return f"<td class='task {_css(task.state)}' title='{title}'>{words} <small>{escape(task.state)}</small></td>"
+
+
+def _why(results: Sequence[Result]) -> Iterator[str]:
+    yield "<h2 id='why'>What the class finds hard</h2><table><thead><tr><th scope='col'>task</th>"
+    yield "<th scope='col'>passed</th><th scope='col'>why not</th></tr></thead><tbody>"
+    rows = []
+    for key in task_keys(results):
+        tasks = [task for one in results for task in one.tasks if task.key == key]
+        rows.append((sum(task.state == "passed" for task in tasks) / len(tasks), key, tasks))
+    for share, key, tasks in sorted(rows, key=lambda row: row[:2]):
+        reasons = Counter(_reason(task) for task in tasks if task.state != "passed")
+        items = "".join(f"<li>{count} × {escape(reason)}</li>" for reason, count in reasons.most_common())
+        passed = f"{round(share * len(tasks))} of {len(tasks)}"
+        yield f"<tr><th scope='row'>{escape(key)}</th><td>{passed}</td><td><ul>{items}</ul></td></tr>"
+    yield "</tbody></table>"
+
+
+def _reason(task: Graded) -> str:
+    if task.state != "failed":
+        return LEGEND[task.state]
+    if task.hint:
+        return task.hint
+    lines = [line.strip() for line in task.text.splitlines()]
+    return lines[1][:160] if len(lines) > 1 else task.text[:160]
+
+
+def _attention(results: Sequence[Result]) -> Iterator[str]:
+    listed = [(one, text) for one in results for text in (*one.suspicions, *one.problems, *one.notes)]
+    yield "<h2 id='look'>To look at yourself</h2>"
+    if not listed:
+        yield "<p>Nothing.</p>"
+        return
+    yield "<p>A line here is a reason to read the notebook, not a judgement of the person.</p><table><thead><tr>"
+    yield "<th scope='col'>learner</th><th scope='col'>what</th></tr></thead><tbody>"
+    for one, text in listed:
+        yield f"<tr><th scope='row'>{escape(one.name or one.learner)}</th><td>{escape(text)}</td></tr>"
+    yield "</tbody></table>"
+
+
+def _words(results: Sequence[Result], rubrics: dict[str, str]) -> Iterator[str]:
+    names = list(dict.fromkeys(f"{one.lab}.{answer.grade_id}" for one in results for answer in one.written))
+    for name in names:
+        yield f"<h2>To be graded by hand: {escape(name)}</h2><pre>{escape(rubrics.get(name, 'no rubric'))}</pre>"
+        for one in results:
+            for answer in one.written:
+                if f"{one.lab}.{answer.grade_id}" == name:
+                    text = answer.text.strip()
+                    shown = "(nothing written)" if text in ("", "YOUR ANSWER HERE") else text
+                    yield f"<h3>{escape(one.name or one.learner)} <small>__ / {answer.most:g}</small></h3>"
+                    yield f"<pre>{escape(shown)}</pre>"
+
+
+def _learners(results: Sequence[Result]) -> Iterator[str]:
+    yield "<h2>Verdicts</h2>"
+    for number, one in enumerate(results):
+        time = f"{format_seconds(one.seconds)}, {one.peak_bytes / 1e6:.0f} MB" if one.peak_bytes else "not run"
+        yield f"<details id='learner-{number}'><summary>{escape(one.name or one.learner)} "
+        yield f"<small>{escape(one.file)} · {time}</small></summary>"
+        texts = [*one.problems, *one.suspicions, *one.notes]
+        yield "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>" if texts else ""
+        verdicts = "\n".join(f"{task.text or task.key + '  ' + task.state}" for task in one.tasks)
+        yield f"<pre>{escape(verdicts)}</pre></details>"
+
+
+def _css(state: str) -> str:
+    return state.replace(" ", "-")

@@ -1,0 +1,126 @@
+"""01.shift and 01.all_to_all: every rank sends and receives at the same time, and nobody may wait in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.collectives import hints
+from helpers.grading.collectives.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
+from helpers.grading.judging import expect_equal, expect_ops, expect_payload, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, Words, World
+
+RESULT = Words(en="the result", zh="返回值")
+INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
+LARGE = 200_000  # elements, 1.6 MB: what a socket's buffer does not swallow
+
+
+# -- 01.shift --------------------------------------------------------------------------------------------------------
+def make_shift(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """One number, a small matrix, and more than a socket takes at once."""
+    shapes = [(1,), (making.integer(rng, 2, 5), making.integer(rng, 2, 5)), (LARGE + making.integer(rng, 1, 99),)]
+    return [{"calls": [{"tensor": making.normal(rng, *shape)} for shape in shapes]} for _ in range(world_size)]
+
+
+def act_shift(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    tensor = inputs["tensor"].clone()
+    return {"result": submitted(tensor), "tensor": tensor}
+
+
+def judge_shift(world: World) -> Iterator[Finding]:
+    n = world.size
+    for call in calls_of(world):
+        given = [one["tensor"] for one in call.inputs]
+        for rank, output in enumerate(call.outputs):
+            mistakes = {"wrong_direction": given[(rank + 1) % n]}
+            yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+            yield kept(given[rank], output["tensor"], rank)
+        yield from expect_messages(call)
+        yield from expect_payload(call, given[0].numel() * 8 if n > 1 else 0, "send")
+
+
+def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
+    """A tensor that the function may read and not write."""
+    finding = expect_tensor(INPUT, given, after, rank=rank)
+    return finding if finding.ok else replace(finding, mistakes=("overwrites_send_buffer",))
+
+
+SHIFT_HINTS = hints.of(*MESSAGES, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
+SHIFT = Task(
+    key="01.shift",
+    signature="shift(tensor)",
+    make=make_shift,
+    act=each_call(act_shift),
+    judge=judge_shift,
+    recognise=recognise_among(*SHIFT_HINTS),
+    hints=SHIFT_HINTS,
+)
+
+
+# -- 01.all_to_all ---------------------------------------------------------------------------------------------------
+FROM = Words(en="result[{}]", zh="result[{}] ")
+LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
+
+
+def make_all_to_all(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    shapes = [(making.integer(rng, 1, 6), making.integer(rng, 2, 4)), (LARGE // 4,)]
+    return [
+        {"calls": [{"tensors": [making.normal(rng, *shape) for _ in range(world_size)]} for shape in shapes]}
+        for _ in range(world_size)
+    ]
+
+
+def act_all_to_all(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    given = [tensor.clone() for tensor in inputs["tensors"]]
+    return {"result": submitted(list(given)), "tensors": given}
+
+
+def judge_all_to_all(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        given = [one["tensors"] for one in call.inputs]  # [sender][receiver]
+        num_bytes = given[0][0].numel() * 8
+        for rank, output in enumerate(call.outputs):
+            result = output["result"]
+            kind = len(result) if isinstance(result, list) else type(result).__name__
+            yield expect_equal(LENGTH, call.size, kind, rank=rank)
+            if kind == call.size:
+                yield from judge_received(given, result, rank)
+            for tensor, after in zip(given[rank], output["tensors"], strict=True):
+                yield kept(tensor, after, rank)
+        yield from expect_messages(call)
+        yield from expect_ops(call, "send", call.size - 1)
+        yield from expect_payload(call, (call.size - 1) * num_bytes, "send")
+
+
+def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
+    """What one rank has from each sender."""
+    n, found = len(given), []
+    for sender in range(n):
+        mistakes = {
+            "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
+            "wrong_place": [given[(2 * rank - sender) % n][rank], given[rank][sender]],
+        }
+        found.append(
+            expect_tensor(FROM.format(sender), given[sender][rank], result[sender], rank=rank, mistakes=mistakes)
+        )
+    if [sender for sender, one in enumerate(found) if not one.ok] == [rank]:
+        found[rank] = replace(found[rank], mistakes=("own_part_missing",))
+    yield from found
+
+
+ALL_TO_ALL_HINTS = hints.of(
+    *MESSAGES, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
+)
+ALL_TO_ALL = Task(
+    key="01.all_to_all",
+    signature="all_to_all(tensors)",
+    make=make_all_to_all,
+    act=each_call(act_all_to_all),
+    judge=judge_all_to_all,
+    recognise=recognise_among(*ALL_TO_ALL_HINTS),
+    hints=ALL_TO_ALL_HINTS,
+)

@@ -1,0 +1,181 @@
+"""01.reduce_scatter and 01.all_reduce: chunks that travel around a ring.
+
+Chunks are those of torch.tensor_split, the longer ones first. After the first phase rank r owns chunk r in
+01.reduce_scatter; in 01.all_reduce which one it owns is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading import making
+from helpers.grading.collectives import hints
+from helpers.grading.collectives.messages import (
+    MESSAGES,
+    calls_of,
+    each_call,
+    expect_messages,
+    recognise_among,
+    sends_of,
+)
+from helpers.grading.judging import expect, expect_ops, expect_payload, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, Words, World
+
+RING = (*MESSAGES, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """Two lengths that the world size does not divide, but leaves no chunk empty."""
+    lengths = []
+    for low, high in ((3, 9), (500, 900)):
+        rest = making.integer(rng, 1, world_size - 1) if world_size > 1 else 0
+        lengths.append(making.integer(rng, low, high) * world_size + rest)
+    return [{"calls": [{"tensor": making.normal(rng, length)} for length in lengths]} for _ in range(world_size)]
+
+
+def parts_of(call: World) -> list[list[Tensor]]:
+    """[rank][chunk]: what each rank put in."""
+    return [list(torch.tensor_split(one["tensor"], call.size)) for one in call.inputs]
+
+
+def expect_ring(call: World) -> Iterator[Finding]:
+    """Every message goes to the right neighbour."""
+    yield from expect_messages(call)
+    for rank in range(call.size):
+        right, peers = (rank + 1) % call.size, {event.peer for event in sends_of(call, rank)}
+        others = ", ".join(map(str, sorted(peers - {right})))
+        yield expect(
+            not others,
+            f"it sends to rank {others}, expected rank {right} only",
+            f"发给了 rank {others}，应只发给 rank {right}",
+            rank=rank,
+            mistakes=["not_a_ring"],
+        )
+
+
+# -- 01.reduce_scatter -----------------------------------------------------------------------------------------------
+CHUNK = Words(en="chunk {} of the sum", zh="和的第 {} 块")
+
+
+def act_reduce_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
+    return submitted(inputs["tensor"].clone())
+
+
+def judge_reduce_scatter(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        n, parts = call.size, parts_of(call)
+        total = [sum(chunks) for chunks in zip(*parts, strict=True)]
+        for rank, output in enumerate(call.outputs):
+            untouched = [parts[rank][rank]] if call.logs[rank].count("send") == n - 1 else []  # sent first, handed out
+            mistakes = {
+                "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
+                "copies_instead_of_adding": [parts[(rank + 1) % n][rank]],
+            }
+            yield expect_tensor(CHUNK.format(rank), total[rank], output, rank=rank, mistakes=mistakes)
+        yield from expect_ring(call)
+        yield from expect_ops(call, "send", n - 1, mistakes={"one_step_short": n - 2})
+        sizes = [sum(8 * len(chunk) for chunk in parts[0]) - 8 * len(parts[0][rank]) for rank in range(n)]
+        whole = (n - 1) * 8 * len(call.inputs[0]["tensor"])
+        yield from expect_payload(call, sizes, "send", mistakes={"whole_tensors": whole})
+
+
+REDUCE_SCATTER_HINTS = hints.of(*RING, "copies_instead_of_adding", "one_step_short")
+REDUCE_SCATTER = Task(
+    key="01.reduce_scatter",
+    signature="reduce_scatter(tensor)",
+    make=make,
+    act=each_call(act_reduce_scatter),
+    judge=judge_reduce_scatter,
+    recognise=recognise_among(*REDUCE_SCATTER_HINTS),
+    hints=REDUCE_SCATTER_HINTS,
+)
+
+
+# -- 01.all_reduce ---------------------------------------------------------------------------------------------------
+AFTER = Words(en="the tensor", zh="张量")
+
+
+def act_all_reduce(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
+    tensor = inputs["tensor"].clone()
+    submitted(tensor)
+    return tensor
+
+
+def judge_all_reduce(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        n, given = call.size, [one["tensor"] for one in call.inputs]
+        off_by_one, added = wrong_values(parts_of(call))
+        found = []
+        for rank, output in enumerate(call.outputs):
+            mistakes = {
+                "chunk_off_by_one": [one[rank] for one in off_by_one],
+                "adds_in_second_phase": [one[rank] for one in added],
+                "not_in_place": given[rank],
+            }
+            found.append(expect_tensor(AFTER, sum(given), output, rank=rank, mistakes=mistakes))
+        yield from found
+        yield from expect_ring(call)
+        stopped = {} if all(one.ok for one in found) else {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1}
+        yield from expect_ops(call, "send", 2 * (n - 1), mistakes=stopped)
+        yield from judge_bytes(call, len(given[0]))
+
+
+def judge_bytes(call: World, length: int) -> Iterator[Finding]:
+    """A rank sends every chunk twice but for two, which may be long or short; together they send 2(N-1) tensors."""
+    n, sent = call.size, [log.payload_bytes("send") for log in call.logs]
+    short, long = 8 * (length // n), 8 * -(-length // n)
+    least, most = 2 * (8 * length - long), 2 * (8 * length - short)
+    for rank, num_bytes in enumerate(sent):
+        yield expect(
+            least <= num_bytes <= most,
+            f"it sends {num_bytes:,} bytes, expected {least:,} to {most:,}: 2(N-1) chunks",
+            f"发送了 {num_bytes:,} 字节，应为 {least:,} 到 {most:,}：2(N-1) 块",
+            rank=rank,
+            mistakes=["whole_tensors"] if num_bytes in (8 * length * (n - 1), 16 * length * (n - 1)) else [],
+        )
+    right = 2 * (n - 1) * 8 * length
+    yield expect(
+        sum(sent) == right,
+        f"all ranks together send {sum(sent):,} bytes, expected {right:,}",
+        f"所有 rank 共发送 {sum(sent):,} 字节，应为 {right:,}",
+    )
+
+
+def wrong_values(parts: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """[which][rank]: what is left if the second phase starts with a neighbour's chunk, or adds."""
+    owners = (-1, 0, 1)
+    off_by_one = [ring(parts, owner, owner + wrong) for owner in owners for wrong in (-1, 1)]
+    return off_by_one, [ring(parts, owner, owner, adds=True) for owner in owners]
+
+
+def ring(parts: Sequence[Sequence[Tensor]], owner: int, first: int, *, adds: bool = False) -> list[Tensor]:
+    """What each rank ends with. After the first phase rank r owns chunk r + owner; it begins the second with r + first.
+
+    adds: the second phase adds what arrives to what is there.
+    """
+    n = len(parts)
+    held = [list(chunks) for chunks in parts]
+    for step in range(2 * (n - 1)):
+        start = owner - 1 - step if step < n - 1 else first - (step - (n - 1))
+        before = [list(chunks) for chunks in held]
+        for rank in range(n):
+            c = (rank - 1 + start) % n  # what the left neighbour sends
+            arrived = before[rank - 1][c]
+            held[rank][c] = held[rank][c] + arrived if step < n - 1 or adds else arrived
+    return [torch.cat(chunks) for chunks in held]
+
+
+ALL_REDUCE_HINTS = hints.of(*RING, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
+ALL_REDUCE = Task(
+    key="01.all_reduce",
+    signature="all_reduce(tensor)",
+    make=make,
+    act=each_call(act_all_reduce),
+    judge=judge_all_reduce,
+    recognise=recognise_among(*ALL_REDUCE_HINTS),
+    hints=ALL_REDUCE_HINTS,
+)

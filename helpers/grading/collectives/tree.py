@@ -1,0 +1,113 @@
+"""01.broadcast: by a binomial tree, from any root. Its rounds are counted in the log, by who told whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading import making
+from helpers.grading.collectives import hints
+from helpers.grading.collectives.messages import calls_of, each_call, expect_messages, is_to_itself, sends_of
+from helpers.grading.judging import expect, expect_tensor, same
+from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+
+AFTER = Words(en="with root {} the tensor", zh="root 为 {} 时，张量")
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank is the root once."""
+    roots = torch.randperm(world_size, generator=rng).tolist()
+    shapes = [(making.integer(rng, 1, 5), making.integer(rng, 2, 5)) for _ in roots]
+    pairs = list(zip(roots, shapes, strict=True))
+    return [
+        {"calls": [{"root": root, "tensor": making.normal(rng, *shape)} for root, shape in pairs]}
+        for _ in range(world_size)
+    ]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
+    tensor = inputs["tensor"].clone()
+    submitted(tensor, inputs["root"])
+    return tensor
+
+
+def judge(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        yield from judge_values(call)
+        yield from expect_messages(call)
+        yield from judge_rounds(call)
+
+
+def judge_values(call: World) -> Iterator[Finding]:
+    n, root, given = call.size, call.inputs[0]["root"], [one["tensor"] for one in call.inputs]
+    reached = 1 << (n.bit_length() - 1)  # ranks that have it after log2(n) rounds, rounded down
+    deaf = [rank for rank, output in enumerate(call.outputs) if rank != root and same(given[rank], output)]
+    all_have_first = root != 0 and all(same(given[0], output) for output in call.outputs)
+    few = deaf and all((rank - root) % n >= reached for rank in deaf)
+    for rank, output in enumerate(call.outputs):
+        mistakes = {
+            "root_ignored": given[0] if all_have_first else [],
+            "rounds_rounded_down": given[rank] if few else [],
+            "not_in_place": given[rank] if len(deaf) == n - 1 and not few else [],
+        }
+        yield expect_tensor(AFTER.format(root), given[root], output, rank=rank, mistakes=mistakes)
+
+
+def judge_rounds(call: World) -> Iterator[Finding]:
+    n, root = call.size, call.inputs[0]["root"]
+    told = [[event.peer for event in sends_of(call, rank)] for rank in range(n)]
+    num_messages, rounds, fewest = sum(map(len, told)), rounds_of(told, root), (n - 1).bit_length()
+    yield expect(
+        num_messages == n - 1,
+        f"from root {root} there are {num_messages} messages, expected {n - 1}: each other rank hears it once",
+        f"root 为 {root} 时共有 {num_messages} 条消息，应为 {n - 1}：其余每个 rank 各收一次",
+    )
+    wrong = "root_sends_to_all" if len(told[root]) == n - 1 else "chain" if rounds == n - 1 else ""
+    yield expect(
+        rounds <= fewest,
+        f"from root {root} it takes {rounds} rounds, expected {fewest}",
+        f"root 为 {root} 时用了 {rounds} 轮，应为 {fewest} 轮",
+        mistakes=[wrong] if wrong else [],
+    )
+
+
+def rounds_of(told: list[list[int]], root: int) -> int:
+    """In which round the last rank hears it, if a rank sends one message a round, in the order of told[rank]."""
+    heard, reached = {root: 0}, [root]
+    for rank in reached:  # grows while it is gone through
+        for number, peer in enumerate(told[rank]):
+            if peer not in heard:
+                heard[peer] = heard[rank] + number + 1
+                reached.append(peer)
+    return max(heard.values())
+
+
+HINTS = hints.of(
+    "calls_a_collective",
+    "not_waited",
+    "place_for_rank",
+    "root_ignored",
+    "rounds_rounded_down",
+    "root_sends_to_all",
+    "chain",
+    "not_in_place",
+)
+
+
+def recognise(trouble: Trouble) -> list[str]:
+    """With root 1 of 2, place 1 is rank 0; whoever takes it for rank 1 sends to itself."""
+    return ["place_for_rank"] if is_to_itself(trouble) else []
+
+
+BROADCAST = Task(
+    key="01.broadcast",
+    signature="broadcast(tensor, root)",
+    make=make,
+    act=each_call(act),
+    judge=judge,
+    recognise=recognise,
+    hints=HINTS,
+)

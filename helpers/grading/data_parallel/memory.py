@@ -1,0 +1,130 @@
+"""02.memory: the bytes of each device, by kind. The master holds more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.data_parallel import hints
+from helpers.grading.judging import expect_equal
+from helpers.grading.task import Finding, Task, Trial, Words, World
+
+KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
+FLOAT32 = 4  # bytes
+Held = list[dict[str, int]]  # a dict a device
+
+
+def make(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
+    """Batches that the devices do not divide; with 4 devices also one with which the last device has nothing to do."""
+    cases = []
+    for batch in (3 * num_devices - 1 + num_devices * making.integer(rng, 0, 9), max(2, num_devices - 1)):
+        sizes = {"input_bytes": 8 * making.integer(rng, 10, 99), "output_bytes": 4 * making.integer(rng, 100, 999)}
+        cases.append({"num_parameters": making.integer(rng, 10**4, 10**6), "batch": batch} | sizes)
+    return [{"num_devices": num_devices, "cases": cases}]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    return [whole(submitted(inputs["num_devices"], *case.values())) for case in inputs["cases"]]
+
+
+def whole(value: Any) -> Any:
+    """12.0 becomes 12: a division that leaves no rest is no mistake."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def judge(world: World) -> Iterator[Finding]:
+    num_devices = world.inputs[0]["num_devices"]
+    for case, got in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
+        right = held(num_devices, **case)
+        wrong = {key: mistake(num_devices, case, [dict(one) for one in right]) for key, mistake in MISTAKES.items()}
+        given = got if isinstance(got, list) else []
+        yield expect_equal(NUM_DEVICES, num_devices, len(given))
+        for device, (expected, mine) in enumerate(zip(right, given, strict=False)):
+            for kind in KINDS:
+                what = BYTES.format(Words(**NAMES[kind]), case["batch"])
+                known = {key: values[device][kind] for key, values in wrong.items()}
+                yield expect_equal(what, expected[kind], mine.get(kind), rank=device, mistakes=known)
+
+
+def held(num_devices: int, num_parameters: int, batch: int, input_bytes: int, output_bytes: int) -> Held:
+    """Bytes when backward is done and nothing is let go of yet; a device without examples has no replica."""
+    size, devices = math.ceil(batch / num_devices), []
+    for device in range(num_devices):
+        rows = max(0, min(size, batch - device * size))
+        weights = FLOAT32 * num_parameters if rows else 0
+        moving = {"input": rows * input_bytes, "outputs": rows * output_bytes}
+        devices.append({"parameters": weights, "gradients": weights, "optimizer": 0} | moving)
+    master = devices[0]
+    master["optimizer"] = 2 * FLOAT32 * num_parameters  # Adam's two moments
+    master["input"] = batch * input_bytes
+    master["outputs"] += batch * output_bytes if num_devices > 1 else 0
+    return devices
+
+
+# -- what the known mistakes give: each changes the right answer -----------------------------------------------------
+def optimizer_everywhere(num_devices: int, case: dict, right: Held) -> Held:
+    return [one | {"optimizer": 2 * one["parameters"]} for one in right]
+
+
+def one_moment(num_devices: int, case: dict, right: Held) -> Held:
+    return [one | {"optimizer": one["optimizer"] // 2} for one in right]
+
+
+def gradients_on_master_only(num_devices: int, case: dict, right: Held) -> Held:
+    return [one | {"gradients": one["gradients"] if device == 0 else 0} for device, one in enumerate(right)]
+
+
+def gathered_forgotten(num_devices: int, case: dict, right: Held) -> Held:
+    rows = math.ceil(case["batch"] / num_devices)
+    return [right[0] | {"outputs": rows * case["output_bytes"]}, *right[1:]]
+
+
+def own_share_forgotten(num_devices: int, case: dict, right: Held) -> Held:
+    return [right[0] | {"outputs": case["batch"] * case["output_bytes"]}, *right[1:]]
+
+
+def input_cut_on_master(num_devices: int, case: dict, right: Held) -> Held:
+    rows = math.ceil(case["batch"] / num_devices)
+    return [right[0] | {"input": rows * case["input_bytes"]}, *right[1:]]
+
+
+def idle_replicas(num_devices: int, case: dict, right: Held) -> Held:
+    weights = FLOAT32 * case["num_parameters"]
+    return [one | {"parameters": weights, "gradients": weights} for one in right]
+
+
+MISTAKES: dict[str, Callable[[int, dict, Held], Held]] = {
+    "optimizer_everywhere": optimizer_everywhere,
+    "one_moment": one_moment,
+    "gradients_on_master_only": gradients_on_master_only,
+    "gathered_forgotten": gathered_forgotten,
+    "own_share_forgotten": own_share_forgotten,
+    "input_cut_on_master": input_cut_on_master,
+    "idle_replicas": idle_replicas,
+}
+NAMES = {
+    "parameters": {"en": "parameters", "zh": "参数"},
+    "gradients": {"en": "gradients", "zh": "梯度"},
+    "optimizer": {"en": "optimizer states", "zh": "优化器状态"},
+    "input": {"en": "input", "zh": "输入"},
+    "outputs": {"en": "outputs", "zh": "输出"},
+}
+NUM_DEVICES = Words(en="the number of dicts in the list", zh="列表中 dict 的个数")
+BYTES = Words(en="the number of bytes of {} (batch of {})", zh="{}的字节数（batch 大小 {}）")
+MEMORY = Task(
+    key="02.memory",
+    signature="memory(num_devices, num_parameters, batch, input_bytes, output_bytes)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of(*MISTAKES),
+    unit="device",
+)

@@ -1,0 +1,180 @@
+"""02.parallel_apply: one thread a replica. Order, exceptions and modes are what a thread forgets.
+
+The replicas of the check meet: each waits for all others to have started, and then for the next one to be done. So
+replicas that run one after the other are found without a clock, and the last one always ends first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading import making
+from helpers.grading.data_parallel import hints
+from helpers.grading.judging import expect, expect_equal, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.ranks.limits import crowd
+
+MEETING_SECONDS = 0.5  # that a replica waits for the others on an idle machine; threads start in under a millisecond
+HEAD_START = 0.005  # seconds between one replica's return and the next one's
+MODES = ("as usual", "no_grad", "autocast")
+
+
+class StayedAway(ValueError):
+    """What a replica of the check raises. Its name and its words are ours, so they can be found again."""
+
+
+class Meeting:
+    """Replicas that wait for each other: all start, then the last returns first."""
+
+    def __init__(self, num_devices: int, *, is_patient: bool):
+        self.seconds = MEETING_SECONDS * crowd() if is_patient else 0.0
+        self.start = threading.Barrier(num_devices)
+        self.done = [threading.Event() for _ in range(num_devices + 1)]
+        self.done[-1].set()
+        self.notes: list[dict[str, Any]] = [{} for _ in range(num_devices)]
+
+    def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Tensor], Tensor]:
+        """A stand-in for the model on one device: x: (rows, in) to (rows, out)."""
+
+        def forward(x: Tensor) -> Tensor:
+            self.notes[device] = modes_here() | {"met": self.met()}
+            if fails:
+                self.done[device].set()
+                raise StayedAway("a replica of the check refuses its input")
+            if self.notes[device]["met"]:
+                self.done[device + 1].wait(self.seconds)
+                time.sleep(HEAD_START)
+            try:
+                return x @ weight
+            finally:
+                self.done[device].set()
+
+        return forward
+
+    def met(self) -> bool:
+        """Whether all replicas are at work at the same time, as this one finds."""
+        try:
+            self.start.wait(self.seconds)
+        except threading.BrokenBarrierError:  # for all that come later, too: nobody waits twice
+            return False
+        return True
+
+
+def modes_here() -> dict[str, Any]:
+    cast = torch.is_autocast_enabled("cpu")
+    return {"grad": torch.is_grad_enabled(), "dtype": str(torch.get_autocast_dtype("cpu")) if cast else "off"}
+
+
+def make(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
+    """Weights that differ, so that each output tells whose it is; one replica that will fail."""
+    width, columns = making.integer(rng, 2, 4), making.integer(rng, 2, 4)
+    weights = [making.normal(rng, width, columns) for _ in range(num_devices)]
+    rows = [making.integer(rng, 1, 5) for _ in range(num_devices)]
+    inputs = [making.normal(rng, length, width) for length in rows]
+    return [{"weights": weights, "inputs": inputs, "failing": making.integer(rng, 0, num_devices - 1)}]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
+    contexts = {"as usual": torch.enable_grad(), "no_grad": torch.no_grad()}
+    contexts["autocast"] = torch.autocast("cpu", dtype=torch.float16)
+    runs: dict[str, Any] = {}
+    have_met = True
+    for mode, context in contexts.items():
+        meeting = Meeting(len(weights), is_patient=have_met)
+        replicas = [meeting.replica(device, weight) for device, weight in enumerate(weights)]
+        with context:
+            outputs = submitted(replicas, list(inputs["inputs"]))
+        runs[mode] = {"outputs": outputs, "notes": meeting.notes}
+        have_met = all(note.get("met") for note in meeting.notes)  # where they have not, nobody waits for them again
+    last = Meeting(len(weights), is_patient=have_met)
+    return {"runs": runs, "failure": failure(submitted, last, weights, inputs)}
+
+
+def failure(submitted, meeting: Meeting, weights: list[Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
+    """What comes out when one of the replicas raises."""
+    fails = [device == inputs["failing"] for device in range(len(weights))]
+    replicas = [meeting.replica(device, weight, fails[device]) for device, weight in enumerate(weights)]
+    try:
+        outputs = submitted(replicas, list(inputs["inputs"]))
+    except Exception as error:
+        return {"raised": type(error).__name__, "says": "\n".join([str(error), *getattr(error, "__notes__", [])])}
+    return {"raised": "nothing", "says": "", "outputs": outputs}
+
+
+def judge(world: World) -> Iterator[Finding]:
+    inputs, runs = world.inputs[0], world.outputs[0]["runs"]
+    num_devices = len(inputs["weights"])
+    for mode in MODES:
+        met = [note.get("met", False) for note in runs[mode]["notes"]]
+        yield expect(
+            all(met),
+            "the replicas do not run at the same time",
+            "各副本没有同时运行",
+            mistakes=["one_after_another"],
+        )
+    right = [x @ weight for x, weight in zip(inputs["inputs"], inputs["weights"], strict=True)]
+    given = runs["as usual"]["outputs"]
+    yield expect_equal(NUM_OUTPUTS, num_devices, len(given) if isinstance(given, list) else 0)
+    for device, (expected, output) in enumerate(zip(right, given if isinstance(given, list) else [], strict=False)):
+        others = {"order_of_completion": [other for other in right if other is not expected]}
+        yield expect_tensor(OUTPUT, expected, output, rank=device, mistakes=others)
+    yield from judge_modes(runs)
+    yield from judge_failure(world.outputs[0]["failure"], inputs["failing"], num_devices)
+
+
+def judge_modes(runs: dict[str, Any]) -> Iterator[Finding]:
+    """What each replica found in its thread; a mistake of the grad mode also shows under autocast, and not there."""
+    expected = {"as usual": (True, "off"), "no_grad": (False, "off"), "autocast": (True, "torch.float16")}
+    for mode, (grad, dtype) in expected.items():
+        for device, note in enumerate(runs[mode]["notes"]):
+            yield expect_equal(
+                GRAD_MODE.format(mode), grad, note.get("grad"), rank=device, mistakes={"grad_mode_lost": True}
+            )
+            lost = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"}
+            yield expect_equal(CAST.format(mode), dtype, note.get("dtype"), rank=device, mistakes=lost)
+
+
+def judge_failure(got: dict[str, Any], failing: int, num_devices: int) -> Iterator[Finding]:
+    """The replica's own exception comes out and names its device, and no other."""
+    en = f"its replica raised {StayedAway.__name__}, and out of parallel_apply came {got['raised']}"
+    zh = f"副本抛出了 {StayedAway.__name__}，而 parallel_apply 抛出的是 {got['raised']}"
+    swallowed = ["exception_swallowed"] if got["raised"] == "nothing" else []
+    yield expect(got["raised"] == StayedAway.__name__, en, zh, rank=failing, mistakes=swallowed)
+    named = [device for device in range(num_devices) if f"device {device}" in got["says"]]
+    yield expect(
+        named == [failing] or got["raised"] != StayedAway.__name__,
+        f"an exception is raised that does not say 'device {failing}': {got['says']!r}",
+        f"抛出的异常没有说明是 'device {failing}'：{got['says']!r}",
+        rank=failing,
+        mistakes=["device_unnamed"] if not named else [],
+    )
+
+
+NUM_OUTPUTS = Words(en="the number of outputs", zh="输出的个数")
+OUTPUT = Words(en="the output", zh="输出")
+GRAD_MODE = Words(en="torch.is_grad_enabled() in the thread ({})", zh="线程中的 torch.is_grad_enabled()（{}）")
+CAST = Words(en="the dtype of autocast in the thread ({})", zh="线程中 autocast 的 dtype（{}）")
+PARALLEL_APPLY = Task(
+    key="02.parallel_apply",
+    signature="parallel_apply(replicas, inputs)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of(
+        "one_after_another",
+        "exception_swallowed",
+        "order_of_completion",
+        "grad_mode_lost",
+        "autocast_dtype_lost",
+        "autocast_lost",
+        "device_unnamed",
+    ),
+    unit="device",
+)

@@ -1,0 +1,160 @@
+"""What a task of a lab is made of: plain, frozen records. No judgement here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from helpers.records import CommEvent, CommLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The same sentence in English and in Chinese."""
+
+    en: str
+    zh: str
+
+    def format(self, *values: object, **named: object) -> Words:
+        """Both sentences with their braces filled; a value that is Words itself gives each its own language."""
+        languages = {}
+        for lang in ("en", "zh"):
+            own = [value.in_(lang) if isinstance(value, Words) else value for value in values]
+            own_named = {k: v.in_(lang) if isinstance(v, Words) else v for k, v in named.items()}
+            languages[lang] = self.in_(lang).format(*own, **own_named)
+        return Words(**languages)
+
+    def in_(self, lang: str) -> str:
+        """The sentence in "en" or "zh"."""
+        return getattr(self, lang)
+
+
+class Hint(Words):
+    """What a known mistake is, and what to do about it. One or two short sentences, no solution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints."""
+
+    ok: bool
+    says: Words
+    rank: int | None = None
+    mistakes: tuple[str, ...] = ()
+
+
+class Trial:
+    """What a task's `act` knows of the rank on which it runs."""
+
+    def __init__(self, rank: int, world_size: int):
+        self.rank, self.world_size = rank, world_size
+        self.marks: list[tuple[str, float]] = []
+
+    def mark(self, name: str) -> None:
+        """Note that something happened now; `World.marks` has it, on the clock of the log's `start` and `end`."""
+        self.marks.append((name, time.perf_counter()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """Why a run on some ranks gave no outputs.
+
+    kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), or
+    "not_written", "not_callable", "signature", "cannot_send", "no_ranks". rank: to blame, or None. type_name: of the
+    exception. text: what happened and where, in English, without our own frames.
+    """
+
+    kind: str
+    text: str = ""
+    rank: int | None = None
+    type_name: str = ""
+
+    def waits_in(self, op: str) -> bool:
+        """Whether some rank waited in `op` ("recv", "all_reduce", …) when the run was ended."""
+        return re.search(rf"\bwaits? in ([\w ]+ and )?{op}\b", self.text) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came back from one world: numbers, strings, tensors, lists and dicts only, so that it can cross a border.
+
+    outputs: what `act` returned, a rank each. events: the CommEvents of each rank as dicts. marks: (name, seconds) of
+    each rank. trouble: the fields of a Trouble, or None; then the three lists are empty. printed: by the learner.
+    """
+
+    outputs: list[Any] = field(default_factory=list)
+    events: list[list[dict]] = field(default_factory=list)
+    marks: list[list] = field(default_factory=list)
+    trouble: dict | None = None
+    printed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One run as the judge sees it; lists are in rank order. logs: of each rank, in the order of issuing."""
+
+    size: int
+    inputs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Any]
+    logs: Sequence[CommLog]
+    marks: Sequence[Sequence[tuple[str, float]]]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Mapping[str, Any]], run: Run) -> World:
+        """Raises ValueError or TypeError for a run that no rank can have given."""
+        size = len(inputs)
+        if not len(run.outputs) == len(run.events) == len(run.marks) == size:
+            raise ValueError(f"{size} ranks were asked, but {len(run.outputs)} answered: the answer was tampered with")
+        logs = [_log(events) for events in run.events]
+        marks = [[(str(name), float(seconds)) for name, seconds in one] for one in run.marks]
+        return cls(size=size, inputs=inputs, outputs=run.outputs, logs=logs, marks=marks)
+
+
+def _log(events: Iterable[Mapping[str, Any]]) -> CommLog:
+    return CommLog(events=tuple(sorted((CommEvent(**event) for event in events), key=lambda event: event.start)))
+
+
+def nothing_recognised(trouble: Trouble) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One task of a lab; `helpers/grading/__init__.py` tells how to write one.
+
+    key: "03.average". signature: as the lab prints it, "average_gradients(model)". make, act, judge: the three parts.
+    recognise: keys of hints that fit a Trouble. hints: key of a mistake to its Hint. world_sizes: in this order.
+    unit: what world_sizes counts, "rank" or "device"; with devices `make` gives the inputs of one process for all of
+    them, and the `rank` of a Finding is a device. cpu_seconds: processor time that one rank may use in one world.
+    """
+
+    key: str
+    signature: str
+    make: Callable[[torch.Generator, int], list[dict[str, Any]]]
+    act: Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
+    judge: Callable[[World], Iterable[Finding]]
+    hints: Mapping[str, Hint]
+    recognise: Callable[[Trouble], Sequence[str]] = nothing_recognised
+    world_sizes: tuple[int, ...] = (1, 2, 3, 4)
+    unit: str = "rank"
+    cpu_seconds: float = 5.0
+
+    @property
+    def name(self) -> str:
+        """Of the function or class that the learner writes."""
+        return self.signature.partition("(")[0]
+
+    @property
+    def num_arguments(self) -> int:
+        """How many positional arguments the task calls it with."""
+        return len(ast.parse(f"def {self.signature}: pass").body[0].args.args)
+
+    def inputs(self, seed: int, world_size: int) -> list[dict[str, Any]]:
+        """What each rank gets; the same seed gives the same inputs."""
+        return self.make(torch.Generator().manual_seed(seed * 1009 + world_size), world_size)

@@ -1,0 +1,164 @@
+"""CSV files, the page, the state that a run resumes from."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helpers.grading.classroom import cli
+from helpers.grading.classroom.folder import grade_all
+from helpers.grading.classroom.mine import table
+from helpers.grading.classroom.page import page
+from helpers.grading.classroom.results import Graded, Result, Written, from_json, to_json
+from helpers.grading.classroom.state import open_state
+from helpers.grading.classroom.submissions import find
+from helpers.grading.classroom.tables import write_tables
+from helpers.progress import record
+from tests.grading.classroom import notebooks
+
+HINT = "all_reduce adds up. For the mean, divide by the number of ranks."
+ADA = Result(
+    learner="ada",
+    file="ada.ipynb",
+    digest="1",
+    lab="03_ddp",
+    tasks=(
+        Graded(key="03.start", state="passed", points=1.0, most=1.0, text="03.start  passed"),
+        Graded(key="03.average", state="failed", points=0.0, most=2.0, mistake="sum_for_mean", hint=HINT),
+    ),
+    written=(Written(grade_id="explain", most=3.0, text="Because <b>1/28</b>."),),
+    seconds=3.0,
+)
+BOB = replace(
+    ADA, learner="4711", name="Bob & Co", source="moodle", suspicions=("cell average, line 4: uses the network.",)
+)
+EVE = replace(ADA, learner="=1+1", problems=("It is not a notebook.",), tasks=())
+
+
+def lines(path: Path) -> list[list[str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_gradebooks_get_the_columns_that_they_import(tmp_path):
+    write_tables([ADA, BOB], tmp_path)
+    moodle, canvas = lines(tmp_path / "moodle.csv"), lines(tmp_path / "canvas.csv")
+    assert moodle[0][:6] == ["Identifier", "Full name", "ID number", "Username", "Grade", "Maximum grade"]
+    assert moodle[1][:5] == ["", "", "ada", "ada", "1"]
+    assert moodle[2][:3] == ["Participant 4711", "Bob & Co", ""]
+    assert canvas[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "03_ddp"]
+    assert canvas[1][0].strip() == "Points Possible" and canvas[1][-1] == "3"
+    assert canvas[2] == ["ada", "", "ada", "ada", "", "1"]
+
+
+def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
+    write_tables([ADA, BOB], tmp_path)
+    head, ada, bob = lines(tmp_path / "grades.csv")
+    assert dict(zip(head, ada, strict=True))["03.average"] == "0"
+    assert dict(zip(head, ada, strict=True))["03_ddp.explain"] == ""
+    assert "uses the network" in dict(zip(head, bob, strict=True))["remarks"]
+
+
+def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
+    write_tables([EVE], tmp_path)
+    assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
+
+
+def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
+    text = page(
+        [ADA, BOB], title="Class", isolation="Shut in.", rubrics={"03_ddp.explain": "1 point"}, is_complete=False
+    )
+    assert "✓ 1/1 <small>passed</small>" in text and "✗ 0/2 <small>failed</small>" in text
+    assert f"2 × {HINT}" in text and "1 point" in text and "to be graded by hand" in text.lower()
+    assert "Bob &amp; Co" in text and "&lt;b&gt;1/28&lt;/b&gt;" in text and "<b>1/28" not in text
+    assert "interrupted" in text and "http" not in text and "<script" not in text
+
+
+def test_a_result_goes_to_disk_and_back(tmp_path):
+    assert from_json(json.loads(json.dumps(to_json(BOB)))) == BOB
+    open_state(tmp_path, 5).add(BOB)
+    with open(tmp_path / "state.jsonl", "a") as file:
+        file.write('{"learner": "torn')
+    state = open_state(tmp_path, None)
+    assert state.seed == 5 and state.done == {"4711": BOB}
+    state.add(ADA)
+    assert open_state(tmp_path, 5).done == {"4711": BOB, "ada": ADA}
+    assert os.stat(tmp_path / "state.jsonl").st_mode & 0o077 == 0, "others could read the seed"
+
+
+def test_another_seed_in_the_same_folder_is_refused(tmp_path):
+    open_state(tmp_path, 5)
+    with pytest.raises(ValueError, match="another seed"):
+        open_state(tmp_path, 6)
+
+
+def test_what_is_graded_is_not_graded_again_unless_the_file_changed(tmp_path, settings):
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "ada.ipynb").write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "hello"}]}))
+    (folder / "bob.ipynb").write_text("text")
+    state, told = open_state(tmp_path / "out", 5), []
+
+    def run() -> list[str]:
+        told.clear()
+        again = open_state(state.path.parent, None)
+        grade_all(find([folder]), settings(folder), again, jobs=2, tell=lambda one, *_: told.append(one.learner))
+        return sorted(told)
+
+    assert run() == ["ada", "bob"]
+    assert run() == ["bob"], "a file that cannot be read is looked at again"
+    (folder / "ada.ipynb").write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "more"}]}))
+    assert run() == ["ada", "bob"]
+
+
+def test_ctrl_c_leaves_a_report_a_sentence_and_no_process(tmp_path):
+    folder, out = tmp_path / "class", tmp_path / "out"
+    (folder / "x").mkdir(parents=True)
+    (folder / "a.ipynb").write_text("text")
+    source = "import time\ndef average_gradients(model):\n    time.sleep(10**6)"
+    notebooks.write(folder / "b.ipynb", notebooks.handed_in({"03.average": source}))
+    command = [sys.executable, "-m", "helpers", "grade", str(folder), "--out", str(out), "--jobs", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("[1/2]"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stdout.read()
+    assert process.returncode == 130 and "Interrupted: 1 of 2 are graded" in rest
+    assert "Traceback" not in rest and "interrupted" in (out / "report.html").read_text()
+
+
+def test_nothing_to_grade_is_a_sentence(tmp_path, capsys):
+    assert cli.main([str(tmp_path / "nobody")]) == 1
+    assert "there is no file or folder" in capsys.readouterr().err
+    assert cli.main([]) == 1
+    assert cli.main([str(tmp_path)]) == 1
+    (tmp_path / "seed").write_text("many")
+    (tmp_path / "a.ipynb").write_text("{}")
+    assert cli.main([str(tmp_path / "a.ipynb"), "--seed-file", str(tmp_path / "seed"), "--lab", "03_ddp"]) == 1
+    assert cli.main([str(tmp_path / "a.ipynb"), "--lab", "99_none"]) == 1
+
+
+def test_who_handed_in_something_else_has_missed_the_lab_of_the_others(tmp_path, lab_03):
+    unread = replace(EVE, lab="", tasks=())
+    for results, most in (([ADA, unread], 17), ([unread], 0), ([ADA, replace(BOB, lab="01_collectives"), unread], 0)):
+        assert cli.with_tasks(results, (lab_03,))[-1].most == most
+
+
+def test_mine_shows_each_lab_and_what_comes_next(tmp_path):
+    path = tmp_path / "progress.jsonl"
+    assert "Next: 01.cost, in labs/01_collectives.ipynb." in table(path)
+    record("check", "03.start", False, path=path)
+    record("check", "03.start", True, path=path)
+    record("check", "03.average", False, path=path)
+    text = table(path)
+    row = next(line for line in text.splitlines() if line.startswith("03_ddp"))
+    assert "1 of 6" in row and " 3 " in row and "start ✓" in row and "average ✗" in row and "buckets –" in row

@@ -1,0 +1,100 @@
+"""Reading a notebook without running it: cheats are named, honest work never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.grading.classroom import labs
+from helpers.grading.classroom.program import program_of, without_magics
+from helpers.grading.classroom.scan import scan
+from tests.grading.classroom import notebooks
+from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
+
+# One borrows the answers of other tasks from the course, which a submission has of its own.
+HONEST = [path for path in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in path.read_text()]
+
+
+def suspicions(notebook: dict, lab) -> list[str]:
+    return [found.text for found in scan(program_of(notebook["cells"], lab), lab.number)]
+
+
+@pytest.mark.parametrize("path", HONEST, ids=name_of)
+def test_honest_work_is_never_accused(path):
+    """In the cell of its task; what another task's answer would give it is not there, and need not be."""
+    lab, source = labs.load(path.parent.name), path.read_text()
+    key = next(key for key in lab.homes.values() if f'TASK = "{key}"' in source)
+    notebook = notebooks.lab(lab.name)
+    for cell in notebook["cells"]:
+        grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        if grade_id in lab.solutions:
+            cell["source"] = source if lab.homes.get(grade_id) == key else ""
+    program = program_of(notebook["cells"], lab)
+    assert key in program.needs and scan(program, lab.number) == []
+
+
+@pytest.mark.parametrize("name", labs.names())
+def test_labs_and_solutions_are_never_accused(name):
+    lab = labs.load(name)
+    for folder in ("labs", "solutions"):
+        program = program_of(notebooks.lab(name, folder)["cells"], lab)
+        assert not scan(program, lab.number) and not program.missing and not program.changed and not program.problems
+
+
+def test_what_a_learner_tries_beside_the_answers_is_neither_run_nor_read(lab_03):
+    more = ("import subprocess\nsubprocess.run(['ls'])\nexit()", "%%ranks\nprint(rank)", "!ls ..", "check = print")
+    program = program_of(notebooks.handed_in({"03.average": notebooks.AVERAGE}, more=more)["cells"], lab_03)
+    assert [cell.name for cell in program.cells] == ["lab imports", "cell average"]
+    assert scan(program, "03") == []
+
+
+def test_a_helper_in_another_cell_comes_along(lab_03):
+    source = "def average_gradients(model):\n    for p in model.parameters(): mean(p.grad)"
+    more = ("SIZE = dist.get_world_size\ndef mean(t):\n    dist.all_reduce(t)\n    t /= SIZE()", "print('scratch')")
+    program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
+    assert [len(cell.lines) for cell in program.cells if not cell.given] == [1, 2]
+
+
+def test_an_answer_without_its_cells_metadata_is_found(lab_03):
+    notebook = notebooks.handed_in({"03.average": notebooks.AVERAGE})
+    for cell in notebook["cells"]:
+        cell["metadata"] = {}
+    assert "03.average" not in program_of(notebook["cells"], lab_03).missing
+
+
+@pytest.mark.parametrize(
+    ("source", "is_reported"),
+    [
+        ("average_gradients(None)\nassert True", True),
+        ('print("03.average passed")', True),
+        ('check("03.average", lambda model: None)', True),
+        ('check("03.average", average_gradients, lang="zh")', False),
+        ('check("03.average", average_gradients)\n', False),
+    ],
+)
+def test_a_changed_check_is_reported_and_another_language_is_not(source, is_reported, lab_03):
+    notebook = notebooks.handed_in({"03.average": notebooks.AVERAGE})
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == "average-check":
+            cell["source"] = source
+    assert bool(suspicions(notebook, lab_03)) is is_reported
+
+
+def test_a_reason_has_its_cell_and_its_line(lab_03):
+    source = "import torch\n\ndef average_gradients(model):\n    from helpers.parallel import ddp\n    ddp.x(model)"
+    (text, *_) = suspicions(notebooks.handed_in({"03.average": source}), lab_03)
+    assert text.startswith("cell average, line 4: uses helpers.parallel.ddp")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("%time x = 1\ny = 2", "pass\ny = 2"),
+        ("%%time\ny = 2", "\ny = 2"),
+        ("%%ranks\ny = 2", "\n"),
+        ("!ls\ny?\nz = 3", "pass\npass\nz = 3"),
+        ("a = 5 % 3", "a = 5 % 3"),
+        ("x = (7\n  % 3)", "x = (7\n  % 3)"),
+    ],
+)
+def test_magics_are_taken_out_and_lines_stay_where_they_are(source, expected):
+    assert without_magics(source) == expected

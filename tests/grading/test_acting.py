@@ -1,0 +1,176 @@
+"""Whatever a learner hands in: a sentence, no internals, and the next check works."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.grading import acting, grade, task_of
+from helpers.grading.acting import LocalRunner, plain, without_our_lines
+
+KEY = "03.average"
+
+
+def right(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def not_written(model):
+    raise NotImplementedError()
+
+
+def raises(model):
+    return model.layers
+
+
+def leaves(model):
+    os._exit(3)
+
+
+def says_goodbye(model):
+    raise SystemExit(0)
+
+
+def never_ends(model):
+    while True:
+        try:
+            pass
+        except Exception:
+            pass
+
+
+def one_rank_stays_away(model):
+    if dist.get_rank() == 0:
+        right(model)
+
+
+def other_shapes(model):
+    dist.all_reduce(torch.ones(1 + dist.get_rank()))
+
+
+def fails_on_one_rank(model):
+    if dist.get_rank() == dist.get_world_size() - 1 == 1:
+        raise ValueError("only here")
+    right(model)
+
+
+BAD = {
+    "not_written": (not_written, "not written yet"),
+    "exception": (raises, "'Sequential' object has no attribute 'layers'"),
+    "died": (leaves, "exit code 3"),
+    "too_long": (never_ends, "does not end in time"),
+    "hang": (one_rank_stays_away, "rank 1 finished without calling all_reduce"),
+    "mismatch": (other_shapes, "not issue the same operations"),
+    "not_callable": (None, "wants average_gradients(model), but got None"),
+    "signature": (lambda: None, "calls average_gradients(model), but yours is average_gradients()"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_gets_a_sentence_and_the_next_check_works(kind, ranks):
+    submitted, sentence = BAD[kind]
+    verdict = grade(KEY, submitted, ranks=ranks)
+    assert not verdict.passed
+    assert verdict.shown.trouble.kind == kind
+    assert sentence in verdict.text()
+    assert " acting.py" not in verdict.text() and "variables are kept" not in verdict.text()
+    assert verdict.text("zh") != verdict.text("en")
+    assert grade(KEY, right, ranks=ranks).passed
+
+
+def test_exit_is_an_exception_and_not_a_pass(ranks):
+    verdict = grade(KEY, says_goodbye, ranks=ranks)
+    assert not verdict.passed
+    assert "SystemExit" in verdict.text()
+
+
+def test_larger_worlds_are_not_tried_after_trouble(ranks):
+    verdict = grade(KEY, fails_on_one_rank, ranks=ranks)
+    assert [one.size for one in verdict.tried] == [1, 2]
+    assert verdict.untried == (3, 4)
+    assert "rank 1 raised ValueError: only here" in verdict.text()
+    assert "passed: 1 rank; failed: 2 ranks; not tried: 3 and 4 ranks" in verdict.text()
+
+
+def test_a_sleeping_rank_ends_by_the_wall_clock(ranks):
+    task = task_of(KEY)
+    runner = LocalRunner(task, lambda model: time.sleep(1000), ranks=ranks, limit=0.5)
+    run = runner(task.inputs(1, 1), 1)
+    assert run.trouble["kind"] == "too_long"
+    assert "test_acting.py" in run.trouble["text"]
+    assert ranks[:1].timeout == 120, "the limit of a check is not left behind"
+
+
+def test_the_limit_grows_on_a_crowded_machine(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0, 0))
+    assert acting.wall_seconds() == acting.WALL_SECONDS
+    monkeypatch.setattr(os, "getloadavg", lambda: (16.0, 0, 0))
+    assert acting.wall_seconds() == 8 * acting.WALL_SECONDS
+
+
+def test_waiting_takes_no_processor_time():
+    with acting.processor_limit(0.05):
+        time.sleep(0.2)
+
+
+def test_computing_does():
+    with pytest.raises(acting.TooLong), acting.processor_limit(0.05):
+        never_ends(None)
+
+
+def test_what_cannot_travel_is_named(ranks):
+    lock = threading.Lock()
+
+    def holds_a_lock(model):
+        return lock
+
+    verdict = grade(KEY, holds_a_lock, ranks=ranks)
+    assert verdict.shown.trouble.kind == "cannot_send"
+    assert "`lock`" in verdict.text()
+
+
+def test_prints_are_kept_and_cut(ranks, capsys):
+    def chatty(model):
+        right(model)
+        print("x" * 10_000_000)
+
+    verdict = grade(KEY, chatty, ranks=ranks)
+    assert verdict.passed
+    assert len(verdict.printed) < 5000
+    assert "more characters" in verdict.printed
+    assert capsys.readouterr().out == ""
+
+
+def test_plain_keeps_data_and_names_the_rest():
+    value = {"a": [1, 2.5, "text", None, True], 3: (torch.ones(2, requires_grad=True),), "odd": object()}
+    kept = plain(value)
+    assert kept["a"] == [1, 2.5, "text", None, True]
+    assert not kept["3"][0].requires_grad
+    assert kept["odd"] == "<object>"
+
+
+def test_the_learners_ranks_stay_current(ranks, monkeypatch):
+    from helpers.ranks import live
+
+    monkeypatch.setattr(acting, "_ranks", None)
+    before = live.current()
+    own = acting.own_ranks()
+    try:
+        assert own is not before
+        assert live.current() is before
+    finally:
+        own.close()
+
+
+def test_places_in_our_files_are_left_out():
+    text = "rank 0 raised TypeError: no\n  at data.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
+    assert without_our_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
+    assert without_our_lines("  at data.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"

@@ -1,0 +1,137 @@
+"""What a check says, what it notes, and how it ends a cell."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+from helpers import progress
+from helpers.grading import NotYet, acting, check, grade, tasks_of
+from tests.grading.test_acting import not_written, right
+
+KEY = "03.average"
+
+
+def sums(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+@pytest.fixture
+def notes(tmp_path, ranks, monkeypatch):
+    """The progress file of one test, whose checks run on the session's ranks."""
+    monkeypatch.setattr(acting, "_ranks", ranks)
+    return tmp_path / "progress.jsonl"
+
+
+def test_a_pass_is_one_line(notes):
+    verdict = check(KEY, right, progress_file=notes)
+    assert repr(verdict).startswith("03.average  passed · 1, 2, 3, 4 ranks · 120 comparisons · ")
+    assert "\n" not in repr(verdict)
+    assert [(entry.key, entry.passed) for entry in progress.read(notes).entries] == [(KEY, True)]
+
+
+def test_a_failure_says_where_what_and_why(notes):
+    with pytest.raises(NotYet) as caught:
+        check(KEY, sums, seed=7, progress_file=notes)
+    first, where, hint, tally = str(caught.value).splitlines()
+    assert first == "03.average  not yet"
+    assert where == "  on rank 0 of 2 the gradient of 0.weight is 2.00 times the right value"
+    assert "a sum where a mean is meant" in hint
+    assert tally.startswith("  passed: 1 rank; failed: 2, 3 and 4 ranks · ")
+    assert tally.endswith(" · the same inputs again: seed=7")
+    assert caught.value._render_traceback_() == str(caught.value).splitlines()
+    entry = progress.read(notes).entries[0]
+    assert (entry.passed, entry.more["mistake"], entry.more["seed"]) == (False, "sum_for_mean", 7)
+
+
+def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):
+    def average_gradients(model):
+        raise ValueError(" ".join(["a", "long", "story"] * 20))
+
+    with pytest.raises(NotYet) as caught:
+        check(KEY, average_gradients, progress_file=notes)
+    lines = caught.value._render_traceback_()
+    assert max(map(len, str(caught.value).splitlines())) > 110 >= max(map(len, lines))
+    assert " ".join(lines).split() == str(caught.value).split()
+    assert lines[3].startswith("  ") and lines[0] == "03.average  not yet"
+
+
+def test_in_chinese(notes):
+    with pytest.raises(NotYet) as caught:
+        check(KEY, sums, lang="zh", progress_file=notes)
+    first, where, hint, _ = str(caught.value).splitlines()
+    assert first == "03.average  还没通过"
+    assert where == "  rank 0（共 2 个）：0.weight 的梯度是正确值的 2.00 倍"
+    assert "求的是和而不是平均" in hint
+
+
+def test_what_is_not_written_says_so_and_no_more(notes):
+    with pytest.raises(NotYet) as caught:
+        check(KEY, not_written, progress_file=notes)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_file_that_cannot_be_written_does_not_hurt(notes, capsys):
+    notes.mkdir()
+    assert check(KEY, right, progress_file=notes).passed
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "could not be noted" in said
+
+
+def test_prints_are_shown(notes, capsys):
+    def chatty(model):
+        right(model)
+        print("here", dist.get_world_size())
+
+    check(KEY, chatty, progress_file=notes)
+    assert capsys.readouterr().out == "ranks 0-3 │ here 4\n"
+
+
+def test_one_seed_gives_the_same_inputs(ranks):
+    values = []
+
+    def runner(inputs, seed):
+        values.append(inputs[0]["weights"]["0.weight"])
+        return acting.LocalRunner(tasks_of("03")[KEY], right, ranks=ranks)(inputs, seed)
+
+    for seed in (1, 1, 2):
+        assert grade(KEY, seed=seed, runner=runner).passed
+    first, again, other = values[0], values[4], values[8]
+    assert first.equal(again)
+    assert first.shape != other.shape or not first.equal(other)
+
+
+def test_seeds_are_fresh():
+    seen = []
+
+    def runner(inputs, seed):
+        seen.append(seed)
+        return acting.Run(trouble={"kind": "not_written"})
+
+    for _ in range(5):
+        grade(KEY, runner=runner)
+    assert len(set(seen)) > 1
+
+
+@pytest.mark.parametrize("key", ["03.averge", "99.average", "", "03"])
+def test_an_unknown_key_is_answered_with_those_there_are(key):
+    with pytest.raises(ValueError, match="there is no"):
+        check(key, right)
+
+
+def test_an_unknown_language_is_refused():
+    with pytest.raises(ValueError, match='there are "en" and "zh"'):
+        check(KEY, right, lang="de")
+
+
+def test_an_answer_that_no_rank_can_have_given_is_no_pass():
+    forged = [
+        acting.Run(outputs=[], events=[], marks=[]),
+        acting.Run(outputs=[{"passed": True}] * 1, events=[[]], marks=[[]]),
+        acting.Run(outputs=[None], events=[[{"rank": 0}]], marks=[[]]),
+    ]
+    for run in forged:
+        verdict = grade(KEY, runner=lambda inputs, seed, run=run: run)
+        assert not verdict.passed
+        assert "gave no usable answer" in verdict.text()

@@ -1,0 +1,115 @@
+"""Lab 01's judge: rounds counted from who told whom, rings that go wrong on paper, and what a failure tells."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.grading import grade, task_of
+from helpers.grading.collectives.cost import Case, close
+from helpers.grading.collectives.messages import RETURNED, calls_of, recognise_among
+from helpers.grading.collectives.ring import ring, wrong_values
+from helpers.grading.collectives.tree import rounds_of
+from helpers.grading.task import Trouble, World
+from helpers.records import CommEvent, CommLog
+
+KEYS = ("sends_first", "receives_first", "sizes_differ", "sends_to_itself")
+
+
+@pytest.mark.parametrize(
+    ("told", "root", "rounds"),
+    [
+        ([[]], 0, 0),
+        ([[1, 2], [3], [], []], 0, 2),
+        ([[2, 1], [], [3], []], 0, 2),
+        ([[1, 2, 3], [], [], []], 0, 3),
+        ([[1], [2], [3], []], 0, 3),
+        ([[1], [], [3, 0], []], 2, 3),
+    ],
+    ids=["alone", "tree", "far first", "root to all", "chain", "root 2"],
+)
+def test_rounds_are_counted_by_who_told_whom(told, root, rounds):
+    assert rounds_of(told, root) == rounds
+
+
+def parts(n: int, length: int = 7) -> list[list[torch.Tensor]]:
+    rows = torch.randn(n, length, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    return [list(torch.tensor_split(row, n)) for row in rows]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("owner", [-1, 0, 1])
+def test_a_ring_on_paper_ends_with_the_sum(n, owner):
+    given = parts(n)
+    total = sum(torch.cat(chunks) for chunks in given)
+    for tensor in ring(given, owner, owner):
+        torch.testing.assert_close(tensor, total, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_ring_that_goes_wrong_is_wrong_on_every_rank(n):
+    given = parts(n)
+    total = sum(torch.cat(chunks) for chunks in given)
+    for wrong in [one for several in wrong_values(given) for one in several]:
+        assert not any(torch.allclose(tensor, total) for tensor in wrong)
+
+
+def test_formulas_of_the_lab_are_those_of_the_course():
+    case = Case(n=6000, N=6, alpha=1e-3, bandwidth=1e6)
+    assert case.right() == pytest.approx((10_000, 0.02, 0.042, "ring"))
+
+
+@pytest.mark.parametrize(
+    ("got", "is_right"),
+    [(0.5, True), (0.5 + 1e-12, True), (torch.tensor(0.5), True), (0.501, False), (True, False), (None, False)],
+)
+def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
+    assert close(0.5, got) == is_right
+
+
+@pytest.mark.parametrize("key", ["01.reduce_scatter", "01.all_reduce"])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_no_length_is_divided_and_no_chunk_is_empty(key, n):
+    for one in task_of(key).inputs(3, n)[0]["calls"]:
+        assert len(one["tensor"]) > n and len(one["tensor"]) % n
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "keys"),
+    [
+        ("hang", "every rank waits for another one\nranks 0, 1 wait in send, cell line 3", ["sends_first"]),
+        ("hang", "every rank waits for another one\nranks 0, 1 wait in recv, cell line 3", ["receives_first"]),
+        ("hang", "every rank waits for another one\nrank 0 waits in recv\nrank 1 waits in send", []),
+        ("hang", "rank 1 finished without calling recv\nrank 0 waits in send", []),
+        ("mismatch", "rank 1 sends float64 x 8 to rank 2, but rank 2 expects float64 x 7", ["sizes_differ"]),
+        ("exception", "rank 0 raised ValueError: rank 0 cannot send to or from itself", ["sends_to_itself"]),
+        ("exception", "rank 0 raised KeyError: 3", []),
+    ],
+)
+def test_a_failure_is_recognised_by_its_text(kind, text, keys):
+    trouble = Trouble(kind=kind, text=text)
+    assert recognise_among(*KEYS)(trouble) == keys
+    assert recognise_among()(trouble) == []
+
+
+def event(start: float) -> CommEvent:
+    where = {"rank": 0, "op": "send", "group": "0", "group_ranks": (0, 1), "caller": "a.py:1", "dtype": "float64"}
+    return CommEvent(**where, payload_bytes=8, sequence=0, start=start, end=start + 0.1, shape=(1,), peer=1)
+
+
+def test_each_call_has_its_own_part_of_the_log():
+    log = CommLog(events=tuple(map(event, (1.0, 1.5, 3.0))))
+    marks = [[(RETURNED, 2.0), (RETURNED, 4.0)]]
+    world = World(size=1, inputs=[{"calls": ["a", "b"]}], outputs=[["x", "y"]], logs=[log], marks=marks)
+    first, second = calls_of(world)
+    assert (first.inputs, first.outputs, first.logs[0].count("send")) == (["a"], ["x"], 2)
+    assert (second.inputs, second.outputs, second.logs[0].count("send")) == (["b"], ["y"], 1)
+
+
+def test_a_task_on_one_rank_says_rank(ranks):
+    def all_reduce_cost(n, world_size, latency, bandwidth):
+        return Case(n=n, N=world_size, alpha=latency, bandwidth=bandwidth).right()
+
+    verdict = grade("01.cost", all_reduce_cost, ranks=ranks)
+    assert verdict.text().startswith("01.cost  passed · 1 rank · ")
+    assert verdict.text("zh").startswith("01.cost  通过 · 1 个 rank · ")

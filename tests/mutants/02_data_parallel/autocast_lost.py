@@ -1,0 +1,30 @@
+"""Whoever takes autocast for a mode of the process: mixed precision is off, and nobody says so."""
+
+import threading
+
+import torch
+
+TASK = "02.parallel_apply"
+HINT = "autocast_lost"
+
+
+def parallel_apply(replicas, inputs):
+    outputs, grad = [None] * len(replicas), torch.is_grad_enabled()
+
+    def work(device):
+        try:
+            with torch.set_grad_enabled(grad):
+                outputs[device] = replicas[device](inputs[device])
+        except Exception as error:
+            error.add_note(f"in the replica on device {device}")
+            outputs[device] = error
+
+    threads = [threading.Thread(target=work, args=(device,)) for device in range(len(replicas))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for output in outputs:
+        if isinstance(output, Exception):
+            raise output
+    return outputs

@@ -1,0 +1,21 @@
+"""Whoever knows that .grad is on the master alone, and forgets where it was computed."""
+
+import math
+
+TASK = "02.memory"
+HINT = "gradients_on_master_only"
+
+
+def memory(num_devices, num_parameters, batch, input_bytes, output_bytes):
+    size, devices = math.ceil(batch / num_devices), []
+    for device in range(num_devices):
+        rows = max(0, min(size, batch - device * size))
+        weights = 4 * num_parameters if rows else 0
+        own = {"parameters": weights, "gradients": weights if device == 0 else 0, "optimizer": 0}
+        devices.append(own | {"input": rows * input_bytes, "outputs": rows * output_bytes})
+    master = devices[0]
+    master["optimizer"] = 8 * num_parameters
+    master["input"] = batch * input_bytes
+    if num_devices > 1:
+        master["outputs"] += batch * output_bytes
+    return devices

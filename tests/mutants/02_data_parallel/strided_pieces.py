@@ -1,0 +1,17 @@
+"""Whoever deals out as a sampler does: gather would return the rows in another order."""
+
+import torch
+
+TASK = "02.scatter"
+HINT = "strided_pieces"
+
+
+def scatter(batch, num_devices):
+    if isinstance(batch, torch.Tensor):
+        return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
+    if isinstance(batch, tuple):
+        return list(zip(*(scatter(value, num_devices) for value in batch), strict=False))
+    if isinstance(batch, dict):
+        pieces = [scatter(value, num_devices) for value in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*pieces, strict=False)]
+    return [batch] * num_devices

@@ -1,0 +1,18 @@
+"""Whoever divides by this rank's examples and adds the ranks up."""
+
+import torch
+import torch.distributed as dist
+
+TASK = "03.accumulate"
+HINT = "sum_for_mean"
+
+
+def train_step(model, optimizer, micro_batches):
+    total = torch.tensor(sum(len(x) for x, _ in micro_batches))
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        loss = ((model(x) - y) ** 2).sum() / total
+        loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()

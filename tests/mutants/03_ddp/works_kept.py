@@ -1,0 +1,23 @@
+"""Whoever never empties the list: the second step divides the first one's parameters again."""
+
+import torch.distributed as dist
+
+TASK = "03.overlap"
+HINT = "works_kept"
+
+
+def overlap_gradients(model):
+    works = []
+
+    def hook(parameter):
+        works.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def finish():
+        for parameter, work in works:
+            work.wait()
+            parameter.grad /= dist.get_world_size()
+
+    return finish

@@ -1,0 +1,12 @@
+"""Whoever tries it on four ranks and types the four in."""
+
+import torch.distributed as dist
+
+TASK = "03.average"
+HINT = "wrong_divisor"
+
+
+def average_gradients(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= 4

@@ -1,0 +1,16 @@
+"""A binomial tree in which the number of ranks that know doubles."""
+
+import torch.distributed as dist
+
+TASK = "01.broadcast"
+
+
+def broadcast(tensor, root):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    place, reach = (rank - root) % n, 1
+    while reach < n:
+        if place < reach and place + reach < n:
+            dist.send(tensor, (rank + reach) % n)
+        elif reach <= place < 2 * reach:
+            dist.recv(tensor, (rank - reach) % n)
+        reach *= 2
