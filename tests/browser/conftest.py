@@ -1,65 +1,80 @@
-"""A real JupyterLab on a copy of the course, and a real Chromium; skipped where either is missing."""
+"""One JupyterLab and one Chromium for all browser tests; skipped where there is no Chromium.
+
+`pytest tests/browser --screenshots FOLDER` keeps the pictures; otherwise they go to pytest's own temporary folder.
+"""
 
 from __future__ import annotations
 
-import os
-import secrets
 import shutil
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tools import lay_course, open_lab
+from tools import lay_course
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((path for name in ("chromium", "google-chrome", "chrome") if (path := shutil.which(name))), None)
-START_LIMIT = 60.0  # seconds
+HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="session")
+def pytest_addoption(parser):
+    parser.addoption("--screenshots", type=Path, help="folder for the screenshots of the browser tests")
+
+
+def pytest_collection_modifyitems(items):
+    """Whatever is in this folder drives a browser."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory):
-    """The address of a running JupyterLab, with `{path}` for a notebook; its folder is a learner's fresh work/."""
-    folder = tmp_path_factory.mktemp("lab")
-    work, log, token = folder / "work", folder / "log", secrets.token_hex(8)
-    lay_course.lay(ROOT, work)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = open_lab.lab_command(work, port=str(port), ip="127.0.0.1", screen=False, root_user=os.getuid() == 0)
-    command += ["--expose-app-in-browser", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0"]
-    with open(log, "w") as output:
-        server = subprocess.Popen(command, cwd=work, stdout=output, stderr=output, start_new_session=True)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/api/status?token={token}", server, log)
-        yield f"http://127.0.0.1:{port}/lab/tree/{{path}}?token={token}&reset"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=30)
+    """A running JupyterLab; its folder is a learner's fresh work/."""
+    from tests.browser.server import serve
 
-
-def wait_for(address: str, server: subprocess.Popen, log: Path) -> None:
-    """Return once the server answers; fail with its log if it ends or stays silent."""
-    deadline = time.monotonic() + START_LIMIT
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    pytest.fail(f"JupyterLab does not answer:\n{log.read_text()[-2000:]}")
-
-
-@pytest.fixture(scope="session")
-def chromium():
     if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        pytest.skip("there is no Chromium here: install Debian's package chromium")
+    folder = tmp_path_factory.mktemp("lab")
+    lay_course.lay(ROOT, folder / "work")
+    with serve(folder) as lab:
+        yield lab
+
+
+# Not for the whole session: Playwright keeps an event loop running, and other tests start their own.
+@pytest.fixture(scope="package")
+def browser(lab, tmp_path_factory):
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    from tests.browser.notebook import chromium
+
+    with chromium(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
-        browser.close()
+
+
+@pytest.fixture(scope="package")
+def screenshots(request, tmp_path_factory) -> Path:
+    # A run of all tests reads this file too late to know the option.
+    chosen = request.config.getoption("--screenshots", default=None)
+    return chosen.resolve() if chosen else tmp_path_factory.mktemp("screenshots")
+
+
+@pytest.fixture(scope="module")
+def shared(lab, browser, request):
+    """The module's CELLS as one notebook, its cell `setup` run. A tab takes seconds to open, a cell a tenth of one."""
+    from tests.browser.notebook import opened
+
+    name = request.module.__name__.rpartition(".")[2]
+    with opened(browser, lab, lab.write(f"{name}.ipynb", **request.module.CELLS)) as notebook:
+        notebook.run("setup")
+        yield notebook
+
+
+@pytest.fixture
+def notebook(shared):
+    """`shared` in the light theme, and no complaint about it may be left when the test ends."""
+    shared.theme("light")
+    yield shared
+    complaints = shared.take_complaints()
+    assert not complaints, "\n".join(complaints)

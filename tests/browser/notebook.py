@@ -1,0 +1,250 @@
+"""A notebook in a real browser, as a person meets it: open, run, turn a dial, look; and what went wrong meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Route, TimeoutError, sync_playwright
+
+from tests.browser.server import Lab
+
+# These arguments opened JupyterLab 5 times of 5. The last four keep Chromium's own errands off the network.
+ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+VIEWPORT = {"width": 1400, "height": 1000}
+OUTSIDE = re.compile(r"^(?:https?|wss?|ftp)://(?!(?:127\.0\.0\.1|localhost)[:/])")
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+BROKEN = ("Error displaying widget", "model not found")
+
+PANEL = "window.jupyterapp.shell.currentWidget"
+IS_READY = """path => {
+    const panel = window.jupyterapp?.shell.currentWidget;
+    return panel?.context?.path === path && panel.context.isReady && panel.sessionContext?.isReady
+        && panel.sessionContext.session?.kernel?.status === "idle";
+}"""
+SET_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+# JupyterLab fades a splash out for 200 ms; a second switch meanwhile throws in its own code.
+HAS_THEME = """light => document.body.dataset.jpThemeLight === String(light)
+    && !document.getElementById("jupyterlab-splash")"""
+# Not awaited: the command returns at the first error, also one on purpose, while the cells below it still run.
+RUN_ALL = f"""() => {{
+    for (const cell of {PANEL}.content.widgets) if (cell.model.type === "code") cell.model.clearExecution();
+    window.jupyterapp.commands.execute("notebook:run-all-cells");
+}}"""
+HAS_RUN = f"""() => {{
+    const cells = {PANEL}.content.model.sharedModel.cells;
+    const code = cells.filter(cell => cell.cell_type === "code" && cell.source.trim());
+    const expected = cell => (cell.metadata.tags ?? []).includes("raises-exception");
+    const failed = code.some(cell => !expected(cell) && cell.outputs.some(output => output.output_type === "error"));
+    const idle = {PANEL}.sessionContext.session.kernel.status === "idle";
+    return idle && (failed || code.every(cell => cell.execution_count));
+}}"""
+CELLS = f"() => {PANEL}.content.model.sharedModel.cells.map(cell => cell.toJSON())"
+NODE = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).node"
+START = f"""id => {{
+    const index = {PANEL}.content.widgets.findIndex(cell => cell.model.id === id);
+    {PANEL}.content.activeCellIndex = index;
+    {PANEL}.content.widgets[index].model.clearExecution();
+    window.jupyterapp.commands.execute("notebook:run-cell");
+}}"""
+CLEAR = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).model.clearExecution()"
+INTERRUPT = f"() => {PANEL}.sessionContext.session.kernel.interrupt()"
+# Not the kernel's status: messages of widgets travel beside a running cell and set it to idle when they are done.
+IS_DONE = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).model.executionCount !== null"
+DIFFERS = "([node, before]) => node.innerHTML !== before"
+HEIGHT = f"() => Math.ceil({PANEL}.content.widgets.reduce((sum, cell) => sum + cell.node.offsetHeight + 10, 0))"
+SHUT_DOWN = f"() => {PANEL}?.sessionContext?.shutdown()"
+
+
+@contextmanager
+def chromium(executable: str, folder: Path) -> Iterator[BrowserContext]:
+    """Debian's Chromium with a fresh profile in `folder`; nothing is downloaded."""
+    with sync_playwright() as driver:
+        context = driver.chromium.launch_persistent_context(
+            folder,
+            executable_path=executable,
+            headless=True,
+            args=ARGUMENTS,
+            viewport=VIEWPORT,
+            service_workers="block",
+        )
+        yield context
+        context.close()
+
+
+@contextmanager
+def opened(browser: BrowserContext, lab: Lab, path: str) -> Iterator[Notebook]:
+    """A Notebook, closed afterwards; AssertionError if it has a complaint then."""
+    notebook = Notebook(browser, lab, path)
+    try:
+        yield notebook
+    finally:
+        complaints = notebook.close()
+    assert not complaints, "\n".join(complaints)
+
+
+class Notebook:
+    """One tab with one notebook. `close()` ends its kernel and returns `complaints`.
+
+    complaints: console errors, exceptions of the page, requests that would have left the machine (they are stopped),
+    and widgets that JupyterLab could not show. One sentence each; empty is good.
+    """
+
+    def __init__(self, browser: BrowserContext, lab: Lab, path: str) -> None:
+        self.page: Page = browser.new_page()
+        self._errors: list[str] = []
+        self._outside: list[str] = []
+        self._theme = ""
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self._errors.append(f"exception in the page: {error.stack or error}"))
+        self.page.on("websocket", lambda socket: self._note_outside(socket.url))
+        self.page.route(OUTSIDE, self._stop)
+        self.page.goto(lab.url(path))
+        self.page.wait_for_function(IS_READY, arg=path, timeout=60_000)
+        self.theme("light")
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._errors.append(f"console: {message.text[:500]} ({message.location.get('url', '')[:200]})")
+
+    def _note_outside(self, url: str) -> None:
+        if OUTSIDE.match(url):
+            self._outside.append(f"a request left the machine: {url[:200]}")
+
+    def _stop(self, route: Route) -> None:
+        self._note_outside(route.request.url)
+        route.abort()
+
+    @property
+    def complaints(self) -> list[str]:
+        text = self.page.inner_text("body")
+        broken = [f"JupyterLab shows {words!r}" for words in BROKEN if words.lower() in text.lower()]
+        return self._errors + self._outside + broken
+
+    def take_complaints(self) -> list[str]:
+        """The complaints until now; they are not repeated."""
+        found = self.complaints
+        self._errors.clear()
+        self._outside.clear()
+        return found
+
+    def close(self) -> list[str]:
+        found = self.complaints
+        self.page.evaluate(SHUT_DOWN)
+        self.page.close()
+        return found
+
+    def theme(self, name: str) -> None:
+        """Switch JupyterLab to its own light or dark theme."""
+        if self._theme == name:
+            return
+        self._theme = name
+        self.page.evaluate(SET_THEME, THEMES[name])
+        self.page.wait_for_function(HAS_THEME, arg=name == "light")
+
+    def run_all(self, limit: float = 120) -> None:
+        """Run every cell; returns when all have run, an unexpected error came, or `limit` seconds have passed."""
+        self.page.evaluate(RUN_ALL)
+        with suppress(TimeoutError):  # `errors` and `not_run` say more about what went wrong
+            self.page.wait_for_function(HAS_RUN, timeout=limit * 1000, polling=100)
+
+    def run(self, name: str, limit: float = 60) -> str:
+        """Run the cell with this id to its end; returns what it printed. TimeoutError after `limit` seconds."""
+        self.page.evaluate(START, name)
+        self.page.wait_for_function(IS_DONE, arg=name, timeout=limit * 1000)
+        return self.printed(name)
+
+    def start(self, name: str) -> None:
+        """Start the cell with this id; returns when it has printed something."""
+        self.page.evaluate(START, name)
+        self.cell(name).locator(".jp-OutputArea-output").first.wait_for()
+
+    def interrupt(self, name: str, limit: float = 30) -> None:
+        """End the cell with this id, which is running; what it says of that is no output to keep."""
+        self.page.evaluate(INTERRUPT)
+        self.page.wait_for_function(IS_DONE, arg=name, timeout=limit * 1000)
+        self.page.evaluate(CLEAR, name)
+
+    def is_done(self, name: str) -> bool:
+        return self.page.evaluate(IS_DONE, name)
+
+    def printed(self, name: str) -> str:
+        return "".join("".join(output.get("text", "")) for output in self._outputs(name))
+
+    def result(self, name: str) -> str:
+        """The text of the last expression of the cell with this id."""
+        return "".join(output["data"]["text/plain"] for output in self._outputs(name) if "data" in output)
+
+    def _outputs(self, name: str) -> list[dict]:
+        return next(cell for cell in self.cells if cell["id"] == name)["outputs"]
+
+    @property
+    def cells(self) -> list[dict]:
+        """The cells as they would be saved now (nbformat 4)."""
+        return self.page.evaluate(CELLS)
+
+    @property
+    def code_cells(self) -> list[dict]:
+        return [cell for cell in self.cells if cell["cell_type"] == "code" and cell["source"].strip()]
+
+    @property
+    def errors(self) -> dict[str, list[str]]:
+        """Cell id -> its errors, without those that the chapter raises on purpose."""
+        found = {}
+        for cell in self.code_cells:
+            values = [output["evalue"] for output in cell["outputs"] if output["output_type"] == "error"]
+            if values and "raises-exception" not in cell["metadata"].get("tags", []):
+                found[cell["id"]] = values
+        return found
+
+    @property
+    def not_run(self) -> list[str]:
+        """Ids of code cells that have not run."""
+        return [cell["id"] for cell in self.code_cells if not cell["execution_count"]]
+
+    def cell(self, name: str) -> Locator:
+        """The cell with this id, scrolled into view: JupyterLab draws a cell when it is looked at."""
+        node = self.page.evaluate_handle(NODE, name).as_element()
+        node.evaluate("(node, name) => { node.dataset.cellName = name; node.scrollIntoView({block: 'start'}); }", name)
+        return self.page.locator(f'.jp-Cell[data-cell-name="{name}"]')
+
+    def dial(self, description: str, within: Locator) -> Locator:
+        """What takes the keyboard's focus of the widget with this description: a slider's handle, a list or a field."""
+        return self._row(description, within).locator(".noUi-handle, select, input:not([type=hidden])").first
+
+    def reads(self, description: str, within: Locator) -> str:
+        """What stands beside the slider with this description."""
+        return self._row(description, within).locator(".widget-readout").inner_text()
+
+    def _row(self, description: str, within: Locator) -> Locator:
+        label = self.page.locator("label", has_text=re.compile(rf"^{re.escape(description)}$"))
+        return within.locator(".widget-inline-hbox").filter(has=label)
+
+    def press(self, dial: Locator, keys: str, picture: Locator) -> str:
+        """Press `keys` on `dial`, wait until `picture` differs, and return its html; AssertionError if it stays."""
+        before = picture.inner_html()
+        dial.focus()
+        for key in keys.split():
+            self.page.keyboard.press(key)
+        try:
+            self.page.wait_for_function(DIFFERS, arg=[picture.element_handle(), before], timeout=10_000, polling=20)
+        except TimeoutError:
+            focus = self.page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+            raise AssertionError(f"{keys} on {dial} leaves the picture; the focus is on {focus}") from None
+        return picture.inner_html()
+
+    def screenshot(self, path: Path, of: Locator | None = None) -> None:
+        """A PNG of `of`, or of the whole notebook; the window is made high enough for it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        height = self.page.evaluate(HEIGHT) if of is None else of.bounding_box()["height"]
+        is_higher = height + 150 > VIEWPORT["height"]
+        if is_higher:
+            self.page.set_viewport_size(VIEWPORT | {"height": min(int(height) + 150, 12_000)})
+        (of or self.page.locator(".jp-NotebookPanel-notebook").first).screenshot(path=path, animations="disabled")
+        if is_higher:
+            self.page.set_viewport_size(VIEWPORT)

@@ -1,0 +1,204 @@
+"""Every explorer in a real JupyterLab: shown in light and dark, each dial moved by keyboard, bad input, buttons."""
+
+from __future__ import annotations
+
+import re
+
+import ipywidgets
+import pytest
+
+from helpers import widgets
+from helpers.widgets.explorer import Explorer
+
+EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
+SETUP = """
+from helpers.predict.timeline import simulate_ddp_step
+from helpers.records import Timeline
+from helpers.specs import Plan
+from helpers.widgets import *
+
+def run(backward, *, world_size, **options):
+    if world_size > 4:
+        raise RuntimeError(f"there are no {world_size} ranks here")
+    step = simulate_ddp_step(backward, world_size=world_size, **options)
+    return Timeline(spans=step.spans, source="emulated", title=step.title)
+"""
+# From a plan on one rank some dials do nothing: ZeRO needs DP, sequence parallelism TP, selective recompute scores.
+SPREAD = """explorer = MemoryExplorer()
+explorer.show("llama3-8b", "H100", Plan(
+    dp=4, tp=8, pp=16, cp=2, zero=1, micro_batch=2, num_microbatches=4, attention="materialized"
+))
+explorer"""
+TIGHT = """explorer = MemoryExplorer()
+explorer.show("llama3-8b", "H100", Plan(dp=8))
+explorer"""
+CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
+CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "runs": "OverlapExplorer(run=run)"}
+
+
+def shown(notebook, cell):
+    """Run this cell; what it shows, and the html that it redraws: its sentence and its picture."""
+    notebook.run(cell)
+    output = notebook.cell(cell).locator(".jp-Cell-outputArea")
+    picture = output.locator(".widget-html-content").filter(has=notebook.page.locator("svg, p[role=alert]")).first
+    picture.locator("svg").first.wait_for()
+    return output, picture
+
+
+def dials_of(cell) -> tuple:
+    """The dials that this cell shows, as Python has them."""
+    space: dict = {}
+    exec(f"{SETUP}\n{CELLS[cell].removesuffix('explorer')}", space)
+    return space["explorer"].dials if "explorer" in space else eval(CELLS[cell], space).dials
+
+
+def says(picture, words):
+    """Wait until the sentence holds these words."""
+    picture.locator("p").filter(has_text=words).wait_for()
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_it_is_shown_in_light_and_dark(name, notebook, screenshots):
+    output, _ = shown(notebook, name)
+    for theme in ("light", "dark"):
+        notebook.theme(theme)
+        notebook.screenshot(screenshots / f"{name}-{theme}.png", output)
+
+
+@pytest.mark.parametrize("cell", [name if name != "MemoryExplorer" else "spread" for name in EXPLORERS])
+def test_each_dial_moves_the_picture_by_keyboard(cell, notebook):
+    output, picture = shown(notebook, cell)
+    # An example sets all the other dials: it has its own test. Fields are typed into: so have they.
+    dials = [dial for dial in dials_of(cell) if hasattr(dial, "options") and dial.description != "example"]
+    assert len(dials) > 3
+    for dial in dials:
+        handle = notebook.dial(dial.description, output)
+        for key in there_and_back(dial):  # back, since one dial may leave another nothing to choose
+            notebook.press(handle, key, picture)
+            assert "<svg" in picture.inner_html(), f"{dial.description}: {picture.inner_text()}"
+
+
+def there_and_back(dial) -> list[str]:
+    """Keys for one option further and back; the other way round where the dial starts at its end.
+
+    The arrows of a closed list belong to JupyterLab (they choose a cell), so a list is opened with Space first.
+    """
+    keys = ["ArrowRight", "ArrowLeft"]
+    if isinstance(dial, ipywidgets.Dropdown):
+        keys = ["Space ArrowDown Enter", "Space ArrowUp Enter"]
+    return keys[::-1] if dial.index == len(dial.options) - 1 else keys
+
+
+def test_the_collective_explorer_steps_and_plays(notebook):
+    output, picture = shown(notebook, "CollectiveExplorer")
+    says(picture, "Step 1 of 6")
+    output.get_by_role("button", name="next").click()
+    says(picture, "Step 2 of 6")
+    notebook.press(notebook.dial("step", output), "ArrowRight", picture)
+    says(picture, "Step 3 of 6")
+    output.locator(".widget-play button").first.click()
+    says(picture, "Step 5 of 6")  # by itself
+    output.get_by_role("button", name="all steps").click()
+    says(picture, "The busiest rank sends")
+    output.get_by_text("As a table").click()
+    output.get_by_role("cell", name="4 of 4").first.wait_for()
+
+
+def test_eight_ranks_are_drawn_in_light_and_dark(notebook, screenshots):
+    output, picture = shown(notebook, "CollectiveExplorer")
+    notebook.press(notebook.dial("ranks", output), "End", picture)
+    says(picture, "Step 1 of 14")
+    for view in ("one step", "all steps"):
+        output.get_by_role("button", name=view).click()
+        says(picture, "Step 1 of 14" if view == "one step" else "The busiest rank sends")
+        for theme in ("light", "dark"):
+            notebook.theme(theme)
+            notebook.screenshot(screenshots / f"CollectiveExplorer-8-{view.split()[0]}-{theme}.png", output)
+
+
+BAD = {  # cell, dial, keys to a bad value, what is said, keys back to a good one
+    "TP 3 on 32 heads": ("MemoryExplorer", "TP", "ArrowRight ArrowRight", "tp=3 does not divide num_heads=32", "Home"),
+    "more stages than layers": ("free", "PP", "End", "pp=64 stages, but the model has only 24 layers", "Home"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_be_gets_a_sentence_and_keeps_its_dials(bad, notebook, screenshots):
+    cell, name, to_bad, words, to_good = BAD[bad]
+    output, picture = shown(notebook, cell)
+    dial = notebook.dial(name, output)
+    notebook.press(dial, to_bad, picture)
+    check_refused(output, picture, words)
+    notebook.screenshot(screenshots / f"bad-{name}.png", output)
+    notebook.press(dial, to_good, picture)
+    check_drawn(picture)
+
+
+def check_refused(output, picture, words):
+    """The sentence stands where the picture would be; the dials stay."""
+    picture.get_by_role("alert").filter(has_text=words).wait_for()
+    assert picture.locator("svg").count() == 0
+    assert output.locator(".noUi-handle:visible").count() > 3
+    assert output.get_by_role("button", name="Make it fit").is_disabled()
+
+
+def check_drawn(picture):
+    picture.locator("svg").first.wait_for()
+    assert picture.get_by_role("alert").count() == 0
+
+
+def test_typed_numbers_move_the_picture_and_bad_ones_get_a_sentence(notebook):
+    output, picture = shown(notebook, "free")
+    for name, number in {"layers": 12, "hidden": 4096, "vocabulary": 32_000}.items():
+        field = notebook.dial(name, output)
+        field.fill(str(number))
+        notebook.press(field, "Enter", picture)
+        check_drawn(picture)
+    for name, number, words in (
+        ("layers", 0, "num_layers is 0"),
+        ("heads", 3, "num_heads=3 does not divide hidden=4096"),
+    ):
+        field = notebook.dial(name, output)
+        good = field.input_value()
+        field.fill(str(number))
+        notebook.press(field, "Enter", picture)
+        check_refused(output, picture, words)
+        field.fill(good)
+        notebook.press(field, "Enter", picture)
+        check_drawn(picture)
+
+
+def test_make_it_fit_is_pressed_by_keyboard(notebook, screenshots):
+    output, picture = shown(notebook, "tight")
+    says(picture, "It does not fit: it needs 174 GB")
+    button = output.get_by_role("button", name="Make it fit")
+    notebook.press(button, "Enter", picture)
+    says(picture, re.compile("^It fits"))
+    assert button.is_disabled()
+    assert notebook.reads("ZeRO stage", output) == "3"
+    notebook.screenshot(screenshots / "MemoryExplorer-fits.png", output)
+
+
+def test_an_example_sets_the_other_dials(notebook):
+    output, picture = shown(notebook, "MemoryExplorer")
+    notebook.press(notebook.dial("example", output), "Space ArrowDown Enter", picture)
+    picture.locator("svg").get_by_text("on 1 x V100").first.wait_for(state="attached")
+    assert notebook.reads("micro-batch", output) == "8"
+    assert notebook.dial("example", output).input_value() == "GPT-2 on one V100"
+
+
+def test_run_it_draws_what_ran_below_what_was_predicted(notebook, screenshots):
+    output, picture = shown(notebook, "runs")
+    button = output.get_by_role("button", name="Run it")
+    notebook.press(button, "Enter", picture)
+    says(picture, re.compile(r"Exposed: predicted (.+), emulated \1\."))
+    notebook.screenshot(screenshots / "OverlapExplorer-run.png", output)
+    notebook.press(notebook.dial("ranks", output), "ArrowRight", picture)
+    says(picture, re.compile("All 8 ranks do the same; 4 are shown.$"))  # nothing ran with these dials yet
+    button.click()
+    failure = output.get_by_role("alert")
+    failure.filter(has_text="there are no 8 ranks here").wait_for()
+    check_drawn(picture)
+    notebook.press(notebook.dial("ranks", output), "ArrowLeft", picture)
+    says(picture, "emulated")  # each setting keeps its run
+    failure.wait_for(state="detached")

@@ -1,0 +1,66 @@
+"""Lab 03 as a learner meets it: a wrong answer, its hint, then the right ones, in a real JupyterLab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOLUTION = {cell.id: cell.source for cell in nbformat.read(ROOT / "solutions" / "03_ddp.ipynb", 4).cells}
+TASKS = [name.removesuffix("-check") for name in SOLUTION if name.endswith("-check")]
+WRITE = """([id, text]) => window.jupyterapp.shell.currentWidget.content.widgets
+    .find(cell => cell.model.id === id).model.sharedModel.setSource(text)"""
+EDITABLE = """() => window.jupyterapp.shell.currentWidget.content.widgets
+    .filter(cell => !cell.readOnly).map(cell => cell.model.id)"""
+
+
+@pytest.fixture(scope="module")
+def notebook(lab, browser):
+    """The laid lab in a tab, its first cell run. What learners do in it goes to a progress file in the lab's folder."""
+    from tests.browser.notebook import opened
+
+    path = lab.work / "labs" / "03_ddp.ipynb"
+    own = nbformat.read(path, 4)
+    home = f'import os; os.environ["HOME"] = {str(lab.work)!r}'
+    own.cells.insert(0, nbformat.v4.new_code_cell(home, id="home"))
+    nbformat.write(own, path)
+    with opened(browser, lab, "labs/03_ddp.ipynb") as notebook:
+        notebook.run("home")
+        notebook.run("imports")
+        yield notebook
+
+
+def written(notebook, name: str, source: str) -> str:
+    """Write `source` into the answer's cell, run it and its check; what the check shows."""
+    notebook.page.evaluate(WRITE, [name, source])
+    notebook.run(name)
+    notebook.run(f"{name}-check")
+    shown = notebook.cell(f"{name}-check").locator(".jp-OutputArea-output")
+    shown.first.wait_for()
+    return shown.inner_text()
+
+
+def test_only_answers_can_be_edited(notebook):
+    assert set(notebook.page.evaluate(EDITABLE)) == {"home", *TASKS, "explain"}
+
+
+def test_every_picture_is_drawn(notebook):
+    for name in TASKS:
+        notebook.run(f"{name}-picture")
+        notebook.cell(f"{name}-picture").locator(".jp-OutputArea-output img[src^='data:image/']").first.wait_for()
+
+
+def test_a_wrong_answer_gets_its_hint_and_no_traceback(notebook, screenshots):
+    lines = SOLUTION["average"].splitlines()
+    shown = written(notebook, "average", "\n".join(line for line in lines if "/=" not in line))
+    assert shown.startswith("03.average  not yet")
+    assert "a sum where a mean is meant" in shown and "Traceback" not in shown
+    notebook.screenshot(screenshots / "lab-03-not-yet.png", notebook.cell("average-check"))
+
+
+def test_the_right_answers_pass(notebook, screenshots):
+    for name in TASKS:
+        assert f"03.{name}  passed" in written(notebook, name, SOLUTION[name])
+    notebook.screenshot(screenshots / "lab-03.png")
