@@ -2,8 +2,8 @@
 # make test        set up if needed, then every check and every test there is
 # make test-gpu    the tests that need an NVIDIA GPU
 # make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
-# make check       ruff, import-linter, tidy notebooks: the quick checks
-# make labs        build labs/ from solutions/
+# make check       ruff, import-linter, tidy notebooks, labs as built: the quick checks
+# make labs        build labs/ from solutions/, after a change to a solution
 # make notebooks   run every chapter again and save it                                   ONLY=notebooks/03_ddp.ipynb
 # make wheelhouse  download everything once, for rooms without internet
 #
@@ -20,6 +20,7 @@ IP ?=
 ONLY ?=
 
 STAMP := .venv/.installed
+CLASS_STAMP := .venv/.installed-class
 CELL_SECONDS := 120
 IN_HUB := $(strip $(JUPYTERHUB_USER)$(JUPYTERHUB_API_URL)$(JUPYTERHUB_SERVICE_PREFIX))
 
@@ -29,9 +30,11 @@ endif
 ifdef SYSTEM
 PY := $(PYTHON)
 READY :=
+READY_TO_TEST :=
 else
 PY := .venv/bin/python
 READY := $(STAMP)
+READY_TO_TEST := $(CLASS_STAMP)
 endif
 
 .PHONY: help course test test-gpu bench check labs notebooks wheelhouse doctor
@@ -43,6 +46,9 @@ $(STAMP): pyproject.toml constraints.txt tools/install.py
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Set-up stopped. There is no $(PYTHON) here: install Python 3.11 or newer, or name yours with PYTHON=."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Set-up stopped. This is Python %d.%d and the course needs 3.11 or newer: install one and name it, for example make course PYTHON=python3.12." % v[:2])'
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)'
+
+$(CLASS_STAMP): $(STAMP)
+	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --class
 
 course: $(READY)
 	@$(PY) tools/lay_course.py
@@ -56,9 +62,10 @@ check: $(READY)
 	@$(PY) -m ruff format --check .
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 	@$(PY) tools/tidy_notebooks.py --check
+	@$(PY) tools/build_labs.py --check
 
 # Chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
-test: check
+test: check $(READY_TO_TEST)
 	@$(PY) -m pytest
 	@ls notebooks/*.ipynb >/dev/null 2>&1 || exit 0; \
 	$(PY) -m pytest -o filterwarnings=default -p no:cacheprovider --durations=5 --nbval --nbval-current-env \
@@ -71,8 +78,7 @@ bench: $(READY)
 	@$(PY) -m benchmarks $(ONLY)
 
 labs: $(READY)
-	@if ls solutions/*.ipynb >/dev/null 2>&1; then $(PY) tools/build_labs.py; \
-	else echo "There is no solution to build a lab from yet: solutions/ is empty."; fi
+	@$(PY) tools/build_labs.py
 
 notebooks: $(READY)
 	@$(PY) tools/run_notebooks.py $(ONLY)

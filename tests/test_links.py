@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from tools import lay_course
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)|<(?:img|a)\b[^>]*?(?:src|href)=\"([^\"]+)\"")
@@ -42,14 +45,22 @@ def anchors(path: Path) -> set[str]:
     return github | {title.replace(" ", "-") for title in titles}
 
 
+def laid(path: Path, link: str) -> Path | None:
+    """What a learner's copy of `path` in work/ reaches by this link: the original of that."""
+    copies = lay_course.originals(ROOT)
+    own = next((Path(copy).parent for copy, original in copies.items() if original == path), Path())
+    return copies.get(os.path.normpath(own / link))
+
+
 def broken(path: Path) -> list[str]:
     """Links of one document that lead nowhere. What `make course` lays in work/ may be linked as it lies there."""
     wrong = []
     for link in links(path):
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
-        laid = ROOT / "notebooks" / name if path.suffix == ".ipynb" else target
-        if not target.exists() and not laid.exists():
+        if not target.exists():
+            target = laid(path, name) or target
+        if not target.exists():
             wrong.append(f"{link}: no such file")
         elif anchor and target.suffix in (".md", ".ipynb") and anchor not in anchors(target):
             wrong.append(f"{link}: no such heading")
@@ -66,3 +77,10 @@ def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text('[a](there.md#a-heading) [b](gone.md) <img src="gone.png"> [c](there.md#nothing) `[d](gone)`\n')
     assert broken(page) == ["gone.md: no such file", "gone.png: no such file", "there.md#nothing: no such heading"]
+
+
+def test_a_chapter_may_link_to_a_lab_as_both_lie_in_work():
+    chapter = ROOT / "notebooks" / "03_ddp.ipynb"
+    assert laid(chapter, "labs/03_ddp.ipynb") == ROOT / "labs" / "03_ddp.ipynb"
+    assert laid(ROOT / "labs" / "03_ddp.ipynb", "../03_ddp.ipynb") == chapter
+    assert laid(chapter, "labs/gone.ipynb") is None and laid(chapter, "solutions/03_ddp.ipynb") is None

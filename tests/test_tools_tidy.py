@@ -31,6 +31,11 @@ def test_widget_views_go_and_the_picture_stays():
     assert cell.outputs[0].data == PICTURE
 
 
+def test_pictures_and_html_stay_as_they_were():
+    data = {"image/png": "aGk=\n", "image/svg+xml": "<svg>µ</svg>", "text/html": "<b>本章要点</b>"}
+    assert tidy_cell(new_output("display_data", data=data)).outputs[0].data == data
+
+
 def test_an_output_with_nothing_left_goes():
     assert tidy_cell(new_output("display_data", data={WIDGET_VIEW: {"model_id": "1"}})).outputs == []
 
@@ -117,6 +122,16 @@ def test_check_reports_and_changes_nothing_and_tidying_satisfies_it(tmp_path, ca
     assert path.read_text() != before
     assert tidy_notebooks.main(["--check", str(path)]) == 0
     capsys.readouterr()
+
+
+def test_a_notebook_above_500_kb_is_refused_and_the_largest_cell_is_named(tmp_path, capsys):
+    path = tmp_path / "a.ipynb"
+    path.write_text(nbformat.writes(new_notebook(cells=[code(), code(outputs=[stream("x" * 490_000)])])))
+    assert tidy_notebooks.main([str(path)]) == 0
+    path.write_text(nbformat.writes(new_notebook(cells=[code(), code(outputs=[stream("x" * 510_000)])])))
+    assert tidy_notebooks.main([str(path)]) == 1
+    assert "511 kB are more than 500 kB; cell 1 has 510 kB of outputs" in capsys.readouterr().out
+    assert tidy_notebooks.main(["--check", str(path)]) == 1
 
 
 def test_a_file_that_is_no_notebook_is_a_sentence(tmp_path, capsys):

@@ -29,6 +29,7 @@ DOWNLOAD_MB = {"cpu": 415, "cuda": 3200, "plain": 310}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CHOICES = ("auto", "cpu", "cuda", "plain")
 QUIET_LAB = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+NBGRADER_SERVER = ("formgrader", "validate_assignment", "assignment_list", "course_list")
 
 
 class SetupError(Exception):
@@ -89,6 +90,12 @@ def pip_steps(choice: str, *, cpu_index: str, wheelhouse: Path, constraints: Pat
     return [first, rest]
 
 
+def class_step(*, wheelhouse: Path, constraints: Path) -> list[str]:
+    """The pip command that adds what only teachers and the tests need: nbgrader."""
+    source = ["--no-index", "--find-links", str(wheelhouse)] if wheelhouse.is_dir() else []
+    return ["install", *source, "-c", str(constraints), "-e", f"{ROOT}[class]"]
+
+
 def fingerprint(choice: str) -> str:
     """What the stamp holds: it changes with the pins, the dependencies, the build of torch and the folder."""
     digest = hashlib.sha256()
@@ -137,6 +144,30 @@ def quiet_jupyterlab(venv: Path) -> None:
     settings.write_text(json.dumps(QUIET_LAB, indent=2) + "\n", encoding="utf-8")
 
 
+def quiet_nbgrader(venv: Path) -> None:
+    """Keep nbgrader's menus and pages out of the JupyterLab of whoever only ran the tests."""
+    off = {f"nbgrader.server_extensions.{name}": False for name in NBGRADER_SERVER}
+    files = {
+        "labconfig/page_config.json": {"disabledExtensions": {"@jupyter/nbgrader": True}},
+        "jupyter_server_config.d/zz_quiet_nbgrader.json": {"ServerApp": {"jpserver_extensions": off}},
+    }
+    for name, content in files.items():
+        path = venv / "etc" / "jupyter" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def add_class(venv: Path, wheelhouse: Path) -> None:
+    """Add nbgrader to an environment that is set up; done once for each state of the pins."""
+    stamp, wanted = venv / ".installed-class", fingerprint("class")
+    if not (stamp.exists() and stamp.read_text(encoding="utf-8") == wanted):
+        print("  nbgrader, for the tests of the labs …", flush=True)
+        run_pip(venv / "bin" / "python", class_step(wheelhouse=wheelhouse, constraints=ROOT / "constraints.txt"))
+        quiet_nbgrader(venv)
+        stamp.write_text(wanted, encoding="utf-8")
+    os.utime(stamp)
+
+
 def install(choice: str, *, venv: Path, cpu_index: str, wheelhouse: Path) -> None:
     """Bring `venv` to the state the stamp describes. Raises SetupError if a step fails."""
     python = venv / "bin" / "python"
@@ -162,6 +193,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--torch", default="auto", help="auto, cpu, cuda or plain")
     parser.add_argument("--cpu-index", default=CPU_INDEX)
     parser.add_argument("--wheelhouse", type=Path, default=ROOT / "wheelhouse")
+    parser.add_argument("--class", dest="for_class", action="store_true", help="add nbgrader, after the rest")
     return parser.parse_args(arguments)
 
 
@@ -177,6 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
             install(choice, venv=options.venv, cpu_index=options.cpu_index or CPU_INDEX, wheelhouse=options.wheelhouse)
             stamp.write_text(wanted, encoding="utf-8")
         os.utime(stamp)
+        if options.for_class:
+            add_class(options.venv, options.wheelhouse)
     except SetupError as error:
         print(f"Set-up stopped. {error}", file=sys.stderr)
         return 1

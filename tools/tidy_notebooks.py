@@ -2,7 +2,8 @@
 
 What is dropped: widget views (a reopened JupyterLab shows "model not found" instead of the picture), timing and
 view metadata, the Python version. What is made equal: the kernel's name, execution counts 1, 2, 3, …, split
-streams, machine-made cell ids. What is shortened: paths of this machine in outputs.
+streams, machine-made cell ids. What is shortened: paths of this machine in outputs. What is refused: a path that
+cannot be shortened, and a notebook of more than 500 kB.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ FOLDERS = ("notebooks", "labs", "solutions")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
-KEPT_CELL_METADATA = {"tags", "nbgrader", "jupyter", "slideshow"}
+# nbgrader and its locks: a lab cell that must stay as it is says so to JupyterLab through the last two.
+LIMIT = 500_000  # bytes of a saved notebook: GitHub shows it in full, and a diff stays readable
+KEPT_CELL_METADATA = {"tags", "nbgrader", "jupyter", "slideshow", "deletable", "editable"}
 MACHINE_ID = re.compile(r"[0-9a-f]{8}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # Longest first: what a path of this machine becomes in a saved output.
 SHORTER = (
@@ -110,6 +113,22 @@ def machine_paths(notebook: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def too_large(notebook: nbformat.NotebookNode, size: int) -> list[str]:
+    """A sentence if the saved notebook's `size`, in bytes, is above LIMIT; it names the cell that holds the most."""
+    if size <= LIMIT:
+        return []
+    sizes = [(len(str(cell.get("outputs", ""))), number) for number, cell in enumerate(notebook.cells)]
+    largest, number = max(sizes, default=(0, 0))
+    return [
+        f"{_kilobytes(size)} are more than {_kilobytes(LIMIT)}; cell {number} has {_kilobytes(largest)} of "
+        "outputs: show less, or a smaller picture"
+    ]
+
+
+def _kilobytes(size: int) -> str:
+    return f"{size / 1e3:,.0f} kB"
+
+
 def tidy_file(path: Path, *, check: bool) -> list[str]:
     """Tidy one notebook in place, or with `check` leave it; returns what is wrong with it, one sentence each."""
     before = path.read_text(encoding="utf-8")
@@ -119,6 +138,7 @@ def tidy_file(path: Path, *, check: bool) -> list[str]:
         return [f"{path}: not a notebook ({type(error).__name__}: {error})"]
     after = nbformat.writes(notebook) + "\n"
     wrong = [f"{path}: {finding} is a path of one machine; print a relative one" for finding in machine_paths(notebook)]
+    wrong += [f"{path}: {finding}" for finding in too_large(notebook, len(after.encode()))]
     if check and after != before:
         wrong.append(f"{path}: not tidy; run `python tools/tidy_notebooks.py {path}`")
     if not check and after != before:
