@@ -14,6 +14,16 @@ TORCH = {
         "torch.distributed._composable",
         "torch.distributed.fsdp",
     ),
+    "04": (
+        "torch.amp",
+        "torch.cuda.amp",
+        "torch.cpu.amp",
+        "torch.autocast",
+        "torch._amp_foreach_non_finite_check_and_unscale_",
+        "torch._amp_update_scale_",
+        "torch.distributed.fsdp.sharded_grad_scaler",
+    ),
+    "05": ("torch.utils.checkpoint", "torch.autograd.graph.save_on_cpu", "torch.distributed._tools"),
 }
 NETWORK = ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing")
