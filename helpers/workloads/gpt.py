@@ -21,7 +21,10 @@ from torch import Tensor, nn
 class GPTConfig:
     """The shape of a GPT. `tied` means that the head and the token embedding are one matrix.
 
-    Raises ValueError where a number is below 1, the heads do not divide the hidden size, or dropout is outside [0, 1).
+    attention: "flash" calls torch's scaled_dot_product_attention; "materialized" spells the same out, so that the maps
+    (B, H, T, T) exist in memory. On the CPU torch's own builds the maps too, as soon as there is dropout.
+    Raises ValueError where a number is below 1, the heads do not divide the hidden size, dropout is outside [0, 1), or
+    the attention is unknown.
     """
 
     vocab_size: int
@@ -31,6 +34,7 @@ class GPTConfig:
     hidden: int
     dropout: float = 0.0
     tied: bool = True
+    attention: str = "flash"
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "num_layers", "num_heads", "hidden"):
@@ -43,6 +47,8 @@ class GPTConfig:
             )
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"GPTConfig(dropout={self.dropout}): expected 0 or more and below 1")
+        if self.attention not in ("flash", "materialized"):
+            raise ValueError(f"GPTConfig(attention={self.attention!r}): expected 'flash' or 'materialized'")
 
     @classmethod
     def tiny(cls, **changes) -> "GPTConfig":
@@ -73,6 +79,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_size = config.hidden // config.num_heads
         self.dropout = config.dropout
+        self.materialized = config.attention == "materialized"
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, config.hidden)  # its bias adds one constant a row: softmax removes it
         self.value = nn.Linear(config.hidden, config.hidden)
@@ -81,11 +88,27 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)  # (B, H, T, d)
+        attend = materialized_attention if self.materialized else F.scaled_dot_product_attention
+        mixed = attend(query, key, value, dropout_p=dropout, is_causal=True)  # (B, H, T, d)
         return self.projection(mixed.transpose(1, 2).flatten(2))  # (B, T, h)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, d)
+
+
+def materialized_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float = 0.0, is_causal: bool = True
+) -> Tensor:
+    """What scaled_dot_product_attention computes, step by step: all are (B, H, T, d).
+
+    Autograd keeps softmax's output and, with dropout, its mask and the dropped-out copy: (B, H, T, T) each.
+    """
+    num_tokens = query.shape[-2]
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, T)
+    if is_causal:  # added, not filled in: an addition keeps nothing for backward
+        scores = scores + scores.new_full((num_tokens, num_tokens), -math.inf).triu(1)
+    weights = F.dropout(F.softmax(scores, dim=-1), dropout_p)  # (B, H, T, T), rows sum to 1 before dropout
+    return weights @ value
 
 
 class FeedForward(nn.Module):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.measure.equality import assert_equal, state_of
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
 
 
@@ -53,7 +54,28 @@ def test_presets():
     assert GPTConfig.tiny().num_parameters == 28_672
     assert GPTConfig.ten_million().num_parameters == 10_698_240
     assert GPTConfig.tiny(dropout=0.1).dropout == 0.1
+    assert GPTConfig.tiny().attention == "flash"
     assert GPTConfig.tiny().vocab_size == characters(10).vocab_size
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gpt_attention_spelled_out_equals_torchs(dropout):
+    states = []
+    for attention in ("flash", "materialized"):
+        torch.manual_seed(0)
+        model = GPT(small(attention=attention, dropout=dropout)).double()
+        tokens = torch.randint(11, (2, 7))
+        token_loss(model(tokens), tokens).backward()
+        states.append(state_of(model))
+    assert_equal(*states, atol={"*.key.bias.grad": 1e-12})  # zero in theory
+
+
+@pytest.mark.parametrize("attention, maps", [("flash", 0), ("materialized", 1)])
+def test_gpt_attention_keeps_the_maps_only_where_it_says_so(attention, maps):
+    model, kept = GPT(small(attention=attention, num_layers=1)), {}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
+        model(torch.zeros(3, 7, dtype=torch.long))
+    assert sum(t.numel() == 3 * 2 * 7 * 7 for t in kept.values()) == maps  # B H T T
 
 
 def test_gpt_is_causal():
@@ -120,6 +142,7 @@ def test_gpt_learns_the_corpus():
         (dict(vocab_size=0), "vocab_size"),
         (dict(dropout=1.0), "below 1"),
         (dict(num_layers=0), "num_layers"),
+        (dict(attention="fast"), "'flash' or 'materialized'"),
     ],
 )
 def test_gpt_config_refuses_with_a_sentence(changes, words):
