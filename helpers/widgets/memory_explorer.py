@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import ipywidgets
@@ -10,47 +10,18 @@ import ipywidgets
 from helpers.draw import memory_scene
 from helpers.draw.scene import Scene
 from helpers.predict.advise import HEADROOM, Advice, advise
-from helpers.predict.memory import rank_kinds
+from helpers.predict.memory import memory, rank_kinds
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 from helpers.units import format_bytes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
+from helpers.widgets.memory_examples import EXAMPLES, FREE, NAMES
+from helpers.widgets.overlay import overlay_rows, overlay_words, rank_of
 
-FREE = "free"  # the model whose shape the number boxes give
-NAMES = {
-    "gpt2": "GPT-2",
-    "gpt2-medium": "GPT-2 medium",
-    "gpt2-large": "GPT-2 large",
-    "gpt2-xl": "GPT-2 XL",
-    "gpt3-175b": "GPT-3 175B",
-    "llama2-7b": "Llama-2 7B",
-    "llama2-13b": "Llama-2 13B",
-    "llama2-70b": "Llama-2 70B",
-    "mistral-7b": "Mistral 7B",
-    "llama3-8b": "Llama-3 8B",
-    "llama3-70b": "Llama-3 70B",
-    "llama3-405b": "Llama-3 405B",
-    FREE: "a GPT of your own",
-}
-# name -> (model, GPU, plan). The last: The Llama 3 Herd of Models, table 4, 8,192 tokens; its schedule is interleaved,
-# this one is plain 1F1B.
-EXAMPLES = {
-    "GPT-2 on one V100": ("gpt2", "V100", Plan(precision="fp32", micro_batch=8, attention="materialized")),
-    "Llama-3 8B, Adam, one H100": ("llama3-8b", "H100", Plan()),
-    "Llama-3 8B, ZeRO-3 on 8 H100": ("llama3-8b", "H100", Plan(dp=8, zero=3)),
-    "Llama-3 70B, plain DP on 64 H100": ("llama3-70b", "H100", Plan(dp=64)),
-    "Llama-3 70B, TP 8 and PP 4 on 64 H100": (
-        "llama3-70b", "H100", Plan(dp=2, tp=8, pp=4, num_microbatches=32, zero=1, sequence_parallel=True)
-    ),
-    "GPT-3 175B, TP 8 and PP 8 on A100": (
-        "gpt3-175b", "A100", Plan(tp=8, pp=8, num_microbatches=64, attention="materialized")
-    ),
-    "Llama-3 405B on 16,384 H100": (
-        "llama3-405b", "H100", Plan(dp=128, tp=8, pp=16, num_microbatches=16, zero=2, sequence_parallel=True)
-    ),
-}  # fmt: skip
 _POWERS = [2**n for n in range(15)]
+_BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # what the number boxes say, in their order
+_SMALL = 0.02  # of a GPU's memory: bars below it would be slivers beside the line of its capacity
 _COLUMN, _LABEL, _BOX = 262, 100, 190  # pixels
 _PLAN_DIALS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "sequence_parallel", "recompute")
 _PLAN_DIALS += ("attention", "precision", "optimizer")
@@ -59,18 +30,27 @@ _PLAN_DIALS += ("attention", "precision", "optimizer")
 class MemoryExplorer(Explorer):
     """What fills the memory of each rank. Without a front end: `.zero.value = 1`, then `.sentence` or `.rows`.
 
-    model: a key of PRESETS, or "free" for the number boxes layers, hidden, heads and vocabulary. gpu: a key of GPUS.
-    measured: name -> MemoryBreakdown, drawn as further bars. Dials: each field of Plan by its name (dp, tp, zero, …),
-    `model`, `gpu`, `seq`, and `example`, which sets all of them. The button `make_it_fit` takes the offered change.
+    model: a key of PRESETS, "free" for the number boxes layers, hidden, heads and vocabulary, or the ModelSpec of a
+    GPT. gpu: a key of GPUS. plan: where the dials start. measured: name -> MemoryBreakdown of that model and plan; its
+    bars stand below the predicted ones, and words say how far apart they are. `lay_over` adds what another plan
+    measured: the dials show it when they come there. A name such as "rank 3, at the peak" says whose prediction counts.
+    Dials: each field of Plan by its name (dp, tp, zero, …), `model`, `gpu`, `seq`, and `example`, which sets all of
+    them. The button `make_it_fit` takes the offered change.
     """
 
     TEXT = "[widget] MemoryExplorer: the memory of each rank, with dials for model, GPU, plan, batch and precision"
 
     def __init__(
-        self, model: str = "llama3-8b", gpu: str = "H100", measured: Mapping[str, MemoryBreakdown] | None = None
+        self,
+        model: str | ModelSpec = "llama3-8b",
+        gpu: str = "H100",
+        measured: Mapping[str, MemoryBreakdown] | None = None,
+        *,
+        plan: Plan | None = None,
     ) -> None:
-        self._measured, self._is_setting = dict(measured or {}), False
-        self._make_dials(model, gpu)
+        self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}
+        self._is_setting = False
+        self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
         self.boxes = tuple(
             ipywidgets.IntText(value=value, description=name, layout=_width(_BOX), style=_label_width(76))
             for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
@@ -80,6 +60,10 @@ class MemoryExplorer(Explorer):
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
         super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
         self.children = (self._arranged(), *self.children[1:])
+        if isinstance(model, ModelSpec) or plan:
+            self.show(model, gpu, plan or self.plan)
+        if measured:
+            self.lay_over(self.plan, measured)
 
     def _make_dials(self, model: str, gpu: str) -> None:
         self.example = choice([("choose one", ""), *((name, name) for name in EXAMPLES)], "", "example")
@@ -124,8 +108,8 @@ class MemoryExplorer(Explorer):
         """The model of the dials. ValueError for a shape that cannot be."""
         if self.model.value != FREE:
             return replace(PRESETS[self.model.value], seq=self.seq.value)
-        layers, hidden, heads, vocabulary = (box.value for box in self.boxes)
-        return ModelSpec(num_layers=layers, hidden=hidden, num_heads=heads, vocab=vocabulary, seq=self.seq.value)
+        shape = (box.value for box in self.boxes)
+        return ModelSpec(**dict(zip(_BOXES, shape, strict=True)), seq=self.seq.value)
 
     @property
     def plan(self) -> Plan:
@@ -143,19 +127,44 @@ class MemoryExplorer(Explorer):
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
         if self.advice.changes and self.advice.after:
             bars["after the change"] = self.advice.after
-        return bars | {f"measured: {name}": one for name, one in self._measured.items()}
+        return bars | {f"measured: {name}": one for name, one in self.measured.items()}
+
+    @property
+    def measured(self) -> dict[str, MemoryBreakdown]:
+        """What was measured with the dials as they stand; empty where nobody measured."""
+        return self._measured.get((self.spec, self.plan), {})
+
+    @property
+    def predicted(self) -> dict[str, MemoryBreakdown]:
+        """The prediction that belongs to each of `measured`: that of its rank, else that of the fullest one."""
+        stages = {name: self._stage(rank_of(name)) for name in self.measured}
+        return {name: memory(self.spec, self.plan, stage) for name, stage in stages.items()}
+
+    def _stage(self, rank: int | None) -> int:
+        if rank is None:
+            return self.advice.stage
+        if rank >= self.plan.world_size:
+            raise ValueError(f"measured on rank {rank}, but this plan has ranks 0 to {self.plan.world_size - 1}")
+        return rank // (self.plan.world_size // self.plan.pp)
 
     @property
     def scene(self) -> Scene:
-        """The picture of the dials as they stand."""
+        """The picture of the dials. What is next to nothing on this GPU gets an axis of its own, without the limit."""
         size, gpu = GPUS[self.gpu.value].memory, f"{self.plan.world_size:,} x {self.gpu.value}"
         title = f"{NAMES[self.model.value]}, {self.spec.num_params:,} parameters, on {gpu}"
-        return memory_scene(self.bars, capacity=size, title=title)
+        is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size
+        return memory_scene(self.bars, capacity=None if is_small else size, title=title)
 
     @property
     def sentence(self) -> str:
-        """Whether it fits, what takes most, and the smallest change that makes it fit."""
-        return self.advice.words
+        """Whether it fits, what takes most, the smallest change that makes it fit, and how far off measurements are."""
+        return " ".join(filter(None, (self.advice.words, self._overlay_words)))
+
+    @property
+    def _overlay_words(self) -> str:
+        if self._measured and not self.measured:
+            return "Nothing was measured with these dials."
+        return overlay_words(self.predicted, self.measured)
 
     @property
     def rows(self) -> Rows:
@@ -165,17 +174,34 @@ class MemoryExplorer(Explorer):
         return [
             {"ranks": name} | {kind: format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
             for name, bar in bars.items()
-        ]
+        ] + overlay_rows(self.predicted, self.measured, kinds)
 
-    def show(self, model: str, gpu: str, plan: Plan) -> None:
-        """Set the dials to a preset, a GPU and a plan, and draw once."""
-        self._set({"model": model, "gpu": gpu, "seq": PRESETS[model].seq, **_fields(plan)})
+    def show(self, model: str | ModelSpec, gpu: str, plan: Plan) -> None:
+        """Set the dials to a model (a key of PRESETS, or the ModelSpec of a GPT), a GPU and a plan; draw once."""
+        values = {"gpu": gpu, **_fields(_shown(plan))}
+        if not isinstance(model, ModelSpec):
+            return self._set(
+                values | {"model": model, "seq": PRESETS[model].seq if model in PRESETS else self.seq.value}
+            )
+        shape = (model.num_layers, model.hidden, model.num_heads, model.vocab)
+        if model != ModelSpec(**dict(zip(_BOXES, shape, strict=True)), seq=model.seq):
+            raise ValueError(f"the number boxes describe a GPT as ModelSpec does by default; this is {model}")
+        boxes = zip(self.boxes, shape, strict=True)
+        return self._set(values | {"model": FREE, "seq": model.seq}, boxes)
 
-    def _set(self, values: Mapping[str, object]) -> None:
+    def lay_over(self, plan: Plan, measured: Mapping[str, MemoryBreakdown]) -> MemoryExplorer:
+        """Keep what was measured with the dials' model under `plan`, and show it whenever the dials stand there."""
+        self._measured[self.spec, _shown(plan)] = dict(measured)
+        self._draw()
+        return self
+
+    def _set(self, values: Mapping[str, object], boxes: Iterable[tuple[ipywidgets.IntText, int]] = ()) -> None:
         self._is_setting = True
         try:
             for name, value in values.items():
                 _turn(getattr(self, name), value)
+            for box, number in boxes:
+                box.value = number
         finally:
             self._is_setting = False
         self._draw()
@@ -208,6 +234,13 @@ class MemoryExplorer(Explorer):
 
 def _fields(plan: Plan) -> dict[str, object]:
     return {name: getattr(plan, name) for name in _PLAN_DIALS}
+
+
+def _shown(plan: Plan) -> Plan:
+    """The plan, if the dials can show it."""
+    if plan != Plan(**_fields(plan)):
+        raise ValueError(f"the dials have no num_chunks, so they cannot show {plan}; take num_chunks=1")
+    return plan
 
 
 def _turn(widget: ipywidgets.Widget, value: object) -> None:

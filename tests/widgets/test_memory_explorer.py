@@ -1,13 +1,14 @@
 """The memory explorer works without a front end: every dial moves the bars, and what cannot be gets a sentence."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from helpers.draw import Rect
 from helpers.predict.memory import memory
 from helpers.records import MemoryBreakdown
-from helpers.specs import GPUS, PRESETS, Plan
+from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
 from helpers.widgets import MemoryExplorer
 from helpers.widgets.memory_explorer import EXAMPLES, FREE, NAMES
 
@@ -138,11 +139,65 @@ def test_the_largest_run_of_the_llama_paper_fits():
     assert explorer.plan.world_size == 16_384 and explorer.advice.fits
 
 
+SMALL = ModelSpec(num_layers=2, hidden=64, num_heads=4, vocab=68, seq=40)
+ON_TWO = Plan(dp=2, precision="fp32", micro_batch=4)
+
+
+def measured_on_two(**changes):
+    predicted = memory(SMALL, ON_TWO)
+    return {f"rank {rank}": replace(predicted, instant="after the step", **changes) for rank in (0, 1)}
+
+
 def test_measured_bars_stand_below_the_predicted_ones():
     held = MemoryBreakdown(parameters=10**9, gradients=10**9, optimizer=6 * 10**9)
     explorer = MemoryExplorer("gpt2", "V100", {"rank 0": held})
     assert list(explorer.bars) == ["rank 0", "measured: rank 0"] and explorer.bars["measured: rank 0"] is held
-    assert explorer.rows[-1]["total"] == "8.00 GB"
+    assert explorer.rows[-2]["total"] == "8.00 GB"
+
+
+def test_the_dials_start_at_the_model_and_plan_that_were_measured():
+    explorer = MemoryExplorer(SMALL, "V100", measured_on_two(), plan=ON_TWO)
+    assert (explorer.spec, explorer.plan) == (SMALL, ON_TWO)
+    assert explorer.seq.value == 40 and explorer.model.value == FREE
+    with pytest.raises(ValueError, match="number boxes.*gated=True"):
+        MemoryExplorer(replace(SMALL, gated=True))
+    with pytest.raises(ValueError, match="num_chunks"):
+        MemoryExplorer(SMALL, plan=Plan(pp=2, num_chunks=2))
+
+
+def test_the_words_and_the_table_say_how_far_apart_they_are():
+    explorer = MemoryExplorer(SMALL, "V100", measured_on_two(), plan=ON_TWO)
+    words = "Measured, rank 0 (after the step) and rank 1 (after the step): equal to the byte."
+    assert explorer.sentence.endswith(words)
+    assert [row["ranks"] for row in explorer.rows[-2:]] == [f"measured / predicted: rank {rank}" for rank in (0, 1)]
+    assert {value for row in explorer.rows[-2:] for value in list(row.values())[1:]} == {"1.00"}
+    half = memory(SMALL, ON_TWO).activations // 2
+    explorer.lay_over(ON_TWO, measured_on_two(activations=half))
+    assert "activations 0.50 of the prediction" in explorer.sentence and explorer.rows[-1]["activations"] == "0.50"
+
+
+def test_a_measurement_is_shown_at_its_own_dials_only():
+    explorer = MemoryExplorer(SMALL, "V100", measured_on_two(), plan=ON_TWO)
+    explorer.recompute.value = "full"
+    assert explorer.measured == {} and explorer.sentence.endswith("Nothing was measured with these dials.")
+    explorer.lay_over(explorer.plan, {"rank 1, recomputing": MemoryBreakdown(parameters=1)})
+    assert list(explorer.measured) == ["rank 1, recomputing"]
+    explorer.recompute.value = "none"
+    assert list(explorer.measured) == ["rank 0", "rank 1"]
+
+
+def test_a_rank_is_held_against_its_own_stage():
+    plan = Plan(pp=2, micro_batch=4)
+    explorer = MemoryExplorer(SMALL, plan=plan, measured={"rank 0": MemoryBreakdown(), "rank 1": MemoryBreakdown()})
+    assert explorer.predicted == {"rank 0": memory(SMALL, plan, 0), "rank 1": memory(SMALL, plan, 1)}
+    explorer.lay_over(plan, {"rank 2": MemoryBreakdown()})
+    assert "measured on rank 2, but this plan has ranks 0 to 1" in explorer.text
+
+
+def test_a_model_that_is_next_to_nothing_gets_an_axis_of_its_own():
+    small, large = MemoryExplorer(SMALL), MemoryExplorer("gpt2-xl")
+    assert not any("80.0 GB" in getattr(item, "text", "") for item in small.scene.items)
+    assert any("80.0 GB" in getattr(item, "text", "") for item in large.scene.items)
 
 
 def test_the_table_says_what_the_picture_shows():
