@@ -90,7 +90,7 @@ class Watch:
             if limit is not None and self.clock > limit:
                 return "timeout"
             if self.clock >= next_poll:
-                if self.is_deadlocked():
+                if self.is_deadlocked() and self.still_deadlocked():
                     return "hang"
                 self.poll()
                 next_poll = self.clock + next(polls)
@@ -156,6 +156,12 @@ class Watch:
         if not known:
             return bool(gone)
         return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
+
+    def still_deadlocked(self, limit: float = 1.0) -> bool:
+        """The same on new answers of all: an old one may be of before another rank posted its last and finished."""
+        before = {s.rank: s.answers for s in self.unfinished}
+        self.refresh(limit)
+        return all(s.answers > before[s.rank] for s in self.unfinished) and self.is_deadlocked()
 
     def is_stuck(self, state: RankState) -> bool:
         """Whether a rank has not moved between polls, and what it waits for lies with others."""

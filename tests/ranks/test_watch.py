@@ -15,7 +15,9 @@ TRAIN = [("train.py", 3, "train")]
 @pytest.fixture
 def watch():
     pipes = [Pipe() for _ in range(3)]
-    yield Watch([RankState(rank, kernel, pid=0) for rank, (kernel, _) in enumerate(pipes)])
+    watch = Watch([RankState(rank, kernel, pid=0) for rank, (kernel, _) in enumerate(pipes)])
+    watch.processes = [process for _, process in pipes]  # the other ends, for answers that come when asked
+    yield watch
     for ends in pipes:
         for end in ends:
             end.close()
@@ -82,6 +84,39 @@ def test_a_suspended_laptop_is_not_time_that_passed(watch, monkeypatch):
     monkeypatch.setattr(watch_module.time, "monotonic", lambda: watch._last + 3600.0)
     watch._tick()
     assert watch.clock <= watch_module.MAX_STEP
+
+
+def old_answers_and_one_finished(watch):
+    answer(watch, 0, waits_for(1))
+    answer(watch, 2, waits_for(1))
+    watch.states[1].take(("done", "ok", b"", {"0": 7}, None), 0.0)
+    assert watch.is_deadlocked()
+
+
+def test_a_deadlock_is_certain_when_new_answers_say_the_same(watch):
+    old_answers_and_one_finished(watch)
+    for rank in (0, 2):
+        watch.processes[rank].send(("where", waits_for(1)))
+    assert watch.still_deadlocked()
+
+
+def test_ranks_that_went_on_since_their_last_answer_are_not_deadlocked(watch):
+    old_answers_and_one_finished(watch)
+    watch.processes[0].send(("where", Where(frames=TRAIN, runnable=True)))
+    watch.processes[2].send(("where", waits_for(1)))
+    assert not watch.still_deadlocked()
+
+
+def test_ranks_that_finished_since_their_last_answer_are_not_deadlocked(watch):
+    old_answers_and_one_finished(watch)
+    for rank in (0, 2):
+        watch.processes[rank].send(("done", "ok", b"", {"0": 7}, None))
+    assert not watch.still_deadlocked()
+
+
+def test_no_answer_proves_nothing(watch):
+    old_answers_and_one_finished(watch)
+    assert not watch.still_deadlocked(limit=0.05)
 
 
 def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
