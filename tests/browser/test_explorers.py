@@ -13,8 +13,8 @@ from helpers.widgets.explorer import Explorer
 EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
 SETUP = """
 from helpers.predict.timeline import simulate_ddp_step
-from helpers.records import Timeline
-from helpers.specs import Plan
+from helpers.records import MemoryBreakdown, Timeline
+from helpers.specs import ModelSpec, Plan
 from helpers.widgets import *
 
 def run(backward, *, world_size, **options):
@@ -32,8 +32,12 @@ explorer"""
 TIGHT = """explorer = MemoryExplorer()
 explorer.show("llama3-8b", "H100", Plan(dp=8))
 explorer"""
+MEASURED = """spec = ModelSpec(num_layers=2, hidden=64, num_heads=4, vocab=68, seq=40)
+plan = Plan(precision="fp32", micro_batch=4)
+MemoryExplorer(spec, "V100", {"rank 0": MemoryBreakdown(parameters=428_032, activations=10**7)}, plan=plan)"""
 CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
-CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "runs": "OverlapExplorer(run=run)"}
+CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "measured": MEASURED}
+CELLS |= {"runs": "OverlapExplorer(run=run)"}
 
 
 def shown(notebook, cell):
@@ -202,3 +206,16 @@ def test_run_it_draws_what_ran_below_what_was_predicted(notebook, screenshots):
     notebook.press(notebook.dial("ranks", output), "ArrowLeft", picture)
     says(picture, "emulated")  # each setting keeps its run
     failure.wait_for(state="detached")
+
+
+def test_measured_bars_and_words_stand_at_the_dials_that_were_measured(notebook, screenshots):
+    output, picture = shown(notebook, "measured")
+    says(picture, re.compile("parameters equal to the byte; no gradients at that instant, 428 kB predicted"))
+    picture.locator("svg").get_by_text("measured: rank 0").first.wait_for(state="attached")
+    output.get_by_text("As a table").click()
+    output.get_by_role("row", name="measured / predicted: rank 0").get_by_role("cell").first.wait_for()
+    notebook.screenshot(screenshots / "MemoryExplorer-measured.png", output)
+    notebook.press(notebook.dial("DP", output), "ArrowRight", picture)
+    says(picture, "Nothing was measured with these dials.")
+    notebook.press(notebook.dial("DP", output), "ArrowLeft", picture)
+    says(picture, "equal to the byte")
