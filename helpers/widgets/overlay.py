@@ -24,18 +24,21 @@ def apart(predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
     equal = [kind for kind in kinds if getattr(predicted, kind) == getattr(measured, kind)]
     if equal == kinds:
         return "equal to the byte" if kinds else "nothing predicted, nothing measured"
-    different = [_difference(kind, predicted, measured) for kind in kinds if kind not in equal]
+    absent = [kind for kind in kinds if kind not in equal and not getattr(measured, kind)]
     same = [f"{_joined(equal)} equal to the byte"] if equal else []
-    return "; ".join([*same, *different, f"in all {_ratio(predicted.total, measured.total)}"])
+    different = [_difference(kind, predicted, measured) for kind in kinds if kind not in (*equal, *absent)]
+    missing = [_missing(absent, predicted)] if absent else []
+    return "; ".join([*same, *different, *missing, f"in all {_ratio(predicted.total, measured.total)}"])
+
+
+def _missing(kinds: list[str], predicted: MemoryBreakdown) -> str:
+    size = format_bytes(sum(getattr(predicted, kind) for kind in kinds))
+    return f"no {_joined(kinds)} there ({size} predicted)"
 
 
 def _difference(kind: str, predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
     before, after = getattr(predicted, kind), getattr(measured, kind)
-    if not after:
-        return f"no {kind} at that instant, {format_bytes(before)} predicted"
-    if not before:
-        return f"{kind} {format_bytes(after)}, none predicted"
-    return f"{kind} {_ratio(before, after)}"
+    return f"{kind} {_ratio(before, after)}" if before else f"{kind} {format_bytes(after)}, none predicted"
 
 
 def _ratio(before: float, after: float) -> str:

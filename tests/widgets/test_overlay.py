@@ -19,9 +19,8 @@ PREDICTED = MemoryBreakdown(parameters=400, gradients=400, optimizer=800, activa
         ),
         (
             dict(parameters=400, optimizer=800, activations=1001, buffers=5),
-            "parameters and optimizer equal to the byte; no gradients at that instant, 400 B predicted; activations "
-            "1 B more than the prediction; buffers 5 B, none predicted; in all 0.85 of the prediction "
-            "(2.21 kB of 2.60 kB)",
+            "parameters and optimizer equal to the byte; activations 1 B more than the prediction; buffers 5 B, none "
+            "predicted; no gradients there (400 B predicted); in all 0.85 of the prediction (2.21 kB of 2.60 kB)",
         ),
         (
             dict(parameters=401, gradients=399, optimizer=800, activations=1000),
