@@ -1,8 +1,11 @@
 """The same questions as `measure`, answered by formula and by simulation. Nothing here imports torch.
 
-messages.py  who sends which chunk to whom in which step of a collective, and who then holds what
-comms.py     the operations and bytes of one training step
-memory.py    what a rank's memory holds: model states (states.py) and activations (activations.py)
-advise.py    does a plan fit a GPU, what dominates, and the smallest change that makes it fit
-timeline.py  when each span of a step starts and ends
+messages.py    who sends which chunk to whom in which step of a collective, and who then holds what
+comms.py       the operations and bytes of one training step
+memory.py      what a rank's memory holds: model states (states.py) and activations (activations.py)
+inventory.py   each tensor that torch keeps for the course's GPT, and the peak of a step on it
+flops.py       operations of a step, MFU and HFU, days of training
+estimators.py  other people's conventions for the same questions, by name; LoRA and QLoRA
+advise.py      does a plan fit a GPU, what dominates, and the smallest change that makes it fit
+timeline.py    when each span of a step starts and ends
 """
