@@ -87,10 +87,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
-        dropout = self.dropout if self.training else 0.0
+        return self.projection(self.attend(query, key, value).transpose(1, 2).flatten(2))  # (B, T, h)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The part without weights, which selective recomputation runs twice: (B, H, T, d) each, and the result."""
         attend = materialized_attention if self.materialized else F.scaled_dot_product_attention
-        mixed = attend(query, key, value, dropout_p=dropout, is_causal=True)  # (B, H, T, d)
-        return self.projection(mixed.transpose(1, 2).flatten(2))  # (B, T, h)
+        return attend(query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, d)
@@ -159,6 +161,10 @@ class GPT(nn.Module):
         self._initialise()
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.features(tokens))  # (B, T, V)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the head reads, (B, T, h): for a loss that makes its own logits, some tokens at a time."""
         num_tokens = tokens.shape[1]
         if num_tokens > self.config.context:
             raise ValueError(
@@ -169,7 +175,7 @@ class GPT(nn.Module):
         x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, h)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.final_norm(x))  # (B, T, V)
+        return self.final_norm(x)
 
     def _initialise(self):
         """GPT-2's: normal with 0.02; the layers that add to the residual stream are smaller by sqrt(2 l)."""
