@@ -7,6 +7,7 @@ topology_scene         ring, tree, star: who sends to whom
 buckets_scene          gradients packed into buckets, one message each
 bytes_scene            predicted, measured, your guess
 memory_scene           what fills a rank's memory, and the device's limit
+magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 mesh_scene             a device mesh on its nodes, and the groups of one rank
@@ -19,10 +20,10 @@ from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
+from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
 from helpers.draw.mesh import mesh_coordinates, mesh_group, mesh_scene
-from helpers.draw.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 from helpers.draw.picture import Picture, picture
 from helpers.draw.png import to_png
 from helpers.draw.scene import Label, Line, Rect, Scene
@@ -31,6 +32,7 @@ from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
+from helpers.predict.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
     "NUMBER_FORMATS",
@@ -46,6 +48,7 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
+    "magnitudes_scene",
     "memory_scene",
     "mesh_coordinates",
     "mesh_group",

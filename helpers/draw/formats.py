@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from helpers.draw.axis import round_step
-from helpers.draw.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.predict.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 
 _LEFT, _BITS, _RANGE, _RIGHT = 14.0, 96.0, 352.0, 24.0  # left edges of the columns, and the right margin
 _BIT, _BAR, _ROW, _HISTOGRAM, _LANE, _BADGE = 7.5, 14.0, 60.0, 56.0, 16.0, 17.0
@@ -101,11 +101,13 @@ def _axis(formats: list, marks: dict, bins: list, width: float) -> _Axis:
     return _Axis(low=min(powers) - spare, high=max(powers) + spare, left=_RANGE, right=width - _RIGHT)
 
 
-def _power(exponent: float) -> str:
+def power_text(exponent: float) -> str:
+    """2 to a whole power, as "2⁻¹⁴"; "1" for the power 0."""
     return f"2{str(round(exponent)).translate(_SUPERSCRIPT)}" if round(exponent) else "1"
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """A value as people write it: "65,504", "0.02", "3.403e38"."""
     return (
         f"{value:,.0f}"
         if value == round(value) and value < 1e6
@@ -120,7 +122,7 @@ def _grid(axis: _Axis, top: float, bottom: float) -> Iterator[Label | Line]:
     for number in range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1):
         x = axis.x(number * step)
         yield Line(x1=x, y1=top, x2=x, y2=bottom)
-        yield Label(x=x, y=bottom + 12, text=_power(number * step), size=_FONT, anchor="middle", colour="muted")
+        yield Label(x=x, y=bottom + 12, text=power_text(number * step), size=_FONT, anchor="middle", colour="muted")
 
 
 def _row(one: NumberFormat, bins: list, axis: _Axis, top: float) -> Iterator[Rect | Label]:
@@ -141,8 +143,8 @@ def _row(one: NumberFormat, bins: list, axis: _Axis, top: float) -> Iterator[Rec
 
 def _range(one: NumberFormat) -> tuple[str, str]:
     """The three numbers that bound the bars, in words: the largest, and where it starts."""
-    low, normal = (_power(math.log2(value)) for value in (one.smallest_subnormal, one.smallest_normal))
-    return f"up to {_number(one.largest)}", f"normal from {normal}, subnormal from {low}"
+    low, normal = (power_text(math.log2(value)) for value in (one.smallest_subnormal, one.smallest_normal))
+    return f"up to {number_text(one.largest)}", f"normal from {normal}, subnormal from {low}"
 
 
 def _lost(one: NumberFormat, bins: list) -> tuple[float, float]:
@@ -164,7 +166,7 @@ def _histogram(bins: list, name: str, axis: _Axis, top: float) -> Iterator[Rect 
     for left, right, share in bins:
         height = share / tallest * _HISTOGRAM
         x, wide = axis.x(left), axis.x(right) - axis.x(left)
-        tooltip = f"{100 * share:.2g} % between {_power(left)} and {_power(right)}"
+        tooltip = f"{100 * share:.2g} % between {power_text(left)} and {power_text(right)}"
         look = {"fill": "gradients", "texture": "stripes" if wide > 4 else "", "tooltip": tooltip}
         yield Rect(x=x, y=top + _HISTOGRAM - height, width=wide - (1 if wide > 4 else 0), height=height, **look)
 
@@ -178,7 +180,7 @@ def _mark_lines(marks: dict[str, float], axis: _Axis, top: float, bottom: float)
     for lane, (word, value) in enumerate(reversed(_by_value(marks))):
         x, y = axis.x(math.log2(value)), top + lane * _LANE
         yield Line(x1=x, y1=y, x2=x, y2=bottom, colour="communication", width=1.6, dashed=True, tooltip=word)
-        yield Label(x=x - 6, y=y + _LANE / 2, text=f"{word}: {_number(value)}", size=_FONT, anchor="end")
+        yield Label(x=x - 6, y=y + _LANE / 2, text=f"{word}: {number_text(value)}", size=_FONT, anchor="end")
 
 
 def _fates(one: NumberFormat, marks: dict[str, float], axis: _Axis, top: float) -> Iterator[Rect | Label]:
@@ -201,5 +203,5 @@ def _sentence(one: NumberFormat, marks: dict[str, float], bins: list) -> str:
     parts = [
         f"{one.name}, {one.exponent_bits} exponent and {one.mantissa_bits} mantissa bits: {', '.join(_range(one))}"
     ]
-    parts += [f"{word}, {_number(value)}, is {one.fate(value)}" for word, value in marks.items()]
+    parts += [f"{word}, {number_text(value)}, is {one.fate(value)}" for word, value in marks.items()]
     return "; ".join([*parts, _losses(one, bins)] if bins else parts) + "."

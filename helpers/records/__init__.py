@@ -3,6 +3,7 @@
 Timeline         spans of compute and communication on every rank, and what each holds in memory
 CommLog          one event for each operation of torch.distributed
 MemoryBreakdown  bytes by kind at a named instant
+Magnitudes       how many values lie in each power of two
 compare          predicted beside measured beside a guess (`helpers/comparison.py`)
 
 Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
@@ -11,9 +12,10 @@ Every record is frozen, takes keywords only, checks itself and survives `to_json
 
 from helpers.comparison import Comparison, compare
 from helpers.records.comms import OPS, CommEvent, CommLog
+from helpers.records.magnitudes import Magnitudes
 from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
 from helpers.records.timeline import KINDS, LANES, SOURCES, Span, Timeline, covered_seconds
 from helpers.units import DerivedBytes
 
-__all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "MemoryBreakdown", "Span", "Timeline"]
-__all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "compare", "covered_seconds"]
+__all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "Magnitudes", "MemoryBreakdown", "Span"]
+__all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "Timeline", "compare", "covered_seconds"]

@@ -7,6 +7,7 @@ from helpers.draw import (
     bytes_scene,
     collective_scene,
     collective_step_scene,
+    magnitudes_scene,
     memory_scene,
     mesh_scene,
     number_formats_scene,
@@ -15,7 +16,7 @@ from helpers.draw import (
     topology_scene,
 )
 from helpers.predict.messages import schedule
-from helpers.records import MemoryBreakdown, Span, Timeline
+from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -68,6 +69,7 @@ def step(collective, algorithm, num_ranks, number):
 
 
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
+MAGNITUDES = Magnitudes(name="gradients of activations", lowest=-40, counts=tuple(range(30)), zeros=3)
 SCENES = {
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
@@ -87,6 +89,10 @@ SCENES = {
         histogram=[(edge, 0.05) for edge in range(-30, -10)],
         histogram_name="gradients",
     ),
+    "magnitudes in fp16": magnitudes_scene(MAGNITUDES, "fp16", 2.0**10),
+    "magnitudes in fp8, far up": magnitudes_scene(MAGNITUDES, "fp8 E4M3", 2.0**24, window=(-64, 26)),
+    "magnitudes in bf16": magnitudes_scene(MAGNITUDES, "bf16"),
+    "one magnitude": magnitudes_scene(Magnitudes(counts=(1,)), "fp16", 3.0),
     "memory": memory_scene({"rank 0": MEMORY, "rank 1": MEMORY}, capacity=300),
     "memory, too much": memory_scene(
         {

@@ -47,6 +47,13 @@ class NumberFormat:
             return (2 - self.epsilon) * 2.0**self.bias
         return (2 - 2 * self.epsilon) * 2.0 ** (self.bias + 1)
 
+    @property
+    def overflow_from(self) -> float:
+        """The smallest size that is too large: it rounds to infinity, or lies above `largest` where there is none."""
+        if not self.has_infinity:
+            return self.largest
+        return self.largest + 2.0 ** math.floor(math.log2(self.largest)) * self.epsilon / 2
+
     def fate(self, value: float) -> str:
         """What rounding to nearest, ties to even, makes of a value: "normal", "subnormal", "0", "∞" or "largest".
 
@@ -56,8 +63,7 @@ class NumberFormat:
         size = abs(value)
         if math.isnan(size):
             raise ValueError("the value is NaN, which has no place among the numbers; give a number or an infinity")
-        half_step = 2.0 ** math.floor(math.log2(self.largest)) * self.epsilon / 2
-        if self.has_infinity and size >= self.largest + half_step:
+        if self.has_infinity and size >= self.overflow_from:
             return "∞"
         if size <= self.smallest_subnormal / 2:
             return "0"
