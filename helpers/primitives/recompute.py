@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from helpers.primitives.autocast import autocast, innermost
+
 
 def checkpoint(function: Callable, *args, preserve_rng_state: bool = True, **kwargs):
     """`function(*args, **kwargs)`, of which only the tensors that go in are kept until backward runs it once more.
@@ -89,9 +91,10 @@ class _RandomState:
 
 
 class _AutocastState:
-    """What autocast does now: backward mostly runs outside its `with`."""
+    """What autocast, torch's and ours, does now: backward mostly runs outside its `with`."""
 
     def __init__(self, devices: Sequence[str]):
+        self.regions = {device: innermost(device) for device in devices}
         cache = torch.is_autocast_cache_enabled()
         self.settings = [
             dict(
@@ -108,7 +111,17 @@ class _AutocastState:
         with ExitStack() as stack:
             for settings in self.settings:
                 stack.enter_context(torch.autocast(**settings))
+            for device, region in self.regions.items():
+                if region is not None or innermost(device) is not None:
+                    stack.enter_context(self._opened_again(device, region))
             yield
+
+    @staticmethod
+    def _opened_again(device: str, region: autocast | None) -> autocast:
+        """Without its cache: a copy of a weight would outlive the inner graph that it belongs to."""
+        if region is None:
+            return autocast(torch.bfloat16, device_type=device, enabled=False)
+        return autocast(region.dtype, device_type=device, enabled=region.enabled, cache=False, table=region.table)
 
 
 class _Checkpoint(torch.autograd.Function):

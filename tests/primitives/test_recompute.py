@@ -12,6 +12,7 @@ from torch.utils import checkpoint as torchs
 
 from helpers.measure.equality import assert_equal, state_of
 from helpers.parallel.ddp import DistributedDataParallel
+from helpers.primitives.autocast import autocast
 from helpers.primitives.recompute import checkpoint, checkpoint_sequential, recompute_blocks
 from helpers.workloads import GPT, GPTConfig, token_loss
 
@@ -176,6 +177,41 @@ def test_autocast_is_as_it_was_in_forward(dtype, backward_inside):
         assert seen == [dtype, dtype]
         results.append({"x": x.grad, **state_of(layers)})
     assert_same_bits(*results)
+
+
+@pytest.mark.parametrize("backward_inside", [False, True])
+def test_our_own_autocast_is_as_it_was_in_forward(backward_inside):
+    results = []
+    for run in (RUNS["plain"], checkpoint):
+        layers, x, seen = piece(torch.float32), torch.ones(4, 6, requires_grad=True), []
+        layers[0].register_forward_hook(lambda module, args, out, seen=seen: seen.append(out.dtype))
+        torch.manual_seed(3)
+        with autocast(torch.bfloat16):
+            loss = run(layers, x).float().square().sum()
+            if backward_inside:
+                loss.backward()
+        if not backward_inside:
+            loss.backward()
+        assert set(seen) == {torch.bfloat16}
+        results.append({"x": x.grad, **state_of(layers)})
+    assert_same_bits(*results)
+
+
+@pytest.mark.parametrize("open_autocast", [autocast, partial(torch.autocast, "cpu")])
+def test_an_autocast_around_backward_does_not_reach_a_forward_without(open_autocast):
+    layers, seen = piece(torch.float32), []
+    layers[0].register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    loss = checkpoint(layers, torch.ones(4, 6)).sum()
+    with open_autocast(torch.bfloat16):
+        loss.backward()
+    assert seen == [torch.float32, torch.float32]
+
+
+def test_a_weight_in_two_checkpoints_under_our_autocast_with_backward_inside():
+    layer, x = piece(torch.float32)[4], torch.ones(4, 12)
+    with autocast(torch.bfloat16):
+        (checkpoint(layer, x).float() + checkpoint(layer, 2 * x).float()).sum().backward()
+    assert torch.allclose(layer.weight.grad, torch.full_like(layer.weight, 12.0))  # 4 rows of 1 and 4 of 2
 
 
 def test_a_function_that_returns_no_tensor_is_named():

@@ -1,0 +1,102 @@
+"""Cross entropy without the logits: some tokens at a time, so that (B, T, V) never exists.
+
+Legend: n = tokens, c = tokens in a chunk, h = hidden, V = vocabulary.
+
+    plain     logits n V, their log-probabilities n V, and in backward their gradient n V: often the peak of a step
+    chunked   two pieces of c V at a time; kept for backward: gradients of hidden n h and of the head's weight V h
+
+The loss is the last operation of a model, so each chunk computes its gradients at once, in the forward pass: three
+products, as many as the plain loss needs, and nothing is computed twice. The same idea as in Liger-Kernel (Hsu et al.
+2024, "Liger Kernel: Efficient Triton Kernels for LLM Training", section 3.2, FusedLinearCrossEntropy).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100
+
+
+def chunked_token_loss(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk_tokens: int = 256, reduction: str = "mean"
+) -> Tensor:
+    """What `token_loss(F.linear(hidden, weight), targets, reduction)` gives, in nats, `chunk_tokens` tokens at a time.
+
+    hidden (B, T, h): what the head reads, `model.features(tokens)`. weight (V, h): the head's, also one that is tied.
+    targets (B, T) int64; a target of -100 does not count. 16-bit logits are widened to float32 before the softmax.
+    Gradients wait for backward in float32 where the model has 16 bits, summed over tokens, so that neither the mean nor
+    a loss scale makes them vanish.
+    Raises ValueError for shapes that do not fit, a chunk below 1 or a reduction other than "mean" and "sum".
+    """
+    _check(hidden, weight, targets, chunk_tokens, reduction)
+    total = _ChunkedLoss.apply(hidden.flatten(0, -2), weight, targets.flatten(), chunk_tokens)
+    return total if reduction == "sum" else total / (targets != IGNORED).sum()
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The sum over tokens. hidden (n, h), weight (V, h), targets (n,)."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int) -> Tensor:
+        ctx.dtypes = hidden.dtype, weight.dtype
+        wanted = zip((hidden, weight), ctx.needs_input_grad[:2], strict=True)
+        gradients = [torch.zeros_like(x, dtype=_wide(x.dtype)) if needed else None for x, needed in wanted]
+        total = hidden.new_zeros((), dtype=_wide(hidden.dtype))
+        for start in range(0, len(hidden), chunk_tokens):
+            rows = slice(start, start + chunk_tokens)
+            total += _chunk(hidden[rows], weight, targets[rows], _rows_of(gradients, rows))
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        scaled = [
+            None if kept is None else (kept * gradient).to(dtype)
+            for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return *scaled, None, None
+
+
+def _rows_of(gradients: list[Tensor | None], rows: slice) -> tuple[Tensor | None, Tensor | None]:
+    by_hidden, by_weight = gradients
+    return None if by_hidden is None else by_hidden[rows], by_weight
+
+
+def _chunk(hidden: Tensor, weight: Tensor, targets: Tensor, gradients: tuple[Tensor | None, Tensor | None]) -> Tensor:
+    """Sum of the losses of one chunk; adds to the gradients. By the logits they are softmax minus 1 at the target."""
+    logits = F.linear(hidden, weight)
+    probabilities = F.log_softmax(logits, dim=-1, dtype=_wide(logits.dtype))  # (c, V)
+    counted = targets != IGNORED
+    column = targets.where(counted, 0).unsqueeze(-1)  # (c, 1)
+    loss = -probabilities.gather(-1, column).squeeze(-1).where(counted, 0).sum()
+    probabilities.exp_().scatter_add_(-1, column, -torch.ones_like(column, dtype=probabilities.dtype))
+    by_logits = probabilities.masked_fill_(~counted.unsqueeze(-1), 0).to(logits.dtype)
+    by_hidden, by_weight = gradients
+    if by_hidden is not None:
+        by_hidden += by_logits @ weight  # (c, h)
+    if by_weight is not None:
+        by_weight += by_logits.T @ hidden  # (V, h)
+    return loss
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int, reduction: str) -> None:
+    if hidden.shape[:-1] != targets.shape or hidden.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"chunked_token_loss got hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets "
+            f"{tuple(targets.shape)}: expected (B, T, h), (V, h) and (B, T)"
+        )
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens={chunk_tokens}: expected 1 or more; 256 keeps 256 rows of logits at a time")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(
+            f"reduction={reduction!r}: known are 'mean' and 'sum'. A loss for each token needs gradients "
+            "that are not known in the forward pass; use token_loss for that"
+        )
