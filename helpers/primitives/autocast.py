@@ -4,9 +4,10 @@ How: a TorchFunctionMode sees every call to torch before it runs, looks its name
 casts are ordinary operations on the graph, so backward casts each gradient back to its weight's float32.
 After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, and torch.autocast.
 
-What a Python mode cannot see is a call made inside C++. Such functions are listed by name (COMPOSED in the tables);
-nn.LSTMCell on CPU is one that still differs from torch.autocast. Recomputation happens in backward, outside the region:
-give torch.utils.checkpoint `context_fn=lambda: (nullcontext(), autocast(...))` and use_reentrant=False.
+What a Python mode cannot see is a call made inside C++. Such functions are listed by name (COMPOSED in the tables). Not
+listed, and so in the types they are given on CPU: nn.GRU, recurrent cells, F.bilinear, F.pad with mode="reflect".
+torch.utils.checkpoint knows nothing of this region: with use_reentrant=False give it
+`context_fn=lambda: (nullcontext(), autocast(...))`. helpers.primitives.recompute opens the region again by itself.
 """
 
 from __future__ import annotations

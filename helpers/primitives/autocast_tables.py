@@ -32,7 +32,7 @@ ATTENTION = Group("Two products with a softmax between, fused: the kernel keeps 
 PRELU = Group("A weight of the model like any other: it must have its input's type", "prelu")
 COMPOSED = Group(
     "Made of the products above, inside C++ where a Python mode cannot look, so they are listed by name",
-    "einsum tensordot chain_matmul linalg_multi_dot lstm gru rnn_tanh rnn_relu",
+    "einsum chain_matmul linalg_multi_dot lstm rnn_tanh rnn_relu",
 )
 LOWER = {
     "cpu": (
@@ -40,6 +40,7 @@ LOWER = {
         ATTENTION,
         PRELU,
         COMPOSED,
+        Group("One more of these; CUDA's table has it under PROMOTE, so there it stays in float32", "tensordot"),
         Group("Fused forms of these products that only the CPU has",
               "_addmm_activation mkldnn_rnn_layer _native_multi_head_attention"),
     ),
@@ -51,8 +52,8 @@ LOWER = {
         Group("Products that only CUDA's table names",
               "addmv addr mv convolution cudnn_convolution cudnn_convolution_transpose "
               "_scaled_dot_product_flash_attention"),
-        Group("Recurrent cells: products with a little arithmetic around",
-              "_thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
+        Group("Recurrent layers and cells: products with a little arithmetic around",
+              "gru _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     ),
 }  # fmt: skip
 
