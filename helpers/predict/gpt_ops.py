@@ -1,0 +1,149 @@
+"""The operations of a training step of the course's GPT (`helpers/workloads/gpt.py`), as torch runs them on a CPU.
+
+B sequences of T tokens, H heads of d columns, h = H d, V vocabulary. Found by watching torch 2.13: saved tensors, and
+every storage through a dispatch mode; tests/predict/test_inventory.py watches again. What surprises:
+- the scores' matrices reach bmm as copies of query, key and value, if B > 1 and H > 1: autograd keeps those;
+- torch's own attention builds the maps on a CPU as soon as there is dropout, and in float32 also for 16-bit models;
+- a dropout mask has the dtype of what it masks: 4 bytes a number in fp32, where the papers count 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.predict.attention_ops import Shape, attention_ops
+from helpers.predict.replay import Made, Op, Piece
+
+LOSS = "the loss"
+
+
+def gpt_step(shape: Shape) -> list[Op | Piece]:
+    """Embeddings, blocks, final norm, head, loss. "token ids" and "targets" must exist before."""
+    steps: list[Op | Piece] = [*_embeddings(shape)]
+    for layer in range(shape.num_layers):
+        ops, path = _block(shape, layer), f"blocks.{layer}"
+        if shape.recompute == "full":
+            steps.append(Piece(module=path, ops=tuple(ops), takes=(_input(layer),), gives=_input(layer + 1)))
+        else:
+            steps += ops
+    return [*steps, *_head(shape)]
+
+
+def given(shape: Shape) -> list[Made]:
+    """What the caller hands in."""
+    return [Made(name, shape.stream[:2], "int64") for name in ("token ids", "targets")]
+
+
+def _input(layer: int) -> str:
+    return f"input of block {layer}"
+
+
+def _embeddings(shape: Shape) -> list[Op]:
+    positions = Made("positions", shape.stream[1:2], "int64")
+    token = Made("token vectors", shape.stream, shape.dtype)
+    position = Made("position vectors", shape.stream[1:], shape.dtype)
+    total = "sum of vectors" if shape.dropout else _input(0)
+    waits = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
+    added, names = Made(total, shape.stream, shape.dtype), (token.name, position.name)
+    ops = [
+        Op(module="GPT", makes=(positions,)),
+        Op(module="token_embedding", makes=(token,), keeps=("token ids",), backward_moment=waits),
+        Op(module="position_embedding", makes=(position,), keeps=(positions.name,)),
+        Op(module="GPT", makes=(added,), reads=names, drops=(*names,), passes=True),
+    ]
+    return [*ops, *(_dropout(shape, "dropout", total, _input(0)) if shape.dropout else ())]
+
+
+def _dropout(shape: Shape, module: str, source: str, result: str) -> list[Op]:
+    made, mask = (Made(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
+    return [Op(module=module, makes=(made, mask), reads=(source,), keeps=(mask.name,), drops=(source,))]
+
+
+def _norm(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...] = ()) -> Op:
+    """Keeps its input, and mean and 1 / deviation of each token."""
+    sides = [Made(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
+    makes, keeps = (Made(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
+    return Op(module=module, makes=makes, reads=(source,), keeps=keeps, drops=drops)
+
+
+def _linear(shape: Shape, module: str, source: str, result: str, columns: int, drops: tuple[str, ...] = ()) -> Op:
+    made = Made(result, (*shape.stream[:2], columns), shape.dtype)
+    return Op(module=module, makes=(made,), reads=(source,), keeps=(source,), drops=drops)
+
+
+def _block(shape: Shape, layer: int) -> list[Op | Piece]:
+    """What the block's variables hold: its input to the end, a part's input until that part returns."""
+    path, x, middle, out = f"blocks.{layer}", _input(layer), f"middle of block {layer}", _input(layer + 1)
+    return [
+        *_attention(shape, path, layer),
+        *_residual(shape, path, f"projection {layer}", x, middle, ()),
+        *_feed_forward(shape, path, layer, middle),
+        *_residual(shape, path, f"down {layer}", middle, out, (middle, x)),
+    ]
+
+
+def _residual(shape: Shape, path: str, branch: str, x: str, out: str, drops: tuple[str, ...]) -> list[Op]:
+    ops, end = [], branch
+    if shape.dropout:
+        end = f"{branch} after dropout"
+        ops = _dropout(shape, f"{path}.dropout", branch, end)
+    made = Made(out, shape.stream, shape.dtype)
+    return [*ops, Op(module=path, makes=(made,), reads=(x, end), drops=(end, *drops), passes=True)]
+
+
+def _attention(shape: Shape, path: str, layer: int) -> list[Op | Piece]:
+    normed, module = f"normed input {layer}", f"{path}.attention"
+    heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
+    ops: list[Op | Piece] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
+    for name in heads:
+        ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
+        if shape.builds_maps and shape.num_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
+            ops.append(Op(module=module, of=name, reads=(name,)))
+    mixed = f"mixed {layer}"
+    attend = attention_ops(shape, module, heads, mixed)
+    if shape.recompute == "selective":
+        ops.append(Piece(module=module, ops=tuple(attend), takes=heads, gives=mixed))
+    else:
+        ops += attend
+    flat = f"flat {mixed}" if shape.builds_maps and shape.num_heads > 1 else mixed
+    if flat != mixed:
+        made = Made(flat, shape.stream, shape.dtype)
+        ops.append(Op(module=module, makes=(made,), reads=(mixed,), drops=(mixed,), passes=True))
+    end = (flat, normed, *heads)
+    return [*ops, _linear(shape, f"{module}.projection", flat, f"projection {layer}", shape.hidden, end)]
+
+
+def _feed_forward(shape: Shape, path: str, layer: int, x: str) -> list[Op]:
+    normed, wide, active = (f"{name} {layer}" for name in ("normed middle", "up", "gelu"))
+    module, made = f"{path}.feed_forward", Made(active, (*shape.stream[:2], 4 * shape.hidden), shape.dtype)
+    return [
+        _norm(shape, f"{path}.feed_forward_norm", x, normed),
+        _linear(shape, f"{module}.up", normed, wide, 4 * shape.hidden),
+        Op(module=module, makes=(made,), reads=(wide,), keeps=(wide,), drops=(wide,)),
+        _linear(shape, f"{module}.down", active, f"down {layer}", shape.hidden, (active, normed)),
+    ]
+
+
+def _table_gradient(shape: Shape) -> Made:
+    """The head's gradient of a tied table waits for the embedding's: only their sum becomes `.grad`."""
+    return Made("gradient of the tied table", (shape.vocab, shape.hidden), shape.dtype)
+
+
+def _head(shape: Shape) -> list[Op]:
+    last, normed, tokens = _input(shape.num_layers), "normed output", shape.batch * shape.tokens
+    log_softmax = Made("log-softmax", (tokens, shape.vocab), shape.dtype)
+    loss, weight = (Made(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
+    keeps = (log_softmax.name, "targets", weight.name)
+    head = _linear(shape, "head", normed, "logits", shape.vocab, (normed,))
+    return [
+        _norm(shape, "final_norm", last, normed, (last,)),
+        replace(head, leaves=_table_gradient(shape)) if shape.tied else head,
+        Op(module=LOSS, makes=(log_softmax,), reads=("logits",), keeps=(log_softmax.name,)),
+        Op(
+            module=LOSS,
+            makes=(loss, weight),
+            reads=(log_softmax.name,),
+            keeps=keeps,
+            drops=("logits", log_softmax.name),
+        ),
+    ]
