@@ -53,6 +53,9 @@ class Devices:
         self.copies.append(Copy(source, destination, tensor.numel() * tensor.element_size(), what))
         return self._move(tensor, destination)
 
+    def wait(self, tensor: Tensor) -> None:
+        """Let what follows see all of a tensor that `copy` returned. Here a copy is complete when it returns."""
+
     def place(self, tensors: Iterable[Tensor], device: int) -> None:
         """Say where tensors are. Real devices know by themselves."""
 
@@ -152,11 +155,15 @@ class VirtualDevices(Devices):
             self._forget_freed()
             key = id(storage)
             if key not in self._homes:
+                self._admit(storage.nbytes(), device)
                 reference = weakref.ref(storage, lambda _, freed=self._freed: freed.append(key))
                 self._homes[key] = reference, device, storage.nbytes()
                 self._held[device] += storage.nbytes()
                 self._peak[device] = max(self._peak[device], self._held[device])
             return self._homes[key][1]
+
+    def _admit(self, num_bytes: int, device: int) -> None:
+        """Called before bytes are counted, with the lock held. A device with a limit raises here."""
 
     def _forget_freed(self) -> None:
         while self._freed:
