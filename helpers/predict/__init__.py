@@ -8,5 +8,6 @@ flops.py       operations of a step, MFU and HFU, days of training
 estimators.py  other people's conventions for the same questions, by name; LoRA and QLoRA
 advise.py      does a plan fit a GPU, what dominates, and the smallest change that makes it fit
 timeline.py    when each span of a step starts and ends
+pipeline.py    a pipeline schedule played against the clock
 precision.py   what a number format (number_formats.py) keeps of a distribution, by loss scale
 """

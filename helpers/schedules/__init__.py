@@ -1,0 +1,25 @@
+"""Pipeline schedules as plain data: what each rank does, in which order. No torch.
+
+One Schedule feeds the runtime that trains, the simulator, the picture, and PyTorch's own runtime through its CSV form.
+
+actions.py   Action and Schedule; `2F0` is stage 2's forward of micro-batch 0; CSV
+orders.py    naive, gpipe, one_f_one_b, interleaved, zb_h1, zb_h2
+validate.py  does it run to its end, and if not, at which action does it hang?
+"""
+
+from helpers.schedules.actions import Action, Schedule
+from helpers.schedules.orders import ORDERS, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
+from helpers.schedules.validate import validate
+
+__all__ = [
+    "ORDERS",
+    "Action",
+    "Schedule",
+    "gpipe",
+    "interleaved",
+    "naive",
+    "one_f_one_b",
+    "validate",
+    "zb_h1",
+    "zb_h2",
+]

@@ -1,0 +1,136 @@
+"""The schedules of the field, each a few lines. p = ranks, i = a rank from 0, m = micro-batches, c = chunks a rank.
+
+naive        one micro-batch after the other passes through all stages and back: one rank works, the others wait
+gpipe        all forwards, then all backwards (Huang et al. 2019, section 2.3): m micro-batches in memory
+one_f_one_b  warm-up of p - i forwards, then one backward, one forward (Narayanan et al. 2019, PipeDream-flush in
+             Narayanan et al. 2021, section 2.2.1): the same bubble, p - i micro-batches in memory
+interleaved  each rank holds c stages, p apart (Narayanan et al. 2021, section 2.2.2): a bubble c times smaller
+zb_h1, zb_h2 backward in two parts, I and W; W fills the bubble (Qi et al. 2023, section 2.3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule
+
+Row = list[Action]
+
+
+def naive(num_stages: int, num_microbatches: int = 1) -> Schedule:
+    """Each micro-batch goes through all stages and back before the next one starts."""
+    _check("naive", num_stages, num_microbatches)
+    rows = [
+        [Action(i, kind, j) for j in range(num_microbatches) for kind in (FORWARD, BACKWARD)] for i in range(num_stages)
+    ]
+    return Schedule("naive", num_stages, num_microbatches, tuple(map(tuple, rows)))
+
+
+def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
+    """All forwards, then all backwards."""
+    _check("gpipe", num_stages, num_microbatches)
+    rows = [
+        [Action(i, kind, j) for kind in (FORWARD, BACKWARD) for j in range(num_microbatches)] for i in range(num_stages)
+    ]
+    return Schedule("gpipe", num_stages, num_microbatches, tuple(map(tuple, rows)))
+
+
+def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
+    """p - i forwards, then one backward and one forward in turn, at last the remaining backwards."""
+    _check("one_f_one_b", num_stages, num_microbatches)
+    rows = []
+    for i in range(num_stages):
+        forwards = (Action(i, FORWARD, j) for j in range(num_microbatches))
+        backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
+        rows.append(_in_turn(forwards, backwards, warm_up=num_stages - i))
+    return Schedule("one_f_one_b", num_stages, num_microbatches, tuple(map(tuple, rows)))
+
+
+def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
+    """1F1B over chunks. num_stages counts virtual stages: rank r of p holds stages r, p + r, 2p + r, ….
+
+    Micro-batches go in rounds of p: each round passes chunk 0, then chunk 1, and so on. Raises ValueError where
+    num_chunks does not divide num_stages, or p does not divide the micro-batches.
+    """
+    _check("interleaved", num_stages, num_microbatches)
+    if num_chunks < 1 or num_stages % num_chunks:
+        raise ValueError(
+            f"interleaved: {num_stages} virtual stages cannot be shared out in {num_chunks} chunks a rank; "
+            "num_stages must be num_chunks times the number of ranks"
+        )
+    num_ranks = num_stages // num_chunks
+    if num_microbatches % num_ranks:
+        more = num_microbatches + -num_microbatches % num_ranks
+        raise ValueError(
+            f"interleaved: {num_microbatches} micro-batches go in rounds of {num_ranks}, one for each rank, and are "
+            f"no whole number of rounds; take {more}"
+        )
+    rows, order = [], list(_rounds(num_ranks, num_chunks, num_microbatches))
+    for rank in range(num_ranks):
+        forwards = (Action(chunk * num_ranks + rank, FORWARD, j) for chunk, j in order)
+        backwards = (Action((num_chunks - 1 - chunk) * num_ranks + rank, BACKWARD, j) for chunk, j in order)
+        warm_up = 2 * (num_ranks - 1 - rank) + (num_chunks - 1) * num_ranks + 1
+        rows.append(_in_turn(forwards, backwards, warm_up=warm_up))
+    return Schedule("interleaved", num_stages, num_microbatches, tuple(map(tuple, rows)), num_chunks)
+
+
+def zb_h1(num_stages: int, num_microbatches: int) -> Schedule:
+    """Zero bubble with 1F1B's memory: W fills the bubble at the end."""
+    return _zero_bubble("zb_h1", num_stages, num_microbatches, k=1)
+
+
+def zb_h2(num_stages: int, num_microbatches: int) -> Schedule:
+    """Zero bubble with up to 2p - 1 micro-batches in memory: more warm-up, so the bubble at the start is filled too.
+
+    Its last bubble disappears only with the optimizer's post-validation (Qi et al. 2023, section 4).
+    """
+    return _zero_bubble("zb_h2", num_stages, num_microbatches, k=2)
+
+
+ORDERS: dict[str, Callable[..., Schedule]] = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "one_f_one_b": one_f_one_b,
+    "interleaved": interleaved,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+}
+
+
+def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
+    """k (p - 1 - i) + 1 times F; then for j = 0, 1, …: I_j, W_(j - k i) once j >= k i, the next F; the other W last."""
+    _check(name, p, m)
+    rows = []
+    for i in range(p):
+        warm_up = min(m, k * (p - 1 - i) + 1)
+        row = [Action(i, FORWARD, j) for j in range(warm_up)]
+        for j in range(m):
+            row.append(Action(i, INPUT, j))
+            row += [Action(i, WEIGHT, j - k * i)] if j >= k * i else []
+            row += [Action(i, FORWARD, warm_up + j)] if warm_up + j < m else []
+        row += [Action(i, WEIGHT, j) for j in range(max(0, m - k * i), m)]
+        rows.append(tuple(row))
+    return Schedule(name, p, m, tuple(rows))
+
+
+def _rounds(num_ranks: int, num_chunks: int, num_microbatches: int) -> Iterator[tuple[int, int]]:
+    """(chunk, micro-batch) in the order of an interleaved pipeline's forwards."""
+    for first in range(0, num_microbatches, num_ranks):
+        for chunk in range(num_chunks):
+            for j in range(first, first + num_ranks):
+                yield chunk, j
+
+
+def _in_turn(forwards: Iterator[Action], backwards: Iterator[Action], *, warm_up: int) -> Row:
+    """`warm_up` forwards, then backward, forward, backward, … until both have ended."""
+    row = [action for _, action in zip(range(warm_up), forwards, strict=False)]
+    for backward in backwards:
+        row.append(backward)
+        row += [action for action in [next(forwards, None)] if action]
+    return row
+
+
+def _check(name: str, num_stages: int, num_microbatches: int) -> None:
+    for what, given in (("num_stages", num_stages), ("num_microbatches", num_microbatches)):
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise ValueError(f"{name}: {what} is {given!r}, but it must be a whole number of at least 1")
