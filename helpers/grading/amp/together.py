@@ -1,0 +1,176 @@
+"""04.overflow: gradients are sharded, so one rank alone sees an overflow, and all have to skip. On 1 to 4 ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading import making
+from helpers.grading.amp import hints
+from helpers.grading.amp.stories import Story, alike, judge_story, named, told_by
+from helpers.grading.judging import expect
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
+
+LEARNING_RATE = 0.1
+FLAG = 256  # bytes a step that may carry the flag
+SHAPES = ((10, 12), (16,))  # of one rank's shard: 544 bytes
+BAD = ("inf", "nan", "-inf")
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """Overflows on the last rank, on rank 0, on both, on all. The last has one more than rank 0, so that a rank which
+    asks the others only when it has found one waits for ever, at the latest in the end."""
+    last, everybody = world_size - 1, list(range(world_size))
+    plan = [[], [last], [], [0], sorted({0, last}), [], everybody, [last], []]
+    inputs = []
+    for rank in range(world_size):
+        weights = [making.normal(rng, *shape).float() for shape in SHAPES]
+        steps = [[making.normal(rng, *shape).float() for shape in SHAPES] for _ in plan]
+        for number, where in enumerate(plan):
+            if rank in where:
+                gradient = steps[number][making.integer(rng, 0, 1)]
+                gradient.view(-1)[making.integer(rng, 0, 15)] = float(BAD[making.integer(rng, 0, 2)])
+        inputs.append({"weights": weights, "steps": steps, "scale": 2.0**12})
+    return inputs
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Story | str:
+    parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
+    optimizer, scale, story = making.Descent(parameters, LEARNING_RATE), inputs["scale"], []
+    for gradients in inputs["steps"]:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = (gradient * scale).to(gradient.dtype)
+        scale = submitted(optimizer, parameters, scale)
+        if scale is None:
+            return "None"
+        story.append({"scale": scale} | named("weights", parameters))
+    return story
+
+
+# -- all ranks on paper: the right one, and each known mistake -------------------------------------------------------
+Flags = Sequence[bool]  # of each rank: whether its own shard overflowed
+Decision = Callable[[Flags, int], bool]  # what a rank makes of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """The task's answer with one mistake; none if all stays as it is."""
+
+    skips: Decision = lambda flags, rank: any(flags)
+    backs_off: Decision = lambda flags, rank: any(flags)
+    averages_scale: bool = False
+    unscales: bool = True
+    backoff: float = 0.5
+
+    def play(self, inputs: Sequence[dict[str, Any]]) -> list[Story]:
+        """The story of each rank."""
+        weights = [[tensor.clone() for tensor in one["weights"]] for one in inputs]
+        scales, stories = [one["scale"] for one in inputs], [[] for _ in inputs]
+        for number in range(len(inputs[0]["steps"])):
+            shards = [one["steps"][number] for one in inputs]
+            flags = [not all(bool(part.isfinite().all()) for part in shard) for shard in shards]
+            for rank, shard in enumerate(shards):
+                if not self.skips(flags, rank):
+                    self._move(weights[rank], shard, scales[rank])
+            scales = self._scales(scales, flags)
+            for rank, story in enumerate(stories):
+                story.append({"scale": scales[rank]} | named("weights", weights[rank]))
+        return stories
+
+    def _move(self, weights: list[Tensor], shard: Sequence[Tensor], scale: float) -> None:
+        for weight, gradient in zip(weights, shard, strict=True):
+            weight -= LEARNING_RATE * (gradient if self.unscales else gradient * scale)
+
+    def _scales(self, scales: Sequence[float], flags: Flags) -> list[float]:
+        new = [s * (self.backoff if self.backs_off(flags, rank) else 1.0) for rank, s in enumerate(scales)]
+        return [sum(new) / len(new)] * len(new) if self.averages_scale else new
+
+
+def own(flags: Flags, rank: int) -> bool:
+    return flags[rank]
+
+
+def everybody(flags: Flags, rank: int) -> bool:
+    return all(flags)
+
+
+def nobody(flags: Flags, rank: int) -> bool:
+    return False
+
+
+def exactly_one(flags: Flags, rank: int) -> bool:
+    return sum(flags) == 1
+
+
+def rank_0(flags: Flags, rank: int) -> bool:
+    return flags[0]
+
+
+PLANTED = {
+    "flag_not_reduced": [Planted(skips=own, backs_off=own)],
+    "all_must_find": [Planted(skips=everybody, backs_off=everybody)],
+    "sum_equals_one": [Planted(skips=exactly_one, backs_off=exactly_one)],
+    "rank_0_decides": [Planted(skips=rank_0, backs_off=rank_0)],
+    "steps_before_asking": [Planted(skips=own)],
+    "backs_off_alone": [Planted(backs_off=own)],
+    "scale_averaged": [
+        Planted(skips=own, backs_off=own, averages_scale=True),
+        Planted(backs_off=own, averages_scale=True),
+    ],
+    "never_skips": [Planted(skips=nobody)],
+    "never_backs_off": [Planted(backs_off=nobody)],
+    "not_unscaled": [Planted(unscales=False)],
+}
+
+
+def judge(world: World) -> Iterator[Finding]:
+    right, known = Planted().play(world.inputs), explanations(world)
+    for rank, got in enumerate(world.outputs):
+        sent, returned = world.logs[rank].payload_bytes(), got != "None"
+        yield expect(
+            returned,
+            "it returns None, expected a scale",
+            "返回了 None，应返回 scale",
+            rank=rank,
+            mistakes=["nothing_returned"],
+        )
+        yield expect(
+            sent <= FLAG * len(right[rank]),
+            f"it sends {sent:,} bytes in {len(right[rank])} steps; a flag needs a few each",
+            f"{len(right[rank])} 步共传输 {sent:,} 字节；标志每步只需几个字节",
+            rank=rank,
+            mistakes=["gradients_sent"],
+        )
+        if returned:
+            yield from judge_story(
+                right[rank], got, {key: [stories[rank]] for key, stories in known.items()}, rank=rank
+            )
+
+
+def explanations(world: World) -> dict[str, list[Story]]:
+    """Mistakes that tell the story of every rank."""
+    found = {}
+    for key, several in told_by(lambda one: one.play(world.inputs), PLANTED).items():
+        for stories in several:
+            if all(alike(*pair) for pair in zip(stories, world.outputs, strict=True)):
+                found[key] = stories
+    return found
+
+
+def recognise(trouble: Trouble) -> list[str]:
+    return ["asks_only_when_found"] if trouble.kind in ("hang", "mismatch") else []
+
+
+OVERFLOW = Task(
+    key="04.overflow",
+    signature="step_together(optimizer, parameters, scale)",
+    make=make,
+    act=act,
+    judge=judge,
+    recognise=recognise,
+    hints=hints.of(*PLANTED, "gradients_sent", "asks_only_when_found", "nothing_returned"),
+)

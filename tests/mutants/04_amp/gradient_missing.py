@@ -1,0 +1,25 @@
+"""Whoever takes for granted that every parameter has a gradient."""
+
+import torch
+
+TASK = "04.master"
+HINT = "gradient_missing"
+
+
+class MasterWeights:
+    def __init__(self, parameters, make_optimizer):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().clone().float() for p in self.parameters]
+        self.optimizer = make_optimizer(self.masters)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = p.grad.float()
+        self.optimizer.step()
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            p.copy_(master)

@@ -1,0 +1,25 @@
+"""Whoever fills gradients with zeros before there are any."""
+
+import torch
+
+TASK = "04.master"
+HINT = "gradient_missing"
+
+
+class MasterWeights:
+    def __init__(self, parameters, make_optimizer):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().clone().float() for p in self.parameters]
+        self.optimizer = make_optimizer(self.masters)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad.zero_()
+
+    @torch.no_grad()
+    def step(self):
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = None if p.grad is None else p.grad.float()
+        self.optimizer.step()
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            p.copy_(master)

@@ -1,0 +1,25 @@
+"""Whoever hands the 16-bit gradient to the fp32 master."""
+
+import torch
+
+TASK = "04.master"
+HINT = "gradients_not_cast"
+
+
+class MasterWeights:
+    def __init__(self, parameters, make_optimizer):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().clone().float() for p in self.parameters]
+        self.optimizer = make_optimizer(self.masters)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = p.grad
+        self.optimizer.step()
+        for p, master in zip(self.parameters, self.masters, strict=True):
+            p.copy_(master)

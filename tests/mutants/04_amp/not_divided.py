@@ -1,0 +1,17 @@
+"""Whoever lets the losses of the micro-batches add up."""
+
+import torch
+
+TASK = "04.order"
+HINT = "not_divided"
+
+
+def train_step(model, optimizer, scaler, micro_batches, max_norm):
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        loss = ((model(x) - y) ** 2).mean()
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()

@@ -1,0 +1,17 @@
+"""Whoever unscales before there are gradients."""
+
+import torch
+
+TASK = "04.order"
+HINT = "unscaled_early"
+
+
+def train_step(model, optimizer, scaler, micro_batches, max_norm):
+    optimizer.zero_grad()
+    scaler.unscale_(optimizer)
+    for x, y in micro_batches:
+        loss = ((model(x) - y) ** 2).mean() / len(micro_batches)
+        scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()

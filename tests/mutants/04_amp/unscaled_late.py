@@ -1,0 +1,17 @@
+"""Whoever remembers to unscale and to clip after the step."""
+
+import torch
+
+TASK = "04.order"
+HINT = "unscaled_late"
+
+
+def train_step(model, optimizer, scaler, micro_batches, max_norm):
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        loss = ((model(x) - y) ** 2).mean() / len(micro_batches)
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.update()

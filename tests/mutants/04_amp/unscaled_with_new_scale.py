@@ -1,0 +1,28 @@
+"""Whoever settles the scale first, and divides and steps last."""
+
+import torch
+
+TASK = "04.scaler"
+HINT = "unscaled_with_new_scale"
+
+
+class LossScaler:
+    def __init__(self, scale, growth_interval):
+        self.scale, self.growth_interval = scale, growth_interval
+        self.good_steps = 0
+
+    def step(self, optimizer, parameters):
+        grads = [p.grad for p in parameters if p.grad is not None]
+        found = any(not torch.isfinite(grad).all() for grad in grads)
+        if found:
+            self.scale /= 2
+            self.good_steps = 0
+        else:
+            self.good_steps += 1
+            if self.good_steps == self.growth_interval:
+                self.scale *= 2
+                self.good_steps = 0
+        for grad in grads:
+            grad /= self.scale
+        if not found:
+            optimizer.step()

@@ -1,0 +1,16 @@
+"""Whoever ends with step(), as without a scaler."""
+
+import torch
+
+TASK = "04.order"
+HINT = "update_forgotten"
+
+
+def train_step(model, optimizer, scaler, micro_batches, max_norm):
+    optimizer.zero_grad()
+    for x, y in micro_batches:
+        loss = ((model(x) - y) ** 2).mean() / len(micro_batches)
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
