@@ -1,11 +1,13 @@
 """Offload changes where things wait, and nothing else: equal to the bit, and every byte that crosses is predicted."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
-from helpers.measure.equality import state_of
-from helpers.parallel.offload import GPU, HOST, Budget, OffloadedOptimizer, offload_activations
+from helpers.measure.equality import assert_equal, state_of
+from helpers.parallel.offload import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations
 from helpers.primitives.devices import VirtualDevices
 from helpers.primitives.master_weights import MasterWeights
 from helpers.primitives.recompute import recompute_blocks
@@ -154,15 +156,19 @@ OPTIMIZERS = {
 }
 
 
+def offloaded(devices, kind=torch.optim.AdamW, lr=1e-2, **options):
+    """Makes the optimizer that `train` asks for."""
+    return lambda model: OffloadedOptimizer(model.parameters(), kind, devices, lr=lr, **options)
+
+
 @pytest.mark.parametrize("move", OffloadedOptimizer.MOVES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name, dtype", [(name, torch.float32) for name in OPTIMIZERS] + [("AdamW", torch.float64)])
 def test_the_optimizer_on_the_host_equals_the_plain_one_to_the_bit(name, dtype, move):
     kind, options = OPTIMIZERS[name]
-    plain = train(tiny().to(dtype), lambda model: kind(model.parameters(), **options), Budget(PLENTY))
+    build = lambda: tiny(num_layers=1).to(dtype)  # noqa: E731
+    plain = train(build(), lambda model: kind(model.parameters(), **options), Budget(PLENTY))
     devices = Budget(PLENTY)
-    make = lambda model: OffloadedOptimizer(model.parameters(), kind, devices, move=move, **options)  # noqa: E731
-    assert_same_bits(plain, train(tiny().to(dtype), make, devices))
+    assert_same_bits(plain, train(build(), offloaded(devices, kind, move=move, **options), devices))
 
 
 @pytest.mark.parametrize("move", OffloadedOptimizer.MOVES)
@@ -170,20 +176,157 @@ def test_for_16_bits_it_equals_master_weights_to_the_bit(move):
     build = lambda: tiny(num_layers=1).to(torch.bfloat16)  # noqa: E731
     plain = train(build(), lambda model: MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-2), Budget(PLENTY))
     devices = Budget(PLENTY)
-    make = lambda model: OffloadedOptimizer(  # noqa: E731
-        model.parameters(), torch.optim.AdamW, devices, move=move, lr=1e-2
-    )
-    model = build()
-    assert_same_bits(plain, train(model, make, devices))
+    assert_same_bits(plain, train(build(), offloaded(devices, move=move), devices))
 
 
 @pytest.mark.parametrize("dtype, each_way", [(torch.float32, 4), (torch.bfloat16, 2)])
 def test_a_step_moves_each_gradient_down_and_each_weight_up(dtype, each_way):
     model, devices = tiny(num_layers=1).to(dtype), Budget(PLENTY)
-    train(model, lambda m: OffloadedOptimizer(m.parameters(), torch.optim.AdamW, devices, lr=1e-2), devices, steps=2)
+    train(model, offloaded(devices), devices)
     one_copy = each_way * model.config.num_parameters
     assert devices.bytes_by_purpose() == {
         "masters to the host": one_copy,
         "gradients to the host": 2 * one_copy,
         "weights back": 2 * one_copy,
     }
+
+
+def test_groups_frozen_weights_and_a_learning_rate_schedule():
+    def run(make):
+        torch.manual_seed(0)
+        layers, devices = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)), Budget(PLENTY)
+        layers[1].weight.requires_grad_(False)
+        groups = [dict(params=list(layers[:2].parameters())), dict(params=list(layers[2].parameters()), lr=0.5)]
+        optimizer = make(groups, devices)
+        inside = getattr(optimizer, "optimizer", optimizer)
+        schedule = torch.optim.lr_scheduler.LambdaLR(inside, lambda step: 1 / (step + 1))
+        for _ in range(3):
+            optimizer.zero_grad()
+            layers(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+            schedule.step()
+        assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.125]
+        return state_of(layers)
+
+    plain = run(lambda groups, devices: torch.optim.SGD(groups, lr=0.1))
+    assert_same_bits(plain, run(lambda groups, devices: OffloadedOptimizer(groups, torch.optim.SGD, devices, lr=0.1)))
+
+
+def test_a_weight_without_a_gradient_is_passed_over():
+    layers, devices = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), Budget(PLENTY)
+    optimizer, before = OffloadedOptimizer(layers.parameters(), torch.optim.AdamW, devices), state_of(layers[1])
+    layers[0](torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert_same_bits(before, state_of(layers[1]))
+    assert devices.bytes_by_purpose()["gradients to the host"] == 4 * 6
+
+
+def test_training_goes_on_bit_for_bit_from_a_state_dict():
+    def run(stop):
+        model, devices = tiny(num_layers=1).to(torch.bfloat16), Budget(PLENTY)
+        with devices:
+            optimizer = offloaded(devices)(model)
+            for step in range(4):
+                if step == stop:
+                    saved = optimizer.state_dict()
+                    model, devices_now = tiny(num_layers=1).to(torch.bfloat16), devices
+                    optimizer = offloaded(devices_now)(model)
+                    optimizer.load_state_dict(saved)
+                torch.manual_seed(step)
+                optimizer.zero_grad()
+                token_loss(model(batch()), batch()).backward()
+                optimizer.step()
+        return state_of(model)
+
+    assert_same_bits(run(stop=None), run(stop=2))
+
+
+def test_bad_input_to_the_optimizer_gets_a_sentence():
+    devices, make = Budget(PLENTY), OffloadedOptimizer
+    with pytest.raises(ValueError, match="known are 'parameter' and 'group'"):
+        make(tiny().parameters(), torch.optim.SGD, devices, move="all")
+    with pytest.raises(ValueError, match="no trainable parameter"):
+        make([torch.ones(2)], torch.optim.SGD, devices)
+    optimizer = make(nn.Linear(2, 2).parameters(), torch.optim.SGD, devices)
+    with pytest.raises(ValueError, match="got 1 masters for 2 parameters"):
+        optimizer.load_state_dict({"masters": [torch.ones(2, 2)], "optimizer": {}})
+
+
+class Tower(nn.Module):
+    """Twelve layers of 64 x 64: 49,920 parameters, 199,680 bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(12))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def tower_step(budget_bytes, *, rows, offload_optimizer=False, offload_saved=False, num_micro_batches=1):
+    """Two steps within a budget; the weights after them."""
+    torch.manual_seed(0)
+    model = Tower()
+    budget = Budget(budget_bytes, model.parameters())
+    with budget:
+        make = offloaded(budget) if offload_optimizer else lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2)
+        optimizer = make(model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for x in torch.linspace(-1, 1, rows * 64).view(rows, 64).chunk(num_micro_batches):
+                with offload_activations(budget, model) if offload_saved else nullcontext():
+                    loss = model(x).square().sum() / rows
+                loss.backward()
+            optimizer.step()
+    return state_of(model)
+
+
+WEIGHTS = 4 * 12 * (64 * 64 + 64)
+
+
+def test_a_step_that_does_not_fit_fits_when_the_optimizer_lives_on_the_host():
+    """AdamW holds 16 bytes a parameter on the device, offloaded 8; the budget gives 12."""
+    given = 3 * WEIGHTS
+    with pytest.raises(OutOfBudget, match="OffloadedOptimizer"):
+        tower_step(given, rows=8)
+    assert_same_bits(tower_step(10**9, rows=8), tower_step(given, rows=8, offload_optimizer=True))
+
+
+def test_a_batch_that_does_not_fit_fits_when_activations_wait_on_the_host():
+    """1024 rows of 64 numbers are 262 kB, and twelve layers keep one each: 3.1 MB. There is room for 2.2 MB."""
+    given = 4 * WEIGHTS + 2_200_000
+    with pytest.raises(OutOfBudget, match="offload_activations"):
+        tower_step(given, rows=1024)
+    assert_same_bits(tower_step(10**9, rows=1024), tower_step(given, rows=1024, offload_saved=True))
+
+
+def test_the_same_batch_fits_in_micro_batches_for_nothing():
+    assert_equal(tower_step(10**9, rows=1024), tower_step(2_000_000, rows=1024, num_micro_batches=8), rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_micro_batches", [2, 4, 8])
+def test_k_micro_batches_hold_one_kth_of_the_activations_and_give_the_same_gradients(num_micro_batches):
+    tokens = batch(8)
+    targets = tokens.clone()
+    targets[0, :5] = targets[3, 2:] = -100  # so that the micro-batches have different numbers of tokens
+    num_tokens = int((targets != -100).sum())
+
+    def accumulate(k):
+        model, devices, held = tiny(dropout=0.0).double(), Budget(PLENTY), []
+        devices.place(model.parameters(), GPU)
+        weights = devices.held(GPU)
+        with devices:
+            for x, y in zip(tokens.chunk(k), targets.chunk(k), strict=True):
+                gradients = devices.held(GPU) - weights
+                loss = token_loss(model(x), y, reduction="sum") / num_tokens
+                held.append(devices.held(GPU) - weights - gradients)
+                loss.backward()
+                del loss
+        return max(held), state_of(model)
+
+    whole, expected = accumulate(1)
+    part, gradients = accumulate(num_micro_batches)
+    assert_equal(expected, gradients, atol={"*.key.bias.grad": 1e-12})  # zero in theory
+    assert part == pytest.approx(whole / num_micro_batches, rel=0.03)
