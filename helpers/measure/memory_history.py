@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from helpers.measure.memory_storages import STEP_COUNTERS, Event, Storage
 from helpers.records import Holding, MemoryBreakdown
@@ -15,6 +16,7 @@ HeldBytes = list[tuple[Storage, int]]
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """One storage that is held. name: of a parameter, of a state, or of the operation that made it. dtype: "float32".
+    shape: (elements,) where it is larger than the tensor by which it was found.
 
     module: the path of the one whose forward or backward made it, or to whose parameter it belongs.
     """
@@ -78,7 +80,9 @@ def describe(storage: Storage, num_bytes: int) -> Held:
     """A storage in words and numbers."""
     made_by = storage.made_by if isinstance(storage.made_by, str) else storage.made_by.name()
     name = storage.name or made_by.partition("::")[2].partition(".")[0] or made_by
-    shape, dtype = tuple(storage.shape), str(storage.dtype).removeprefix("torch.")
+    num_elements = num_bytes // storage.dtype.itemsize
+    shape = tuple(storage.shape) if prod(storage.shape) == num_elements else (num_elements,)  # it was first a view
+    dtype = str(storage.dtype).removeprefix("torch.")
     return Held(module=storage.module, name=name, kind=kind_of(storage), shape=shape, dtype=dtype, num_bytes=num_bytes)
 
 

@@ -81,7 +81,7 @@ class Labels:
     def _label_state(self, optimizer: object) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._label(parameter, "optimizer", parameter, "master ")  # of the model it is labelled already
+                self._label(parameter, "optimizer", parameter)  # a master: the model's own have their label already
                 self.label_gradient(parameter)
         for parameter, state in getattr(optimizer, "state", {}).items():
             for key, value in state.items() if isinstance(state, dict) else ():
@@ -90,5 +90,5 @@ class Labels:
                     self._label(value, STEP_COUNTERS if is_counter else "optimizer", parameter, f"{key} of ")
 
     def _label(self, tensor: Tensor, kind: str, parameter: object, what: str = "") -> None:
-        name, module = self._names.get(id(parameter), ("of the optimizer", "the optimizer"))
+        name, module = self._names.get(id(parameter), ("master weights", "the optimizer"))
         self._storages.label(tensor, kind, what + name, module)

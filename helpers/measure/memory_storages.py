@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from helpers.measure.memory_places import LOSS, Place
 
 STEP_COUNTERS = "step counters"  # a kind of their own, which no breakdown shows
+OTHERS = " and others"
 _PLAIN = (Tensor, nn.Parameter)
 _MAKERS = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # return what they got, yet something is new
 
@@ -55,15 +56,19 @@ class Storages(TorchDispatchMode):
         self._device, self._place = device, place
         self._known: dict[int, Storage] = {}  # by the id of the storage, while it lives
         self._unsettled: list[Storage] = []
-        self._makes: dict[object, bool] = {}
+        self._makes: dict[int, bool] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below, which takes longer than the method itself
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if types and any(is_distributed(kind) for kind in types):
             return NotImplemented  # it works on local tensors next, and those are seen
         result = function(*args, **(kwargs or {}))
-        makes = self._makes.get(function)
+        makes = self._makes.get(id(function))  # operations live for ever, and their own hash is slow
         if makes is None:
-            makes = self._makes[function] = makes_storage(function)
+            makes = self._makes[id(function)] = makes_storage(function)
         if makes:
             if isinstance(result, Tensor):
                 self.see(result, function)
@@ -83,11 +88,13 @@ class Storages(TorchDispatchMode):
                 self._resized(known, storage.nbytes())
 
     def label(self, tensor: Tensor, kind: str, name: str, module: str) -> None:
-        """Say what a tensor is, for the whole life of its storage. The first word counts."""
+        """Say what a tensor is, for the whole life of its storage. The first word counts; a bucket has several."""
         for storage in storages_of(tensor):
             known = self._known.get(id(storage)) or self._born(storage, tensor, name)
             if known is not None and not known.kind:
                 known.kind, known.name, known.module = kind, name, module
+            elif known is not None and known.kind == kind and not known.name.startswith(name):
+                known.name = known.name.removesuffix(OTHERS) + OTHERS
 
     def keep(self, tensors: Iterable[Tensor], module: str) -> None:
         """Say that these are held for backward: the inputs of a model."""
