@@ -61,7 +61,8 @@ def stochastic_round(
             f"stochastic_round({tensor.dtype} to {dtype}): only torch.float32 to torch.bfloat16 is done here, "
             "because a bfloat16 is the upper half of a float32; call tensor.float() first"
         )
-    bits = tensor.detach().contiguous().view(torch.int32)
+    tensor = tensor.detach().contiguous()
+    bits = tensor.view(torch.int32)
     noise = torch.randint(1 << 16, bits.shape, dtype=torch.int32, device=bits.device, generator=generator)
     rounded = ((bits + noise) & -(1 << 16)).view(torch.float32)
     return torch.where(tensor.isfinite(), rounded, tensor).to(dtype)
