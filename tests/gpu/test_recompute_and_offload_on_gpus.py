@@ -1,4 +1,4 @@
-"""Recomputation and offload on a real GPU: its random numbers, pinned copies on a stream of their own, the same bits."""
+"""Recomputation and offload on a real GPU: its random numbers, pinned copies on their own stream, the same bits."""
 
 from __future__ import annotations
 
