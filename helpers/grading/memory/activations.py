@@ -1,0 +1,104 @@
+"""05.activations: bytes that one transformer layer keeps for backward.
+
+Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4: equation 1 (one
+GPU), 2 (tensor parallel) and 4 (with sequence parallelism), with 2-byte numbers and 1-byte dropout masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.judging import expect_equal
+from helpers.grading.memory import hints
+from helpers.grading.memory.meter import whole
+from helpers.grading.task import Finding, Task, Trial, Words, World
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """One GPU, tensor parallel, and that with sequence parallelism, each with and without flash attention."""
+    cases = []
+    for is_split, sequence_parallel in ((False, False), (True, False), (True, True)):
+        for flash in (False, True):
+            t = making.integer(rng, 2, 6) if is_split else 1
+            sizes = {"s": 60 * making.integer(rng, 2, 60), "b": making.integer(rng, 2, 7)}
+            heads = 60 * making.integer(rng, 1, 3)
+            sizes |= {"h": heads * 16 * making.integer(rng, 2, 6), "a": heads}
+            cases.append(sizes | {"t": t, "sequence_parallel": sequence_parallel, "flash": flash})
+    return [{"cases": cases}]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    return [whole(submitted(*case.values())) for case in inputs["cases"]]
+
+
+def judge(world: World) -> Iterator[Finding]:
+    for case, got in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
+        right, known = kept(case), {key: kept(case, **wrong) for key, wrong in MISTAKES.items()}
+        known = {key: value for key, value in known.items() if value != right}
+        yield expect_equal(BYTES.format(**case), right, got, mistakes=known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """How a person counts. Without arguments: as the paper does."""
+
+    number: int = 2  # bytes
+    mask: int = 1
+    wide: int = 4  # times hidden, in the feed-forward
+    heads: bool = True
+    maps: bool = True
+    flash: Callable[[bool], bool] = lambda flash: flash
+    split_maps: bool = True
+    split_blocks: Callable[[int], int] = lambda t: t
+    split_rest: Callable[[int, bool], int] = lambda t, sequence_parallel: t if sequence_parallel else 1
+
+
+def kept(case: dict[str, Any], **counted_as: Any) -> int | float:
+    """Bytes on one rank of the layer, as this person counts."""
+    by = Counted(**counted_as)
+    s, b, h, t = (case[name] for name in "sbht")
+    whole_numbers, masks = 4, 2  # inputs of both norms, of attention and of the feed-forward; dropout after both
+    split_numbers = 4 + 2 * by.wide  # q, k, v, what the projection reads; what GELU reads, what the down matrix reads
+    rest = Fraction(
+        s * b * h * (whole_numbers * by.number + masks * by.mask), by.split_rest(t, case["sequence_parallel"])
+    )
+    blocks = Fraction(s * b * h * split_numbers * by.number, by.split_blocks(t))
+    per_map = 2 * by.number + by.mask  # softmax's output, the same after dropout, dropout's mask
+    maps = Fraction(per_map * (case["a"] if by.heads else 1) * s * s * b, by.split_blocks(t) if by.split_maps else 1)
+    total = rest + blocks + (maps if by.maps and not by.flash(case["flash"]) else 0)
+    return whole(float(total)) if total.denominator > 1 else int(total)
+
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "map_forgotten": {"maps": False},
+    "heads_forgotten": {"heads": False},
+    "masks_of_two_bytes": {"mask": 2},
+    "masks_left_out": {"mask": 0},
+    "four_byte_numbers": {"number": 4},
+    "feed_forward_not_wide": {"wide": 1},
+    "flash_keeps_maps": {"flash": lambda flash: False},
+    "tp_splits_all": {"split_rest": lambda t, sequence_parallel: t},
+    "tp_ignored": {"split_blocks": lambda t: 1, "split_rest": lambda t, sequence_parallel: 1},
+    "maps_not_split": {"split_maps": False},
+    "sequence_parallel_ignored": {"split_rest": lambda t, sequence_parallel: 1},
+}
+BYTES = Words(
+    en="the number of bytes (s {s}, b {b}, h {h}, a {a}, t {t}, sequence_parallel {sequence_parallel}, flash {flash})",
+    zh="字节数（s {s}，b {b}，h {h}，a {a}，t {t}，sequence_parallel {sequence_parallel}，flash {flash}）",
+)
+ACTIVATIONS = Task(
+    key="05.activations",
+    signature="layer_activations(s, b, h, a, t, sequence_parallel, flash)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of(*MISTAKES),
+    world_sizes=(1,),
+    unit="device",
+)

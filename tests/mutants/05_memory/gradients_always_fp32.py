@@ -1,0 +1,16 @@
+"""Whoever knows Megatron, which adds gradients up in fp32, and thinks that all do."""
+
+TASK = "05.states"
+HINT = "gradients_always_fp32"
+
+
+BYTES = {"fp32": (4, 4, 8), "mixed": (2, 4, 12), "mixed_fp32_grads": (2, 4, 12)}
+
+
+def model_states(num_params, precision, zero, dp):
+    weight, gradient, state = BYTES[precision]
+    share = -(-num_params // dp)
+    optimizer = share if zero >= 1 else num_params
+    gradients = share if zero >= 2 else num_params
+    parameters = share if zero >= 3 else num_params
+    return {"parameters": parameters * weight, "gradients": gradients * gradient, "optimizer": optimizer * state}

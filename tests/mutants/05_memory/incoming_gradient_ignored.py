@@ -1,0 +1,28 @@
+"""Whoever thinks of backward() as it is called on a loss."""
+
+import torch
+
+TASK = "05.checkpoint"
+HINT = "incoming_gradient_ignored"
+
+
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, x, positions):
+        ctx.function = function
+        ctx.state = torch.get_rng_state()
+        ctx.save_for_backward(x, positions)
+        return function(x, positions)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, positions = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.state)
+            ctx.function(x, positions).sum().backward()
+        return None, x.grad, None
+
+
+def checkpoint(function, x, positions):
+    return Checkpoint.apply(function, x, positions)

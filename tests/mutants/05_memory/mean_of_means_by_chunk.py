@@ -1,0 +1,32 @@
+"""Whoever averages the chunks' means: a chunk with little padding counts like one with much."""
+
+import torch
+from torch.nn import functional as F
+
+TASK = "05.chunked"
+HINT = "mean_of_means"
+
+
+class ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, targets, chunk):
+        d_x, d_weight, loss = torch.zeros_like(x), torch.zeros_like(weight), 0.0
+        count = -(-len(x) // chunk)
+        for start in range(0, len(x), chunk):
+            rows = slice(start, start + chunk)
+            with torch.enable_grad():
+                piece, w = x[rows].detach().requires_grad_(), weight.detach().requires_grad_()
+                part = F.cross_entropy(piece @ w.T, targets[rows]) / count
+            d_x[rows], d_w = torch.autograd.grad(part, (piece, w))
+            d_weight += d_w
+            loss += part.detach()
+        ctx.d_x, ctx.d_weight = d_x, d_weight
+        return loss
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.d_x * gradient, ctx.d_weight * gradient, None, None
+
+
+def chunked_cross_entropy(x, weight, targets, chunk):
+    return ChunkedLoss.apply(x, weight, targets, chunk)

@@ -1,0 +1,16 @@
+"""Whoever thinks that a rank needs only the gradients of its share, so stage 1 drops the rest. That is stage 2."""
+
+TASK = "05.states"
+HINT = "stage_1_shards_gradients"
+
+
+BYTES = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads": (2, 4, 12)}
+
+
+def model_states(num_params, precision, zero, dp):
+    weight, gradient, state = BYTES[precision]
+    share = -(-num_params // dp)
+    optimizer = share if zero >= 1 else num_params
+    gradients = share if zero >= 1 else num_params
+    parameters = share if zero >= 3 else num_params
+    return {"parameters": parameters * weight, "gradients": gradients * gradient, "optimizer": optimizer * state}
