@@ -71,3 +71,11 @@ def recorded_magnitudes() -> dict[str, Magnitudes]:
     """What a real GPT's step computes, by kind; the docstring of this file says of which model and run."""
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     return {one.name: one for one in map(Magnitudes.from_json, lines)}
+
+
+def recorded(name: str) -> Magnitudes:
+    """One of them, such as "gradients of activations". ValueError for an unknown name."""
+    known = recorded_magnitudes()
+    if name not in known:
+        raise ValueError(f"no magnitudes are recorded under {name!r}; the known ones are {', '.join(known)}")
+    return known[name]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.measure.magnitudes import magnitudes
-from helpers.predict.precision import SCALES, best_scale, recorded_magnitudes, surviving
+from helpers.predict.precision import SCALES, best_scale, recorded, recorded_magnitudes, surviving
 from helpers.records import Magnitudes
 
 TORCH = {
@@ -71,7 +71,7 @@ def test_the_recorded_gpt_is_the_one_of_the_course():
     assert found["weights"].total == found["gradients of weights"].total == 10_698_240
     # q, k, v, projection (4 x 384), up (1536) and down (384) in 6 blocks, and the head's 68, for 16 x 64 tokens
     assert found["activations"].total == 16 * 64 * (6 * (5 * 384 + 1536) + 68)
-    shares = surviving(found["gradients of activations"], "fp16")
+    shares = surviving(recorded("gradients of activations"), "fp16")
     assert 0.4 < shares.zero < 0.55 and shares.overflow == 0
 
 
@@ -81,6 +81,7 @@ def test_the_recorded_gpt_is_the_one_of_the_course():
         (lambda: surviving(Magnitudes(counts=(1,)), "fp12"), "no number format 'fp12'; the known ones are fp32"),
         (lambda: surviving(Magnitudes(counts=(1,)), "fp16", 0.0), "the loss scale is 0.0; give a positive number"),
         (lambda: surviving(Magnitudes(counts=(1,)), "fp16", math.inf), "the loss scale is inf"),
+        (lambda: recorded("losses"), "no magnitudes are recorded under 'losses'; the known ones are weights"),
         (lambda: surviving(Magnitudes(name="noise", zeros=5), "fp16"), "noise: no value is finite and above 0"),
     ],
 )
