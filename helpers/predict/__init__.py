@@ -5,7 +5,8 @@ comms.py       the operations and bytes of one training step
 memory.py      what a rank's memory holds: model states (states.py) and activations (activations.py)
 inventory.py   each tensor that torch keeps for the course's GPT, and the peak of a step on it
 flops.py       operations of a step, MFU and HFU, days of training
-estimators.py  other people's conventions for the same questions, by name; LoRA and QLoRA
+estimators.py  other people's conventions for the same questions, by name
+adapters.py    LoRA and QLoRA: the model states that are left
 advise.py      does a plan fit a GPU, what dominates, and the smallest change that makes it fit
 timeline.py    when each span of a step starts and ends
 pipeline.py    a pipeline schedule played against the clock
