@@ -93,7 +93,7 @@ class Storages(TorchDispatchMode):
             known = self._known.get(id(storage)) or self._born(storage, tensor, name)
             if known is not None and not known.kind:
                 known.kind, known.name, known.module = kind, name, module
-            elif known is not None and known.kind == kind and not known.name.startswith(name):
+            elif known is not None and known.kind == kind == "gradients" and not known.name.startswith(name):
                 known.name = known.name.removesuffix(OTHERS) + OTHERS
 
     def keep(self, tensors: Iterable[Tensor], module: str) -> None:
@@ -163,8 +163,8 @@ class Storages(TorchDispatchMode):
 def storages_of(tensor: Tensor) -> tuple[torch.UntypedStorage, ...]:
     """One of a plain tensor; those of the parts of a DTensor or a sparse one; none where a layout has no storage."""
     if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()
-        return tuple(storage for name in names for storage in storages_of(getattr(tensor, name)))
+        parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        return tuple(storage for part in parts if isinstance(part, Tensor) for storage in storages_of(part))
     if tensor.layout is not torch.strided:
         parts = (tensor._indices(), tensor._values()) if tensor.layout is torch.sparse_coo else ()
         return tuple(part.untyped_storage() for part in parts)
