@@ -1,9 +1,10 @@
 """What other people's calculators answer to the same questions, by name, and where their conventions differ from ours.
 
 Ours: `model_states` and `activations` (states.py, activations.py), after the ZeRO paper and Korthikanti et al. 2022.
-These functions restate other tools' formulas as their sources have them; they change with versions. What the tests hold: DeepSpeed's against the tables that its documentation prints; EleutherAI's and
-Megatron-LM's against values worked out by hand from their formulas, not against a run of the tools. All answers are
-bytes; the tools print GiB and MiB and call them GB and MB.
+These functions restate other tools' formulas as their sources have them; they change with versions. What the tests
+hold: DeepSpeed's against the tables that its documentation prints; EleutherAI's and Megatron-LM's against values worked
+out by hand from their formulas, not against a run of the tools. All answers are bytes; the tools print GiB and MiB and
+call them GB and MB.
 """
 
 from __future__ import annotations
