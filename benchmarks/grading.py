@@ -49,7 +49,7 @@ def make_class(folder: Path) -> None:
     for number in range(KINDS["mutant"]):
         mixed = answers(rng, right) | dict(rng.sample(sorted(answers(rng, MUTANTS).items()), 3))
         notebooks.write(folder / f"mutant-{number:02}.ipynb", notebooks.handed_in(mixed))
-    for path in rng.sample(notebooks.CHEATS, KINDS["cheat"]):
+    for path in rng.sample([path for path in notebooks.CHEATS if task_of(path) in notebooks.CELLS], KINDS["cheat"]):
         cheat = answers(rng, right) | {task_of(path): path.read_text()}
         notebooks.write(folder / f"cheat-{path.stem}.ipynb", notebooks.handed_in(cheat))
     for name in rng.sample(sorted(notebooks.BAD), KINDS["broken"] - 1):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, judge_story, named, told_by
+from helpers.grading.amp.stories import Story, judge_story, named, number, told_by
 from helpers.grading.judging import expect_only
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
@@ -54,7 +54,7 @@ def play(make_scaler: Callable[..., Any], given: dict[str, Any]) -> Story:
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = (gradient * scaler.scale).to(gradient.dtype)
         scaler.step(optimizer, parameters)
-        story.append({"scale": scaler.scale} | named("weights", parameters))
+        story.append({"scale": number(scaler.scale)} | named("weights", parameters))
     return story
 
 

@@ -93,7 +93,7 @@ def judge(world: World) -> Iterator[Finding]:
     known = tuple(key for key, several in WRONG.items() if any(_explains(one, cases, answers) for one in several))
     for tensors, answer in zip(cases, answers, strict=True):
         right = fits(largest_of(tensors))
-        ok = answer == right and isinstance(answer, float)
+        ok = isinstance(answer, float) and answer == right
         says = SAYS.format(f"{largest_of(tensors):.6g}", f"{_said(answer)}", f"{_said(right)}")
         yield Finding(ok=ok, says=says, mistakes=() if ok else known)
     yield from expect_only(world, [])

@@ -61,7 +61,7 @@ def compare(name: Words, right: Any, got: Any, rank: int | None = None) -> Findi
 
 
 def number(value: Any) -> Any:
-    """A number, also from a tensor of one, as a float; anything else as it is."""
+    """A number, also from a tensor of one, as a float that nobody can change; anything else as it is."""
     value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, alike, judge_story, named, told_by
+from helpers.grading.amp.stories import Story, alike, judge_story, named, number, told_by
 from helpers.grading.judging import expect
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
@@ -30,9 +30,9 @@ def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
     for rank in range(world_size):
         weights = [making.normal(rng, *shape).float() for shape in SHAPES]
         steps = [[making.normal(rng, *shape).float() for shape in SHAPES] for _ in plan]
-        for number, where in enumerate(plan):
+        for step, where in enumerate(plan):
             if rank in where:
-                gradient = steps[number][making.integer(rng, 0, 1)]
+                gradient = steps[step][making.integer(rng, 0, 1)]
                 gradient.view(-1)[making.integer(rng, 0, 15)] = float(BAD[making.integer(rng, 0, 2)])
         inputs.append({"weights": weights, "steps": steps, "scale": 2.0**12})
     return inputs
@@ -47,7 +47,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> Story | str:
         scale = submitted(optimizer, parameters, scale)
         if scale is None:
             return "None"
-        story.append({"scale": scale} | named("weights", parameters))
+        story.append({"scale": number(scale)} | named("weights", parameters))
     return story
 
 
@@ -70,8 +70,8 @@ class Planted:
         """The story of each rank."""
         weights = [[tensor.clone() for tensor in one["weights"]] for one in inputs]
         scales, stories = [one["scale"] for one in inputs], [[] for _ in inputs]
-        for number in range(len(inputs[0]["steps"])):
-            shards = [one["steps"][number] for one in inputs]
+        for step in range(len(inputs[0]["steps"])):
+            shards = [one["steps"][step] for one in inputs]
             flags = [not all(bool(part.isfinite().all()) for part in shard) for shard in shards]
             for rank, shard in enumerate(shards):
                 if not self.skips(flags, rank):

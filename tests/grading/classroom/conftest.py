@@ -31,7 +31,8 @@ def settings(lab_03):
 
     def made(folder, **more) -> Settings:
         private = tuple(str(path) for path in (rungs.ROOT / "solutions", rungs.ROOT / "tests", folder))
-        return Settings(labs=(lab_03,), seed=11, rung=rungs.highest(), limits=LIMITS, private=private, **more)
+        own = {"labs": (lab_03,), "seed": 11, "rung": rungs.highest(), "limits": LIMITS, "private": private}
+        return Settings(**own | more)
 
     return made
 
@@ -39,10 +40,11 @@ def settings(lab_03):
 @pytest.fixture(scope="session")
 def graded_class(tmp_path_factory, settings):
     """The learner to the Result, for the whole class."""
-    folder = tmp_path_factory.mktemp("class")
+    folder, others = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("others")
     for path in notebooks.CHEATS:
-        key = next(line for line in path.read_text().splitlines() if line.startswith("TASK")).split('"')[1]
-        notebooks.write(folder / f"cheat-{path.stem}.ipynb", notebooks.handed_in({key: path.read_text()}))
+        cheat = notebooks.handed_in({key_of(path): path.read_text()})
+        home = folder if key_of(path).startswith("03.") else others
+        notebooks.write(home / f"cheat-{path.stem}.ipynb", cheat)
     (folder / "victim").mkdir()
     (folder / "victim" / "work").write_text("of years")
     for name, answers in notebooks.BAD.items():
@@ -60,9 +62,22 @@ def graded_class(tmp_path_factory, settings):
 
     start = time.monotonic()
     results = grade_all(find([folder]), settings(folder), state, jobs=2, tell=tell)
+    more = settings(others, labs=labs_of_cheats())
+    results += grade_all(find([others]), more, open_state(others.parent / "out-others", seed=11), jobs=2, tell=tell)
     print(f"{time.monotonic() - start:.0f} s for {len(results)}")
     assert (folder / "victim" / "work").read_text() == "of years", "a learner's code deleted files"
     return {one.learner: one for one in results}
+
+
+def key_of(path) -> str:
+    """The task of a cheat."""
+    return next(line for line in path.read_text().splitlines() if line.startswith("TASK")).split('"')[1]
+
+
+def labs_of_cheats() -> tuple[labs.Lab, ...]:
+    """Those besides lab 03."""
+    keys = {key_of(path).partition(".")[0]: key_of(path) for path in notebooks.CHEATS}
+    return tuple(notebooks.lab_of(key) for number, key in sorted(keys.items()) if number != "03")
 
 
 def write_unreadable(folder) -> None:

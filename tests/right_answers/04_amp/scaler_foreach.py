@@ -1,4 +1,4 @@
-"""torch._foreach, a scale that is a tensor, gradients checked before they are divided."""
+"""torch._foreach, a scale that is a tensor and changes in place, gradients checked before they are divided."""
 
 import torch
 
@@ -14,12 +14,12 @@ class LossScaler:
         grads = [p.grad for p in parameters if p.grad is not None]
         largest = torch.stack(torch._foreach_norm(grads, float("inf"))).max()
         if largest.isinf() or largest.isnan():
-            self.scale = self.scale * 0.5
+            self.scale *= 0.5
             self.since = 0
             return
         torch._foreach_div_(grads, self.scale)
         optimizer.step()
         self.since += 1
         if self.since == self.interval:
-            self.scale = self.scale * 2.0
+            self.scale.mul_(2.0)
             self.since = 0

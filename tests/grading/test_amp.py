@@ -1,0 +1,233 @@
+"""Lab 04's judge: its right stories are torch's, every planted mistake shows with any seed, and by its own name."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.grading import grade, making, task_of
+from helpers.grading.amp import masters, order, scaler, scaling, together
+from helpers.grading.amp.stories import alike, judge_story, number, told_by
+from helpers.grading.task import Trouble, World
+
+SEEDS = range(4)
+
+
+# -- stories ---------------------------------------------------------------------------------------------------------
+RIGHT = [{"scale": 2.0, "weights 0": torch.ones(2)}, {"scale": 4.0, "weights 0": torch.ones(2) * 3}]
+
+
+def told(scale: float, value: float) -> list[dict]:
+    return [RIGHT[0], {"scale": scale, "weights 0": torch.ones(2) * value}]
+
+
+def test_a_story_is_judged_up_to_its_first_wrong_step():
+    got = [{"scale": 1.0, "weights 0": torch.ones(2)}, {"scale": 1.0, "weights 0": torch.zeros(2)}]
+    findings = list(judge_story(RIGHT, got, {}))
+    assert [finding.ok for finding in findings] == [True, False, True]
+    assert findings[1].says.en == "the scale after step 1 is 1.0, expected 2.0"
+    assert findings[1].says.zh == "第 1 步后的 scale 是 1.0，应为 2.0"
+
+
+def test_a_mistake_that_tells_the_whole_story_goes_before_one_that_tells_its_beginning():
+    wrong = {"all": [told(2.0, 3.0)], "first": [told(2.0, 3.0)[:1] + told(8.0, 9.0)[1:]]}
+    (failed,) = [finding for finding in judge_story(RIGHT, told(2.0, 3.0), wrong) if not finding.ok]
+    assert failed.mistakes == ("all",)
+    longer = [*RIGHT, {"scale": 4.0}]
+    wrong = {"begins": [[*told(2.0, 3.0), {"scale": 64.0}]]}
+    (failed,) = [finding for finding in judge_story(longer, [*told(2.0, 3.0), {"scale": 0.0}], wrong) if not finding.ok]
+    assert failed.mistakes == ("begins",)
+
+
+def test_nan_is_alike_to_nan_and_a_tensor_of_one_to_its_number():
+    nan = [{"scale": math.nan, "weights 0": torch.tensor([math.nan, math.inf])}]
+    assert alike(nan, [{"scale": torch.tensor([math.nan]), "weights 0": torch.tensor([math.nan, math.inf])}])
+    assert not alike(nan, [{"scale": math.nan, "weights 0": torch.tensor([math.nan, 1.0])}])
+    assert not alike([], []) and not alike(nan, "None") and not alike(nan, [3])
+    assert (number(torch.tensor(2)), number(3), number(True), number("x")) == (2.0, 3.0, True, "x")
+
+
+@pytest.mark.parametrize("got", ["None", None, [], [3, 4], [{}], [{}, {}, {}]])
+def test_whatever_a_stranger_returns_is_no_story(got):
+    assert not all(finding.ok for finding in judge_story(RIGHT, got, {"x": [told(2.0, 3.0)]}))
+
+
+# -- what the planted mistakes give ----------------------------------------------------------------------------------
+def names_found(findings) -> list[str]:
+    return [key for finding in findings if not finding.ok for key in finding.mistakes]
+
+
+def world_of(inputs, outputs) -> World:
+    return World(size=len(inputs), inputs=inputs, outputs=outputs, logs=[], marks=[])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_scale_is_told_from_the_others(seed):
+    (inputs,) = task_of("04.scale").inputs(seed, 1)
+    for key, several in scaling.WRONG.items():
+        for wrong in several:
+            answers = [wrong(tensors) for tensors in inputs["cases"]]
+            answers = [1.0 if answer is None else answer for answer in answers]
+            assert names_found(scaling.judge(world_of([inputs], [answers])))[0] == key
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
+    (inputs,) = task_of("04.scale").inputs(seed, 1)
+    for tensors in inputs["cases"]:
+        scale = scaling.fits(scaling.largest_of(tensors))
+        assert all((tensor * scale).half().isfinite().all() for tensor in tensors)
+        assert not all((tensor * scale * 2).half().isfinite().all() for tensor in tensors)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("module", [scaler, masters], ids=["scaler", "masters"])
+def test_every_planted_mistake_has_a_story_of_its_own(module, seed):
+    (inputs,) = module.make(torch.Generator().manual_seed(seed), 1)
+    kinds = [
+        module.planted(masters.DTYPES[one["dtype"]]) if module is masters else module.planted()
+        for one in inputs["stories"]
+    ]
+    for key in kinds[0]:
+        for number_of in range(len(kinds[0][key])):
+            outputs = [
+                module.play(kind[key][number_of], one) for kind, one in zip(kinds, inputs["stories"], strict=True)
+            ]
+            found = names_found(module.judge(world_of([inputs], [outputs])))
+            assert found and set(found) == {key}, (key, found)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_planted_order_has_a_story_of_its_own_or_is_refused(seed):
+    (inputs,) = order.make(torch.Generator().manual_seed(seed), 1)
+    for key, several in order.planted().items():
+        for one in several:
+            story = order.story_of(one, inputs)
+            if story:
+                found = names_found(order.judge(world_of([inputs], [story])))
+                assert found and found[0] == key, (key, found)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_every_planted_mistake_of_sharded_ranks_is_told_from_the_others(size):
+    inputs = together.make(torch.Generator().manual_seed(size), size)
+    for key, several in told_by(lambda one: one.play(inputs), together.PLANTED).items():
+        for stories in several:
+            assert set(together.explanations(world_of(inputs, stories))) == {key}
+            assert not all(map(alike, together.Planted().play(inputs), stories))
+
+
+def test_on_one_rank_whose_flag_it_is_makes_no_difference():
+    inputs = together.make(torch.Generator().manual_seed(1), 1)
+    ((right,), known) = together.Planted().play(inputs), together.PLANTED
+    assert all(alike(right, known[key][0].play(inputs)[0]) for key in ("flag_not_reduced", "rank_0_decides"))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_overflow_differently_often_so_that_asking_only_then_hangs(size):
+    inputs = together.make(torch.Generator().manual_seed(size), size)
+    counts = {sum(any(not part.isfinite().all() for part in shard) for shard in one["steps"]) for one in inputs}
+    assert len(counts) > 1
+
+
+# -- beside torch ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_right_scaler_does_what_torchs_does(seed):
+    """Same scales and same weights, step by step, through overflows."""
+    (inputs,) = task_of("04.scaler").inputs(seed, 1)
+    for given in inputs["stories"]:
+        theirs = torch.amp.GradScaler("cpu", init_scale=given["scale"], growth_interval=given["interval"])
+        theirs.scale(torch.ones(()))
+        weights = [nn.Parameter(tensor.clone()) for tensor in given["weights"]]
+        optimizer = torch.optim.SGD(weights, lr=scaler.LEARNING_RATE)
+        for gradients, told in zip(given["steps"], scaler.play(scaler.Planted(), given), strict=True):
+            for parameter, gradient in zip(weights, gradients, strict=False):
+                parameter.grad = gradient * theirs.get_scale()
+            theirs.step(optimizer)
+            theirs.update()
+            assert told["scale"] == theirs.get_scale()
+            for i, parameter in enumerate(weights):
+                torch.testing.assert_close(told[f"weights {i}"], parameter.detach(), rtol=1e-6, atol=1e-6)
+
+
+class Theirs:
+    """torch's GradScaler with the two things that the grader asks of its own."""
+
+    def __init__(self, scale: float):
+        self.inner = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6)
+        self.scale, self.update, self.get_scale = self.inner.scale, self.inner.update, self.inner.get_scale
+
+    def unscale_(self, optimizer: making.Descent) -> None:
+        optimizer.param_groups = [{"params": optimizer.parameters}]
+        self.inner.unscale_(optimizer)
+
+    def step(self, optimizer: making.Descent) -> None:
+        optimizer.param_groups = [{"params": optimizer.parameters}]
+        self.inner.step(optimizer)
+
+
+def test_the_scaler_that_a_training_step_is_given_does_what_torchs_does(monkeypatch):
+    (inputs,) = task_of("04.order").inputs(3, 1)
+    ours = order.play(order.Planted(), inputs)
+    monkeypatch.setattr(order, "Scaler", Theirs)
+    assert alike(order.play(order.Planted(), inputs), ours)
+
+
+@pytest.mark.parametrize(
+    ("calls", "says", "key"),
+    [
+        (("unscale_", "unscale_"), "already been called", "unscaled_twice"),
+        (("step", "unscale_"), "called after step", "unscaled_late"),
+        (("step", "turn", "step"), "update() was not called", "update_forgotten"),
+        (("unscale_", "update", "step", "turn", "unscale_"), "update() came before step", "update_before_step"),
+        (("step", "scale", "step"), "another micro-batch", "steps_every_micro_batch"),
+        (("update",), "nothing to go by", "update_before_step"),
+        (("cleared", "unscale_"), "no gradients", "unscaled_early"),
+    ],
+)
+def test_the_scaler_refuses_what_is_out_of_order_and_the_task_knows_why(calls, says, key):
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer, one = making.Descent([weight], 0.1), order.Scaler(8.0)
+    does = {"update": one.update, "scale": lambda: one.scale(torch.ones(())), "cleared": optimizer.zero_grad}
+    does |= {"unscale_": lambda: one.unscale_(optimizer), "step": lambda: one.step(optimizer)}
+    does["turn"] = lambda: setattr(one, "turn", one.turn + 1)
+    *before, last = calls
+    for name in before:
+        does[name]()
+    with pytest.raises(RuntimeError) as error:
+        does[last]()
+    assert says in str(error.value)
+    assert order.recognise(Trouble(kind="exception", text=f"rank 0 raised RuntimeError: {error.value}")) == [key]
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+def test_masters_let_16_bits_move_where_updates_alone_would_vanish():
+    (inputs,) = task_of("04.master").inputs(5, 1)
+    for given in inputs["stories"]:
+        with_masters, without = (
+            masters.play(masters.Planted(dtype=dtype), given)[-1]["weights 0"]
+            for dtype in (torch.float32, masters.DTYPES[given["dtype"]])
+        )
+        start = given["weights"][0].float()
+        assert not torch.equal(with_masters, start)
+        assert (without == start).float().mean() > (with_masters == start).float().mean()
+
+
+def test_a_verdict_names_step_and_scale(ranks):
+    def step_together(optimizer, parameters, scale):
+        optimizer.step()
+        return scale
+
+    text = grade("04.overflow", step_together, ranks=ranks, seed=1).text()
+    assert "on rank 0 of 1 " in text and "after step 1" in text
+
+
+@pytest.mark.parametrize("answer", [None, "2**14", True, [1.0], torch.ones(2), math.nan, math.inf, 0.0, -1.0])
+def test_an_answer_that_is_no_scale_is_said_and_not_raised(answer):
+    (inputs,) = task_of("04.scale").inputs(1, 1)
+    findings = list(scaling.judge(world_of([inputs], [[answer] * len(inputs["cases"])])))
+    assert not any(finding.ok for finding in findings)
