@@ -3,12 +3,13 @@
 Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.
 Letters as there: s tokens, b micro-batch, h hidden, a heads, L layers, t tensor-parallel, p stages, m interleaving, v
 vocabulary. The paper counts 2-byte activations and 1-byte dropout masks. Conventions where it is silent:
-- fp32 doubles what is 2 bytes there; masks stay 1 byte (torch on CPU holds 4-byte masks).
+- fp32 doubles what is 2 bytes there; masks stay 1 byte (on a CPU torch's have the dtype of what they mask).
 - Dropout masks count for LayerNorm models (GPTs) only; RMSNorm models (Llamas) are trained without dropout.
 - Context parallelism divides s; a materialized map then has s / cp rows and s columns.
 - Grouped queries: keys and values have kv_heads * head_dim columns, at least one head a rank.
 - Gated: gate, up and their product are kept, 3 f wide, as with Megatron-LM's fused SwiGLU; unfused torch keeps 4 f.
 - Flash attention keeps no map: no 5as/h. Its fp32 row sums, 4 a bytes a token, are left out.
+What torch really keeps of the course's GPT, tensor by tensor, is in inventory.py.
 """
 
 from __future__ import annotations

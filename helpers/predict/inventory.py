@@ -13,7 +13,7 @@ takes inside an operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from helpers.predict.attention_ops import Shape
@@ -23,12 +23,18 @@ from helpers.predict.states import weight_bytes
 from helpers.specs import ModelSpec, Plan
 from helpers.units import format_bytes
 
+CALLER = "the caller"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """One tensor that autograd holds. module: the first that keeps it. shared_with: others that keep the same one."""
+    """One tensor that autograd holds. module: the first that keeps it. shared_with: others that keep the same one.
+
+    made_by: the module in which it was made, "the caller" for token ids and targets.
+    """
 
     module: str
+    made_by: str
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -58,11 +64,14 @@ class Inventory:
         """Bytes that are kept for backward, each tensor once."""
         return sum(row.num_bytes for row in self.rows)
 
-    def by_module(self, depth: int | None = None) -> dict[str, int]:
-        """Bytes by the module that keeps them. depth: names in a path; 2 adds up "blocks.0", None every module."""
+    def by_module(self, depth: int | None = None, *, made: bool = False) -> dict[str, int]:
+        """Bytes by the module that keeps them, or with `made` by the one that made them, as the memory meter tells.
+
+        depth: names in a path; 2 adds up "blocks.0", None every module.
+        """
         sizes: dict[str, int] = {}
         for row in self.rows:
-            path = ".".join(row.module.split(".")[:depth])
+            path = ".".join((row.made_by if made else row.module).split(".")[:depth])
             sizes[path] = sizes.get(path, 0) + row.num_bytes
         return sizes
 
@@ -95,18 +104,22 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
     return Inventory(rows=rows, peak=replay.peak, where=replay.where)
 
 
-def _rows(steps: Iterable[Op | Piece], tensors: dict[str, Made]) -> tuple[Kept, ...]:
+def _rows(steps: Sequence[Op | Piece], tensors: dict[str, Made]) -> tuple[Kept, ...]:
     keepers: dict[str, list[str]] = {}
     for step in steps:
         for name in step.takes if isinstance(step, Piece) else step.keeps:
             if step.module not in keepers.setdefault(name, []):
                 keepers[name].append(step.module)
-    return tuple(_kept(tensors[name], *modules) for name, modules in keepers.items())
+    ops = [op for step in steps for op in (step.ops if isinstance(step, Piece) else (step,))]
+    makers = {made.name: op.module for op in ops for made in op.makes}
+    return tuple(_kept(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
 
 
-def _kept(tensor: Made, module: str, *others: str) -> Kept:
-    name, shape, dtype, size = tensor.name, tensor.shape, tensor.dtype, tensor.num_bytes
-    return Kept(module=module, name=name, shape=shape, dtype=dtype, num_bytes=size, shared_with=others)
+def _kept(tensor: Made, maker: str, module: str, *others: str) -> Kept:
+    return Kept(
+        module=module, made_by=maker, name=tensor.name, shape=tensor.shape, dtype=tensor.dtype,
+        num_bytes=tensor.num_bytes, shared_with=others,
+    )  # fmt: skip
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:

@@ -125,13 +125,14 @@ class Replay:
             self._add_up(name, gradient, where)
 
     def _again(self, piece: Piece) -> None:
-        """A checkpoint's backward: its inside once more, with what goes in, comes out and arrives held to the end."""
+        """A checkpoint's backward: its inside once more. What goes in and what arrives are held to its end."""
         arriving = self._gradients[piece.gives]
         dropped = {name for op in piece.ops for name in op.drops}
         self._hold((arriving, *(name for name in piece.takes if name in dropped)))
         self.forward(piece.ops, phase="recomputation")
+        self._drop((piece.gives,))
         self.backward(piece.ops)
-        self._drop((piece.gives, arriving, *piece.takes))
+        self._drop((arriving, *piece.takes))
 
     def _add_up(self, name: str, gradient: str, where: str) -> None:
         if name in self._gradients:

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from helpers.measure.memory import record_memory
 from helpers.predict.activations import activations
-from helpers.predict.inventory import inventory
+from helpers.predict.inventory import CALLER, inventory
 from helpers.primitives.recompute import recompute_blocks
 from helpers.specs import PRESETS, ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss
@@ -63,12 +63,12 @@ def test_each_tensor_that_autograd_saves(attention, recompute, dtype, dropout):
 
 
 def measured(case):
-    """Activations after forward, and the most of activations and temporaries in the step, by the memory meter."""
+    """Activations after forward by module, and the most of activations and temporaries, by the memory meter."""
     with record_memory(case.model) as recorder:
         loss = case.loss()
         recorder.mark("after forward")
         loss.backward()
-    kept = recorder.at("after forward").activations
+    kept = recorder.by_module("activations", "after forward")
     changes = []
     for held in recorder.timeline(rank=0).held:
         if held.kind in ("activations", "temporaries"):
@@ -80,8 +80,11 @@ def measured(case):
 def assert_equal_to_the_byte(case):
     """The meter does not see the targets, which enter no module; it sees the loss itself, which `total` leaves out."""
     kept, peak = measured(case)
-    loss_bytes = next(case.model.parameters()).element_size()
-    assert kept == case.predicted.total - case.targets.nbytes + loss_bytes
+    expected = case.predicted.by_module(made=True)
+    assert expected.pop(CALLER) == case.tokens.nbytes + case.targets.nbytes
+    expected["GPT"] = expected.get("GPT", 0) + case.tokens.nbytes
+    expected["the loss"] += next(case.model.parameters()).element_size()
+    assert kept == expected
     assert peak == case.predicted.peak - case.targets.nbytes
 
 
@@ -145,7 +148,7 @@ def test_a_tensor_that_several_modules_keep_is_listed_once():
 
 def test_sums_by_module_add_up():
     found = tiny()
-    assert sum(found.by_module().values()) == found.total == sum(found.by_module(depth=1).values())
+    assert sum(found.by_module().values()) == found.total == sum(found.by_module(depth=1, made=True).values())
     assert found.by_module(depth=2)["blocks.0"] == found.by_module(depth=2)["blocks.1"]
     assert [row.num_bytes for row in found.largest(3)] == sorted(row.num_bytes for row in found.rows)[:-4:-1]
 
