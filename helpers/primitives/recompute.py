@@ -19,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from helpers.primitives.autocast import autocast, innermost
@@ -144,18 +145,18 @@ class _Checkpoint(torch.autograd.Function):
         inputs = list(ctx.others)
         for place, kept in zip(ctx.places, ctx.saved_tensors, strict=True):
             inputs[place] = kept.detach().requires_grad_(kept.requires_grad)  # the inner graph ends here
-        _backward_through(ctx.call.again(inputs), gradients)
+        torch.autograd.backward(*_edges_with_gradients(ctx.call.again(inputs), gradients))
         return None, None, *(given.grad if isinstance(given, Tensor) else None for given in inputs)
 
 
-def _backward_through(outputs: Sequence, gradients: Sequence[Tensor | None]) -> None:
+def _edges_with_gradients(outputs: Sequence, gradients: Sequence[Tensor | None]) -> tuple[list, list]:
+    """Where the inner backward starts. Places in the graph, not tensors: the outputs themselves are free to go."""
     pairs = [
-        (output, gradient)
+        (get_gradient_edge(output), gradient)
         for output, gradient in zip(outputs, gradients, strict=True)
         if gradient is not None and isinstance(output, Tensor) and output.requires_grad
     ]
-    if pairs:
-        torch.autograd.backward(*zip(*pairs, strict=True))
+    return [edge for edge, _ in pairs], [gradient for _, gradient in pairs]
 
 
 def checkpoint_sequential(layers: Iterable[Callable], num_segments: int, x: Tensor, **options) -> Tensor:
