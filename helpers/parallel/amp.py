@@ -152,14 +152,14 @@ class GradScaler:
             self._scale, self._good_steps = (larger if math.isfinite(larger) else self._scale), 0
 
     def _look_and_unscale(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """(3,) float32: found inf, has gradients, bad loss. The largest |g| is inf or NaN if any g is."""
+        """(3,) float32: found inf, has gradients, bad loss. A gradient holds inf or NaN if its min or max is one."""
         if hasattr(optimizer, "collect_gradients"):  # MasterWeights: to float32 first, or small ones vanish here
             optimizer.collect_gradients()
         device, gradients = _gradients(optimizer)
         found = torch.zeros((), dtype=torch.bool, device=device)
         if gradients:
-            largest = [norm.to(device, torch.float32) for norm in torch._foreach_norm(gradients, math.inf)]
-            found = ~torch.stack(largest).isfinite().all()
+            edges = [edge.to(device) for gradient in gradients for edge in gradient.aminmax()]
+            found = ~torch.stack(edges).isfinite().all()
             torch._foreach_mul_(gradients, _to_float32(1 / self._scale))
         bad_loss = found.new_zeros(()) if self._bad_loss is None else self._bad_loss.to(device)
         return torch.stack([found, found.new_full((), bool(gradients)), bad_loss]).float()  # (3,)
