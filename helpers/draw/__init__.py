@@ -1,6 +1,7 @@
 """Pictures as plain data: build a Scene, then `picture(scene)` shows it in a notebook.
 
 timeline_scene         ranks, compute and communication on one axis
+pipeline_scene         a pipeline's step: micro-batches, idle time, and what each rank holds
 collective_scene       which rank holds which chunk, step by step
 collective_step_scene  one step of a collective, its messages as arrows
 topology_scene         ring, tree, star: who sends to whom
@@ -25,6 +26,7 @@ from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
 from helpers.draw.mesh import mesh_coordinates, mesh_group, mesh_scene
 from helpers.draw.picture import Picture, picture
+from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.png import to_png
 from helpers.draw.scene import Label, Line, Rect, Scene
 from helpers.draw.shards import shards_scene
@@ -56,6 +58,7 @@ __all__ = [
     "number_format",
     "number_formats_scene",
     "picture",
+    "pipeline_scene",
     "shards_scene",
     "show",
     "timeline_scene",

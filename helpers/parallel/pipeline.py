@@ -113,19 +113,23 @@ class PipelineStage(nn.Module):
 
     # -- the four actions ------------------------------------------------------------------------------------------
     def _do(self, action: Action, following: Action | None) -> None:
-        stage, kind, j = action.stage, action.kind, action.microbatch
         name = self._needs(action)
         given = self.mail.take(name) if name else None
         if following and (upcoming := self._needs(following)):
             self.mail.expect(upcoming)  # it may arrive while this rank computes
-        if kind == FORWARD:
-            self._forward(stage, j, given)
-        elif kind == WEIGHT:
-            self.live.pop((stage, j))[2].run()
-        else:
-            self._backward(stage, j, given, split=kind == INPUT)
+        if message := self._compute(action, given):
+            self.mail.send(*message)
 
-    def _forward(self, stage: int, j: int, given: Tensor | None) -> None:
+    def _compute(self, action: Action, given: Tensor | None) -> tuple[tuple[str, int, int], Tensor] | None:
+        """Do it; the message to send, if there is one."""
+        stage, kind, j = action.stage, action.kind, action.microbatch
+        if kind == FORWARD:
+            return self._forward(stage, j, given)
+        if kind == WEIGHT:
+            return self.live.pop((stage, j))[2].run()
+        return self._backward(stage, j, given, split=kind == INPUT)
+
+    def _forward(self, stage: int, j: int, given: Tensor | None):
         x = self.inputs[j] if stage == 0 else given.requires_grad_()
         later = Later() if self.schedule.splits_backward else None
         chunk = self.chunks[str(stage)]
@@ -139,20 +143,18 @@ class PipelineStage(nn.Module):
         if stage == self.last:
             y = self.loss(y, self.targets[j]) / self.total
             self.losses.append(y.detach())
-        else:
-            self.mail.send((FORWARD, stage + 1, j), y.detach())
         self.live[stage, j] = x, get_gradient_edge(y), later  # the edge keeps the graph, not the output
+        return None if stage == self.last else ((FORWARD, stage + 1, j), y.detach())
 
-    def _backward(self, stage: int, j: int, gradient: Tensor | None, *, split: bool) -> None:
+    def _backward(self, stage: int, j: int, gradient: Tensor | None, *, split: bool):
         x, edge, later = self.live.pop((stage, j))
         with deferred_weights(later) if later else nullcontext():  # for what is recomputed
             torch.autograd.backward([edge], None if gradient is None else [gradient])
-        if stage > 0:
-            self.mail.send(("B", stage - 1, j), x.grad)
         if split:
             self.live[stage, j] = None, None, later
         elif later:
             later.run()
+        return (("B", stage - 1, j), x.grad) if stage > 0 else None
 
     def _needs(self, action: Action) -> tuple[str, int, int] | None:
         """The message that an action waits for."""

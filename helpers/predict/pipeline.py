@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.records import Span, Timeline
+from helpers.records import Holding, Span, Timeline
 from helpers.schedules import Action, Schedule
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
 
@@ -26,17 +26,42 @@ def simulate(
     backward_input: Seconds,
     backward_weight: Seconds,
     send: float = 0.0,
+    activation_bytes: float | None = None,
 ) -> Timeline:
     """The schedule as a predicted Timeline: a span for each action, named as PyTorch prints it ("2F0"). Seconds.
 
     forward, backward_input, backward_weight: of one micro-batch on one virtual stage, a number or one a stage. send:
     from the end of an action to where its result can be used on the next stage, if that is on another rank.
+    activation_bytes: what one virtual stage keeps of one micro-batch, from its F to its B, or to its W where backward is
+    split; then `timeline.held` says who holds what and when.
     Raises ValueError for negative or too few durations, and where the schedule would hang (see `schedules.validate`).
     """
-    seconds = _durations(schedule.num_stages, forward, backward_input, backward_weight)
+    seconds = durations(schedule.num_stages, forward, backward_input, backward_weight)
     if not send >= 0:
         raise ValueError(f"simulate: send is {send!r}, but it must be 0 or more seconds")
-    return Timeline(spans=tuple(_Play(schedule, seconds, send).spans()), source="predicted", title=schedule.name)
+    spans = tuple(_Play(schedule, seconds, send).spans())
+    held = () if activation_bytes is None else held_activations(schedule, spans, activation_bytes)
+    return Timeline(spans=spans, source="predicted", title=schedule.name, held=held)
+
+
+def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float) -> tuple[Holding, ...]:
+    """What each rank holds when, of a schedule that was played: num_bytes for each forward, until it is used up.
+
+    From the start of F to the end of B; where backward is split, to the end of W, which needs the inputs of layers.
+    """
+    last = WEIGHT if schedule.splits_backward else BACKWARD
+    starts, ends = {}, {}
+    for span in spans:
+        for single in Action.parse(span.name).singles:
+            if single.kind in (FORWARD, last):
+                (starts if single.kind == FORWARD else ends)[single.stage, single.microbatch] = span
+    return tuple(
+        Holding(
+            rank=first.rank, name=f"stage {stage}, micro-batch {j}", kind="activations", num_bytes=round(num_bytes),
+            start=first.start, end=ends[stage, j].end,
+        )
+        for (stage, j), first in starts.items()
+    )  # fmt: skip
 
 
 class _Play:
@@ -125,7 +150,7 @@ class _Play:
                 woken.append(rank)
 
 
-def _durations(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):
+def durations(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):
     """Kind -> seconds of each stage."""
     by_kind = {}
     for kind, name, given in (

@@ -4,6 +4,7 @@ CollectiveExplorer    any collective and algorithm, step by step: who holds what
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
 OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; what is left exposed
+PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, times; bubble, and memory of each rank
 PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and what a loss scale brings back
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
@@ -13,6 +14,7 @@ from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
 from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.overlap_explorer import OverlapExplorer
+from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
 from helpers.widgets.timeline_explorer import TimelineExplorer
@@ -22,6 +24,7 @@ __all__ = [
     "DataParallelExplorer",
     "MemoryExplorer",
     "OverlapExplorer",
+    "PipelineExplorer",
     "PrecisionExplorer",
     "ProgressView",
     "TimelineExplorer",

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from html import escape
-
-import ipywidgets
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
@@ -19,6 +16,7 @@ from helpers.specs import Link, ModelSpec
 from helpers.units import format_bytes, format_count, format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
+from helpers.widgets.runs import Runs
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 
@@ -29,10 +27,9 @@ MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
 TERAFLOPS = (1, 2, 5, 10, 20, 50, 100, 200, 400)
 WORLD_SIZES = (2, 4, 8, 16, 64, 256)
 _SHOWN = 4  # ranks in the picture; all do the same
-_NOTICE = "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
 
 
-class OverlapExplorer(Explorer):
+class OverlapExplorer(Runs, Explorer):
     """One DDP step of a GPT, predicted. Without a front end: `.bucket.value = "1 MiB"`, then `.sentence`.
 
     model: a ModelSpec, trained in fp32. tokens: a rank and step. Dials: bucket (a key of BUCKETS), bandwidth (Gb/s),
@@ -42,6 +39,7 @@ class OverlapExplorer(Explorer):
     """
 
     TEXT = "[widget] OverlapExplorer: one DDP step, with dials for bucket, bandwidth, latency, ranks and compute"
+    RUN = "emulate_ddp_step"
 
     def __init__(
         self,
@@ -51,19 +49,14 @@ class OverlapExplorer(Explorer):
         recorded: Timeline | None = None,
         run: Callable[..., Timeline] | None = None,
     ) -> None:
-        self._model, self._tokens, self._recorded, self._run = model, tokens, recorded, run
-        self._played: dict[tuple, Timeline] = {}  # by setting
+        self._model, self._tokens, self._recorded = model, tokens, recorded
         self.bucket = dial(tuple(BUCKETS), "25 MiB", "bucket", tooltip="gradients travel together up to this size")
         self.bandwidth = dial([(f"{n} Gb/s", n) for n in GIGABITS], 10, "bandwidth", tooltip="of the link of each rank")
         self.latency = dial([(f"{n} µs", n) for n in MICROSECONDS], 300, "latency", tooltip="that every message pays")
         self.ranks = dial(WORLD_SIZES, 4, "ranks", tooltip="that train together")
         self.compute = dial([(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, "compute", tooltip="what a rank reaches")
-        self.button = ipywidgets.Button(description="Run it", tooltip="play this step on real ranks")
-        self.button.layout.margin = "2px 14px"  # where the sentence below it begins
-        self.button.on_click(lambda button: self.run_now())
-        self.notice = ipywidgets.HTML()
         dials = (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute)
-        super().__init__(dials, controls=[self.button, self.notice] if run else [])
+        super().__init__(dials, controls=self._runs(run, "play this step on real ranks"))
 
     @property
     def timeline(self) -> Timeline:
@@ -71,48 +64,8 @@ class OverlapExplorer(Explorer):
         return self._step(self.bucket.value)
 
     @property
-    def emulated(self) -> Timeline | None:
-        """What `run` gave for the dials as they stand; None where nobody pressed the button yet."""
-        return self._played.get(self._setting)
-
-    def run_now(self) -> OverlapExplorer:
-        """What the button does: `run` for the dials as they stand. What goes wrong becomes a notice, never an error.
-
-        Returns the explorer, so that a cell can show it. ValueError when there is no `run`.
-        """
-        if self._run is None:
-            raise ValueError("this OverlapExplorer has nothing to run; give it run=, such as emulate_ddp_step")
-        self._tell("")
-        self.button.disabled, self.button.description = True, "Running …"
-        try:
-            self._played[self._setting] = _checked(self._run(self._backward, **self._options(self.bucket.value)))
-        except Exception as error:  # of any kind: what was given as `run` is not ours
-            self._played.pop(self._setting, None)
-            self._tell(str(error) or type(error).__name__)
-        finally:
-            self.button.disabled, self.button.description = False, "Run it"
-        self._show()
-        return self
-
-    @property
-    def text(self) -> str:
-        """The sentence and the table as plain text; below them what went wrong in the last run."""
-        return "\n".join(filter(None, [super().text, self.failure]))
-
-    def _tell(self, failure: str) -> None:
-        self.failure = failure
-        self.notice.value = f'<div role="alert" style="{_NOTICE}">{escape(failure)}</div>' if failure else ""
-
-    def _draw(self, change: object = None) -> None:
-        self._tell("")  # it spoke of the setting before
-        self._show()
-
-    def _show(self) -> None:
-        super()._draw()
-
-    @property
-    def _setting(self) -> tuple:
-        return tuple(each.value for each in (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute))
+    def _arguments(self) -> tuple[tuple, dict]:
+        return (self._backward,), self._options(self.bucket.value)
 
     @property
     def _backward(self) -> BackwardPass:
@@ -166,13 +119,6 @@ class OverlapExplorer(Explorer):
         columns |= {word: _numbers(timeline) for word, timeline in self._below.items()}
         names = columns["predicted"]
         return [{"one step": name} | {word: column[name] for word, column in columns.items()} for name in names]
-
-
-def _checked(ran: object) -> Timeline:
-    if not isinstance(ran, Timeline) or not ran.spans:
-        what = "a Timeline without spans" if isinstance(ran, Timeline) else f"a {type(ran).__name__}"
-        raise ValueError(f"run returned {what}; it must return the Timeline of a step, with its spans")
-    return ran
 
 
 def _first_ranks(timeline: Timeline) -> Timeline:

@@ -12,6 +12,8 @@ from helpers.widgets.explorer import Explorer
 
 EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
 SETUP = """
+from dataclasses import replace
+from helpers.predict.pipeline import simulate
 from helpers.predict.timeline import simulate_ddp_step
 from helpers.records import MemoryBreakdown, Timeline
 from helpers.specs import ModelSpec, Plan
@@ -22,6 +24,9 @@ def run(backward, *, world_size, **options):
         raise RuntimeError(f"there are no {world_size} ranks here")
     step = simulate_ddp_step(backward, world_size=world_size, **options)
     return Timeline(spans=step.spans, source="emulated", title=step.title)
+
+def play(schedule, **times):
+    return replace(simulate(schedule, **times), source="emulated")
 """
 # From a plan on one rank some dials do nothing: ZeRO needs DP, sequence parallelism TP, selective recompute scores.
 SPREAD = """explorer = MemoryExplorer()
@@ -38,6 +43,8 @@ MemoryExplorer(spec, "V100", {"rank 0": MemoryBreakdown(parameters=428_032, acti
 CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
 CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "measured": MEASURED}
 CELLS |= {"runs": "OverlapExplorer(run=run)"}
+CELLS |= {"chunked": "PipelineExplorer('interleaved')", "pipeline runs": "PipelineExplorer(run=play)"}
+ALL_DIALS_ACT = {"MemoryExplorer": "spread", "PipelineExplorer": "chunked"}
 
 
 def shown(notebook, cell):
@@ -69,7 +76,7 @@ def test_it_is_shown_in_light_and_dark(name, notebook, screenshots):
         notebook.screenshot(screenshots / f"{name}-{theme}.png", output)
 
 
-@pytest.mark.parametrize("cell", [name if name != "MemoryExplorer" else "spread" for name in EXPLORERS])
+@pytest.mark.parametrize("cell", [ALL_DIALS_ACT.get(name, name) for name in EXPLORERS])
 def test_each_dial_moves_the_picture_by_keyboard(cell, notebook):
     output, picture = shown(notebook, cell)
     # An example sets all the other dials: it has its own test. Fields are typed into: so have they.
@@ -219,3 +226,17 @@ def test_measured_bars_and_words_stand_at_the_dials_that_were_measured(notebook,
     says(picture, "Nothing was measured with these dials.")
     notebook.press(notebook.dial("DP", output), "ArrowLeft", picture)
     says(picture, "equal to the byte")
+
+
+def test_a_pipeline_is_stepped_and_run(notebook, screenshots):
+    output, picture = shown(notebook, "pipeline runs")
+    says(picture, "Bubble 29.0% of the time (40.8% over ideal time)")
+    output.get_by_role("button", name="Run it").click()
+    says(picture, "Emulated bubble 29.0%.")
+    notebook.screenshot(screenshots / "PipelineExplorer-run.png", output)
+    output.get_by_role("button", name="next").click()
+    picture.locator("svg").get_by_text("holds now").first.wait_for(state="attached")
+    notebook.press(notebook.dial("schedule", output), "Space ArrowDown Enter", picture)
+    says(picture, re.compile("holds at most 5.5 micro-batches, 5.50 GB.$"))  # nothing ran with these dials yet
+    notebook.press(notebook.dial("micro-batches", output), "ArrowLeft", picture)
+    picture.get_by_role("alert").filter(has_text="6 micro-batches go in rounds of 4").wait_for()

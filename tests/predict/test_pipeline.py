@@ -92,6 +92,18 @@ def test_a_pair_takes_the_time_of_both():
 
 
 @pytest.mark.parametrize("name", ORDERS)
+def test_what_is_held_is_what_the_schedule_says(name):
+    schedule = ORDERS[name](4, 8)
+    times = {"forward": 1.0, "backward_input": 1.0, "backward_weight": 1.0}
+    timeline = simulate(schedule, **times, activation_bytes=100)
+    for rank in timeline.ranks:
+        instants = [span.start for span in timeline.for_rank(rank).spans]
+        held = [timeline.holds(rank, instant).activations for instant in instants]
+        assert max(held) == 100 * schedule.in_flight(rank)
+    assert all(holding.end <= timeline.duration for holding in timeline.held)
+
+
+@pytest.mark.parametrize("name", ORDERS)
 def test_every_action_is_a_span_on_its_rank(name):
     schedule = ORDERS[name](4, 4)
     timeline = play(schedule)

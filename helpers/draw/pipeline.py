@@ -1,0 +1,127 @@
+"""A pipeline's step, rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
+
+The number in a bar is its micro-batch. Bars of a rank's later chunks are marked at their foot. On the right: the
+activations that the rank holds, at most or at one instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from helpers.draw.axis import time_axis
+from helpers.draw.palette import PAINTS
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.timelines import panel_titles, shared_title
+from helpers.records import KINDS, Span, Timeline
+from helpers.schedules import Action
+from helpers.units import format_seconds
+
+_LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0
+_MEMORY = 84.0  # pixels of the bar of the rank that holds most
+_IDLE = {"fill": "panel", "texture": "hatch"}
+
+
+def pipeline_scene(
+    *timelines: Timeline,
+    title: str = "",
+    num_ranks: int | None = None,
+    end: float = 0.0,
+    instant: float | None = None,
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene of one or several Timelines of a pipeline, one above the other; each starts at 0, all share one axis.
+
+    Spans carry the names of `schedules.Action`, such as "2F0". num_ranks tells chunks apart: stage // num_ranks
+    (default: the timeline's ranks). end: seconds that the axis reaches at least. instant: a play head at that second;
+    then memory is what is held there, otherwise the most that was held. Memory shows where a timeline has `held`.
+    Raises ValueError without a timeline, or for one without spans.
+    """
+    if not timelines or not all(timeline.spans for timeline in timelines):
+        raise ValueError("pipeline_scene got no timeline, or one without spans: give one, such as that of simulate(…)")
+    shown = [timeline.shifted_to_zero() for timeline in timelines]
+    end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
+    title = title or shared_title(shown)
+    used = {span.kind for timeline in shown for span in timeline.spans}
+    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), ("idle", _IDLE)], width)
+    scale, marks = (width - _LEFT - _RIGHT) / end, []
+    for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
+        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant)
+        marks += [
+            Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"),
+            *panel.headings(width, y),
+        ]
+        top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
+        marks += panel.rows(top, width)
+        items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
+        if instant is not None and instant <= timeline.duration:
+            x = _LEFT + instant * scale
+            marks.append(Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2))
+        y = bottom + _GAP
+    summary = " ".join(_words(timeline, text) for timeline, text in zip(shown, panel_titles(shown), strict=True))
+    return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *marks))
+
+
+class _Panel:
+    def __init__(self, timeline: Timeline, num_ranks: int, scale: float, instant: float | None) -> None:
+        self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
+        self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0
+        self.row = self.bar + 5
+        self.held = {rank: held_by(timeline, rank, instant) for rank in timeline.ranks} if timeline.held else {}
+        self.most = max((held_by(timeline, rank) for rank in timeline.ranks), default=0) if timeline.held else 0
+
+    def headings(self, width: float, y: float) -> Iterator[Label]:
+        if self.held:
+            text = "holds at most" if self.instant is None else "holds now"
+            yield Label(x=width - _RIGHT + 16, y=y + 10, text=text, size=12, bold=True, colour="muted")
+
+    def rows(self, top: float, width: float) -> Iterator[Rect | Label]:
+        until = self.timeline.duration * self.scale
+        for number, rank in enumerate(self.timeline.ranks):
+            y = top + number * self.row
+            yield Label(x=14, y=y + self.bar / 2, text=f"rank {rank}", size=12 if self.bar > 14 else 10)
+            yield Rect(x=_LEFT, y=y, width=until, height=self.bar, **_IDLE)
+            for span in self.timeline.for_rank(rank).spans:
+                yield from self._action(span, y)
+            if self.held:
+                yield from self._memory(rank, width - _RIGHT + 16, y)
+
+    def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
+        x, width = _LEFT + span.start * self.scale, span.duration * self.scale
+        paint, action = PAINTS[span.kind], Action.parse(span.name)
+        tooltip = f"rank {span.rank} · {span.name} · {paint.word} · {format_seconds(span.duration)}"
+        room = 1.0 if width > 6 else 0.0
+        look = {"texture": paint.texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
+        yield Rect(x=x, y=y, width=max(0.7, width - room), height=self.bar, fill=span.kind, **look)
+        if action.stage >= self.num_ranks and width > 3:
+            mark = min(5.0, self.bar / 4) * min(3, action.stage // self.num_ranks) / 3 + 2
+            yield Rect(x=x, y=y + self.bar - mark, width=width - room, height=mark, fill="ink", opacity=0.75)
+        text, size = str(action.microbatch), min(11.0, self.bar - 6)
+        if size >= 8 and text_width(text, size) < width - 3:
+            yield Label(x=x + width / 2, y=y + self.bar / 2, text=text, size=size, anchor="middle", on=span.kind)
+
+    def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
+        count = self.held[rank]
+        yield Rect(x=x, y=y + 2, width=_MEMORY, height=self.bar - 4, fill="panel")
+        paint = {"fill": "activations", "texture": PAINTS["activations"].texture}
+        yield Rect(x=x, y=y + 2, width=_MEMORY * count / max(1, self.most), height=self.bar - 4, **paint)
+        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{count}", size=min(12, self.bar))
+
+
+def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:
+    """Micro-batches, times chunks, that a rank holds at an instant; without one the most that it ever holds."""
+    held = [holding for holding in timeline.held if holding.rank == rank]
+    if instant is not None:
+        return sum(holding.start <= instant < holding.end for holding in held)
+    changes = sorted([(h.end, -1) for h in held] + [(h.start, 1) for h in held])
+    count = most = 0
+    for _, change in changes:
+        count += change
+        most = max(most, count)
+    return most
+
+
+def _words(timeline: Timeline, title: str) -> str:
+    share = f"bubble {timeline.bubble_fraction:.1%} of {format_seconds(timeline.duration)}"
+    bubble = f"{title}, {timeline.num_ranks} ranks: {share}"
+    peaks: Sequence[int] = [held_by(timeline, rank) for rank in timeline.ranks] if timeline.held else []
+    return f"{bubble}; held at most: {', '.join(map(str, peaks))}." if peaks else f"{bubble}."
