@@ -11,12 +11,15 @@ from helpers.draw import (
     memory_scene,
     mesh_scene,
     number_formats_scene,
+    pipeline_scene,
     shards_scene,
     timeline_scene,
     topology_scene,
 )
 from helpers.predict.messages import schedule
+from helpers.predict.pipeline import simulate
 from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
+from helpers.schedules import interleaved, one_f_one_b, zb_h1
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -59,6 +62,11 @@ def reduced(num_ranks):
     for last in range(1, num_ranks):
         states.append([[{*range(min(rank, last) + 1)} for _ in range(num_ranks)] for rank in range(num_ranks)])
     return states
+
+
+def pipeline(schedule):
+    """A step of a pipeline with what each rank holds."""
+    return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=0.1, activation_bytes=1)
 
 
 def step(collective, algorithm, num_ranks, number):
@@ -130,6 +138,10 @@ SCENES = {
         ]
     ),
     "16 parts": shards_scene([Matrix(name="A", num_rows=16, num_columns=32, cut="columns", num_parts=16)]),
+    "1F1B": pipeline_scene(pipeline(one_f_one_b(4, 8)), pipeline(one_f_one_b(4, 8)), instant=9.5),
+    "zero bubble": pipeline_scene(pipeline(zb_h1(4, 8))),
+    "interleaved": pipeline_scene(pipeline(interleaved(12, 8, 3)), num_ranks=4),
+    "a pipeline of 16": pipeline_scene(pipeline(one_f_one_b(16, 32))),
     "mesh": mesh_scene({"pp": 2, "dp": 2, "tp": 4}, rank=5),
     "mesh across nodes": mesh_scene({"dp": 2, "tp": 16}, rank=18),
     "mesh of 256": mesh_scene({"pp": 4, "dp": 16, "cp": 2, "tp": 2}, rank=77),
