@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from helpers.measure.equality import assert_equal, state_of
+from helpers.measure.memory import record_memory
 from helpers.parallel.offload import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations
+from helpers.primitives.chunked_loss import chunked_token_loss
 from helpers.primitives.devices import VirtualDevices
 from helpers.primitives.master_weights import MasterWeights
 from helpers.primitives.recompute import recompute_blocks
@@ -330,3 +332,39 @@ def test_k_micro_batches_hold_one_kth_of_the_activations_and_give_the_same_gradi
     part, gradients = accumulate(num_micro_batches)
     assert_equal(expected, gradients, atol={"*.key.bias.grad": 1e-12})  # zero in theory
     assert part == pytest.approx(whole / num_micro_batches, rel=0.03)
+
+
+def gpt_step(budget_bytes, recompute=None, chunked=False):
+    """One forward and backward of a GPT whose logits are its largest tensor; gradients after it."""
+    model, tokens = tiny(vocab_size=2000, attention="materialized", dropout=0.0), batch(16)
+    with Budget(budget_bytes, model.parameters()), recompute_blocks(model, mode=recompute or "full") as handle:
+        if recompute is None:
+            handle.remove()
+        if chunked:
+            loss = chunked_token_loss(model.features(tokens), model.head.weight, tokens, chunk_tokens=16)
+        else:
+            loss = token_loss(model(tokens), tokens)
+        loss.backward()
+    return state_of(model)
+
+
+def test_a_gpt_that_does_not_fit_fits_with_chunked_logits_and_recomputed_blocks():
+    """Three copies of the logits are 3.1 MB; then the blocks are the peak; then weights and gradients are."""
+    expected = gpt_step(10**9)
+    for given, options in {
+        3_000_000: dict(chunked=True),
+        1_500_000: dict(chunked=True, recompute="full"),
+    }.items():
+        with pytest.raises(OutOfBudget, match=r"chunked_token_loss, recompute_blocks"):
+            gpt_step(given)
+        assert_equal(expected, gpt_step(given, **options), atol={"*.key.bias.grad": 1e-8})  # zero in theory
+    with pytest.raises(OutOfBudget):
+        gpt_step(1_500_000, chunked=True)
+
+
+def test_the_memory_meter_sees_the_same_peak_to_the_byte():
+    model, tokens = tiny(), batch()
+    budget = Budget(PLENTY, model.parameters())
+    with record_memory(model) as recorder, budget:
+        token_loss(model(tokens), tokens).backward()
+    assert recorder.peak.total == budget.peak(GPU)
