@@ -10,6 +10,7 @@ Kinds of a storage, each for its whole life:
     temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
                   step needs for a moment
 What was there before and belongs to neither the model nor the optimizer is not seen. Nor is the inside of a kernel.
+The pretended devices of primitives/devices.py are CPU memory to the meter: they keep count of their own.
 On CUDA kinds are told in the same way, and `allocator` adds what torch's caching allocator says.
 """
 
@@ -81,6 +82,8 @@ class MemoryRecorder:
         self._allocator: dict[str, AllocatorBytes] = {}
         self._spans: TimelineRecorder | None = None
         self._start = time.perf_counter()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         self._labels.label_all()
 
     def mark(self, name: str) -> None:

@@ -18,7 +18,7 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorBytes:
-    """Bytes on one GPU. peak_allocated: the most since the start of the process, or since the block began."""
+    """Bytes on one GPU. peak_allocated: the most since a block of record_memory began, or the process."""
 
     allocated: int
     reserved: int

@@ -1,0 +1,64 @@
+"""The memory meter on a real GPU: kinds from the dispatch mode, and what the caching allocator says beside them."""
+
+from __future__ import annotations
+
+import torch
+
+from helpers.measure.memory import allocator_bytes, record_memory, save_snapshot
+from helpers.predict.states import model_states
+from helpers.specs import Plan
+from helpers.workloads import GPT, GPTConfig, token_loss
+
+ROUNDING = 512  # bytes: each block of the caching allocator is a multiple
+
+
+def training():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).to("cuda:0")
+    tokens = torch.arange(4 * 32, device="cuda:0").view(4, 32) % 68
+    return model, torch.optim.AdamW(model.parameters(), foreach=True), tokens
+
+
+def test_model_states_are_predicted_to_the_byte():
+    """Backward runs in a thread of its own here, and the mode goes with it."""
+    model, optimizer, tokens = training()
+    with record_memory(model, optimizer) as recorder:
+        token_loss(model(tokens), tokens).backward()
+        recorder.mark("after backward")
+        optimizer.step()
+        recorder.mark("after step")
+    expected = model_states(model.config.num_parameters, Plan(precision="fp32"))
+    held = recorder.at("after step")
+    assert (held.parameters, held.gradients, held.optimizer) == (
+        expected.parameters,
+        expected.gradients,
+        expected.optimizer,
+    )
+    assert recorder.at("after backward").gradients == expected.gradients
+    assert recorder.peak.activations > 0
+    assert recorder.step_counters == 0  # AdamW keeps them on the CPU
+
+
+def test_the_allocator_holds_what_the_meter_counts_and_reserves_more():
+    before = allocator_bytes("cuda:0").allocated
+    model, optimizer, tokens = training()
+    with record_memory(model, optimizer) as recorder:
+        recorder.mark("before")
+        token_loss(model(tokens), tokens).backward()
+        optimizer.step()
+        recorder.mark("after step")
+    growth = recorder.allocator("after step").allocated - recorder.allocator("before").allocated
+    counted = recorder.at("after step").total - recorder.at("before").total
+    num_tensors = 3 * len(list(model.parameters())) + 2
+    workspace = 64 * 2**20  # of cuBLAS, once
+    assert counted <= growth + tokens.numel() * 8 <= counted + ROUNDING * num_tensors + workspace
+    said = recorder.allocator("after step")
+    assert before < said.allocated <= said.peak_allocated
+    assert said.fragmentation == said.reserved - said.allocated >= 0
+
+
+def test_a_snapshot_is_saved(tmp_path):
+    model, _, tokens = training()
+    with save_snapshot(tmp_path / "step.pickle"):
+        token_loss(model(tokens), tokens).backward()
+    assert (tmp_path / "step.pickle").stat().st_size > 1000
