@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.grading import grade, making, task_of
 from helpers.grading.amp import masters, order, scaler, scaling, together
-from helpers.grading.amp.stories import alike, judge_story, number, told_by
+from helpers.grading.amp.stories import alike, judge_story, number, overflow_notes, told_by
 from helpers.grading.task import Trouble, World
 
 SEEDS = range(4)
@@ -26,7 +26,7 @@ def told(scale: float, value: float) -> list[dict]:
 
 def test_a_story_is_judged_up_to_its_first_wrong_step():
     got = [{"scale": 1.0, "weights 0": torch.ones(2)}, {"scale": 1.0, "weights 0": torch.zeros(2)}]
-    findings = list(judge_story(RIGHT, got, {}))
+    findings = list(judge_story(RIGHT, got, dict))
     assert [finding.ok for finding in findings] == [True, False, True]
     assert findings[1].says.en == "the scale after step 1 is 1.0, expected 2.0"
     assert findings[1].says.zh == "第 1 步后的 scale 是 1.0，应为 2.0"
@@ -34,12 +34,28 @@ def test_a_story_is_judged_up_to_its_first_wrong_step():
 
 def test_a_mistake_that_tells_the_whole_story_goes_before_one_that_tells_its_beginning():
     wrong = {"all": [told(2.0, 3.0)], "first": [told(2.0, 3.0)[:1] + told(8.0, 9.0)[1:]]}
-    (failed,) = [finding for finding in judge_story(RIGHT, told(2.0, 3.0), wrong) if not finding.ok]
+    (failed,) = [finding for finding in judge_story(RIGHT, told(2.0, 3.0), lambda: wrong) if not finding.ok]
     assert failed.mistakes == ("all",)
     longer = [*RIGHT, {"scale": 4.0}]
     wrong = {"begins": [[*told(2.0, 3.0), {"scale": 64.0}]]}
-    (failed,) = [finding for finding in judge_story(longer, [*told(2.0, 3.0), {"scale": 0.0}], wrong) if not finding.ok]
+    (failed,) = [
+        finding for finding in judge_story(longer, [*told(2.0, 3.0), {"scale": 0.0}], lambda: wrong) if not finding.ok
+    ]
     assert failed.mistakes == ("begins",)
+
+
+def test_a_right_story_asks_for_no_mistake():
+    assert all(finding.ok for finding in judge_story(RIGHT, RIGHT, pytest.fail))
+
+
+def test_a_note_says_where_overflows_were_so_far():
+    assert [note.en for note in overflow_notes([False, True])] == ["", " (overflow in step 2)"]
+    last = overflow_notes([[1], [], [0, 2]])[-1]
+    assert last.en == " (overflow in step 1 on rank 1, step 3 on ranks 0 and 2)"
+    got = [RIGHT[0], {"scale": 1.0, "weights 0": RIGHT[1]["weights 0"]}]
+    (failed,) = [one for one in judge_story(RIGHT, got, dict, notes=overflow_notes([True, False])) if not one.ok]
+    assert failed.says.en == "the scale after step 2 (overflow in step 1) is 1.0, expected 4.0"
+    assert failed.says.zh == "第 2 步后的 scale（第 1 步溢出）是 1.0，应为 4.0"
 
 
 def test_nan_is_alike_to_nan_and_a_tensor_of_one_to_its_number():
@@ -52,7 +68,7 @@ def test_nan_is_alike_to_nan_and_a_tensor_of_one_to_its_number():
 
 @pytest.mark.parametrize("got", ["None", None, [], [3, 4], [{}], [{}, {}, {}]])
 def test_whatever_a_stranger_returns_is_no_story(got):
-    assert not all(finding.ok for finding in judge_story(RIGHT, got, {"x": [told(2.0, 3.0)]}))
+    assert not all(finding.ok for finding in judge_story(RIGHT, got, lambda: {"x": [told(2.0, 3.0)]}))
 
 
 # -- what the planted mistakes give ----------------------------------------------------------------------------------
@@ -83,38 +99,34 @@ def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
         assert not all((tensor * scale * 2).half().isfinite().all() for tensor in tensors)
 
 
+def assert_each_is_told_apart(right, known) -> None:
+    """No planted mistake tells the right story, nor that of another key."""
+    for key, stories in known.items():
+        for story in filter(None, stories):
+            assert not alike(right, story), key
+            assert {other for other, several in known.items() if any(alike(one, story) for one in several)} == {key}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("module", [scaler, masters], ids=["scaler", "masters"])
 def test_every_planted_mistake_has_a_story_of_its_own(module, seed):
-    (inputs,) = module.make(torch.Generator().manual_seed(seed), 1)
-    kinds = [
-        module.planted(masters.DTYPES[one["dtype"]]) if module is masters else module.planted()
-        for one in inputs["stories"]
-    ]
-    for key in kinds[0]:
-        for number_of in range(len(kinds[0][key])):
-            outputs = [
-                module.play(kind[key][number_of], one) for kind, one in zip(kinds, inputs["stories"], strict=True)
-            ]
-            found = names_found(module.judge(world_of([inputs], [outputs])))
-            assert found and set(found) == {key}, (key, found)
+    for given in module.make(torch.Generator().manual_seed(seed), 1)[0]["stories"]:
+        planted = module.planted() if module is scaler else module.planted(masters.DTYPES[given["dtype"]])
+        known = told_by(lambda one, given=given: module.play(one, given), planted)()
+        assert_each_is_told_apart(module.play(module.Planted(), given), known)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_planted_order_has_a_story_of_its_own_or_is_refused(seed):
     (inputs,) = order.make(torch.Generator().manual_seed(seed), 1)
-    for key, several in order.planted().items():
-        for one in several:
-            story = order.story_of(one, inputs)
-            if story:
-                found = names_found(order.judge(world_of([inputs], [story])))
-                assert found and found[0] == key, (key, found)
+    known = told_by(lambda one: order.story_of(one, inputs), order.planted())()
+    assert_each_is_told_apart(order.play(order.Planted(), inputs), known)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_planted_mistake_of_sharded_ranks_is_told_from_the_others(size):
     inputs = together.make(torch.Generator().manual_seed(size), size)
-    for key, several in told_by(lambda one: one.play(inputs), together.PLANTED).items():
+    for key, several in told_by(lambda one: one.play(inputs), together.PLANTED)().items():
         for stories in several:
             assert set(together.explanations(world_of(inputs, stories))) == {key}
             assert not all(map(alike, together.Planted().play(inputs), stories))

@@ -130,9 +130,8 @@ def judge(world: World) -> Iterator[Finding]:
         made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
         yield expect(made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
         if made:
-            right = play(Planted(), given)
             known = told_by(lambda one, given=given: play(one, given), planted(DTYPES[given["dtype"]]))
-            yield from judge_story(right, got, known)
+            yield from judge_story(play(Planted(), given), got, known)
     yield from expect_only(world, [])
 
 

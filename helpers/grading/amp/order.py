@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, judge_story, told_by
+from helpers.grading.amp.stories import Story, judge_story, overflow_notes, told_by
 from helpers.grading.judging import expect_only
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
@@ -187,7 +187,8 @@ def story_of(one: Planted, given: dict[str, Any]) -> Story:
 def judge(world: World) -> Iterator[Finding]:
     given = world.inputs[0]
     known = told_by(lambda one: story_of(one, given), planted())
-    yield from judge_story(play(Planted(), given), world.outputs[0], known)
+    notes = overflow_notes([kind == "overflow" for kind in KINDS])
+    yield from judge_story(play(Planted(), given), world.outputs[0], known, notes=notes)
     yield from expect_only(world, [])
 
 

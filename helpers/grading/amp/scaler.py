@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, judge_story, named, number, told_by
+from helpers.grading.amp.stories import Story, judge_story, named, number, overflow_notes, told_by
 from helpers.grading.judging import expect_only
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
@@ -153,8 +153,9 @@ def each_interval(scaler: Planted) -> bool:
 
 def judge(world: World) -> Iterator[Finding]:
     for given, got in zip(world.inputs[0]["stories"], world.outputs[0], strict=True):
-        right = play(Planted(), given)
-        yield from judge_story(right, got, told_by(lambda one, given=given: play(one, given), planted()))
+        known = told_by(lambda one, given=given: play(one, given), planted())
+        notes = overflow_notes([not_finite(gradients) for gradients in given["steps"]])
+        yield from judge_story(play(Planted(), given), got, known, notes=notes)
     yield from expect_only(world, [])
 
 

@@ -22,8 +22,8 @@ CASES = (
     ("negative", -9, 0, -1),
     ("in the last tensor", -12, -1, 1),
     ("a power of two", -11, 0, 1),
-    ("above 65504", 18, 0, -1),
     ("below 2**-23", -24, 0, 1),
+    ("above 65504", 18, 0, -1),
 )
 
 

@@ -17,6 +17,7 @@ from helpers.grading.judging import expect, expect_equal, expect_tensor
 from helpers.grading.task import Finding, Words
 
 Story = Sequence[Mapping[str, Any]]
+Wrong = Callable[[], Mapping[str, Sequence[Story]]]
 NAMES = {
     "scale": Words(en="the scale after step {1}", zh="第 {1} 步后的 scale "),
     "weights": Words(en="weights[{0}] after step {1}", zh="第 {1} 步后的 weights[{0}] "),
@@ -28,29 +29,46 @@ NAMES = {
 
 
 def judge_story(
-    right: Story, got: Any, wrong: Mapping[str, Sequence[Story]], *, rank: int | None = None
+    right: Story, got: Any, wrong: Wrong, *, notes: Sequence[Words] = (), rank: int | None = None
 ) -> Iterator[Finding]:
     """One Finding a value, up to the first step that is not right: what follows is its consequence.
 
-    wrong: key of a hint to the stories that this mistake tells. A mistake is named if one of them is the learner's to
-    the end; if none is, one that is the learner's up to that first step.
+    wrong: asked only where needed, gives the key of a hint to the stories that this mistake tells. A mistake is named
+    if one of them is the learner's to the end; if none is, one that is the learner's up to that first step. notes: said
+    behind the name of a value, one a step.
     """
     is_story = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
     yield expect(is_story, "the steps did not all happen", "没有走完所有步骤", rank=rank)
     if not is_story:
         return
     bad = next((n for n, pair in enumerate(zip(right, got, strict=True)) if not _same_step(*pair)), len(right))
-    known = _told(wrong, got, len(right)) or _told(wrong, got, bad + 1)
+    told = wrong() if bad < len(right) else {}
+    known = _told(told, got, len(right)) or _told(told, got, bad + 1)
     for number, (step, said) in enumerate(zip(right[: bad + 1], got, strict=False), 1):
         for name, value in step.items():
-            finding = compare(what(name, number), value, said.get(name), rank)
+            finding = compare(what(name, number, notes), value, said.get(name), rank)
             yield finding if finding.ok else dataclasses.replace(finding, mistakes=known)
 
 
-def what(name: str, step: int) -> Words:
-    """ "weights 0" as the words for it."""
+def what(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
+    """ "weights 0" as the words for it, with the note of that step."""
     kind, _, place = name.partition(" ")
-    return NAMES[kind].format(place, step)
+    said = NAMES[kind].format(place, step)
+    note = notes[step - 1] if notes else Words(en="", zh="")
+    return Words(en=said.en + note.en, zh=said.zh.rstrip() + note.zh if note.zh else said.zh)
+
+
+def overflow_notes(where: Sequence[Sequence[int] | bool]) -> list[Words]:
+    """For each step, in which steps so far a gradient overflowed; a list names the ranks on which it did."""
+    en, zh, notes = [], [], []
+    for step, ranks in enumerate(where, 1):
+        if ranks:
+            on = [str(rank) for rank in ranks] if isinstance(ranks, Sequence) else []
+            en.append(f"step {step}" + (f" on rank{'s' * (len(on) > 1)} {' and '.join(on)}" if on else ""))
+            zh.append(f"第 {step} 步" + (f" rank {'、'.join(on)}" if on else ""))
+        said = Words(en=f" (overflow in {', '.join(en)})", zh=f"（{'，'.join(zh)}溢出）")
+        notes.append(said if en else Words(en="", zh=""))
+    return notes
 
 
 def compare(name: Words, right: Any, got: Any, rank: int | None = None) -> Finding:
@@ -92,9 +110,9 @@ def _equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def told_by(play: Callable[[Any], Story], planted: Mapping[str, Sequence[Any]]) -> dict[str, list[Story]]:
-    """The stories of planted mistakes: play(one) for each."""
-    return {key: [play(one) for one in several] for key, several in planted.items()}
+def told_by(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> Wrong:
+    """The stories of planted mistakes, when they are asked for: play(one) for each."""
+    return lambda: {key: [play(one) for one in several] for key, several in planted.items()}
 
 
 def named(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, alike, judge_story, named, number, told_by
+from helpers.grading.amp.stories import Story, alike, judge_story, named, number, overflow_notes, told_by
 from helpers.grading.judging import expect
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
@@ -72,7 +73,7 @@ class Planted:
         scales, stories = [one["scale"] for one in inputs], [[] for _ in inputs]
         for step in range(len(inputs[0]["steps"])):
             shards = [one["steps"][step] for one in inputs]
-            flags = [not all(bool(part.isfinite().all()) for part in shard) for shard in shards]
+            flags = [overflowed(shard) for shard in shards]
             for rank, shard in enumerate(shards):
                 if not self.skips(flags, rank):
                     self._move(weights[rank], shard, scales[rank])
@@ -128,7 +129,9 @@ PLANTED = {
 
 
 def judge(world: World) -> Iterator[Finding]:
-    right, known = Planted().play(world.inputs), explanations(world)
+    right, explain = Planted().play(world.inputs), functools.cache(functools.partial(explanations, world))
+    steps = zip(*(one["steps"] for one in world.inputs), strict=True)
+    notes = overflow_notes([[rank for rank, shard in enumerate(shards) if overflowed(shard)] for shards in steps])
     for rank, got in enumerate(world.outputs):
         sent, returned = world.logs[rank].payload_bytes(), got != "None"
         yield expect(
@@ -146,15 +149,23 @@ def judge(world: World) -> Iterator[Finding]:
             mistakes=["gradients_sent"],
         )
         if returned:
-            yield from judge_story(
-                right[rank], got, {key: [stories[rank]] for key, stories in known.items()}, rank=rank
-            )
+            known = functools.partial(of_rank, rank, explain)
+            yield from judge_story(right[rank], got, known, notes=notes, rank=rank)
+
+
+def of_rank(rank: int, explain: Callable[[], dict[str, list[Story]]]) -> dict[str, list[Story]]:
+    """What the mistakes that explain every rank tell of this one."""
+    return {key: [stories[rank]] for key, stories in explain().items()}
+
+
+def overflowed(shard: Sequence[Tensor]) -> bool:
+    return not all(bool(part.isfinite().all()) for part in shard)
 
 
 def explanations(world: World) -> dict[str, list[Story]]:
     """Mistakes that tell the story of every rank."""
     found = {}
-    for key, several in told_by(lambda one: one.play(world.inputs), PLANTED).items():
+    for key, several in told_by(lambda one: one.play(world.inputs), PLANTED)().items():
         for stories in several:
             if all(alike(*pair) for pair in zip(stories, world.outputs, strict=True)):
                 found[key] = stories
