@@ -107,8 +107,9 @@ class OffloadedOptimizer:
     the GPU (for 16-bit weights, to `MasterWeights`).
     move="parameter": one parameter at a time, so the host holds one gradient; move="group": all gradients of a group,
     then its step, so that on a GPU the copies run one behind the other.
-    Gradients stay on the GPU until zero_grad(). Clip the model's own gradients before step(). `optimizer` is the one
-    inside: give it to a learning-rate scheduler.
+    Gradients stay on the GPU until zero_grad(). Clip the model's own gradients before step(), or those of the masters
+    after collect_gradients(), which our GradScaler calls. `optimizer` is the one inside: give it to a learning-rate
+    scheduler.
     Raises ValueError for no trainable parameter or an unknown `move`.
     """
 
@@ -146,30 +147,44 @@ class OffloadedOptimizer:
         return self.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        for weight, _ in self._all_pairs():
+        for weight, master in self._all_pairs():
+            master.grad = None
             if weight.grad is not None:
                 weight.grad = None if set_to_none else weight.grad.zero_()
 
+    def collect_gradients(self) -> None:
+        """Bring all gradients down now, to unscale or clip the masters'. step() does it for what was not collected."""
+        self._bring_down([pair for pair in self._all_pairs() if pair[0].grad is not None])
+
     @torch.no_grad()
     def step(self) -> None:
+        collected = [pair for pair in self._all_pairs() if pair[1].grad is not None]
+        for pairs in [collected] if collected else self._portions():
+            if not collected:
+                self._bring_down(pairs)
+            self._step_on_host(pairs)
+            self._send_up(pairs)
+
+    def _portions(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """The pairs that move together, of weights that have a gradient."""
         for pairs in self.pairs:
             with_gradient = [pair for pair in pairs if pair[0].grad is not None]
-            for moved in [with_gradient] if self.move == "group" else [[pair] for pair in with_gradient]:
-                self._step(moved)
+            yield from [with_gradient] if self.move == "group" else [[pair] for pair in with_gradient]
 
-    def _step(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
-        """Down, step, up. The optimizer inside passes over every master that has no gradient."""
+    def _bring_down(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         down = [self.devices.copy(weight.grad, GPU, HOST, "gradients to the host") for weight, _ in pairs]
         for (_, master), gradient in zip(pairs, down, strict=True):
             self.devices.wait(gradient)
             master.grad = gradient.to(master.dtype)
+
+    def _step_on_host(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+        """The optimizer inside passes over every master that has no gradient, so this steps `pairs` alone."""
         try:
             with self.devices.use(HOST):
                 self.optimizer.step()
         finally:
             for _, master in pairs:
                 master.grad = None
-        self._send_up(pairs)
 
     def _send_up(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
         for weight, master in pairs:

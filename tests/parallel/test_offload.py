@@ -8,6 +8,7 @@ from torch import nn
 
 from helpers.measure.equality import assert_equal, state_of
 from helpers.measure.memory import record_memory
+from helpers.parallel.amp import GradScaler
 from helpers.parallel.offload import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations
 from helpers.primitives.chunked_loss import chunked_token_loss
 from helpers.primitives.devices import VirtualDevices
@@ -191,6 +192,25 @@ def test_a_step_moves_each_gradient_down_and_each_weight_up(dtype, each_way):
         "gradients to the host": 2 * one_copy,
         "weights back": 2 * one_copy,
     }
+
+
+@pytest.mark.parametrize("init_scale, factor, skipped", [(2.0**10, 1.0, 0), (2.0**30, 1e33, 3)])
+def test_a_loss_scaler_finds_the_gradients_on_the_host(init_scale, factor, skipped):
+    states = []
+    for make in (lambda p: MasterWeights(p, torch.optim.AdamW, lr=1e-2), lambda p: offloaded(Budget(PLENTY))(p)):
+        model, scaler = nn.Linear(8, 8).to(torch.bfloat16), GradScaler(init_scale)
+        with torch.no_grad():
+            model.weight.copy_(torch.linspace(-1, 1, 64).view(8, 8))
+            model.bias.zero_()
+        optimizer = make(model.parameters()) if not states else make(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale((model(torch.ones(2, 8, dtype=torch.bfloat16)).float() * factor).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        states.append({"scale": torch.tensor(scaler.get_scale()), **state_of(model)})
+    assert_same_bits(*states)
+    assert scaler.skipped == skipped
 
 
 def test_groups_frozen_weights_and_a_learning_rate_schedule():
