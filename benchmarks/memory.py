@@ -26,7 +26,7 @@ from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 GOAL = 1.3
-PAIRS = 21
+PAIRS = 15
 Work = Callable[[], None]
 
 
@@ -85,12 +85,12 @@ def cost_row(name: str, watched: str, training: Training, goal: str = "") -> dic
 
 def cost_rows() -> list[dict[str, object]]:
     goal = f"at most {GOAL}"
-    large = Training(GPTConfig.ten_million(), 16, foreach=True)
-    name = "GPT 10 M, 16 x 64 tokens, foreach"
+    large = Training(GPTConfig.ten_million(), 8, foreach=True)
+    name = "GPT 10 M, 8 x 64 tokens, foreach"
     rows = [cost_row(name, "metered", large, goal)]
     rows += [cost_row(name, watched, large) for watched in ("under_nothing", "tracked")]
-    loop = Training(GPTConfig.ten_million(), 16, foreach=False)
-    rows.append(cost_row("GPT 10 M, 16 x 64 tokens, for-loop", "metered", loop, goal))
+    loop = Training(GPTConfig.ten_million(), 8, foreach=False)
+    rows.append(cost_row("GPT 10 M, 8 x 64 tokens, for-loop", "metered", loop, goal))
     tiny = Training(GPTConfig.tiny(), 4, foreach=True)
     name = "GPT 29 k, 4 x 32 tokens, foreach: nothing but tiny operations"
     return rows + [cost_row(name, watched, tiny) for watched in ("metered", "under_nothing", "tracked")]

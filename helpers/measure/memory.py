@@ -61,8 +61,10 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
             stack.callback(handle.remove)
         stack.enter_context(recorder._storages.watch_resizes())
         stack.enter_context(recorder._storages)
-        yield recorder
-        recorder._finish()
+        try:
+            yield recorder
+        finally:  # what did not fit is worth reading, too
+            recorder._finish()
 
 
 class MemoryRecorder:

@@ -369,6 +369,16 @@ def test_a_forward_that_raises_leaves_no_trace():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+def test_a_step_that_raises_can_still_be_read():
+    model = first_linear()
+    with pytest.raises(MemoryError, match="too much"), record_memory(model) as recorder:
+        output = model(torch.ones(3, 6))
+        raise MemoryError("too much")
+    assert output.shape == (3, 20)
+    assert recorder.peak.activations == 3 * (6 + 50 + 50 + 20) * 4
+    assert recorder.timeline().held
+
+
 def test_metering_changes_no_number():
     plain, metered = small_gpt(), small_gpt()
     for model in (plain, metered):
