@@ -117,7 +117,8 @@ def logits(model: ModelSpec, plan: Plan) -> int:
     """Bytes of the fp32 logits that the loss keeps on a rank of the last stage: 4 s b v / t, often the peak.
 
     Korthikanti et al. 2022, section 4.3, with a loss that works on the vocabulary's shards. Backward makes a gradient
-    of the same size. Plain torch also holds 16-bit logits: 10 bytes a number at the worst moment instead of 8.
+    of the same size. Plain torch also holds 16-bit logits: 10 bytes a number at the worst moment instead of 8; its
+    cross entropy takes two gradients one after the other, three tensors of this size in all (inventory.py, all fp32).
     """
     return LOSS_BYTES * tokens_per_rank(model, plan) * ceil(model.vocab / plan.tp)
 

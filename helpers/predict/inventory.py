@@ -1,4 +1,4 @@
-"""Every tensor that torch keeps for backward of the course's GPT, and the peak of a step on it. To the byte, on a CPU.
+"""Every tensor that torch keeps for backward of the course's GPT, to the byte on a CPU, and the peak of a step on it.
 
 `activations.py` has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention.
 This file says what happens here: fp32 or 16 bits throughout, torch's own attention, torch's masks, logits and loss. The
@@ -7,6 +7,7 @@ list comes from replaying the operations (`gpt_ops.py`, `attention_ops.py`) on s
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
 backward, on torch 2.13, CPU. On a GPU it differs: masks are of 1 byte there, norms keep fp32 statistics of 16-bit
 inputs, and other kernels serve attention with dropout. Under autocast it differs, too. Neither is predicted here.
+The peak is equal to the byte, too, but for sequences of a few tokens, where the embedding's backward is the peak.
 Left out: parameters and their gradients; the 5,056 bytes of generator state that each checkpoint keeps; what a kernel
 takes inside an operation.
 """
