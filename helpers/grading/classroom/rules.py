@@ -23,7 +23,13 @@ TORCH = {
         "torch._amp_update_scale_",
         "torch.distributed.fsdp.sharded_grad_scaler",
     ),
-    "05": ("torch.utils.checkpoint", "torch.autograd.graph.save_on_cpu", "torch.distributed._tools"),
+    "05": (
+        "torch.utils.checkpoint",
+        "torch.autograd.graph.save_on_cpu",
+        "torch.distributed._tools",
+        "torch.nn.functional.linear_cross_entropy",
+        "torch.utils._python_dispatch",
+    ),
 }
 NETWORK = ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing")

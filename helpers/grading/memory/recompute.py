@@ -64,7 +64,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
             y = submitted(block_of(weights, number, calls), y, positions)
         held, between = meter.held, torch.rand(2).tolist()
         result = y.detach().clone()
-        y.backward(gradient)
+        (y * gradient).sum().backward()
         del y
         peak = meter.peak
     done = {"output": result, "held": held, "peak": peak, "between": between, "after": torch.rand(2).tolist()}

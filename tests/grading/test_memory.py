@@ -1,0 +1,178 @@
+"""Lab 05: its formulas are those of the chapter, its meter counts what is alive, and every planted mistake shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.grading import grade, task_of
+from helpers.grading.memory import accumulate, activations, chunked, counting, recompute
+from helpers.grading.memory.meter import Meter, one_thread, whole
+from helpers.grading.task import Trial
+from helpers.predict.memory import activations_per_layer, model_states
+from helpers.specs import ModelSpec, Plan
+from helpers.workloads.gpt import GPT, GPTConfig
+from tests.grading.submissions import MUTANTS, load
+
+SEEDS = range(6)
+FLOATS = 8  # bytes
+
+
+# -- formulas --------------------------------------------------------------------------------------------------------
+def test_the_number_of_parameters_is_that_of_a_gpt():
+    sizes = {"num_layers": 3, "hidden": 32, "vocab": 101, "seq": 24}
+    spec = ModelSpec(**sizes, num_heads=4)
+    gpt = GPT(GPTConfig(vocab_size=101, context=24, num_layers=3, num_heads=4, hidden=32))
+    expected = sum(parameter.numel() for parameter in gpt.parameters())
+    assert counting.num_params(**sizes) == spec.num_params == expected
+
+
+@pytest.mark.parametrize("precision", counting.BYTES)
+@pytest.mark.parametrize("zero", range(4))
+def test_model_states_are_those_of_the_chapter(precision, zero):
+    right = model_states(1_000_003, Plan(dp=7, zero=zero, precision=precision))
+    expected = {kind: getattr(right, kind) for kind in counting.KINDS}
+    assert counting.states(1_000_003, precision, zero, 7) == expected
+
+
+def test_model_states_are_the_papers():
+    """Rajbhandari et al. 2020, figure 1: 7.5e9 parameters on 64 ranks."""
+    totals = [sum(counting.states(7_500_000_000, "mixed", zero, 64).values()) / 1e9 for zero in range(4)]
+    assert [round(total, 1) for total in totals] == [120.0, 31.4, 16.6, 1.9]
+
+
+@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize(("t", "sequence_parallel"), [(1, False), (4, False), (4, True)])
+def test_activations_are_those_of_the_chapter(t, sequence_parallel, flash):
+    case = {"s": 512, "b": 3, "h": 256, "a": 8, "t": t, "sequence_parallel": sequence_parallel, "flash": flash}
+    plan = Plan(
+        tp=t, sequence_parallel=sequence_parallel, attention="flash" if flash else "materialized", micro_batch=3
+    )
+    model = ModelSpec(num_layers=1, hidden=256, num_heads=8, vocab=1024, seq=512)
+    assert activations.kept(case) == activations_per_layer(model, plan)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_formula_shows_and_no_two_are_alike(seed):
+    for key, right, mistakes in (
+        ("05.count", lambda case: counting.num_params(**case), counting.MISCOUNTS),
+        ("05.states", lambda case: counting.states(**case), counting.MISTAKES),
+        ("05.activations", activations.kept, activations.MISTAKES),
+    ):
+        cases = task_of(key).inputs(seed, 1)[0]["cases"]
+        given = {"right": [right(case) for case in cases]}
+        for name, mistake in mistakes.items():
+            if key == "05.count":
+                given[name] = [mistake(**case) for case in cases]
+            elif key == "05.states":
+                given[name] = [mistake(case) for case in cases]
+            else:
+                given[name] = [activations.kept(case, **mistake) for case in cases]
+        assert len(set(map(str, given.values()))) == len(given)
+
+
+def test_a_mistake_is_named_only_where_it_explains_all_precisions(ranks):
+    """Four bytes less than 12 is a master or a moment that is missing; what fp32 gives tells which."""
+    right = counting.states
+
+    def no_master(num_params, precision, zero, dp):
+        return right(num_params, precision, zero, dp, weigh=counting.BYTES | {"mixed": (2, 2, 8)})
+
+    assert grade("05.states", no_master, ranks=ranks).mistake is None
+
+
+@pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12.0])])
+def test_a_division_without_a_rest_is_no_mistake(value):
+    assert whole({"bytes": value}) == {"bytes": 12}
+    assert type(whole(value)) is int
+    assert whole(12.5) == 12.5
+
+
+# -- the meter -------------------------------------------------------------------------------------------------------
+def test_the_meter_counts_what_is_alive():
+    there = torch.ones(100, dtype=torch.float64)
+    with Meter([there]) as meter:
+        a = there * 2
+        view = a[10:]
+        there.add_(1)
+        assert meter.held == meter.peak == meter.largest == 100 * FLOATS
+        b = torch.cat([a, view])
+        assert meter.held == 290 * FLOATS and meter.largest == 190 * FLOATS
+        del b, a
+        assert meter.held == 100 * FLOATS, "the view keeps the storage"
+        del view, there
+        assert meter.held == 0 and meter.peak == 290 * FLOATS
+
+
+def test_the_meter_sees_what_autograd_keeps_and_lets_go():
+    layers = nn.Sequential(*(nn.Tanh() for _ in range(5)))
+    x = torch.ones(100, dtype=torch.float64, requires_grad=True)
+    with Meter([x]) as meter:
+        loss = layers(x).sum()
+        assert meter.held == (5 * 100 + 1) * FLOATS
+        loss.backward()
+        del loss
+        assert meter.held == 100 * FLOATS, "the gradient of x is left"
+
+
+def test_the_meter_does_not_count_what_only_a_cycle_holds():
+    with Meter() as meter:
+        ring = [torch.ones(100)]
+        ring.append(ring)
+        del ring
+        assert meter.held == 0 and meter.peak == 400
+
+
+def test_one_thread_is_given_back():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), one_thread():
+        assert torch.get_num_threads() == 1
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
+
+
+# -- what is held ----------------------------------------------------------------------------------------------------
+def acted(name: str, key: str, seed: int) -> tuple[dict, dict]:
+    """Inputs and outputs of a mutant, in this process."""
+    task, mutant = task_of(key), load(next(path for path in MUTANTS if path.parts[-2:] == ("05_memory", f"{name}.py")))
+    inputs = task.inputs(seed, 1)[0]
+    with torch.random.fork_rng(devices=[]), one_thread():
+        return inputs, task.act(mutant[task.name], inputs, Trial(0, 1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_graphs_that_live_on_are_told_apart_by_their_bytes(seed):
+    """One micro-batch at a time, two, all of them: no draw comes near the limits."""
+    peaks = {}
+    for name in ("mean_of_means", "graph_lives_on", "keeps_every_graph"):
+        inputs, output = acted(name, "05.accumulate", seed)
+        peaks[name] = output["peak"] / accumulate.held_by_one(inputs)
+    assert peaks["mean_of_means"] < 0.9 * accumulate.ROOM
+    assert 1.05 * accumulate.ROOM < peaks["graph_lives_on"] < 0.95 * accumulate.TWO
+    assert peaks["keeps_every_graph"] > 1.2 * accumulate.TWO
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chunks_that_autograd_keeps_are_far_over_the_limit(seed):
+    for name, is_ok in (("weight_gets_nothing", True), ("logits_kept", False), ("logits_at_once", False)):
+        inputs, outputs = acted(name, "05.chunked", seed)
+        finding = chunked.judge_peak(inputs, outputs[0])
+        assert finding.ok == is_ok and (is_ok or finding.mistakes == (name,))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_that_are_not_recomputed_hold_twice_the_limit(seed):
+    inputs, saved = acted("generator_moved", "05.checkpoint", seed)
+    with torch.random.fork_rng(devices=[]), one_thread():
+        usual = recompute.act(recompute.plain, inputs, Trial(0, 1))
+    assert saved["held"] < 0.5 * recompute.HELD * usual["held"]
+    assert saved["peak"] < 0.8 * recompute.PEAK * usual["peak"]
+    assert torch.equal(saved["output"], usual["output"]) and torch.equal(saved["x"], usual["x"])
+
+
+def test_a_check_leaves_the_judging_process_as_it_was(ranks):
+    torch.manual_seed(3)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    grade("05.checkpoint", recompute.plain, ranks=ranks)
+    assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
