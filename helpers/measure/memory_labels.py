@@ -28,7 +28,8 @@ class Labels:
     """Labels what the model and the optimizers point to: at once, as gradients come, and after each step."""
 
     def __init__(self, model: nn.Module, optimizers: list, storages: Storages) -> None:
-        self._model, self._optimizers, self._storages = model, optimizers, storages
+        self._given, self._storages = optimizers, storages
+        self._found: list[Optimizer] = []  # these stepped and were not given: their parameters may be another model's
         self.modules = module_names(model)
         self._names = {id(p): (f"{name}.{p_name}", name) for name, p_name, p in self._parameters()}
 
@@ -42,7 +43,9 @@ class Labels:
                     self._storages.label(buffer, "buffers", f"{name}.{own}", name)
         for _, _, parameter in self._parameters():
             self.label_gradient(parameter)
-        for optimizer in self._optimizers:
+        for optimizer in self._given:
+            self._label_masters(optimizer)
+        for optimizer in [*self._given, *self._found]:
             self._label_state(optimizer)
 
     def label_gradient(self, parameter: Tensor) -> None:
@@ -74,15 +77,20 @@ class Labels:
                     yield name, own, parameter
 
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
-        if not any(optimizer is known for known in self._optimizers):
-            self._optimizers.append(optimizer)
+        if any(optimizer is known for known in self._given):
+            self._label_masters(optimizer)
+        elif not any(optimizer is known for known in self._found):
+            self._found.append(optimizer)
         self._label_state(optimizer)
 
-    def _label_state(self, optimizer: object) -> None:
+    def _label_masters(self, optimizer: object) -> None:
+        """What it steps on and is not the model's own: that has its label already."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._label(parameter, "optimizer", parameter)  # a master: the model's own have their label already
+                self._label(parameter, "optimizer", parameter)
                 self.label_gradient(parameter)
+
+    def _label_state(self, optimizer: object) -> None:
         for parameter, state in getattr(optimizer, "state", {}).items():
             for key, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, Tensor):

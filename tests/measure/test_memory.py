@@ -312,6 +312,16 @@ def test_an_optimizer_that_was_not_given_is_found_when_it_steps():
     assert len(set(states(recorder.at("after step")))) == 1
 
 
+def test_the_weights_of_another_model_are_nobodys():
+    model, other = nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False)
+    with record_memory(model) as recorder:
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        other(model(torch.ones(1, 10))).sum().backward()
+        optimizer.step()
+        recorder.mark("after step")
+    assert states(recorder.at("after step")) == (400, 400, 0)
+
+
 def test_the_meta_device_needs_no_memory():
     """Bytes of a step of 1.3e9 parameters, which this machine never holds."""
     config = GPTConfig(vocab_size=50_257, context=1024, num_layers=24, num_heads=16, hidden=2048)
