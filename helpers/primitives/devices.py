@@ -186,6 +186,8 @@ class _Homes(TorchDispatchMode):
         return result
 
     def _common_home(self, function, inputs) -> int:
+        if function is torch.ops.aten.lift_fresh.default:  # torch.tensor(...): made from nothing, seen here first
+            return getattr(self.owner._here, "device", 0)
         tensors = list(_tensors(inputs))
         # a number that became a tensor is welcome everywhere, as on GPUs; between numbers alone it counts
         homes = {self.owner.home(tensor) for tensor in tensors if tensor.dim()}

@@ -194,6 +194,18 @@ def test_a_step_moves_each_gradient_down_and_each_weight_up(dtype, each_way):
     }
 
 
+def test_the_gpu_keeps_weights_and_gradients_and_the_host_masters_and_moments():
+    model, devices = tiny(num_layers=1).to(torch.bfloat16), Budget(PLENTY)
+    with devices:
+        devices.place(model.parameters(), GPU)
+        optimizer = offloaded(devices)(model)
+        token_loss(model(batch()), batch()).backward()
+        optimizer.step()
+        num_tensors, num_parameters = len(list(model.parameters())), model.config.num_parameters
+        assert devices.held(GPU) == (2 + 2) * num_parameters
+        assert devices.held(HOST) == 12 * num_parameters + 4 * num_tensors  # AdamW's step counters
+
+
 @pytest.mark.parametrize("init_scale, factor, skipped", [(2.0**10, 1.0, 0), (2.0**30, 1e33, 3)])
 def test_a_loss_scaler_finds_the_gradients_on_the_host(init_scale, factor, skipped):
     states = []

@@ -71,6 +71,14 @@ def test_what_is_made_in_a_thread_lives_on_its_device():
     assert homes == {0: 0, 1: 1, 2: 2}
 
 
+def test_a_tensor_made_from_numbers_lives_where_it_was_made():
+    devices = VirtualDevices(2)
+    with devices:
+        with devices.use(1):
+            there = torch.tensor([1.0, 2.0])
+        assert (devices.home(there), devices.home(torch.tensor([1.0]))) == (1, 0)
+
+
 def test_outside_the_block_copies_are_logged_and_nothing_is_checked():
     devices = VirtualDevices(2)
     x = torch.ones(4)
