@@ -56,8 +56,8 @@ def save_snapshot(path: str | os.PathLike, *, max_entries: int = 100_000) -> Ite
     record(max_entries=max_entries)
     try:
         yield
+    finally:  # also after an out-of-memory error, which is what most people look for
         torch.cuda.memory._dump_snapshot(os.fspath(path))
-    finally:
         record(enabled=None)
 
 
