@@ -78,7 +78,7 @@ class autocast(TorchFunctionMode, ContextDecorator):
         self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
         self.table = table or device_type
         self._plan = PLANS[self.table]
-        self._stack, self._inside = _THREAD.regions[device_type], []
+        self._stack = _THREAD.regions[device_type]
 
     def __enter__(self) -> autocast:
         self._stack = _THREAD.regions[self.device_type]
@@ -126,17 +126,13 @@ class autocast(TorchFunctionMode, ContextDecorator):
             _THREAD.copies[key] = tensor, copy
         return copy
 
-    def inside(self, func: Callable, body: Callable, args: tuple, kwargs: dict) -> object:
+    def inside(self, body: Callable, args: tuple, kwargs: dict) -> object:
         """Run a Python function's body with this mode on, so that what it calls is seen too."""
-        if func in self._inside:  # Tensor.unflatten calls its own name in C++: that one is meant as it is
-            return func(*args, **kwargs)
-        self._inside.append(func)
         super().__enter__()
         try:
             return body(*args, **kwargs)
         finally:
             super().__exit__(None, None, None)
-            self._inside.pop()
 
 
 # ---- rules: what a region does with one call ----
@@ -190,7 +186,7 @@ def _look_inside(func: FunctionType) -> Callable:
     no = dict.fromkeys(OVERRIDABLE & func.__globals__.keys(), lambda *_: False)
     body = FunctionType(func.__code__, {**func.__globals__, **no}, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
-    return lambda region, func, args, kwargs: region.inside(func, body, args, kwargs)
+    return lambda region, func, args, kwargs: region.inside(body, args, kwargs)
 
 
 # ---- which rule ----
@@ -218,8 +214,8 @@ def _worth_a_look(func: Callable, table: str) -> bool:
     Looking inside costs some 20 microseconds a call, so F.normalize gets it and F.dropout does not.
     """
     code = getattr(func, "__code__", None)
-    if code is None or not OVERRIDABLE & set(code.co_names):
-        return False
+    if code is None or not OVERRIDABLE & set(code.co_names) or "super" in code.co_names:
+        return False  # with super(), as in Tensor.unflatten, the body calls its own name again
     named = [func.__globals__.get(name) for name in set(code.co_names) - OVERRIDABLE - {"handle_torch_function"}]
     parts = [func, *named, *(cell.cell_contents for cell in func.__closure__ or ())]
     mentioned = {name for part in parts if isinstance(part, FunctionType) for name in part.__code__.co_names}

@@ -7,7 +7,7 @@ holds every table equal to what the installed torch registers.
     LOWER    inputs are cast to the 16-bit type      FLOAT32  inputs are cast to float32
     PROMOTE  inputs are cast to the widest of them   BANNED   refused, with the reason
 The two devices differ more than one expects: only CUDA's table keeps softmax, norms, exp and sums in float32. On CPU
-those run in what they are given, because their CPU kernels compute in float32 inside and round once at the end.
+those run in what they are given; their kernels compute in float32 inside and round once, at the end.
 """
 
 from __future__ import annotations
