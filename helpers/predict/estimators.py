@@ -64,20 +64,21 @@ def deepspeed_zero3(
 
 
 def eleuther(
-    model: ModelSpec, plan: Plan, *, gradient_bytes: int = 4, misc: float = 0.0, partition_activations: bool = False
-) -> MemoryBreakdown:
+    model: ModelSpec, plan: Plan, *, gradient_bytes: int = 4, mlp_linears: int = 2, misc: float = 0.0,
+    partition_activations: bool = False,
+) -> MemoryBreakdown:  # fmt: skip
     """calc_transformer_mem.py of EleutherAI's cookbook, without experts: bytes of one GPU.
 
     How it differs from ours: gradients are 4 bytes by default and the optimizer 12 always. ZeRO divides by all GPUs,
     not by dp, on top of tp * pp for the weights; without ZeRO gradients and optimizer are not divided at all. Both
-    embeddings and learned positions always count, and two matrices in the feed-forward, gated or not. Activations are
+    embeddings and learned positions always count, and a gated feed-forward needs mlp_linears=3. Activations are
     sbhl (34 + 5as/h) whole on each GPU, unless `partition_activations` divides by tp; recomputation of any kind drops
     5as/h only. temporaries: DeepSpeed's buckets of 5e8 numbers, with ZeRO-3 1e9 more, and `misc`.
     """
     h, layers, s, low = model.hidden, model.num_layers, model.seq, 2
     kv_ratio = model.kv_heads / model.num_heads
     params = 2 * model.vocab * h + h * s + 8 * h * layers + 2 * h
-    params += int(2 * (1 + kv_ratio) * layers * h * h) + 2 * layers * h * model.ffn
+    params += int(2 * (1 + kv_ratio) * layers * h * h) + mlp_linears * layers * h * model.ffn
     weights = params * weight_bytes(plan) / (plan.tp * plan.pp)
     maps = 0 if plan.recompute != "none" else (2 * low + 1) * model.num_heads * s / h
     activations = s * plan.micro_batch * h * layers * (16 * low + 2 + maps)

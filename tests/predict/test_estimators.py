@@ -85,6 +85,14 @@ def test_eleuther_counts_two_tables_for_a_tied_model():
     assert theirs - gpt2.num_params == 50_257 * 768 - biases + 12 * 4 * 768  # it counts 8 h of norms a layer, not 4 h
 
 
+def test_eleuther_must_be_told_of_a_gate():
+    """Llama-3 8B: learned positions of 8192 and twice the norms are too much, the gate too little."""
+    llama = PRESETS["llama3-8b"]
+    two, three = (eleuther(llama, Plan(), mlp_linears=n).parameters / 2 for n in (2, 3))
+    assert three - two == 32 * 4096 * 14_336
+    assert three - llama.num_params == 8192 * 4096 + 32 * (8 - 2) * 4096 + 4096
+
+
 def test_megatron_by_hand():
     """GPT-3 on tp 8, pp 8: a stage's layers and the table, by 8; 18 bytes each, or 6 + 12 / dp."""
     gpt3, plan = PRESETS["gpt3-175b"], Plan(tp=8, pp=8, dp=4, num_microbatches=64)
