@@ -8,7 +8,7 @@ from torch import nn
 
 from helpers.grading import grade, task_of
 from helpers.grading.memory import accumulate, activations, chunked, counting, recompute
-from helpers.grading.memory.meter import Meter, one_thread, whole
+from helpers.grading.memory.meter import Meter, dead_end, one_thread, whole
 from helpers.grading.task import Trial
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan
@@ -176,3 +176,11 @@ def test_a_check_leaves_the_judging_process_as_it_was(ranks):
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     grade("05.checkpoint", recompute.plain, ranks=ranks)
     assert torch.equal(torch.get_rng_state(), before) and torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(None, "None"), (1.5, "float"), (torch.ones(2), "Tensor(requires_grad=False)"), (nn.Parameter(torch.ones(2)), "")],
+)
+def test_what_ends_backward_is_named(value, said):
+    assert dead_end(value) == said

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from helpers.grading import making
 from helpers.grading.judging import expect, expect_tensor
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import Meter, one_thread
+from helpers.grading.memory.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Words, World
 from helpers.units import format_bytes
 
@@ -52,6 +52,8 @@ def measured(submitted, inputs: dict[str, Any], case: dict[str, Any]) -> dict[st
     targets = case["targets"].clone()
     with Meter([x, weight, targets]) as meter:
         loss = submitted(x, weight, targets, inputs["chunk"])
+        if dead_end(loss):
+            return {"returned": dead_end(loss)}
         result = loss.detach().clone()
         (inputs["factor"] * loss).backward()
         del loss
@@ -66,6 +68,10 @@ def usual(x: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
 
 def judge(world: World) -> Iterator[Finding]:
     inputs = world.inputs[0]
+    returned = next((got["returned"] for got in world.outputs[0] if "returned" in got), None)
+    if returned:
+        yield Finding(ok=False, says=RETURNED.format(returned), mistakes=("detached_output",))
+        return
     for case, got in zip(inputs["cases"], world.outputs[0], strict=True):
         right, wrong = measured(usual, inputs, case), mistaken(inputs, case)
         wrong["chunk_of_padding"] = {"loss": torch.full((), torch.nan, dtype=torch.float64)}
@@ -138,6 +144,10 @@ NAMES = {
     "x": Words(en="the gradient of x", zh="x 的梯度"),
     "weight": Words(en="the gradient of weight", zh="weight 的梯度"),
 }
+RETURNED = Words(
+    en="chunked_cross_entropy returns {}, expected a tensor that follows gradients",
+    zh="chunked_cross_entropy 返回的是 {}，应为带梯度的张量",
+)
 CHUNKED = Task(
     key="05.chunked",
     signature="chunked_cross_entropy(x, weight, targets, chunk)",
@@ -145,6 +155,7 @@ CHUNKED = Task(
     act=act,
     judge=judge,
     hints=hints.of(
+        "detached_output",
         "last_chunk_dropped",
         "mean_of_means",
         "padding_counted",

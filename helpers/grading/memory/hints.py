@@ -172,6 +172,10 @@ HINTS = {
         zh="下一个前向开始时，上一个计算图还在：不要 retain_graph，也不要保存带图的 loss",
     ),
     # 05.checkpoint
+    "detached_output": Hint(
+        en="backward stops at what comes back: no .item(), no .detach() and no torch.no_grad() around what you return",
+        zh="反向到返回值就断了：返回值不要用 .item()、.detach()，也不要放在 torch.no_grad() 里",
+    ),
     "without_grad_mode": Hint(
         en="inside an autograd.Function gradients are off, in backward too: recompute under torch.enable_grad()",
         zh="autograd.Function 内部不记录梯度，backward 里也一样：在 torch.enable_grad() 下重算",

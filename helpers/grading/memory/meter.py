@@ -70,6 +70,13 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def dead_end(value: Any) -> str:
+    """What `value` is, if backward cannot start from it or go through it; "" for a tensor that follows gradients."""
+    if not isinstance(value, Tensor):
+        return "None" if value is None else type(value).__name__
+    return "" if value.requires_grad else "Tensor(requires_grad=False)"
+
+
 def whole(value: Any) -> Any:
     """12.0 becomes 12, also in a dict: a division that leaves no rest is no mistake."""
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from helpers.grading import making
 from helpers.grading.judging import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import Meter, one_thread
+from helpers.grading.memory.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
 from helpers.units import format_bytes
 
@@ -62,6 +62,8 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
         y = x
         for number in range(NUM_BLOCKS):
             y = submitted(block_of(weights, number, calls), y, positions)
+            if dead_end(y):
+                return {"returned": dead_end(y)}
         held, between = meter.held, torch.rand(2).tolist()
         result = y.detach().clone()
         (y * gradient).sum().backward()
@@ -98,6 +100,9 @@ class WithOnes(torch.autograd.Function):
 
 def judge(world: World) -> Iterator[Finding]:
     inputs, got = world.inputs[0], world.outputs[0]
+    if "returned" in got:
+        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("detached_output",))
+        return
     with torch.random.fork_rng(devices=[]), one_thread():
         right, ones = (act(way, inputs, Trial(0, 1)) for way in (plain, WithOnes.apply))
     yield from judge_calls(right, got)
@@ -154,6 +159,10 @@ ERRORS = {
     "gradients_miscounted": "returned an incorrect number of gradients",
     "integers_want_no_gradient": "dtype can require gradients",
 }
+RETURNED = Words(
+    en="checkpoint returns {}, expected a tensor that follows gradients",
+    zh="checkpoint 返回的是 {}，应为带梯度的张量",
+)
 CALLS = Words(en="the number of times that block {} is computed", zh="block {} 被计算的次数")
 OUTPUT = Words(en="the output of the last block", zh="最后一个 block 的输出")
 INPUT = Words(en="the gradient of x", zh="x 的梯度")
@@ -168,6 +177,7 @@ CHECKPOINT = Task(
     recognise=recognise,
     hints=hints.of(
         *ERRORS,
+        "detached_output",
         "never_recomputes",
         "recomputed_twice",
         "reseeded",

@@ -1,4 +1,4 @@
-"""Whoever clears after the step, and so relies on the one before."""
+"""Whoever clears elsewhere, after the step, and relies on somebody having done so."""
 
 from torch.nn import functional as F
 
@@ -12,4 +12,3 @@ def train_step(model, optimizer, micro_batches):
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=-100, reduction="sum") / total
         loss.backward()
     optimizer.step()
-    optimizer.step_done = True
