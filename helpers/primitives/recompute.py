@@ -119,10 +119,12 @@ class _AutocastState:
 
     @staticmethod
     def _opened_again(device: str, region: autocast | None) -> autocast:
-        """Without its cache: a copy of a weight would outlive the inner graph that it belongs to."""
+        """The same region, or none where there was none."""
         if region is None:
             return autocast(torch.bfloat16, device_type=device, enabled=False)
-        return autocast(region.dtype, device_type=device, enabled=region.enabled, cache=False, table=region.table)
+        return autocast(
+            region.dtype, device_type=device, enabled=region.enabled, cache=region.cache, table=region.table
+        )
 
 
 class _Checkpoint(torch.autograd.Function):

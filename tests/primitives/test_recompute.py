@@ -140,6 +140,13 @@ def test_arguments_of_every_kind_and_results_of_every_kind():
     assert_same_bits(grads(lambda function, *args, **kwargs: function(*args, **kwargs)), grads(checkpoint))
 
 
+def test_a_weight_behind_an_output_that_nobody_used_gets_no_gradient():
+    used, unused = nn.Linear(2, 2), nn.Linear(2, 2)
+    first, _ = checkpoint(lambda x: (used(x), unused(x)), torch.ones(1, 2))
+    first.sum().backward()
+    assert used.weight.grad is not None and unused.weight.grad is None
+
+
 def test_inputs_are_kept_and_the_inside_is_not():
     layers, x = piece(dropout=0.0), torch.ones(64, 6, dtype=torch.float64, requires_grad=True)
     weights = {parameter.data_ptr(): parameter.untyped_storage().nbytes() for parameter in layers.parameters()}
