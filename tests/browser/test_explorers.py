@@ -43,7 +43,7 @@ MemoryExplorer(spec, "V100", {"rank 0": MemoryBreakdown(parameters=428_032, acti
 CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
 CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "measured": MEASURED}
 CELLS |= {"runs": "OverlapExplorer(run=run)"}
-CELLS |= {"chunked": "PipelineExplorer('interleaved')", "pipeline runs": "PipelineExplorer(run=play)"}
+CELLS |= {"chunked": "PipelineExplorer('interleaved')", "pipeline-runs": "PipelineExplorer(run=play)"}
 ALL_DIALS_ACT = {"MemoryExplorer": "spread", "PipelineExplorer": "chunked"}
 
 
@@ -229,7 +229,7 @@ def test_measured_bars_and_words_stand_at_the_dials_that_were_measured(notebook,
 
 
 def test_a_pipeline_is_stepped_and_run(notebook, screenshots):
-    output, picture = shown(notebook, "pipeline runs")
+    output, picture = shown(notebook, "pipeline-runs")
     says(picture, "Bubble 29.0% of the time (40.8% over ideal time)")
     output.get_by_role("button", name="Run it").click()
     says(picture, "Emulated bubble 29.0%.")
