@@ -32,8 +32,8 @@ def simulate(
 
     forward, backward_input, backward_weight: of one micro-batch on one virtual stage, a number or one a stage. send:
     from the end of an action to where its result can be used on the next stage, if that is on another rank.
-    activation_bytes: what one virtual stage keeps of one micro-batch, from its F to its B, or to its W where backward is
-    split; then `timeline.held` says who holds what and when.
+    activation_bytes: what one virtual stage keeps of one micro-batch, from its F to its B, or to its W where backward
+    is split; then `timeline.held` says who holds what and when.
     Raises ValueError for negative or too few durations, and where the schedule would hang (see `schedules.validate`).
     """
     seconds = durations(schedule.num_stages, forward, backward_input, backward_weight)
