@@ -214,8 +214,8 @@ def _worth_a_look(func: Callable, table: str) -> bool:
     Looking inside costs some 20 microseconds a call, so F.normalize gets it and F.dropout does not.
     """
     code = getattr(func, "__code__", None)
-    if code is None or not OVERRIDABLE & set(code.co_names) or "super" in code.co_names:
-        return False  # with super(), as in Tensor.unflatten, the body calls its own name again
+    if code is None or not OVERRIDABLE & set(code.co_names):
+        return False
     named = [func.__globals__.get(name) for name in set(code.co_names) - OVERRIDABLE - {"handle_torch_function"}]
     parts = [func, *named, *(cell.cell_contents for cell in func.__closure__ or ())]
     mentioned = {name for part in parts if isinstance(part, FunctionType) for name in part.__code__.co_names}

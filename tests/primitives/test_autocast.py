@@ -232,6 +232,16 @@ def test_the_tables_differ_between_devices():
         assert F.layer_norm(half, (4,)).dtype == torch.float32
 
 
+def test_an_explicit_dtype_is_left_alone():
+    half = torch.rand(4, 4).bfloat16().requires_grad_()
+    with autocast(torch.bfloat16, table="cuda"):
+        chosen, left = F.softmax(half, -1, dtype=torch.bfloat16), torch.softmax(half, -1, torch.bfloat16)
+        cast = F.softmax(half, -1)
+    before = [type(out.grad_fn.next_functions[0][0]).__name__ for out in (chosen, left, cast)]
+    assert before == ["AccumulateGrad", "AccumulateGrad", "ToCopyBackward0"]
+    assert cast.dtype == torch.float32
+
+
 def test_cudas_table_refuses_binary_cross_entropy():
     with autocast(torch.float16, table="cuda"), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(torch.rand(3), torch.rand(3))

@@ -88,9 +88,11 @@ def test_stochastic_rounding_keeps_what_fits_and_never_leaves_the_two_neighbours
 
 
 def test_stochastic_rounding_of_inf_nan_and_zero():
-    special = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0])
+    odd_nans = torch.tensor([0x7F800001, 0x7FFFFFFF], dtype=torch.int32).view(torch.float32)  # only low bits; all bits
+    special = torch.cat([torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0]), odd_nans])
     rounded = stochastic_round(special).float()
-    assert torch.equal(rounded.nan_to_num(nan=7.0), special.nan_to_num(nan=7.0))
+    assert rounded.isnan().tolist() == [False, False, True, False, True, True]
+    assert torch.equal(rounded[[0, 1, 3]], special[[0, 1, 3]])
 
 
 def test_a_thousand_small_updates_add_up_only_with_stochastic_rounding():
