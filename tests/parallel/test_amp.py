@@ -78,10 +78,15 @@ def momentum(parameters):
     return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
 
 
+def fused(parameters):
+    """torch's scaler lets this one divide by the scale and skip by itself, inside its kernel."""
+    return torch.optim.AdamW(parameters, lr=1e-2, fused=True)
+
+
 # ---- one process against torch ----
 
 
-@pytest.mark.parametrize("make_optimizer", [adamw, momentum])
+@pytest.mark.parametrize("make_optimizer", [adamw, momentum, fused])
 @pytest.mark.parametrize(
     "options",
     [
