@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from helpers.grading import making
 from helpers.grading.judging import expect, expect_equal, expect_tensor, expect_tensors
@@ -40,41 +40,58 @@ def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
     return [{"weights": weights, "x": x, "gradient": gradient, "positions": positions, "seed": seed}]
 
 
-def block_of(weights: dict[str, Tensor], number: int, calls: list[list[int]]) -> Block:
-    """Block `number`: x (rows, hidden) and positions (rows,) to (rows, hidden), with dropout."""
+def block_of(
+    weights: dict[str, Tensor], number: int, calls: list[list[int]], generator: torch.Generator | None
+) -> Block:
+    """Block `number`: x (rows, hidden) and positions (rows,) to (rows, hidden), with dropout from `generator`."""
     table, up, down = (weights[f"{name}{number}"] for name in ("table", "up", "down"))
 
     def block(x: Tensor, positions: Tensor) -> Tensor:
-        calls[number].append(zlib.crc32(bytes(torch.get_rng_state().tolist())))
+        state = torch.get_rng_state() if generator is None else generator.get_state()
+        calls[number].append(zlib.crc32(bytes(state.tolist())))
         wide = torch.tanh((x + table[positions]) @ up)  # (rows, 4 hidden)
-        return x + F.dropout(wide, DROPOUT) @ down
+        is_kept = torch.empty_like(wide).bernoulli_(1 - DROPOUT, generator=generator)
+        return x + (wide * is_kept / (1 - DROPOUT)) @ down
 
     return block
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    torch.manual_seed(inputs["seed"])
+    return run(submitted, inputs, None)
+
+
+def run(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> dict[str, Any]:
+    """Forward and backward through all blocks, and what was held meanwhile."""
     weights = {name: value.clone().requires_grad_() for name, value in inputs["weights"].items()}
     x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
-    torch.manual_seed(inputs["seed"])
     with Meter([*weights.values(), x, gradient, positions]) as meter:
         y = x
         for number in range(NUM_BLOCKS):
-            y = submitted(block_of(weights, number, calls), y, positions)
+            y = submitted(block_of(weights, number, calls, generator), y, positions)
             if dead_end(y):
                 return {"returned": dead_end(y)}
-        held, between = meter.held, torch.rand(2).tolist()
+        held, between = meter.held, torch.rand(2, generator=generator).tolist()
         result = y.detach().clone()
         (y * gradient).sum().backward()
         del y
         peak = meter.peak
-    done = {"output": result, "held": held, "peak": peak, "between": between, "after": torch.rand(2).tolist()}
+    done = {"output": result, "held": held, "peak": peak, "between": between}
+    done["after"] = torch.rand(2, generator=generator).tolist()
     gradients = {name: value.grad for name, value in weights.items()}
     return done | {"calls": calls, "x": x.grad, "gradients": gradients}
 
 
-def plain(block: Block, *args: Tensor) -> Tensor:
+def judged(way: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
+    """Our own run, with a generator of its own: a class is judged in several threads, and torch's is one for all."""
+    generator = torch.Generator().manual_seed(inputs["seed"])
+    with one_thread():
+        return run(partial(way, generator), inputs, generator)
+
+
+def plain(generator: torch.Generator, block: Block, *args: Tensor) -> Tensor:
     """Without recomputation: what everything is compared with."""
     return block(*args)
 
@@ -83,19 +100,20 @@ class WithOnes(torch.autograd.Function):
     """The mistake of a backward that does not look at the gradient that comes in."""
 
     @staticmethod
-    def forward(ctx, block, x, positions):
-        ctx.block, ctx.state = block, torch.get_rng_state()
+    def forward(ctx, generator, block, x, positions):
+        ctx.generator, ctx.block, ctx.state = generator, block, generator.get_state()
         ctx.save_for_backward(x, positions)
         return block(x, positions)
 
     @staticmethod
     def backward(ctx, gradient):
         x, positions = ctx.saved_tensors
-        x = x.detach().requires_grad_()
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.set_rng_state(ctx.state)
+        x, now = x.detach().requires_grad_(), ctx.generator.get_state()
+        ctx.generator.set_state(ctx.state)
+        with torch.enable_grad():
             ctx.block(x, positions).sum().backward()
-        return None, x.grad, None
+        ctx.generator.set_state(now)
+        return None, None, x.grad, None
 
 
 def judge(world: World) -> Iterator[Finding]:
@@ -103,8 +121,7 @@ def judge(world: World) -> Iterator[Finding]:
     if "returned" in got:
         yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("detached_output",))
         return
-    with torch.random.fork_rng(devices=[]), one_thread():
-        right, ones = (act(way, inputs, Trial(0, 1)) for way in (plain, WithOnes.apply))
+    right, ones = (judged(way, inputs) for way in (plain, WithOnes.apply))
     yield from judge_calls(right, got)
     yield expect_tensor(OUTPUT, right["output"], got["output"])
     ignored = {"incoming_gradient_ignored": ones["x"]}
