@@ -2,7 +2,7 @@
 
     offload_activations   what backward will need leaves during forward and comes back during backward
     OffloadedOptimizer    masters and moments live on the host, and the step is computed there (as in ZeRO-Offload, Ren
-                          et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", section 4)
+                          et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training")
 Both work between the two devices of
     Budget                a pretended GPU with a limit that raises, and its host: runs on every laptop
     PinnedDevices         a real GPU and pinned host memory, with asynchronous copies

@@ -3,7 +3,7 @@
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", section 4: n layers in k segments keep k
 inputs and, while backward is in one segment, its n / k layers: O(k) + O(n / k), least at k = sqrt(n).
 A transformer's layer keeps much more inside than goes into it, 34 s b h bytes and its maps against 2 s b h
-(`activations_per_layer`), so its best k is larger: sqrt(n inside / input), and one segment a layer up to 17 layers.
+(`activations_per_layer`), so its best k is larger, near sqrt(n inside / input): one segment a layer up to 33 layers.
 """
 
 from __future__ import annotations

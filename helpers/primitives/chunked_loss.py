@@ -7,7 +7,7 @@ Legend: n = tokens, c = tokens in a chunk, h = hidden, V = vocabulary.
 
 The loss is the last operation of a model, so each chunk computes its gradients at once, in the forward pass: three
 products, as many as the plain loss needs, and nothing is computed twice. The same idea as in Liger-Kernel (Hsu et al.
-2024, "Liger Kernel: Efficient Triton Kernels for LLM Training", section 3.2, FusedLinearCrossEntropy).
+2024, "Liger Kernel: Efficient Triton Kernels for LLM Training", FusedLinearCrossEntropy).
 """
 
 from __future__ import annotations
