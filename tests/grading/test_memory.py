@@ -76,14 +76,14 @@ def test_every_wrong_formula_shows_and_no_two_are_alike(key, seed):
         assert len(set(wrong)) == len(wrong), "two mistakes give the same number, and the wrong hint may be shown"
 
 
-def test_a_mistake_is_named_only_where_it_explains_all_precisions(ranks):
-    """Four bytes less than 12 is a master or a moment that is missing; what fp32 gives tells which."""
+def test_a_mistake_is_named_where_it_explains_all_that_is_wrong(ranks):
+    """Four bytes less than 12: a master or a moment is missing, and the right fp32 tells which."""
     right = counting.states
 
     def no_master(num_params, precision, zero, dp):
         return right(num_params, precision, zero, dp, weigh=counting.BYTES | {"mixed": (2, 2, 8)})
 
-    assert grade("05.states", no_master, ranks=ranks).mistake is None
+    assert grade("05.states", no_master, ranks=ranks).mistake == "master_forgotten"
 
 
 @pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12.0])])

@@ -148,7 +148,7 @@ def wrong_gradients(inputs: dict[str, Any], parts: list[Named], counts: list[int
         "mean_of_means": [weighed(parts, factors) for factors in means],
         "padding_counted": [weighed(parts, factors) for factors in padded],
         "not_cleared": left_over,
-        "not_divided": [whole],
+        "not_divided": [whole, weighed([whole], [1 / k])],
         "divided_by_micro_batches_too": [weighed([right], [1 / k])],
     }
 

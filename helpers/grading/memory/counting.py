@@ -101,7 +101,7 @@ def act_states(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
 
 
 def judge_states(world: World) -> Iterator[Finding]:
-    """A mistake is recognised in one kind, where it explains the bytes of that kind in all cases."""
+    """A mistake is recognised in one kind, where it explains all cases of that kind that are wrong."""
     cases, given = world.inputs[0]["cases"], world.outputs[0]
     given = [one if isinstance(one, dict) else {} for one in given]
     right = [states(**case) for case in cases]
@@ -115,10 +115,11 @@ def judge_states(world: World) -> Iterator[Finding]:
 
 
 def agrees(wrong: list, given: list, right: list) -> bool:
-    """Whether the mistake gives just these numbers, give or take the last digits of a float."""
-    if wrong == right or not all(isinstance(got, int | float) for got in given):
+    """Whether the mistake gives what is wrong here, give or take the last digits of a float."""
+    if given == right or not all(isinstance(got, int | float) for got in given):
         return False
-    return all(abs(value - got) <= 1e-9 * abs(value) for value, got in zip(wrong, given, strict=True))
+    cases = zip(wrong, given, right, strict=True)
+    return all(got == due or abs(value - got) <= 1e-9 * abs(value) for value, got, due in cases)
 
 
 def states(
@@ -149,8 +150,8 @@ def in_units_of(size: float) -> Callable[[dict], dict[str, float]]:
 
 
 MISTAKES: dict[str, Callable[[dict], dict]] = {
-    "one_moment": weighed(fp32=(4, 4, 4), mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
     "master_forgotten": weighed(mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
+    "one_moment": weighed(fp32=(4, 4, 4), mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
     "master_in_fp32_too": weighed(fp32=(4, 4, 12)),
     "moments_in_16_bit": weighed(mixed=(2, 2, 4), mixed_fp32_grads=(2, 4, 4)),
     "gradients_as_parameters": weighed(mixed_fp32_grads=(2, 2, 12)),

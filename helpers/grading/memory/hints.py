@@ -37,13 +37,13 @@ HINTS = {
         zh="输出头和词表嵌入被各数了一次；这里它们是同一个张量（权重共享）",
     ),
     # 05.states
-    "one_moment": Hint(
-        en="Adam keeps two numbers a parameter: a moving mean of the gradient and one of its square",
-        zh="Adam 每个参数保存两个数：梯度的滑动平均和梯度平方的滑动平均",
-    ),
     "master_forgotten": Hint(
         en="the fp32 master copy of the weights is missing: 4 of the 12 bytes, and the optimizer holds it",
         zh="漏了 fp32 主权重：12 字节中的 4 字节，由优化器持有",
+    ),
+    "one_moment": Hint(
+        en="Adam keeps two numbers a parameter: a moving mean of the gradient and one of its square",
+        zh="Adam 每个参数保存两个数：梯度的滑动平均和梯度平方的滑动平均",
     ),
     "master_in_fp32_too": Hint(
         en="with fp32 weights no master copy is needed: they are it; Adam's two moments alone make 8 bytes",
