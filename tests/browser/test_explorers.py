@@ -43,7 +43,10 @@ MemoryExplorer(spec, "V100", {"rank 0": MemoryBreakdown(parameters=428_032, acti
 CELLS = {"setup": SETUP} | {name: f"{name}()" for name in EXPLORERS}
 CELLS |= {"spread": SPREAD, "tight": TIGHT, "free": 'MemoryExplorer("free")', "measured": MEASURED}
 CELLS |= {"runs": "OverlapExplorer(run=run)"}
-CELLS |= {"chunked": "PipelineExplorer('interleaved')", "pipeline-runs": "PipelineExplorer(run=play)"}
+CHUNKED = """explorer = PipelineExplorer("interleaved")
+explorer.ranks.value, explorer.microbatches.value = 2, 12  # one option further ranks still divide the micro-batches
+explorer"""
+CELLS |= {"chunked": CHUNKED, "pipeline-runs": "PipelineExplorer(run=play)"}
 ALL_DIALS_ACT = {"MemoryExplorer": "spread", "PipelineExplorer": "chunked"}
 
 
