@@ -62,8 +62,8 @@ class PipelineExplorer(Runs, SteppedExplorer):
         self.backward_input = _milliseconds("backward: input", "gradient of the input of one rank's layers")
         self.backward_weight = _milliseconds("backward: weight", "gradient of the weights of one rank's layers")
         self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, "send", tooltip="until the next rank can use it")
-        slow = [("none", None), ("the first", 0), ("the second", 1), ("the last", -1)]
-        self.slow = choice(slow, None, "a slow rank", tooltip="takes twice as long for everything")
+        slow = [("none", "none"), ("the first", 0), ("the second", 1), ("the last", -1)]
+        self.slow = choice(slow, "none", "a slow rank", tooltip="takes twice as long for everything")
         dials = (self.schedule, self.ranks, self.microbatches, self.chunks, self.forward, self.backward_input)
         dials = (*dials, self.backward_weight, self.send, self.slow)
         super().__init__(dials, controls=self._runs(run, "play this schedule on real ranks"))
@@ -81,7 +81,7 @@ class PipelineExplorer(Runs, SteppedExplorer):
         """What `simulate` takes, in seconds: of each virtual stage."""
         order = self.order
         factors = [1.0] * order.num_ranks
-        if self.slow.value is not None:
+        if self.slow.value != "none":
             factors[self.slow.value] = 2.0
         stages = [factors[stage % order.num_ranks] / order.num_chunks for stage in range(order.num_stages)]
         dials = {name: getattr(self, name).value for name in ("forward", "backward_input", "backward_weight")}
