@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 COURSE = ("helpers.parallel", "helpers.primitives", "helpers.collectives", "helpers.grading", "solutions", "tests")
+COURSE += ("helpers.schedules", "helpers.predict.pipeline", "helpers.measure.emulate_pipeline")
 ALLOWED = ("helpers.grading.check",)
 TORCH = {
     "02": ("torch.nn.DataParallel", "torch.nn.parallel", "torch.cuda.comm"),
@@ -30,6 +31,7 @@ TORCH = {
         "torch.nn.functional.linear_cross_entropy",
         "torch.utils._python_dispatch",
     ),
+    "06": ("torch.distributed.pipelining",),
 }
 NETWORK = ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing")

@@ -1,0 +1,116 @@
+"""06.cut: which layers go together, so that the slowest stage is as fast as it can be. Every cut is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.judging import expect
+from helpers.grading.pipeline import hints
+from helpers.grading.pipeline.answers import act, shortened, simplified
+from helpers.grading.task import Finding, Task, World
+
+NUM_LAYERS = (9, 12)
+Sizes = list[int]
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """Models on which neither equal counts nor taking layers until it is enough is best, and the two extremes."""
+    cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1]]
+    while len(cases) < 7:
+        costs = [making.integer(rng, 1, 20) for _ in range(making.integer(rng, *NUM_LAYERS))]
+        num_stages = making.integer(rng, 2, 4)
+        shortcuts = [equal_counts(costs, num_stages), *greedy(costs, num_stages)]
+        if all(slowest(costs, sizes) > fastest(costs, num_stages) for sizes in shortcuts):
+            cases.append([costs, num_stages])
+    return [{"cases": cases}]
+
+
+def slowest(costs: Sequence[float], sizes: Sizes) -> float:
+    ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    return max(sum(costs[a:b]) for a, b in pairwise(ends))
+
+
+def fastest(costs: Sequence[float], num_stages: int) -> float:
+    """The slowest stage of the best of all cuts."""
+    n = len(costs)
+    cuts = combinations(range(1, n), num_stages - 1)
+    return min(slowest(costs, [b - a for a, b in pairwise([0, *cut, n])]) for cut in cuts)
+
+
+def equal_counts(costs: Sequence[float], num_stages: int) -> Sizes:
+    each, rest = divmod(len(costs), num_stages)
+    return [each + (stage < rest) for stage in range(num_stages)]
+
+
+def greedy(costs: Sequence[float], num_stages: int) -> Iterator[Sizes]:
+    """Layers are taken until a stage has its share, or as long as they fit into it; the last stage gets the rest."""
+    share = sum(costs) / num_stages
+    for reaches in (True, False):
+        sizes, start = [], 0
+        for left in range(num_stages - 1, 0, -1):
+            end = start + 1
+            while end < len(costs) - left and sum(costs[start : end + (not reaches)]) < share + 1e-9 * (not reaches):
+                end += 1
+            sizes.append(end - start)
+            start = end
+        yield [*sizes, len(costs) - start]
+
+
+def judge(world: World) -> Iterator[Finding]:
+    got = [simplified(answer) for answer in world.outputs[0]]
+    cases = world.inputs[0]["cases"]
+    shortcut = shortcuts_taken(cases, got)
+    for (costs, num_stages), sizes in zip(cases, got, strict=True):
+        call = f"cut({shortened(costs)}, {num_stages})"
+        is_list = isinstance(sizes, list) and all(type(size) is int for size in sizes) and len(sizes) == num_stages
+        yield expect(
+            is_list,
+            f"{call} returns {shortened(sizes)}, expected {num_stages} whole numbers",
+            f"{call} 返回 {shortened(sizes)}，应为 {num_stages} 个整数",
+        )
+        if not is_list:
+            return
+        yield expect(
+            min(sizes) > 0,
+            f"{call} returns {sizes}: a stage without a layer",
+            f"{call} 返回 {sizes}：有的 stage 一层也没有",
+            mistakes=["empty_stage"],
+        )
+        yield expect(
+            sum(sizes) == len(costs),
+            f"{call} returns {sizes}, together {sum(sizes)} layers of {len(costs)}",
+            f"{call} 返回 {sizes}，一共 {sum(sizes)} 层，而模型有 {len(costs)} 层",
+            mistakes=["layers_lost"] if sum(sizes) < len(costs) else [],
+        )
+        if min(sizes) > 0 and sum(sizes) == len(costs):
+            mine, best = slowest(costs, sizes), fastest(costs, num_stages)
+            yield expect(
+                mine == best,
+                f"{call} returns {sizes}, whose slowest stage takes {mine}; {best} is possible",
+                f"{call} 返回 {sizes}，最慢的 stage 要 {mine}；可以做到 {best}",
+                mistakes=[*shortcut, "not_the_best"],
+            )
+
+
+def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[str]:
+    """The mistake that gives exactly these cuts."""
+    known = {"equal_counts": [[equal_counts(*case)] for case in cases]}
+    known["greedy"] = [list(greedy(*case)) for case in cases]
+    return [key for key, ways in known.items() if all(sizes in way for sizes, way in zip(got, ways, strict=True))]
+
+
+CUT = Task(
+    key="06.cut",
+    signature="cut(costs, num_stages)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
+    world_sizes=(1,),
+    unit="device",
+)

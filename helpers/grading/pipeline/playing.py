@@ -1,0 +1,178 @@
+"""06.bubble: play a schedule against the clock; what share of the step the ranks idle, and how much each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from helpers import schedules
+from helpers.grading import making
+from helpers.grading.judging import expect
+from helpers.grading.pipeline import hints
+from helpers.grading.pipeline.answers import Answer, act, judge_answers, shortened
+from helpers.grading.task import Finding, Task, Words, World
+from helpers.schedules import Action
+
+Rows = Sequence[Sequence[str]]
+Seconds = Sequence[float]
+FRACTION = Words(en="the bubble", zh="气泡占比")
+HELD = Words(en="the micro-batches held", zh="持有的 micro-batch 数")
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """One to read, equal stages, stages of different speed, an order that no formula knows, few micro-batches."""
+    p = making.integer(rng, 3, 5)
+    m = p + making.integer(rng, 2, 4)
+    cases = [[rows(schedules.gpipe(n, k)), [1.0] * n, [2.0] * n] for n, k in ((2, 2), (p, m))]
+    for order in (schedules.one_f_one_b, schedules.gpipe, schedules.naive):
+        cases.append([rows(order(p, m)), *seconds(rng, p)])
+    cases.append([backwards_turned(schedules.gpipe(p, m)), *seconds(rng, p)])
+    cases.append([rows(schedules.one_f_one_b(p + 1, 2)), *seconds(rng, p + 1)])
+    return [{"cases": [*cases, [rows(schedules.one_f_one_b(1, 3)), [2.0], [5.0]]]}]
+
+
+def seconds(rng: torch.Generator, p: int) -> list[list[float]]:
+    """Of a forward and of a backward on each stage; no two stages alike in their sum, the first not the mean."""
+    order = torch.randperm(p, generator=rng).tolist()
+    return [[float(2 + i) for i in order], [float(making.integer(rng, 3, 4) + 3 * i) for i in order]]
+
+
+def rows(schedule: schedules.Schedule) -> list[list[str]]:
+    return [list(map(str, row)) for row in schedule.actions]
+
+
+def backwards_turned(schedule: schedules.Schedule) -> list[list[str]]:
+    """The last micro-batch first on its way back, as the figure of the GPipe paper has it."""
+    m = schedule.num_microbatches
+    return [row[:m] + row[m:][::-1] for row in rows(schedule)]
+
+
+# -- what is right, and what people write instead --------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """busy: seconds of each rank. spans: of each rank, from its first start to its last end. held: the most."""
+
+    busy: list[float]
+    spans: list[tuple[float, float]]
+    held: list[int]
+
+    @property
+    def seconds(self) -> float:
+        return max(end for _, end in self.spans)
+
+
+def play(actions: Rows, forward: Seconds, backward: Seconds, *, waits: str = "FB") -> Played:
+    """Each rank in its order; waits: the kinds of actions that wait for a neighbour, "FB" for all."""
+    todo = [list(map(Action.parse, row)) for row in actions]
+    last, free, ends = len(todo) - 1, [0.0] * len(todo), {}
+    spans: list[list[tuple[float, float]]] = [[] for _ in todo]
+    while any(todo):
+        for rank, row in enumerate(todo):
+            while row and all(need in ends or need[1] not in waits for need in needs(row[0], last)):
+                action = row.pop(0)
+                start = max([free[rank], *(ends.get(need, 0.0) for need in needs(action, last) if need[1] in waits)])
+                free[rank] = start + (forward if action.kind == "F" else backward)[rank]
+                ends[tuple(action[:3])] = free[rank]
+                spans[rank].append((start, free[rank]))
+    busy = [sum(end - start for start, end in row) for row in spans]
+    return Played(busy=busy, spans=[(row[0][0], row[-1][1]) for row in spans], held=[most_held(row) for row in actions])
+
+
+def needs(action: Action, last: int) -> list[tuple[int, str, int]]:
+    """What another stage must have done."""
+    if action.kind == "F":
+        return [(action.stage - 1, "F", action.microbatch)] if action.stage else []
+    return [(action.stage + 1, "B", action.microbatch)] if action.stage < last else []
+
+
+def most_held(row: Sequence[str]) -> int:
+    held = most = 0
+    for action in row:
+        held += 1 if "F" in action else -1
+        most = max(most, held)
+    return most
+
+
+def bubble(actions: Rows, forward: Seconds, backward: Seconds, **how: Any) -> float:
+    played = play(actions, forward, backward, **how)
+    return 1 - sum(played.busy) / len(actions) / played.seconds
+
+
+def held(actions: Rows, forward: Seconds, backward: Seconds) -> list[int]:
+    return list(map(most_held, actions))
+
+
+def measured(measure: Callable[[Played], float]) -> Answer:
+    return lambda *case: measure(play(*case))
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+WRONG_FRACTIONS: dict[str, list[Answer]] = {
+    "over_the_ideal": [measured(lambda played: played.seconds / mean(played.busy) - 1)],
+    "one_rank": [
+        measured(lambda played: 1 - played.busy[0] / played.seconds),
+        measured(lambda played: 1 - played.busy[-1] / played.seconds),
+        measured(lambda played: 1 - max(played.busy) / played.seconds),
+    ],
+    "own_span": [
+        measured(
+            lambda played: mean(
+                [1 - busy / (end - start) for busy, (start, end) in zip(played.busy, played.spans, strict=True)]
+            )
+        ),
+    ],
+    "idle_seconds": [
+        measured(lambda played: played.seconds - mean(played.busy)),
+        measured(lambda played: len(played.busy) * played.seconds - sum(played.busy)),
+    ],
+    "busy_share": [measured(lambda played: mean(played.busy) / played.seconds)],
+    "backward_waits_for_nobody": [lambda *case: bubble(*case, waits="F")],
+    "nobody_waits": [lambda *case: bubble(*case, waits="")],
+    "times_of_one_stage": [
+        lambda actions, forward, backward: bubble(actions, forward[:1] * len(forward), backward[:1] * len(backward)),
+    ],
+    "formula_of_equal_stages": [
+        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2 + len(actions) - 1),
+        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2),
+    ],
+}
+WRONG_HELD: dict[str, list[Answer]] = {
+    "never_released": [lambda actions, *_: [len(row) // 2 for row in actions]],
+    "held_at_the_end": [lambda actions, *_: [0 for row in actions]],
+    "formula_of_1f1b": [
+        lambda actions, *_: [min(len(actions) - rank, len(row) // 2) for rank, row in enumerate(actions)],
+        lambda actions, *_: [len(actions) - rank for rank, row in enumerate(actions)],
+    ],
+}
+
+
+def judge(world: World) -> Iterator[Finding]:
+    cases, answers = world.inputs[0]["cases"], world.outputs[0]
+    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
+    yield expect(
+        odd is None,
+        f"it returns {shortened(odd)}, expected two values: the bubble and the list of micro-batches held",
+        f"返回了 {shortened(odd)}，应返回两个值：气泡占比，以及每个 rank 持有的 micro-batch 数的列表",
+    )
+    if odd is not None:
+        return
+    for column, (what, right, wrong) in enumerate(((FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD))):
+        yield from judge_answers("bubble", what, cases, [one[column] for one in answers], right, wrong)
+
+
+BUBBLE = Task(
+    key="06.bubble",
+    signature="bubble(schedule, forward, backward)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of(*WRONG_FRACTIONS, *WRONG_HELD),
+    world_sizes=(1,),
+    unit="device",
+)

@@ -1,0 +1,214 @@
+"""06.stage: one rank of a pipeline plays its list of actions on live ranks, forward and backward.
+
+Two calls: first 1F1B, where neighbours send to each other at the same time, then GPipe. With 4 ranks 1F1B has fewer
+micro-batches than stages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers import schedules
+from helpers.grading import making
+from helpers.grading.collectives.messages import RETURNED, calls_of, each_call, is_to_itself
+from helpers.grading.judging import expect, expect_equal, expect_payload, expect_tensors
+from helpers.grading.pipeline import hints
+from helpers.grading.pipeline.answers import alike, is_number
+from helpers.grading.pipeline.playing import rows
+from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+
+Named = dict[str, Tensor]
+FLOAT = 8  # bytes
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """Each rank gets its stage's widths and weights, and its actions; the first the inputs, the last the targets."""
+    calls: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
+    few, many = (3, 5) if world_size != 3 else (2, 5)
+    for order, m in ((schedules.one_f_one_b, few if world_size == 4 else many), (schedules.gpipe, few)):
+        actions = rows(order(world_size, m))
+        num_rows, hidden, first, last = (making.integer(rng, *span) for span in ((3, 6), (4, 7), (2, 3), (2, 3)))
+        widths = [first, *[hidden] * (world_size - 1), last]
+        inputs = [making.normal(rng, num_rows, first) for _ in range(m)]
+        targets = [making.normal(rng, num_rows, last) for _ in range(m)]
+        for rank in range(world_size):
+            ends = widths[rank : rank + 2]
+            call = {"widths": ends, "weights": making.weights_for(rng, build(ends)), "actions": actions[rank]}
+            call["inputs"] = inputs if rank == 0 else None
+            call["targets"] = targets if rank == world_size - 1 else None
+            calls[rank].append(call | {"shape": [num_rows, hidden]})
+    return [{"calls": one} for one in calls]
+
+
+def build(ends: list[int]) -> nn.Sequential:
+    """A stage: (rows, ends[0]) to (rows, ends[1]), float64."""
+    return nn.Sequential(*making.mlp([ends[0], 5, ends[1]]), nn.Tanh())
+
+
+class Watched(nn.Module):
+    """A stage that notes when it goes forward, and when the gradient of its output comes back."""
+
+    def __init__(self, stage: nn.Module, rank: int, done: list[str]):
+        super().__init__()
+        self.stage, self.rank, self.done, self.number = stage, rank, done, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        j, output = self.number, self.stage(x)
+        self.number += 1
+        self.done.append(f"{self.rank}F{j}")
+        if output.requires_grad:
+            output.register_hook(lambda _: self.done.append(f"{self.rank}B{j}"))
+        return output
+
+
+def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    done: list[str] = []
+    stage = build(inputs["widths"])
+    stage.load_state_dict(inputs["weights"])
+    given = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
+    loss = submitted(Watched(stage, trial.rank, done), list(inputs["actions"]), *given, tuple(inputs["shape"]))
+    return {"loss": loss, "done": list(done), "gradients": making.gradients_of(stage)}
+
+
+# -- what one process gives ------------------------------------------------------------------------------------------
+class Whole:
+    """All stages in one process: the loss of each micro-batch, and what each of them alone adds to the gradients."""
+
+    def __init__(self, call: World):
+        self.stages = [build(one["widths"]) for one in call.inputs]
+        for stage, one in zip(self.stages, call.inputs, strict=True):
+            stage.load_state_dict(one["weights"])
+        self.inputs, self.targets = call.inputs[0]["inputs"], call.inputs[-1]["targets"]
+        self.m, self.p = len(self.inputs), call.size
+        self.losses, self.parts = [], []
+        for x, target in zip(self.inputs, self.targets, strict=True):
+            loss = F.mse_loss(nn.Sequential(*self.stages)(x), target)
+            self.losses.append(loss.item())
+            self.parts.append(self._gradients(loss))
+
+    def _gradients(self, loss: Tensor) -> list[Named]:
+        """Of each stage."""
+        for stage in self.stages:
+            stage.zero_grad()
+        loss.backward()
+        return [making.copies(making.gradients_of(stage)) for stage in self.stages]
+
+    def gradients(self, rank: int, factor: float) -> Named:
+        """The sum over all micro-batches, times a factor."""
+        return {name: factor * sum(part[rank][name] for part in self.parts) for name in self.parts[0][rank]}
+
+    def with_ones(self, rank: int) -> Named:
+        """What a stage gets that goes back from ones and not from the gradient that came."""
+        until = nn.Sequential(*self.stages[: rank + 1])
+        return self._gradients(sum(until(x).sum() for x in self.inputs))[rank]
+
+    def wrong_gradients(self, rank: int) -> dict[str, list[Named]]:
+        m, behind = self.m, self.p - 1 - rank
+        last = self.parts[-1][rank]
+        wrong = {
+            "not_divided": [self.gradients(rank, 1.0)],
+            "divided_on_every_stage": [self.gradients(rank, m ** -(n + 1.0)) for n in {1, behind} if n],
+            "divided_by_stages": [self.gradients(rank, factor) for factor in (1 / self.p, 1 / m / self.p)],
+            "cleared_every_micro_batch": [
+                {name: value * factor for name, value in last.items()} for factor in (1, 1 / m)
+            ],
+        }
+        if behind:
+            ones = self.with_ones(rank)
+            wrong["ones_for_the_gradient"] = [{n: value * factor for n, value in ones.items()} for factor in (1, 1 / m)]
+        return wrong
+
+
+def judge(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        whole = Whole(call)
+        yield judge_loss(whole, call.outputs[-1]["loss"], call.size - 1)
+        for rank, output in enumerate(call.outputs):
+            actions = call.inputs[rank]["actions"]
+            other = sorted(map(str, output["done"])) == sorted(actions)
+            known = {"order_ignored": output["done"]} if other else {}
+            yield expect_equal(ORDER, actions, output["done"], rank=rank, mistakes=known)
+            right, wrong = whole.gradients(rank, 1 / whole.m), whole.wrong_gradients(rank)
+            yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
+        yield from judge_messages(call, whole.m)
+
+
+def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
+    """A number, or a tensor of one."""
+    got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
+    total, last = sum(whole.losses), whole.losses[-1]
+    wrong = {"not_divided": [total], "loss_of_the_last": [last, last / whole.m]}
+    known = [key for key, values in wrong.items() if any(alike(value, got) for value in values)]
+    says = [f"{value:.6g}" if is_number(value) else repr(value)[:60] for value in (got, total / whole.m)]
+    return expect(
+        alike(total / whole.m, got),
+        f"the loss that it returns is {says[0]}, expected {says[1]}",
+        f"返回的损失是 {says[0]}，应为 {says[1]}",
+        rank=rank,
+        mistakes=["loss_missing"] if got is None else known,
+    )
+
+
+def judge_messages(call: World, m: int) -> Iterator[Finding]:
+    """An activation for the next stage, a gradient for the one before, and all of it gone at the end."""
+    num_rows, hidden = call.inputs[0]["shape"]
+    num_bytes = [FLOAT * num_rows * hidden * m * ((r > 0) + (r < call.size - 1)) for r in range(call.size)]
+    yield from expect_payload(call, num_bytes, "send")
+    for rank, (log, marks) in enumerate(zip(call.logs, call.marks, strict=True)):
+        late = any(event.end > when for event in log.events for name, when in marks if name == RETURNED)
+        yield expect(
+            not late,
+            "it returns before all its messages are complete",
+            "还有消息没完成就返回了",
+            rank=rank,
+            mistakes=["not_waited"],
+        )
+
+
+def recognise(trouble: Trouble) -> list[str]:
+    """By who waits in what, and by the words of torch's own errors."""
+    if trouble.kind == "hang":
+        in_send = re.search(r"\bwaits in send\b(?! and)", trouble.text)
+        return ["sends_block"] if in_send else ["nobody_sends"] if trouble.waits_in("recv") else []
+    if is_to_itself(trouble) or any(words in trouble.text for words in NO_SUCH_RANK):
+        return ["ends_forgotten"]
+    return [key for key, words in ERRORS.items() if words in trouble.text]
+
+
+NO_SUCH_RANK = ("there is no rank",)
+ERRORS = {
+    "inputs_everywhere": "'NoneType' object is not subscriptable",
+    "only_the_latest_kept": "backward through the graph a second time",
+    "no_gradient_for_the_input": "got <class 'NoneType'>",
+}
+ORDER = Words(en="what the stage does", zh="这个 stage 实际执行的动作")
+GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
+STAGE = Task(
+    key="06.stage",
+    signature="run_stage(stage, actions, inputs, targets, shape)",
+    make=make,
+    act=each_call(act_call),
+    judge=judge,
+    recognise=recognise,
+    hints=hints.of(
+        "sends_block",
+        "ends_forgotten",
+        "nobody_sends",
+        *ERRORS,
+        "order_ignored",
+        "loss_missing",
+        "loss_of_the_last",
+        "not_divided",
+        "divided_on_every_stage",
+        "divided_by_stages",
+        "cleared_every_micro_batch",
+        "ones_for_the_gradient",
+        "not_waited",
+    ),
+)

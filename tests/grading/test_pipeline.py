@@ -1,0 +1,166 @@
+"""Lab 06: its orders and bubbles are those of the chapter, every planted mistake shows, and a hang is named."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from helpers import schedules
+from helpers.grading import grade, making, task_of
+from helpers.grading.classroom.rules import forbidden
+from helpers.grading.collectives.messages import RETURNED, calls_of
+from helpers.grading.pipeline import answers, cutting, orders, playing, stage
+from helpers.grading.task import Run, Trouble, World
+from helpers.predict.pipeline import simulate
+from helpers.primitives.partition import balanced
+from helpers.schedules import Schedule, validate
+from tests.grading.submissions import RIGHT_ANSWERS, load, name_of
+
+SEEDS = range(6)
+FUNCTIONS = {
+    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES),
+    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES),
+    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS),
+    "held": (playing.held, playing.WRONG_HELD),
+}
+OWN = [path for path in RIGHT_ANSWERS if path.parent.name == "06_pipeline"]
+
+
+def cases_of(key: str, seed: int) -> list:
+    return task_of("06.bubble" if key == "held" else key).inputs(seed, 1)[0]["cases"]
+
+
+# -- what is right ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bubble_and_what_is_held_are_those_of_the_chapter(seed):
+    """Rank 0 begins and ends every step, so its span is the whole step's."""
+    for actions, forward, backward in cases_of("06.bubble", seed):
+        schedule = Schedule.from_csv("\n".join(map(",".join, actions)))
+        halves = {"backward_input": backward, "backward_weight": [0.0] * len(backward)}
+        timeline = simulate(validate(schedule), forward=forward, **halves)
+        assert playing.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)
+        held = [schedule.in_flight(rank) for rank in range(schedule.num_ranks)]
+        assert playing.held(actions, forward, backward) == held
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (4, 8), (8, 32), (5, 2)])
+def test_equal_stages_have_the_bubble_of_the_formula(p, m):
+    for order in (schedules.gpipe, schedules.one_f_one_b):
+        fraction = playing.bubble(playing.rows(order(p, m)), [1.0] * p, [2.0] * p)
+        assert fraction == pytest.approx((p - 1) / (m + p - 1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
+    for number, (costs, num_stages) in enumerate(cases_of("06.cut", seed)):
+        best = cutting.fastest(costs, num_stages)
+        assert cutting.slowest(costs, balanced(costs, num_stages)) == best
+        ways = [cutting.equal_counts(costs, num_stages), *cutting.greedy(costs, num_stages)]
+        assert all(sum(sizes) == len(costs) and min(sizes) > 0 for sizes in ways)
+        assert number < 2 or all(cutting.slowest(costs, sizes) > best for sizes in ways)
+
+
+def test_the_slowest_stage_is_the_largest_sum():
+    assert cutting.slowest([3, 1, 4, 1, 5], [2, 2, 1]) == 5
+    assert cutting.slowest([3, 1, 4, 1, 5], [1, 1, 3]) == 10
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", FUNCTIONS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_function_shows_and_no_two_are_alike(key, seed):
+    right, mistakes = FUNCTIONS[key]
+    cases = cases_of(key, seed)
+    given = [("right", [right(*case) for case in cases])]
+    given += [(name, [wrong(*case) for case in cases]) for name, several in mistakes.items() for wrong in several]
+    for i, (name, mine) in enumerate(given):
+        others = [other for other, theirs in given[:i] if answers.alike(mine, theirs)]
+        assert set(others) <= {name}, f"{name} gives what {others} gives"
+
+
+def test_a_mistake_is_named_only_where_it_explains_every_answer(ranks):
+    def gpipe(rank, num_stages, num_microbatches):
+        backwards = range(num_microbatches) if rank else reversed(range(num_microbatches))
+        return [f"{rank}F{j}" for j in range(num_microbatches)] + [f"{rank}B{j}" for j in backwards]
+
+    verdict = grade("06.gpipe", gpipe, ranks=ranks)
+    assert not verdict.passed and verdict.mistake is None
+    assert "gpipe(0, " in verdict.text("en")
+
+
+def test_answers_are_compared_as_people_mean_them():
+    assert answers.alike([0.1 + 0.2, [3]], (0.3, [torch.tensor(3.0)]))
+    assert not answers.alike(1, True) and not answers.alike([1, 2], [1]) and not answers.alike(["0F0"], "0F0")
+    assert answers.shown_as(1 / 3, 0.5) == (0.333333, 0.5)
+    assert answers.shown_as(1 / 3, 1 / 3 + 1e-8) == (1 / 3, 1 / 3 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("every rank waits\n  rank 0 waits in send, a line 1\n  rank 1 waits in send, a line 2", ["sends_block"]),
+        ("every rank waits\n  rank 0 waits in send, a line 1\n  rank 1 waits in recv, a line 2", ["sends_block"]),
+        ("every rank waits\n  rank 0 waits in send and recv, a line 1\n  rank 1 waits in recv", ["nobody_sends"]),
+        ("every rank waits\n  rank 0 waits in all_reduce, a line 1", []),
+    ],
+)
+def test_a_hang_is_named_by_what_ranks_wait_in(text, mistakes):
+    assert stage.recognise(Trouble(kind="hang", text=text)) == mistakes
+
+
+# -- on live ranks ---------------------------------------------------------------------------------------------------
+def whole_of(size: int, seed: int = 0) -> list[stage.Whole]:
+    """One process for each call of the check."""
+    inputs = task_of("06.stage").inputs(seed, size)
+    marks = [[RETURNED, 1.0], [RETURNED, 2.0]]
+    run = Run(outputs=[[None, None]] * size, events=[[]] * size, marks=[marks] * size)
+    return [stage.Whole(call) for call in calls_of(World.of(inputs, run))]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_one_process_gives_the_gradient_of_the_mean_loss(size):
+    for whole in whole_of(size):
+        model = nn.Sequential(*whole.stages)
+        model.zero_grad()
+        losses = [F.mse_loss(model(x), y) for x, y in zip(whole.inputs, whole.targets, strict=True)]
+        (sum(losses) / len(losses)).backward()
+        assert whole.losses == pytest.approx([loss.item() for loss in losses])
+        for rank, one in enumerate(whole.stages):
+            right, got = making.gradients_of(one), whole.gradients(rank, 1 / whole.m)
+            assert all(torch.allclose(right[name], got[name], rtol=1e-12, atol=1e-14) for name in right)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_both_orders_are_asked_and_they_differ_where_they_can(size):
+    calls = [one["calls"] for one in task_of("06.stage").inputs(0, size)]
+    for rank, (first, second) in enumerate(calls):
+        m = len(first["actions"]) // 2
+        assert first["actions"] == orders.one_f_one_b(rank, size, m)
+        assert second["actions"] == orders.gpipe(rank, size, len(second["actions"]) // 2)
+        assert (first["inputs"] is None) == (rank > 0) and (first["targets"] is None) == (rank < size - 1)
+        assert m > 1, "neighbours send to each other only if something is in flight"
+    widths = [first["widths"] for first, _ in calls]
+    assert all(before[1] == after[0] for before, after in pairwise(widths))
+
+
+@pytest.mark.parametrize("path", OWN, ids=name_of)
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_right_answer_passes_with_any_numbers(path, seed, graded):
+    verdict = graded(path, seed=seed)
+    assert verdict.passed, verdict.text()
+
+
+def test_what_the_lab_leaves_to_the_learner_is_forbidden():
+    for name in ("torch.distributed.pipelining.Schedule1F1B", "helpers.schedules", "helpers.parallel.pipeline"):
+        assert forbidden(name, "06")
+    assert not forbidden("torch.distributed.isend", "06")
+
+
+def test_the_right_answers_cover_every_task():
+    assert {load(path)["TASK"] for path in OWN} == {
+        f"06.{name}" for name in "gpipe one_f_one_b bubble cut stage".split()
+    }

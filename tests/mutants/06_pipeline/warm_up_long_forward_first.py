@@ -1,0 +1,14 @@
+"""Whoever begins the turns with a forward although the warm-up is complete."""
+
+TASK = "06.one_f_one_b"
+HINT = "warm_up_long"
+
+
+def one_f_one_b(rank, num_stages, num_microbatches):
+    warm_up = min(num_stages - rank, num_microbatches)
+    actions = [f"{rank}F{j}" for j in range(warm_up)]
+    for j in range(num_microbatches):
+        if warm_up + j < num_microbatches:
+            actions.append(f"{rank}F{warm_up + j}")
+        actions.append(f"{rank}B{j}")
+    return actions
