@@ -19,27 +19,41 @@ Sizes = list[int]
 
 
 def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Models on which neither equal counts nor taking layers until it is enough is best, and the two extremes."""
+    """The two extremes, and models on which no shortcut is best."""
     cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1]]
     while len(cases) < 7:
         costs = [making.integer(rng, 1, 20) for _ in range(making.integer(rng, *NUM_LAYERS))]
-        num_stages = making.integer(rng, 2, 4)
-        shortcuts = [equal_counts(costs, num_stages), *greedy(costs, num_stages)]
+        num_stages = making.integer(rng, 3, 4)  # with 2, a cut whose faster stage is slowest is best
+        shortcuts = [equal_counts(costs, num_stages), *greedy(costs, num_stages), fairest(costs, num_stages)]
         if all(slowest(costs, sizes) > fastest(costs, num_stages) for sizes in shortcuts):
             cases.append([costs, num_stages])
     return [{"cases": cases}]
 
 
-def slowest(costs: Sequence[float], sizes: Sizes) -> float:
+def sums(costs: Sequence[float], sizes: Sizes) -> list[float]:
+    """What each stage costs."""
     ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    return max(sum(costs[a:b]) for a, b in pairwise(ends))
+    return [sum(costs[a:b]) for a, b in pairwise(ends)]
+
+
+def slowest(costs: Sequence[float], sizes: Sizes) -> float:
+    return max(sums(costs, sizes))
+
+
+def all_cuts(costs: Sequence[float], num_stages: int) -> Iterator[Sizes]:
+    n = len(costs)
+    for cuts in combinations(range(1, n), num_stages - 1):
+        yield [b - a for a, b in pairwise([0, *cuts, n])]
 
 
 def fastest(costs: Sequence[float], num_stages: int) -> float:
     """The slowest stage of the best of all cuts."""
-    n = len(costs)
-    cuts = combinations(range(1, n), num_stages - 1)
-    return min(slowest(costs, [b - a for a, b in pairwise([0, *cut, n])]) for cut in cuts)
+    return min(slowest(costs, sizes) for sizes in all_cuts(costs, num_stages))
+
+
+def fairest(costs: Sequence[float], num_stages: int) -> Sizes:
+    """The cut whose fastest stage takes longest."""
+    return max(all_cuts(costs, num_stages), key=lambda sizes: min(sums(costs, sizes)))
 
 
 def equal_counts(costs: Sequence[float], num_stages: int) -> Sizes:
