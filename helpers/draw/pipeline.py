@@ -1,12 +1,12 @@
 """A pipeline's step, rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
 
 The number in a bar is its micro-batch. Bars of a rank's later chunks are marked at their foot. On the right: the
-activations that the rank holds, at most or at one instant.
+micro-batches whose activations the rank holds, at most or at one instant; of a chunk it holds a part of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS
@@ -57,13 +57,15 @@ def pipeline_scene(
             x = _LEFT + instant * scale
             marks.append(Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2))
         y = bottom + _GAP
-    summary = " ".join(_words(timeline, text) for timeline, text in zip(shown, panel_titles(shown), strict=True))
+    pairs = zip(shown, panel_titles(shown), strict=True)
+    summary = " ".join(_words(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
     return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *marks))
 
 
 class _Panel:
     def __init__(self, timeline: Timeline, num_ranks: int, scale: float, instant: float | None) -> None:
         self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
+        self.num_chunks = _num_chunks(timeline, num_ranks)
         self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0
         self.row = self.bar + 5
         self.held = {rank: held_by(timeline, rank, instant) for rank in timeline.ranks} if timeline.held else {}
@@ -100,11 +102,11 @@ class _Panel:
             yield Label(x=x + width / 2, y=y + self.bar / 2, text=text, size=size, anchor="middle", on=span.kind)
 
     def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
-        count = self.held[rank]
+        count, whole = self.held[rank], self.held[rank] / self.num_chunks
         yield Rect(x=x, y=y + 2, width=_MEMORY, height=self.bar - 4, fill="panel")
         paint = {"fill": "activations", "texture": PAINTS["activations"].texture}
         yield Rect(x=x, y=y + 2, width=_MEMORY * count / max(1, self.most), height=self.bar - 4, **paint)
-        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{count}", size=min(12, self.bar))
+        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{whole:.3g}", size=min(12, self.bar))
 
 
 def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:
@@ -120,8 +122,13 @@ def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:
     return most
 
 
-def _words(timeline: Timeline, title: str) -> str:
+def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
+    return 1 + max(Action.parse(span.name).stage for span in timeline.spans) // num_ranks
+
+
+def _words(timeline: Timeline, title: str, num_ranks: int) -> str:
     share = f"bubble {timeline.bubble_fraction:.1%} of {format_seconds(timeline.duration)}"
     bubble = f"{title}, {timeline.num_ranks} ranks: {share}"
-    peaks: Sequence[int] = [held_by(timeline, rank) for rank in timeline.ranks] if timeline.held else []
-    return f"{bubble}; held at most: {', '.join(map(str, peaks))}." if peaks else f"{bubble}."
+    chunks = _num_chunks(timeline, num_ranks)
+    peaks = [held_by(timeline, rank) / chunks for rank in timeline.ranks] if timeline.held else []
+    return f"{bubble}; held at most: {', '.join(f'{peak:.3g}' for peak in peaks)}." if peaks else f"{bubble}."

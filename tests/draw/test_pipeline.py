@@ -52,6 +52,13 @@ def test_later_chunks_are_marked_at_their_foot():
     assert len(marks) == 2 * 2 * 4  # two ranks, F and B, four micro-batches of the second chunk
 
 
+def test_of_a_chunk_a_rank_holds_a_part_of_a_micro_batch():
+    schedule = interleaved(4, 4, 2)
+    scene = pipeline_scene(played(schedule, activation_bytes=1), num_ranks=2)
+    assert memory_of(scene)[1:] == [f"{schedule.in_flight(rank) / 2:g}" for rank in range(2)] == ["2.5", "1.5"]
+    assert "held at most: 2.5, 1.5" in scene.summary
+
+
 def test_two_timelines_share_one_axis():
     short, long = played(one_f_one_b(2, 2)), played(one_f_one_b(2, 8))
     scene = pipeline_scene(short, long)
