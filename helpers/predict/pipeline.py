@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.records import Holding, Span, Timeline
-from helpers.schedules import Action, Schedule
+from helpers.schedules import Action, Schedule, validate
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
 
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input_grad", WEIGHT: "weight_grad", OVERLAP: "other"}
@@ -86,8 +86,6 @@ class _Play:
             rank = awake.pop()
             awake += self._advance(rank, found[rank])
         if any(place < len(row) for place, row in zip(self.place, self.schedule.actions, strict=True)):
-            from helpers.schedules import validate
-
             validate(self.schedule)  # raises, with the actions at which the ranks hang
         return [span for row in found for span in row]
 

@@ -121,9 +121,8 @@ class StageMail:
         tag = place if header else backward + place * self.schedule.num_microbatches + j
         direction = (self.rank, peer) if call is dist.isend else (peer, self.rank)
         group = self.groups.get(direction, self.group)
-        side = dict(group_dst=_place(group, self.group, peer)) if call is dist.isend else {}
-        side = side or dict(group_src=_place(group, self.group, peer))
-        work = call(tensor, group=group, tag=tag, **side)
+        other_side = "group_dst" if call is dist.isend else "group_src"
+        work = call(tensor, group=group, tag=tag, **{other_side: _place(group, self.group, peer)})
         if call is dist.isend:
             self.works.append((work, tensor))
         return work
