@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.costs import seconds
+from helpers.predict.traffic import Traffic
 from helpers.primitives.bucket_rule import MIB, split_into_buckets
-from helpers.records import CommEvent, CommLog
+from helpers.records import CommLog
 from helpers.specs import Link
-
-DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64"}
 
 
 def naive_ddp_traffic(
@@ -68,8 +66,10 @@ def data_parallel_traffic(
     weights = parameters * dtype_bytes
     steps = [("scatter", input_bytes), ("broadcast", weights), ("gather", output_bytes)]
     steps += [("scatter", output_bytes), ("reduce", weights)]
-    events = [_event(op, n, num_devices, "uint8", 0, number) for number, (op, n) in enumerate(steps)]
-    return CommLog(events=tuple(events))
+    traffic = Traffic(num_devices, dtype_bytes=1)
+    for op, num_bytes in steps:
+        traffic.add(op, (num_bytes,))
+    return traffic.log
 
 
 def master_link_bytes(log: CommLog) -> int:
@@ -107,29 +107,7 @@ def _brimful(parameters: int, dtype_bytes: int, first_cap: float, cap: float) ->
 
 
 def _all_reduces(sizes: Sequence[int], world_size: int, dtype_bytes: int, link: Link | None, rank: int) -> CommLog:
-    if dtype_bytes not in DTYPES:
-        raise ValueError(f"dtype_bytes is {dtype_bytes!r}, but it must be one of {', '.join(map(str, DTYPES))}")
-    events, now = [], 0.0
-    for number, size in enumerate(sizes):
-        took = seconds("all_reduce", size * dtype_bytes, world_size, link) if link else 0.0
-        dtype = DTYPES[dtype_bytes]
-        events.append(_event("all_reduce", size * dtype_bytes, world_size, dtype, rank, number, now, now + took, size))
-        now += took
-    return CommLog(events=tuple(events))
-
-
-def _event(op, num_bytes, world_size, dtype, rank, number, start=0.0, end=0.0, elements=None) -> CommEvent:
-    return CommEvent(
-        rank=rank,
-        op=op,
-        payload_bytes=num_bytes,
-        group="WORLD",
-        group_ranks=tuple(range(world_size)),
-        sequence=number,
-        caller="predicted",
-        start=start,
-        end=end,
-        dtype=dtype,
-        shape=(num_bytes if elements is None else elements,),
-        reduce_op="sum" if op in ("all_reduce", "reduce") else None,
-    )
+    traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link, rank=rank)
+    for size in sizes:
+        traffic.add("all_reduce", (size,))
+    return traffic.log
