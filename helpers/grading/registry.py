@@ -14,6 +14,8 @@ LABS = {  # lab: its file here
     "04": "amp",
     "05": "memory",
     "06": "pipeline",
+    "07": "tensor_parallel",
+    "08": "zero",
 }
 
 

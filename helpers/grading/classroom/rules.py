@@ -32,6 +32,21 @@ TORCH = {
         "torch.utils._python_dispatch",
     ),
     "06": ("torch.distributed.pipelining",),
+    "07": (
+        "torch.distributed.tensor",
+        "torch.distributed._tensor",
+        "torch.distributed.nn",
+        "torch.distributed._functional_collectives",
+    ),
+    "08": (
+        "torch.distributed.fsdp",
+        "torch.distributed._composable",
+        "torch.distributed.optim",
+        "torch.distributed.tensor",
+        "torch.distributed._tensor",
+        "torch.distributed.algorithms",
+        "torch.nn.parallel",
+    ),
 }
 NETWORK = ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing")
