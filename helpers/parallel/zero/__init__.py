@@ -1,0 +1,7 @@
+"""ZeRO: data parallel without the copies. Each stage shards more of what every rank would hold whole.
+
+    Zero1   optimizer state       stage1.py
+    Zero2   and gradients         stage2.py
+    Zero3   and parameters        stage3.py
+After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+"""
