@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.predict.traffic import Traffic
+from helpers.predict.traffic import Traffic, checked_sizes
 from helpers.primitives.bucket_rule import MIB, split_into_buckets
 from helpers.records import CommLog
 from helpers.specs import Link
@@ -18,7 +18,7 @@ def naive_ddp_traffic(
     parameters: Sequence[int], *, world_size: int, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0
 ) -> CommLog:
     """One all_reduce a parameter, in the order given. parameters: elements of each. Raises ValueError."""
-    return _all_reduces(_sizes(parameters), world_size, dtype_bytes, link, rank)
+    return _all_reduces(checked_sizes(parameters), world_size, dtype_bytes, link, rank)
 
 
 def flat_ddp_traffic(
@@ -26,7 +26,7 @@ def flat_ddp_traffic(
 ) -> CommLog:
     """One all_reduce of everything, after the backward pass."""
     sizes = [parameters] if isinstance(parameters, int) else parameters
-    return _all_reduces([sum(_sizes(sizes))], world_size, dtype_bytes, link, rank)
+    return _all_reduces([sum(checked_sizes(sizes))], world_size, dtype_bytes, link, rank)
 
 
 def ddp_traffic(
@@ -48,7 +48,7 @@ def ddp_traffic(
     if isinstance(parameters, int):
         buckets = _brimful(parameters, dtype_bytes, min(first_bucket_bytes, bucket_bytes), bucket_bytes)
         return _all_reduces(buckets, world_size, dtype_bytes, link, rank)
-    ready = _sizes(parameters)[::-1]
+    ready = checked_sizes(parameters)[::-1]
     in_bytes = [size * dtype_bytes for size in ready]
     groups = split_into_buckets(in_bytes, bucket_cap=bucket_bytes, first_bucket_cap=first_bucket_bytes)
     return _all_reduces([sum(ready[i] for i in group) for group in groups], world_size, dtype_bytes, link, rank)
@@ -85,17 +85,8 @@ def master_link_bytes(log: CommLog) -> int:
     return round(total)
 
 
-def _sizes(parameters: Sequence[int]) -> list[int]:
-    sizes = list(parameters)
-    wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 0]
-    if wrong or not sizes:
-        given = repr(wrong[0]) if wrong else "none at all"
-        raise ValueError(f"parameters: got {given}, but each is a number of elements: [p.numel() for p in …]")
-    return sizes
-
-
 def _brimful(parameters: int, dtype_bytes: int, first_cap: float, cap: float) -> list[int]:
-    _sizes([parameters])
+    checked_sizes([parameters])
     if min(first_cap, cap) < dtype_bytes:
         raise ValueError(f"a bucket of {min(first_cap, cap)} bytes holds no element of {dtype_bytes} bytes; raise it")
     buckets, left = [], parameters

@@ -55,3 +55,13 @@ class Traffic:
             return 0.0
         whole = payload * len(self.ranks) if op == "all_gather" else payload  # costs count the gathered tensor
         return seconds(op, whole, len(self.ranks), self.link)
+
+
+def checked_sizes(parameters: Sequence[int]) -> list[int]:
+    """The same as a list of elements of each parameter. Raises ValueError for none, or what is no count of elements."""
+    sizes = list(parameters)
+    wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 0]
+    if wrong or not sizes:
+        given = repr(wrong[0]) if wrong else "none at all"
+        raise ValueError(f"parameters: got {given}, but each is a number of elements: [p.numel() for p in …]")
+    return sizes
