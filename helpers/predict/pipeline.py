@@ -9,7 +9,10 @@ Letters: p ranks, m micro-batches, c chunks a rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from helpers.records import Holding, Span, Timeline
 from helpers.schedules import Action, Schedule, validate
@@ -64,88 +67,112 @@ def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float
     )  # fmt: skip
 
 
+class _Ends(list):
+    """When each micro-batch left a stage, forward or backward: None until it has. wakes: which rank waits for which."""
+
+    def __init__(self, values: Iterable[float | None]) -> None:
+        super().__init__(values)
+        self.wakes: dict[int, int] = {}  # micro-batch -> rank
+
+
 class _Play:
     """Ranks advance until they wait for another; what they wait for wakes them."""
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]], send: float) -> None:
-        self.schedule, self.seconds = schedule, seconds
-        self.last = schedule.num_stages - 1
-        owners = [schedule.rank_of[stage] for stage in range(schedule.num_stages)]
-        self.arrives_forward = [0.0] + [send * (a != b) for a, b in zip(owners, owners[1:], strict=False)]
-        self.arrives_backward = [*self.arrives_forward[1:], 0.0]
-        shape = range(schedule.num_stages)
-        self.forward_end: list[list[float | None]] = [[None] * schedule.num_microbatches for _ in shape]
-        self.input_end: list[list[float | None]] = [[None] * schedule.num_microbatches for _ in shape]
-        self.waiting: dict[tuple[bool, int, int], int] = {}  # (of forward?, stage, micro-batch) -> the rank to wake
+        self.schedule, self.rules = schedule, _rules(schedule, seconds, send)
         self.place, self.free = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
 
     def spans(self) -> list[Span]:
         found: list[list[Span]] = [[] for _ in self.place]
         awake = list(range(len(self.place)))
-        while awake:
-            rank = awake.pop()
-            awake += self._advance(rank, found[rank])
+        with _collector_paused():
+            while awake:
+                rank = awake.pop()
+                awake += self._advance(rank, found[rank])
         if any(place < len(row) for place, row in zip(self.place, self.schedule.actions, strict=True)):
             validate(self.schedule)  # raises, with the actions at which the ranks hang
         return [span for row in found for span in row]
 
     def _advance(self, rank: int, found: list[Span]) -> list[int]:
-        """Play one rank as far as it goes; the ranks that its results wake."""
-        row, woken, free = self.schedule.actions[rank], [], self.free[rank]
-        position = self.place[rank]
+        """Play one rank as far as it goes; the ranks that its results wake. Flat: half a million actions may pass."""
+        row, rules, free, woken = self.schedule.actions[rank], self.rules, self.free[rank], []
+        position, add, span = self.place[rank], found.append, Span.unchecked
         while position < len(row):
-            action = row[position]
-            ready = self._ready(action, rank)
-            if ready is None:
-                break
-            start = ready if ready > free else free
-            free = start + self._took(action)
-            found.append(Span.unchecked(rank, "compute", str(action), KINDS[action.kind], start, free))
-            for single in action.parts or (action,):
-                self._finish(single, free, woken)
+            stage, kind, j, parts = row[position]
+            if parts:
+                start, free = self._both(parts, rank, free, woken)
+                if start is None:
+                    break
+                add(span(rank, "compute", str(row[position]), KINDS[kind], start, free))
+            else:
+                needs, send, own, gives, seconds = rules[kind][stage]
+                arrived = needs[j]
+                if arrived is None or own[j] is None:
+                    needs.wakes[j] = rank
+                    break
+                start = arrived + send if arrived + send > free else free
+                gives[j] = free = start + seconds
+                if gives.wakes and j in gives.wakes:
+                    woken.append(gives.wakes.pop(j))
+                add(span(rank, "compute", f"{stage}{kind}{j}", KINDS[kind], start, free))
             position += 1
         self.place[rank], self.free[rank] = position, free
         return woken
 
-    def _took(self, action: Action) -> float:
-        if action.parts:
-            return sum(map(self._took, action.parts))
-        return self.seconds[action.kind][action.stage]
+    def _both(self, parts: tuple[Action, ...], rank: int, free: float, woken: list[int]) -> tuple[float | None, float]:
+        """An overlapped pair: when it starts (None: it waits) and when the rank is free after it."""
+        rules = [(self.rules[part.kind][part.stage], part.microbatch) for part in parts]
+        for rule, j in rules:
+            if rule.needs[j] is None or rule.own[j] is None:
+                rule.needs.wakes[j] = rank
+                return None, free
+        start = max(free, *(rule.needs[j] + rule.send for rule, j in rules))
+        end = start + sum(rule.seconds for rule, _ in rules)
+        for rule, j in rules:
+            rule.gives[j] = end
+            if j in rule.gives.wakes:
+                woken.append(rule.gives.wakes.pop(j))
+        return start, end
 
-    def _ready(self, action: Action, rank: int) -> float | None:
-        """When all that an action needs has arrived; None, and a note for whom to wake, if it has not."""
-        if action.parts:
-            times = [self._ready(part, rank) for part in action.parts]
-            return None if None in times else max(times)
-        stage, kind, j = action.stage, action.kind, action.microbatch
-        if kind == FORWARD:
-            if stage == 0:
-                return 0.0
-            return self._arrival(self.forward_end, True, stage - 1, j, self.arrives_forward[stage], rank)
-        if kind == WEIGHT:
-            return self._arrival(self.input_end, False, stage, j, 0.0, rank)
-        own = self._arrival(self.forward_end, True, stage, j, 0.0, rank)
-        if own is None or stage == self.last:
-            return own
-        after = self._arrival(self.input_end, False, stage + 1, j, self.arrives_backward[stage], rank)
-        return None if after is None else max(own, after)
 
-    def _arrival(self, ends, of_forward: bool, stage: int, j: int, send: float, rank: int) -> float | None:
-        end = ends[stage][j]
-        if end is None:
-            self.waiting[of_forward, stage, j] = rank
-            return None
-        return end + send
+class _Rule(NamedTuple):
+    """One kind of action on one stage. What it `needs` arrives `send` later; its `own` stands earlier in its row."""
 
-    def _finish(self, single: Action, end: float, woken: list[int]) -> None:
-        if single.kind == WEIGHT:
-            return
-        of_forward = single.kind == FORWARD
-        (self.forward_end if of_forward else self.input_end)[single.stage][single.microbatch] = end
-        if self.waiting:
-            rank = self.waiting.pop((of_forward, single.stage, single.microbatch), None)
-            if rank is not None:
-                woken.append(rank)
+    needs: _Ends
+    send: float
+    own: _Ends
+    gives: _Ends
+    seconds: float
+
+
+def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> dict[str, list[_Rule]]:
+    """Kind -> the rule of each stage: see `schedules.validate.needs`, whose times these are."""
+    stages, m, owners = range(schedule.num_stages), schedule.num_microbatches, schedule.rank_of
+    forward, backward, unused = ([_Ends([None] * m) for _ in stages] for _ in range(3))
+    given = _Ends([0.0] * m)  # the batch, at the first stage
+    rules: dict[str, list[_Rule]] = {kind: [] for kind in seconds}
+    for s in stages:
+        before, after = s - 1 if s > 0 else s, s + 1 if s < stages[-1] else s
+        from_before, from_after = (send * (owners[s] != owners[other]) for other in (before, after))
+        arriving = forward[before] if s > 0 else given
+        returning = backward[after] if after > s else forward[s]
+        rules[FORWARD].append(_Rule(arriving, from_before, given, forward[s], seconds[FORWARD][s]))
+        for kind in (INPUT, BACKWARD):
+            rules[kind].append(_Rule(returning, from_after, forward[s], backward[s], seconds[kind][s]))
+        rules[WEIGHT].append(_Rule(backward[s], 0.0, given, unused[s], seconds[WEIGHT][s]))
+    return rules
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hundreds of thousands of spans are born here and none dies: looking for garbage among them costs a fifth."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def durations(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):

@@ -97,11 +97,12 @@ class Schedule:
         """Virtual stage -> the rank that runs it, read off the actions."""
         owners: dict[int, int] = {}
         for rank, row in enumerate(self.actions):
-            for single in _singles(row):
-                if owners.setdefault(single.stage, rank) != rank:
+            for stage in {single.stage for action in row for single in action.parts or (action,)}:
+                if owners.setdefault(stage, rank) != rank:
+                    single = next(single for single in _singles(row) if single.stage == stage)
                     raise ValueError(
-                        f"schedule {self.name}: {single} stands in rank {rank}'s row, but stage {single.stage} "
-                        f"belongs to rank {owners[single.stage]}; a stage runs on one rank"
+                        f"schedule {self.name}: {single} stands in rank {rank}'s row, but stage {stage} "
+                        f"belongs to rank {owners[stage]}; a stage runs on one rank"
                     )
         return owners
 
