@@ -10,6 +10,7 @@
 # PYTHON=python3.12            which Python makes .venv (3.11 or newer)
 # TORCH=cpu|cuda|auto          which build of torch; auto looks for an NVIDIA GPU
 # TORCH_CPU_INDEX=URL          a mirror of PyTorch's CPU index
+# WORKERS=2                    how many processes share the tests; each has its own four ranks
 # SYSTEM=1                     use PYTHON as it is, install nothing (a JupyterHub sets this by itself)
 
 PYTHON ?= python3
@@ -22,6 +23,7 @@ ONLY ?=
 STAMP := .venv/.installed
 CLASS_STAMP := .venv/.installed-class
 CELL_SECONDS := 120
+WORKERS ?= 2
 IN_HUB := $(strip $(JUPYTERHUB_USER)$(JUPYTERHUB_API_URL)$(JUPYTERHUB_SERVICE_PREFIX))
 
 ifneq ($(IN_HUB),)
@@ -66,7 +68,7 @@ check: $(READY)
 
 # Chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
 test: check $(READY_TO_TEST)
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations=25
 	@ls notebooks/*.ipynb >/dev/null 2>&1 || exit 0; \
 	$(PY) -m pytest -o filterwarnings=default -p no:cacheprovider --durations=5 --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_SECONDS) notebooks
