@@ -1,0 +1,225 @@
+"""08.stage2: each gradient is reduce-scattered as soon as backward has it, its shard kept, the whole of it freed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading import making
+from helpers.grading.judging import expect, expect_payload, expect_tensor
+from helpers.grading.memory.meter import Meter
+from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.zero import hints
+from helpers.grading.zero.parts import expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
+from helpers.units import format_bytes
+
+MICRO_BATCHES = (1, 2)  # of each step
+EXAMPLES, SLACK = 2, 512  # bytes
+ODD = (7, 11, 13, 17)  # neither 2 nor 3 divides one, nor a product of them
+SHARDS = [Words(en=f"shards[{{}}] of step {n}", zh=f"第 {n} 步的 shards[{{}}] ") for n in (1, 2)]
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """No parameter is divided by the ranks."""
+    widths = [ODD[making.integer(rng, 0, 3)] for _ in range(4)]
+    weights = making.weights_for(rng, making.mlp(widths))
+    num_batches = sum(MICRO_BATCHES)
+    return [
+        {
+            "widths": widths,
+            "weights": weights,
+            "x": [making.normal(rng, EXAMPLES, widths[0]) for _ in range(num_batches)],
+        }
+        for _ in range(world_size)
+    ]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    model = making.mlp(inputs["widths"])
+    model.load_state_dict(inputs["weights"])
+    parameters, left = list(model.parameters()), []
+
+    def seen(parameter: nn.Parameter) -> None:
+        """Before the learner's hook: what the gradients that came earlier still hold."""
+        trial.mark("gradient")
+        left.append(sum(bytes_of(p.grad) for p in parameters if p is not parameter))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(seen)
+    finish, steps, batches = submitted(parameters), [], iter(inputs["x"])
+    if not callable(finish):
+        return {"finish": type(finish).__name__}
+    for num_batches in MICRO_BATCHES:
+        held = [backward(model, next(batches)) for _ in range(num_batches)]
+        trial.mark("backward over")
+        shards = finish()
+        steps.append(
+            {"shards": [one.clone() for one in shards] if is_list(shards) else repr(shards)[:60], "held": held}
+        )
+    return {"finish": "callable", "steps": steps, "left": left}
+
+
+def bytes_of(gradient: Tensor | None) -> int:
+    return 0 if gradient is None else gradient.numel() * gradient.element_size()
+
+
+def is_list(shards: Any) -> bool:
+    return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
+
+
+def backward(model: nn.Module, x: Tensor) -> int:
+    """Bytes that this micro-batch leaves behind."""
+    with Meter([*model.parameters(), x]) as meter:
+        loss = model(x).square().sum()
+        loss.backward()
+        del loss
+        return meter.held
+
+
+# -- what each rank should have, and what mistakes give --------------------------------------------------------------
+def gradients_of(inputs: dict[str, Any], number: int) -> list[Tensor]:
+    """One rank's, of one micro-batch, flat."""
+    model = making.mlp(inputs["widths"])
+    model.load_state_dict(inputs["weights"])
+    model(inputs["x"][number]).square().sum().backward()
+    return [parameter.grad.flatten() for parameter in model.parameters()]
+
+
+class Step:
+    """Gradients of one step: of each micro-batch, rank and parameter, flat."""
+
+    def __init__(self, world: World, numbers: Sequence[int]):
+        self.n = world.size
+        self.batches = [[gradients_of(one, number) for one in world.inputs] for number in numbers]
+
+    def mean(self, i: int, weights: Sequence[float] | None = None) -> Tensor:
+        """Of parameter i over the ranks, summed over the micro-batches, each times its weight."""
+        weights = weights or [1.0] * len(self.batches)
+        pairs = zip(self.batches, weights, strict=True)
+        return sum(weight * sum(rank[i] for rank in batch) for batch, weight in pairs) / self.n
+
+    def own(self, rank: int, i: int) -> Tensor:
+        return sum(batch[rank][i] for batch in self.batches)
+
+    def shard(self, rank: int, i: int) -> Tensor:
+        return shard_of(self.mean(i), rank, self.n)
+
+    def wrong(self, rank: int, i: int, before: Step | None) -> dict[str, Any]:
+        n, mean = self.n, self.mean(i)
+        wrong = {
+            "sum_for_mean": self.shard(rank, i) * n,
+            "divided_twice": self.shard(rank, i) / n,
+            "own_gradient": [shard_of(self.own(rank, i), rank, n), shard_of(self.own(rank, i), rank, n) / n],
+            "wrong_place": misplaced(mean, rank, n),
+        }
+        if len(self.batches) > 1:
+            last = [0.0] * (len(self.batches) - 1) + [1.0]
+            wrong["last_micro_batch_only"] = shard_of(self.mean(i, last), rank, n)
+            twice = [float(n) for n in range(len(self.batches), 0, -1)]  # the first is in the second's gradient, too
+            wrong["gradient_kept"] = shard_of(self.mean(i, twice), rank, n)
+        if before is not None:
+            wrong["step_before_kept"] = [self.shard(rank, i) + before.shard(rank, i)]
+        return wrong
+
+
+def judge(world: World) -> Iterator[Finding]:
+    kinds = [output["finish"] for output in world.outputs]
+    yield expect(
+        kinds == ["callable"] * world.size,
+        f"scatter_gradients returns {kinds[0]}, expected a function to call after backward",
+        f"scatter_gradients 返回了 {kinds[0]}，应返回一个在反向传播之后调用的函数",
+    )
+    if kinds != ["callable"] * world.size:
+        return
+    lengths = [tensor.numel() for tensor in world.inputs[0]["weights"].values()]
+    yield from judge_order(world)
+    yield from judge_memory(world, padded_bytes(lengths, world.size) // world.size)
+    yield from judge_values(world, len(lengths))
+    yield from expect_messages(world)
+    yield from expect_payload(world, sum(MICRO_BATCHES) * padded_bytes(lengths, world.size), "reduce_scatter")
+
+
+def judge_order(world: World) -> Iterator[Finding]:
+    """A message leaves while gradients still come, and none after backward."""
+    for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
+        gradients, overs = ([when for name, when in marks if name == kind] for kind in ("gradient", "backward over"))
+        last = max(when for when in gradients if when < overs[0])
+        yield expect(
+            any(event.start < last for event in log.events),
+            "nothing is sent before the last gradient is there, so all of them are held at once",
+            "最后一个梯度算完才开始通信，所有梯度会同时占着显存",
+            rank=rank,
+            mistakes=["after_backward"],
+        )
+
+
+def judge_memory(world: World, shard_bytes: int) -> Iterator[Finding]:
+    """Whole gradients go as they come, and a micro-batch leaves shards behind, no more."""
+    for rank, output in enumerate(world.outputs):
+        left = max(output["left"])
+        yield expect(
+            left == 0,
+            f"when a gradient comes, {format_bytes(left)} of earlier gradients are still in .grad",
+            f"新梯度到来时，之前的梯度还有 {format_bytes(left)} 留在 .grad 里",
+            rank=rank,
+            mistakes=["gradient_kept"],
+        )
+        held = max(held for step in output["steps"] for held in step["held"])
+        yield expect(
+            held <= 1.5 * shard_bytes + SLACK or left > 0,
+            f"after a backward {format_bytes(held)} are held, and all shards together are {format_bytes(shard_bytes)}",
+            f"一次反向之后还占着 {format_bytes(held)}，而所有分片一共只有 {format_bytes(shard_bytes)}",
+            rank=rank,
+            mistakes=["whole_buffer_kept"],
+        )
+
+
+def judge_values(world: World, num_parameters: int) -> Iterator[Finding]:
+    ends = [sum(MICRO_BATCHES[:i]) for i in range(len(MICRO_BATCHES) + 1)]
+    steps = [Step(world, range(*ends[i : i + 2])) for i in range(len(MICRO_BATCHES))]
+    for rank, output in enumerate(world.outputs):
+        for number, (step, said) in enumerate(zip(steps, output["steps"], strict=True)):
+            got = said["shards"]
+            right = [step.shard(rank, i) for i in range(num_parameters)]
+            yield expect(
+                isinstance(got, list) and len(got) == num_parameters,
+                f"finish() returns {len(got) if isinstance(got, list) else got}, expected {num_parameters} shards",
+                f"finish() 返回了 {len(got) if isinstance(got, list) else got}，应为 {num_parameters} 个分片",
+                rank=rank,
+                mistakes=["nothing_returned"] if got == "None" else ["step_before_kept"] if number else [],
+            )
+            if not (isinstance(got, list) and len(got) == num_parameters):
+                break
+            turned = [one.shape for one in got] == [one.shape for one in reversed(right)]
+            for i, (expected, one) in enumerate(zip(right, got, strict=True)):
+                wrong = step.wrong(rank, i, steps[number - 1] if number else None)
+                known = {"order_of_arrival": one} if turned else wrong
+                yield expect_tensor(SHARDS[number].format(i), expected, one, rank=rank, mistakes=known)
+
+
+STAGE_2 = Task(
+    key="08.stage2",
+    signature="scatter_gradients(parameters)",
+    make=make,
+    act=act,
+    judge=judge,
+    recognise=lambda trouble: ["not_padded"] if is_unpadded(trouble) else [],
+    hints=hints.of(
+        "after_backward",
+        "gradient_kept",
+        "whole_buffer_kept",
+        "order_of_arrival",
+        "nothing_returned",
+        "all_reduced",
+        "sum_for_mean",
+        "divided_twice",
+        "own_gradient",
+        "wrong_place",
+        "last_micro_batch_only",
+        "step_before_kept",
+        "not_padded",
+    ),
+)

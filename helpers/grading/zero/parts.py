@@ -1,0 +1,86 @@
+"""What the tasks of lab 08 share: tensors as one flat line, its equal shards with zeros at the end, wrong shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from helpers.grading.judging import expect
+from helpers.grading.task import Finding, Trouble, World
+from helpers.units import format_bytes
+
+FLOAT = 8  # bytes
+OPS = ("reduce_scatter", "all_gather")
+
+
+def flat_of(tensors: Iterable[Tensor]) -> Tensor:
+    """All their numbers in one line, tensor after tensor."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def length_of(num_elements: int, world_size: int) -> int:
+    """Numbers in a shard: the division, rounded up."""
+    return -(-num_elements // world_size)
+
+
+def padded(flat: Tensor, world_size: int) -> Tensor:
+    """With the zeros behind it that make `world_size` divide its length."""
+    missing = length_of(flat.numel(), world_size) * world_size - flat.numel()
+    return torch.cat([flat, flat.new_zeros(missing)])
+
+
+def shards_of(flat: Tensor, world_size: int) -> list[Tensor]:
+    return list(padded(flat, world_size).chunk(world_size)) if flat.numel() else [flat] * world_size
+
+
+def shard_of(flat: Tensor, rank: int, world_size: int) -> Tensor:
+    return shards_of(flat, world_size)[rank]
+
+
+def misplaced(flat: Tensor, rank: int, world_size: int) -> list[Tensor]:
+    """A shard of the right length that begins elsewhere: at 0, at `rank`, or where a neighbour's does."""
+    line, length = padded(flat, world_size), length_of(flat.numel(), world_size)
+    neighbours = ((rank + 1) % world_size * length, (rank - 1) % world_size * length)
+    return [line[start : start + length] for start in (0, rank, *neighbours)]
+
+
+def padded_bytes(lengths: Sequence[int], world_size: int) -> int:
+    """Bytes of all shards of all these lines, the zeros at their ends included."""
+    return FLOAT * world_size * sum(length_of(n, world_size) for n in lengths)
+
+
+def own_memory(tensor: object) -> int:
+    """Bytes that stay taken as long as this tensor lives; 0 for what is none."""
+    return tensor.untyped_storage().nbytes() if isinstance(tensor, Tensor) else 0
+
+
+def expect_own_memory(what: str, tensor: object, num_bytes: int, *, rank: int | None = None) -> Finding:
+    """`num_bytes`, as `own_memory` measured them, are not more than the tensor needs."""
+    needed = tensor.numel() * tensor.element_size() if isinstance(tensor, Tensor) else 0
+    return expect(
+        num_bytes <= needed,
+        f"{what} keeps {format_bytes(num_bytes)} in memory, and its own numbers are {format_bytes(needed)}",
+        f"{what} 占着 {format_bytes(num_bytes)}，而它自己的数只有 {format_bytes(needed)}",
+        rank=rank,
+        mistakes=["view_of_the_whole"],
+    )
+
+
+def expect_messages(world: World) -> Iterator[Finding]:
+    """Reduce-scatters and all-gathers only; an all-reduce moves twice as much."""
+    for rank, log in enumerate(world.logs):
+        others = [op for op in log.ops() if op not in OPS]
+        yield expect(
+            not others,
+            f"it calls {', '.join(others)}, and this task needs {' and '.join(OPS)} only",
+            f"调用了 {'、'.join(others)}，而本题只需要 {'、'.join(OPS)}",
+            rank=rank,
+            mistakes=["all_reduced"] if "all_reduce" in others else [],
+        )
+
+
+def is_unpadded(trouble: Trouble) -> bool:
+    """A reduce-scatter that was refused: its parts are not equally long."""
+    return trouble.kind in ("exception", "mismatch") and "reduce_scatter" in trouble.text
