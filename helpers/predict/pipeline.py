@@ -17,6 +17,7 @@ from typing import NamedTuple
 from helpers.records import Holding, Span, Timeline
 from helpers.schedules import Action, Schedule, validate
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
+from helpers.schedules.validate import gives, needs
 
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input_grad", WEIGHT: "weight_grad", OVERLAP: "other"}
 Seconds = float | Sequence[float]  # one for all virtual stages, or one for each
@@ -146,21 +147,21 @@ class _Rule(NamedTuple):
 
 
 def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> dict[str, list[_Rule]]:
-    """Kind -> the rule of each stage: see `schedules.validate.needs`, whose times these are."""
+    """Kind -> the rule of each stage, from what the validator says that it needs and gives."""
     stages, m, owners = range(schedule.num_stages), schedule.num_microbatches, schedule.rank_of
-    forward, backward, unused = ([_Ends([None] * m) for _ in stages] for _ in range(3))
-    given = _Ends([0.0] * m)  # the batch, at the first stage
-    rules: dict[str, list[_Rule]] = {kind: [] for kind in seconds}
-    for s in stages:
-        before, after = s - 1 if s > 0 else s, s + 1 if s < stages[-1] else s
-        from_before, from_after = (send * (owners[s] != owners[other]) for other in (before, after))
-        arriving = forward[before] if s > 0 else given
-        returning = backward[after] if after > s else forward[s]
-        rules[FORWARD].append(_Rule(arriving, from_before, given, forward[s], seconds[FORWARD][s]))
-        for kind in (INPUT, BACKWARD):
-            rules[kind].append(_Rule(returning, from_after, forward[s], backward[s], seconds[kind][s]))
-        rules[WEIGHT].append(_Rule(backward[s], 0.0, given, unused[s], seconds[WEIGHT][s]))
-    return rules
+    ends = {(stage, kind): _Ends([None] * m) for stage in stages for kind in (FORWARD, INPUT, WEIGHT)}
+    given = _Ends([0.0] * m)  # there from the start: the batch, and whatever is not needed
+
+    def rule(stage: int, kind: str) -> _Rule:
+        action = Action(stage, kind, 0)
+        wanted = {other: ends[other, step] for other, step, _ in needs(action, schedule.num_stages)}
+        own = wanted.pop(stage, given)
+        (other, arriving), *_ = [*wanted.items(), (stage, given)]
+        gives_first = gives(action)[0]
+        late = send * (owners[stage] != owners[other])
+        return _Rule(arriving, late, own, ends[gives_first[:2]], seconds[kind][stage])
+
+    return {kind: [rule(stage, kind) for stage in stages] for kind in seconds}
 
 
 @contextmanager
