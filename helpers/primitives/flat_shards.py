@@ -3,9 +3,9 @@
 Legend: N = ranks, n = elements of all tensors together, s = ceil(n / N) = elements of a shard. Padding: N s - n, which
 is below N elements. A shard is a range of the flat vector, so it begins and ends inside tensors:
 
-    tensors   | weight         | bias  | weight          | bias |0|
-    shards    | rank 0      | rank 1      | rank 2      | rank 3 |
-    pieces      (weight 0:12) (weight 12:15)(bias 0:7)…
+    tensors   | weight        | bias | weight           | bias |00|
+    shards    | rank 0     | rank 1     | rank 2     | rank 3     |
+    pieces    rank 1 has the end of the first weight, the bias and the start of the second weight
 
 Three things are done with it: reduce-scatter whole vectors to shards, all-gather shards to a whole vector, and look at
 parts of it as if they were the tensors (views: nothing is copied). Payload of either message: N s elements.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,7 @@ class FlatShards:
         ((self.dtype, self.device),) = kinds
         self.shapes = [tensor.shape for tensor in tensors]
         self.numels = [shape.numel() for shape in self.shapes]
+        self.starts = [0, *accumulate(self.numels)][:-1]
         self.numel = sum(self.numels)  # n
         self.shard_numel = -(-self.numel // self.world_size)  # s
         self.padding = self.shard_numel * self.world_size - self.numel
@@ -78,8 +80,12 @@ class FlatShards:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The tensors, as views into a whole vector."""
-        parts = flat[: self.numel].split(self.numels)
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [self.view(flat, index) for index in range(len(self.shapes))]
+
+    def view(self, flat: Tensor, index: int) -> Tensor:
+        """Tensor `index`, as a view into a whole vector."""
+        start = self.starts[index]
+        return flat[start : start + self.numels[index]].view(self.shapes[index])
 
     def shard_of(self, flat: Tensor, rank: int | None = None) -> Tensor:
         """(s,) view: the part of a whole vector that belongs to a rank of the group, by default this one."""
@@ -90,12 +96,11 @@ class FlatShards:
         """What lies in the shard of `rank`, by default this one, in the order of the tensors; padding is in none."""
         rank = self.rank if rank is None else rank
         low, high = rank * self.shard_numel, (rank + 1) * self.shard_numel
-        found, begin = [], 0
-        for index, numel in enumerate(self.numels):
+        found = []
+        for index, (begin, numel) in enumerate(zip(self.starts, self.numels, strict=True)):
             start, stop = max(low, begin), min(high, begin + numel)
             if start < stop:
                 found.append(Piece(index, rank, start - begin, stop - begin, start - low))
-            begin += numel
         return found
 
     @torch.no_grad()

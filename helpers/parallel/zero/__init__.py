@@ -5,3 +5,8 @@
     Zero3   and parameters        stage3.py
 After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
 """
+
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+
+__all__ = ["Zero1", "Zero2"]

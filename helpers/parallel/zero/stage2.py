@@ -1,0 +1,192 @@
+"""ZeRO stage 2: as stage 1, and a rank keeps the gradient of its shard alone.
+
+Legend: N = ranks, P = bytes of all parameters, padded bucket by bucket; m = micro-batches of a step.
+    backward   gradients are copied into a bucket as they come, and dropped. A full bucket is reduce-scattered while
+               backward goes on, then freed: (N-1)/N P in each micro-batch. The mean adds up in the shard's gradient
+    step       the optimizer inside steps on the shards; all-gather of each bucket's parameters, (N-1)/N P
+Together (m + 1)(N-1)/N P: whole gradients are gone before the next micro-batch, so they cannot add up first. Under
+`no_sync` they can, which costs what stage 2 saves: P bytes of gradients a rank, and then 2(N-1)/N P.
+Whole gradients live in two buckets at most: one under way, one that fills.
+After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.2.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from helpers.primitives.bucket_rule import MIB, split_into_buckets
+from helpers.primitives.buckets import watch_gradients, when_backward_starts
+from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
+
+
+class GradientBucket:
+    """The whole gradients of one vector, from the first that comes until their sum is under way to its owners."""
+
+    def __init__(self, vector: Vector):
+        self.vector, self.flat, self.work = vector, None, None
+        self.sum = vector.layout.new_shard()  # (s,) the mean gradient of this rank's shard, of all micro-batches
+        vector.use_gradient(self.sum)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new backward: nothing has come."""
+        self.flat = self.work = None  # (N s,) while gradients are there
+        self.waiting = {id(entry): place for place, entry in enumerate(self.vector.entries)}
+
+    @torch.no_grad()
+    def take(self, entry: Entry) -> None:
+        """Copy a gradient, divided by N, and drop it. One that is missing counts as zero."""
+        layout, gradient = self.vector.layout, entry.parameter.grad
+        if self.flat is None:
+            self.flat = layout.new_flat()
+        place = self.waiting.pop(id(entry))
+        if gradient is not None:
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            torch.mul(gradient, 1 / layout.world_size, out=layout.view(self.flat, place))
+            entry.parameter.grad, entry.present = None, True
+
+    def send(self) -> None:
+        self.work = self.vector.layout.reduce_scatter(self.flat, async_op=True)
+
+    @torch.no_grad()
+    def land(self) -> None:
+        """Wait for the mean, add it up, free the whole gradients."""
+        self.work.wait()
+        self.sum += self.vector.layout.shard_of(self.flat)
+        self.flat = self.work = None
+
+
+class Zero2(ShardedOptimizer):
+    """`optimizer = Zero2(model, torch.optim.AdamW, group, lr=1e-3)`, then as with torch's: zero_grad, backward, step.
+    Call the model itself, as ever.
+
+    params: parameter groups with options of their own, of this model's parameters; None: all of them in one.
+    bucket_bytes: gradients travel together until they reach it. find_unused_parameters: some may get no gradient in a
+    backward; then an integer a parameter is all-reduced at each step, and those that no rank used are left alone.
+    After backward a parameter's own `.grad` is None: the mean lies in this rank's pieces, `param_groups[i]["params"]`.
+    Bytes a rank: parameters whole, gradients and the optimizer's state 1/N, at most N - 1 elements of padding a bucket.
+    Raises ValueError as `ShardedOptimizer` does and for bucket_bytes not above 0, RuntimeError for a missing gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        *,
+        params: Iterable | None = None,
+        bucket_bytes: float = 25 * MIB,
+        find_unused_parameters: bool = False,
+        **options,
+    ):
+        params = model.named_parameters() if params is None else params
+        super().__init__(params, optimizer_class, group, lambda entries: _buckets(entries, bucket_bytes), options)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for entry in self.entries:
+            entry.name = names.get(id(entry.parameter), entry.name)
+        self.find_unused = find_unused_parameters
+        self.buckets = [GradientBucket(vector) for vector in self.vectors]
+        self._bucket_of = {id(entry): bucket for bucket in self.buckets for entry in bucket.vector.entries}
+        self._sync, self._running = True, False
+        watch_gradients(self.entries, self, "_arrived")
+        me = weakref.ref(self)
+        handle = model.register_forward_hook(lambda _, __, output: me()._forward_is_over(output))
+        weakref.finalize(self, handle.remove)
+
+    def step(self) -> None:
+        """Step on the own shard, gather. Every rank must call it."""
+        self.collect_gradients()
+        self.optimizer.step()
+        self.gather_parameters()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients. The shard's memory stays, 1/N of them."""
+        for bucket in self.buckets:
+            bucket.sum.zero_()
+        for entry in self.entries:
+            entry.parameter.grad, entry.present = None, False
+
+    def collect_gradients(self) -> None:
+        """The means are there since backward: this finds what no rank used. step() does it."""
+        left = [entry.name for entry in self.entries if entry.parameter.grad is not None]
+        if left:
+            raise RuntimeError(
+                f"{len(left)} gradients, the first of {left[0]}, were never reduced: run the last micro-batch of a "
+                "step outside no_sync()"
+            )
+        if not self.find_unused and not all(entry.present for entry in self.entries):
+            raise RuntimeError(missing_gradients_message(self.entries, self.group.rank(), "Zero2"))
+        self.hand_out_gradients(find_unused=self.find_unused)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in here sends nothing and adds whole gradients up in `.grad`; the next outside reduces the sum."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
+
+    def _forward_is_over(self, output: object) -> None:
+        self._running = False  # if it is True, the last backward raised
+        when_backward_starts(output, self._begin)
+
+    def _begin(self) -> None:
+        """A backward has started: nothing has come, and `_finish` is called at its end."""
+        if self._sync and not self._running:
+            self._running, self._num_sent = True, 0
+            for bucket in self.buckets:
+                bucket.restart()
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _arrived(self, entry: Entry) -> None:
+        """A gradient is there: into its bucket with it, and off with the buckets that are full."""
+        if not self._sync:
+            return
+        self._begin()
+        bucket = self._bucket_of[id(entry)]
+        if id(entry) not in bucket.waiting:
+            raise RuntimeError(
+                f"the gradient of {entry.name} came twice in one backward; its bucket may be under way. A parameter "
+                "used in two reentrant checkpoints does this: pass use_reentrant=False to torch.utils.checkpoint"
+            )
+        bucket.take(entry)
+        self._send_full_buckets()
+
+    def _send_full_buckets(self) -> None:
+        """In the same order on every rank, so never before an earlier one; one is under way at a time."""
+        while self._num_sent < len(self.buckets) and not self.buckets[self._num_sent].waiting:
+            self._land_last()
+            self.buckets[self._num_sent].send()
+            self._num_sent += 1
+
+    def _land_last(self) -> None:
+        if self._num_sent:
+            self.buckets[self._num_sent - 1].land()
+
+    def _finish(self) -> None:
+        """Backward is over: what is missing counts as zero or is an error; send and wait for the rest."""
+        for bucket in self.buckets:
+            for entry in [entry for entry in bucket.vector.entries if id(entry) in bucket.waiting]:
+                bucket.take(entry)
+        self._send_full_buckets()
+        self._land_last()
+        self._running = False
+        for piece in self.pieces:
+            piece.tensor.grad = piece.gradient if piece.entry.present else None
+
+
+def _buckets(entries: Sequence[Entry], bucket_bytes: float) -> list[list[int]]:
+    """Positions by bucket. Backward goes from the last layer to the first, so that is how they fill."""
+    backwards = range(len(entries) - 1, -1, -1)
+    parameters: list[Tensor] = [entries[position].parameter for position in backwards]
+    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
+    groups = split_into_buckets(sizes, keys=kinds, bucket_cap=bucket_bytes, first_bucket_cap=bucket_bytes)
+    return [[backwards[place] for place in group] for group in groups]
