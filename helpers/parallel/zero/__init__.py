@@ -8,5 +8,6 @@ After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trill
 
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
 
-__all__ = ["Zero1", "Zero2"]
+__all__ = ["Zero1", "Zero2", "Zero3"]
