@@ -10,8 +10,9 @@ section 3; with sequence parallelism Korthikanti et al. 2022, section 4.2.2):
                                                                  1 all_gather of the input that was kept in parts
 
 On a ring an all_reduce is a reduce_scatter and an all_gather, so sequence parallelism sends the same bytes, but for
-that last all_gather. Outside the blocks: the embedding's sum, the head's gradient, and three numbers a token in the
-loss (the maximum, the sum of exponentials, the target's logit), never the logits.
+that last all_gather, and for the gradients of norms and of biases after rows, which met a rank's own tokens only: an
+all_reduce of a few h each. Outside the blocks: the embedding's sum, the head's gradient, and three numbers a token in
+the loss (the maximum, the sum of exponentials, the target's logit), never the logits.
 """
 
 from __future__ import annotations
@@ -63,22 +64,37 @@ class _Plain:
         self.stream = (batch, model.seq, model.hidden)
 
     def run(self) -> None:
-        parts = [f"blocks.{i}.{name}" for i in range(self.model.num_layers) for name in ("attention", "feed_forward")]
+        parts = [(i, name) for i in range(self.model.num_layers) for name in ("attention", "feed_forward")]
         self.leave("token_embedding, forward")
-        for part in parts:
-            self.enter(f"{part}, forward")
-            self.leave(f"{part}, forward")
+        for i, name in parts:
+            self.enter(f"blocks.{i}.{name}, forward")
+            self.leave(f"blocks.{i}.{name}, forward")
         self.enter("head, forward")
         self.loss()
-        self.leave_backward("head, backward")
-        for part in reversed(parts):
-            self.enter_backward(f"{part}, backward")
-            self.leave_backward(f"{part}, backward")
-        self.enter_backward("token_embedding, backward")
+        self.into_columns("head, backward")
+        self.norm("final_norm, backward")
+        for i, name in reversed(parts):
+            self.out_of_rows(f"blocks.{i}.{name}, backward")
+            self.into_columns(f"blocks.{i}.{name}, backward")
+            if name == "attention":
+                self.copied_heads(f"blocks.{i}.{name}, backward")
+            self.norm(f"blocks.{i}.{name}_norm, backward")
+        self.embeddings("embeddings, backward")
 
     def loss(self) -> None:
-        self.traffic.add("all_reduce", self.tokens, "the loss's maximum, forward", reduce_op="max")
-        self.traffic.add("all_reduce", (2, *self.tokens), "the loss's sum and target, forward")
+        width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
+        self.traffic.add("all_reduce", self.tokens, "the loss: maximum, forward", dtype_bytes=width, reduce_op="max")
+        self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
+
+    def copied_heads(self, where: str) -> None:
+        """Fewer key and value heads than ranks: gradients of the copies are added, each as a whole matrix."""
+        if self.plan.tp <= self.model.kv_heads:
+            return
+        width = self.model.kv_heads * self.model.head_dim
+        for name in ("value", "key"):
+            if self.model.bias:
+                self.traffic.add("all_reduce", (width,), f"{where}: copies of {name}")
+            self.traffic.add("all_reduce", (width, self.model.hidden), f"{where}: copies of {name}")
 
     def enter(self, where: str) -> None:
         """Into a column cut: everybody has the whole input."""
@@ -87,34 +103,50 @@ class _Plain:
         """Out of a row cut."""
         self.traffic.add("all_reduce", self.stream, where)
 
-    def enter_backward(self, where: str) -> None:
+    def out_of_rows(self, where: str) -> None:
         """The gradient of a row cut's output: everybody has it."""
 
-    def leave_backward(self, where: str) -> None:
+    def into_columns(self, where: str) -> None:
         """The gradient of a column cut's input."""
         self.traffic.add("all_reduce", self.stream, where)
+
+    def norm(self, where: str) -> None:
+        """A norm's gradients: everybody has them."""
+
+    def embeddings(self, where: str) -> None:
+        """The gradient of the embedding's sum: everybody has it."""
 
 
 class _SequenceParallel(_Plain):
     """Between the parts a rank holds (b, s / t, h): gathered on the way in, reduced and scattered on the way out."""
 
-    @property
     def part(self) -> tuple[int, ...]:
         batch, tokens, hidden = self.stream
         return (batch, tokens // self.plan.tp, hidden)
 
     def enter(self, where: str) -> None:
-        self.traffic.add("all_gather", self.part, where)
+        self.traffic.add("all_gather", self.part(), where)
 
     def leave(self, where: str) -> None:
         self.traffic.add("reduce_scatter", self.stream, where)
 
-    def enter_backward(self, where: str) -> None:
-        self.traffic.add("all_gather", self.part, where)
+    def out_of_rows(self, where: str) -> None:
+        if self.model.bias:  # added to the rank's own tokens
+            self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
+        self.traffic.add("all_gather", self.part(), where)
 
-    def leave_backward(self, where: str) -> None:
-        self.traffic.add("all_gather", self.part, f"{where} (the kept input)")
+    def into_columns(self, where: str) -> None:
+        self.traffic.add("all_gather", self.part(), f"{where}: the kept input")
         self.traffic.add("reduce_scatter", self.stream, where)
+
+    def norm(self, where: str) -> None:
+        """It met the rank's own tokens, so its gradients are parts of a sum."""
+        self.traffic.add("all_reduce", (self.model.params_per_norm // self.model.hidden, self.model.hidden), where)
+
+    def embeddings(self, where: str) -> None:
+        if self.model.positions == "learned":
+            self.traffic.add("all_gather", self.part()[1:], f"{where}: positions")
+        self.traffic.add("all_gather", self.part(), where)
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
