@@ -10,6 +10,7 @@ Parameters, with biases and learned positions (GPT-2; Radford et al. 2019, secti
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,10 @@ class GPTConfig:
 
     attention: "flash" calls torch's scaled_dot_product_attention; "materialized" spells the same out, so that the maps
     (B, H, T, T) exist in memory. On the CPU torch's own builds the maps too, as soon as there is dropout.
-    Raises ValueError where a number is below 1, the heads do not divide the hidden size, dropout is outside [0, 1), or
-    the attention is unknown.
+    num_kv_heads: fewer heads for keys and values (grouped queries; Ainslie et al. 2023): neighbouring query heads share
+    one. None: as many as queries have.
+    Raises ValueError where a number is below 1, the heads do not divide the hidden size or the key and value heads
+    the heads, dropout is outside [0, 1), or the attention is unknown.
     """
 
     vocab_size: int
@@ -35,6 +38,7 @@ class GPTConfig:
     dropout: float = 0.0
     tied: bool = True
     attention: str = "flash"
+    num_kv_heads: int | None = None
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "num_layers", "num_heads", "hidden"):
@@ -44,6 +48,11 @@ class GPTConfig:
             raise ValueError(
                 f"GPTConfig(hidden={self.hidden}, num_heads={self.num_heads}): the heads share the hidden size, "
                 f"so choose a hidden size that {self.num_heads} divides"
+            )
+        if self.kv_heads < 1 or self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"GPTConfig(num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}): groups of query heads share "
+                f"a key and value head, so choose a number that divides {self.num_heads}"
             )
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"GPTConfig(dropout={self.dropout}): expected 0 or more and below 1")
@@ -61,17 +70,25 @@ class GPTConfig:
         return cls(**{**dict(vocab_size=68, context=64, num_layers=6, num_heads=6, hidden=384), **changes})
 
     @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
     def num_parameters(self) -> int:
-        """The exact count of parameters; a tied matrix counts once. The formula stands at the top of this file."""
+        """The exact count of parameters; a tied matrix counts once. The formula stands at the top of this file.
+
+        Grouped queries: key and value each lose (h - k) (h + 1), where k = the width of the key and value heads.
+        """
         h, embeddings = self.hidden, self.vocab_size + self.context
         head = 0 if self.tied else self.vocab_size * h
-        return self.num_layers * (12 * h * h + 13 * h) + embeddings * h + 2 * h + head
+        grouped = 2 * (h - self.kv_heads * (h // self.num_heads)) * (h + 1)
+        return self.num_layers * (12 * h * h + 13 * h - grouped) + embeddings * h + 2 * h + head
 
 
 class Attention(nn.Module):
     """Causal self-attention: (B, T, h) to (B, T, h).
 
-    Query, key and value are three layers and the number of heads is read off their output, so that a layer which
+    Query, key and value are three layers and the numbers of heads are read off their outputs, so that a layer which
     holds only some of the heads fits in unchanged.
     """
 
@@ -80,9 +97,11 @@ class Attention(nn.Module):
         self.head_size = config.hidden // config.num_heads
         self.dropout = config.dropout
         self.materialized = config.attention == "materialized"
+        self.core = None  # what computes softmax(QK^T) V, where neither of the two functions below will do
+        kv_hidden = config.kv_heads * self.head_size
         self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, config.hidden)  # its bias adds one constant a row: softmax removes it
-        self.value = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, kv_hidden)  # its bias adds one constant a row: softmax removes it
+        self.value = nn.Linear(config.hidden, kv_hidden)
         self.projection = nn.Linear(config.hidden, config.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,26 +109,38 @@ class Attention(nn.Module):
         return self.projection(self.attend(query, key, value).transpose(1, 2).flatten(2))  # (B, T, h)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The part without weights, which selective recomputation runs twice: (B, H, T, d) each, and the result."""
-        attend = materialized_attention if self.materialized else F.scaled_dot_product_attention
-        return attend(query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        """The part without weights, which selective recomputation runs twice: (B, H, T, d) each, and the result.
+
+        Keys and values may have fewer heads than queries.
+        """
+        if key.shape[1] < query.shape[1]:  # grouped queries: each key and value head serves several query heads
+            key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+        core = self.core or (materialized_attention if self.materialized else F.scaled_dot_product_attention)
+        return core(query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B, H, T, d)
 
 
 def materialized_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, dropout_p: float = 0.0, is_causal: bool = True
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    dropout_p: float = 0.0,
+    is_causal: bool = True,
+    dropout: Callable[[Tensor, float], Tensor] = F.dropout,
 ) -> Tensor:
     """What scaled_dot_product_attention computes, step by step: all are (B, H, T, d).
 
+    dropout: what drops out weights, called with them and dropout_p.
     Autograd keeps softmax's output and, with dropout, its mask and the dropped-out copy: (B, H, T, T) each.
     """
     num_tokens = query.shape[-2]
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, T)
     if is_causal:  # added, not filled in: an addition keeps nothing for backward
         scores = scores + scores.new_full((num_tokens, num_tokens), -math.inf).triu(1)
-    weights = F.dropout(F.softmax(scores, dim=-1), dropout_p)  # (B, H, T, T), rows sum to 1 before dropout
+    weights = dropout(F.softmax(scores, dim=-1), dropout_p)  # (B, H, T, T), rows sum to 1 before dropout
     return weights @ value
 
 
