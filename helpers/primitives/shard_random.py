@@ -5,8 +5,8 @@ Legend: N = ranks of the group; a mask's shape is that of the tensor it is for.
     tensor                                 mask                       if it is wrong
     the same on every rank (residuals      the same on every rank     ranks part: each trains a model of its own, and
       under plain tensor parallelism)                                   nothing says so
-    parts on the ranks (heads; tokens      another on every rank,     neighbouring heads and tokens drop the same places:
-      under sequence parallelism)            parts of a whole one       the noise is no longer independent
+    parts on the ranks (heads; tokens      another on every rank,     several heads or tokens drop the same places:
+      under sequence parallelism)            parts of a whole one       their noise is no longer independent
 
 Two ways to the second kind. `seed=None`: every rank draws the whole mask from the common generator and keeps its part,
 so the step equals that of one process; it draws N times as much. A number as `seed`: each rank draws its part only,
