@@ -34,18 +34,23 @@ def zero_traffic(
     reduce: str = "reduce_scatter",
     units: Units | None = None,
     bucket_bytes: float = 25 * MIB,
+    no_sync: bool = False,
     keep_parameters: bool = False,
     recompute: bool = False,
     dtype_bytes: int = 4,
+    reduce_dtype_bytes: int | None = None,
     link: Link | None = None,
 ) -> CommLog:
     """Every operation of one update (all its micro-batches) on one rank, in turn.
 
     parameters: elements of each, in the order of `model.parameters()`. units: what travels together, as positions in
     `parameters`, in the order in which forward uses them. Default: stage 1 one unit of all, stage 2 buckets of
-    `bucket_bytes` from the last parameter to the first, stage 3 a unit for each parameter.
-    reduce: stage 1's alone. keep_parameters: stage 3 gathers for forward and keeps for backward. recompute: stage 3
-    gathers once more, for the second forward. With a link operations take their alpha-beta seconds, nothing hidden.
+    `bucket_bytes` from the last parameter to the first, stage 3 a unit for each entry (so give it sizes of units).
+    reduce: stage 1's alone. no_sync: all micro-batches but the last only add up, as whole gradients (stage 1 always).
+    Stage 3 alone: keep_parameters gathers for forward and keeps for backward. recompute: the second forward gathers for
+    itself, as where a checkpoint's forward frees what its backward then gathers again; ours keeps them, which is False.
+    dtype_bytes: of what is gathered; reduce_dtype_bytes: of gradients, None for the same. With a link operations take
+    their alpha-beta seconds, nothing hidden.
     Raises ValueError for an unknown stage or reduce, or units that do not hold each parameter once.
     """
     _check(stage, reduce, num_microbatches)
@@ -54,12 +59,19 @@ def zero_traffic(
     if units is None:
         units = _default_units(sizes, stage, bucket_bytes / dtype_bytes)
     wholes = [padded(total, world_size) for total in _totals(sizes, units)]
-    if stage == 1:
-        _stage1(traffic, wholes, reduce)
-    elif stage == 2:
-        _stage2(traffic, wholes, num_microbatches)
-    else:
-        _stage3(traffic, wholes, num_microbatches, keep_parameters, recompute)
+    width = reduce_dtype_bytes or dtype_bytes
+    for j in range(num_microbatches):
+        reduces = j == num_microbatches - 1 or (stage > 1 and not no_sync)
+        if stage == 3:
+            _gather(traffic, wholes, f"micro-batch {j}, forward, unit")
+            _backward(
+                traffic, wholes, f"micro-batch {j}, backward", 0 if keep_parameters else 1 + recompute, reduces, width
+            )
+        elif reduces:
+            for number, whole in enumerate(wholes):
+                traffic.add(reduce, (whole,), f"micro-batch {j}, gradients {number}", dtype_bytes=width)
+    if stage < 3:
+        _gather(traffic, wholes, "updated parameters")
     return traffic.log
 
 
@@ -84,40 +96,35 @@ def stage1_share(world_size: int, *, reduce: str = "reduce_scatter") -> float:
     return (2 if reduce == "reduce_scatter" else 3) * (world_size - 1) / world_size
 
 
-def stage2_share(world_size: int, *, num_microbatches: int = 1) -> float:
-    """(m + 1) (N-1)/N: gradients are reduced and freed after each micro-batch, so none can be added up before."""
-    return (num_microbatches + 1) * (world_size - 1) / world_size
+def stage2_share(world_size: int, *, num_microbatches: int = 1, no_sync: bool = False) -> float:
+    """(m + 1) (N-1)/N: gradients are reduced and freed after each micro-batch, so none can be added up before.
+
+    With no_sync 2 (N-1)/N, at the price of whole gradients on every rank.
+    """
+    return ((1 if no_sync else num_microbatches) + 1) * (world_size - 1) / world_size
 
 
 def stage3_share(
-    world_size: int, *, num_microbatches: int = 1, keep_parameters: bool = False, recompute: bool = False
+    world_size: int,
+    *,
+    num_microbatches: int = 1,
+    no_sync: bool = False,
+    keep_parameters: bool = False,
+    recompute: bool = False,
 ) -> float:
-    """3 m (N-1)/N; 2 m if parameters are kept from forward to backward, 4 m if recomputation gathers them again."""
+    """3 m (N-1)/N. With no_sync (2 m + 1); parameters kept from forward to backward save m, recomputation that gathers
+    for itself costs m more."""
     gathers = 1 if keep_parameters else 2 + recompute
-    return (gathers + 1) * num_microbatches * (world_size - 1) / world_size
+    return (gathers * num_microbatches + (1 if no_sync else num_microbatches)) * (world_size - 1) / world_size
 
 
-def _stage1(traffic: Traffic, wholes: Sequence[int], reduce: str) -> None:
-    for number, whole in enumerate(wholes):
-        traffic.add(reduce, (whole,), f"gradients {number}")
-    _gather(traffic, wholes, "updated parameters")
-
-
-def _stage2(traffic: Traffic, wholes: Sequence[int], num_microbatches: int) -> None:
-    for j in range(num_microbatches):
-        for number, whole in enumerate(wholes):
-            traffic.add("reduce_scatter", (whole,), f"bucket {number}, micro-batch {j}")
-    _gather(traffic, wholes, "updated parameters")
-
-
-def _stage3(traffic: Traffic, wholes: Sequence[int], num_microbatches: int, keep: bool, recompute: bool) -> None:
-    for j in range(num_microbatches):
-        _gather(traffic, wholes, f"micro-batch {j}, forward, unit")
-        for number in reversed(range(len(wholes))):
-            where = f"micro-batch {j}, backward, unit {number}"
-            for _ in range(0 if keep else 1 + recompute):
-                traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), where)
-            traffic.add("reduce_scatter", (wholes[number],), where)
+def _backward(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
+    """Stage 3's, from the last unit to the first."""
+    for number in reversed(range(len(wholes))):
+        for _ in range(gathers):
+            traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), f"{where}, unit {number}")
+        if reduces:
+            traffic.add("reduce_scatter", (wholes[number],), f"{where}, unit {number}", dtype_bytes=width)
 
 
 def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:

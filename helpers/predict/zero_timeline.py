@@ -24,15 +24,14 @@ from helpers.specs import Link, ModelSpec
 class Zero3Step:
     """What a step needs, one entry a unit, in the order of forward.
 
-    names; num_bytes: of the whole unit, padding included; forward, backward: compute seconds; keep: units that stay
-    gathered from forward to backward (FSDP2's root does). Raises ValueError where the lengths differ.
+    names; num_bytes: of the whole unit, padding included; forward, backward: compute seconds.
+    Raises ValueError where the lengths differ or a number is negative.
     """
 
     names: tuple[str, ...]
     num_bytes: tuple[int, ...]
     forward: tuple[float, ...]
     backward: tuple[float, ...]
-    keep: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         lengths = [len(getattr(self, name)) for name in ("names", "num_bytes", "forward", "backward")]
@@ -43,8 +42,6 @@ class Zero3Step:
             )
         if min(*self.num_bytes, *self.forward, *self.backward) < 0:
             raise ValueError("Zero3Step got a negative size or duration: give bytes and seconds, 0 or more")
-        if strange := self.keep - set(self.names):
-            raise ValueError(f"Zero3Step keeps {sorted(strange)}, but its units are {list(self.names)}")
 
 
 def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, bytes_per_number: int = 2) -> Zero3Step:
@@ -65,25 +62,36 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
 
 
 def simulate_zero3_step(
-    step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1, shown_ranks: int | None = None
+    step: Zero3Step,
+    *,
+    link: Link,
+    world_size: int,
+    prefetch: int = 1,
+    limit: int = 2,
+    keep_parameters: bool = False,
+    shown_ranks: int | None = None,
 ) -> Timeline:
     """One step, forward and backward, as a predicted Timeline, in seconds from the start of forward.
 
-    prefetch: how many units ahead are gathered while one computes; 0 hides no gather. shown_ranks: how many ranks the
-    Timeline holds, all alike (default: all). Raises ValueError for a negative prefetch or too many ranks.
+    prefetch: how many units ahead are gathered while one computes; 0 hides no gather. limit: how many units are whole
+    at once, and how many reduce-scatters under way; compute waits for the oldest. keep_parameters: nothing is freed
+    between forward and backward. All as in `Zero3`. shown_ranks: how many ranks the Timeline holds, all alike (default:
+    all). Raises ValueError for a negative prefetch, a limit below 1 or too many ranks.
     """
     num_shown = world_size if shown_ranks is None else shown_ranks
     if not 1 <= num_shown <= world_size:
         raise ValueError(f"shown_ranks is {shown_ranks!r}, but it must be from 1 to the world size, {world_size}")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise ValueError(f"prefetch is {prefetch!r}, but it must be 0 or a number of units")
-    return _Play(step, link, world_size, prefetch).run(num_shown)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit is {limit!r}, but it must be 1 unit or more")
+    return _Play(step, link, world_size, prefetch, limit, keep_parameters).run(num_shown)
 
 
-def prefetch_gain(step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1) -> float:
+def prefetch_gain(step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1, limit: int = 2) -> float:
     """Seconds of a step without prefetch over seconds with it: at 1.25 the step without takes a quarter more."""
     without, with_it = (
-        simulate_zero3_step(step, link=link, world_size=world_size, prefetch=k, shown_ranks=1).duration
+        simulate_zero3_step(step, link=link, world_size=world_size, prefetch=k, limit=limit, shown_ranks=1).duration
         for k in (0, prefetch)
     )
     return without / with_it
@@ -97,9 +105,12 @@ class _Play:
     link: Link
     world_size: int
     prefetch: int
+    limit: int
+    keep: bool
     now: float = 0.0
     free: float = 0.0  # when the link is
     gathered: dict[int, tuple[float, float]] = field(default_factory=dict)  # unit -> asked for at, there at
+    reductions: list[float] = field(default_factory=list)  # when each will have ended
     spans: list[tuple] = field(default_factory=list)
     held: list[tuple] = field(default_factory=list)
 
@@ -123,13 +134,14 @@ class _Play:
             self._gather(unit)
             self.now = max(self.now, self.gathered[unit][1])
             for ahead in order[place + 1 : place + 1 + self.prefetch]:
-                self._gather(ahead)
+                if len(self.gathered) < self.limit:
+                    self._gather(ahead)
             start, self.now = self.now, self.now + seconds[unit]
             self._span("compute", self.step.names[unit], kind, start, self.now)
+            if kind == "backward" or not self.keep:
+                self._free(unit)
             if kind == "backward":
                 self._reduce(unit, start)
-            if kind == "backward" or self.step.names[unit] not in self.step.keep:
-                self._free(unit)
 
     def _gather(self, unit: int) -> None:
         if unit not in self.gathered:
@@ -142,7 +154,9 @@ class _Play:
 
     def _reduce(self, unit: int, began: float) -> None:
         name, size = self.step.names[unit], self.step.num_bytes[unit]
+        self.now = max([self.now, *self.reductions[: len(self.reductions) - self.limit + 1]])
         end = self._message("reduce_scatter", unit, size)
+        self.reductions.append(end)
         self.held.append((f"gradients of {name}", "gradients", size, began, end))
         self.held.append((f"gradient shard of {name}", "gradients", self._share(size), end, None))
 

@@ -10,8 +10,8 @@ LINK = Link(latency=0.0, bandwidth=1e6)
 N = dict(link=LINK, world_size=2)
 
 
-def step(forward=(2.0, 2.0, 2.0), backward=(4.0, 4.0, 4.0), **options):
-    return Zero3Step(names=("a", "b", "c"), num_bytes=(2_000_000,) * 3, forward=forward, backward=backward, **options)
+def step(forward=(2.0, 2.0, 2.0), backward=(4.0, 4.0, 4.0)):
+    return Zero3Step(names=("a", "b", "c"), num_bytes=(2_000_000,) * 3, forward=forward, backward=backward)
 
 
 def test_without_prefetch_every_gather_is_waited_for():
@@ -33,16 +33,26 @@ def test_a_slow_link_is_the_whole_step_and_prefetch_gains_only_the_compute():
     assert busy < with_it < without <= busy + 0.9
 
 
-def test_a_kept_unit_is_gathered_once():
-    line = simulate_zero3_step(step(keep=frozenset("c")), prefetch=1, **N)
+def test_kept_units_are_gathered_once():
+    line = simulate_zero3_step(step(), prefetch=1, limit=3, keep_parameters=True, **N)
     gathers = [span.name for span in line.for_rank(0).spans if span.name.startswith("all_gather")]
-    assert gathers == [f"all_gather {name}" for name in "abcba"]
+    assert gathers == ["all_gather a", "all_gather b", "all_gather c"]
     assert line.duration == (1 + 6) + 12 + 1
+
+
+def test_a_limit_lets_compute_wait_for_the_oldest_reduce_scatter():
+    uneven = step(forward=(0.0,) * 3, backward=(2.0, 0.25, 0.25))
+
+    def backward(limit):
+        return simulate_zero3_step(uneven, limit=limit, keep_parameters=True, prefetch=0, **N).duration - 3
+
+    assert backward(limit=2) == 0.25 + 0.25 + 2 + 1
+    assert backward(limit=1) == (0.25 + 1) + 2 + 1  # b's gradients wait until c's have left
 
 
 def test_prefetch_holds_one_unit_more():
     def most_parameters(prefetch):
-        line = simulate_zero3_step(step(), prefetch=prefetch, **N).for_rank(0)
+        line = simulate_zero3_step(step(), prefetch=prefetch, limit=3, **N).for_rank(0)
         instants = [span.start for span in line.spans] + [span.end for span in line.spans]
         held = [
             sum(h.num_bytes for h in line.held if h.kind == "parameters" and h.start <= t < h.end) for t in instants
@@ -70,7 +80,7 @@ def test_for_7_billion_parameters_the_link_decides_whether_zero_3_is_sensible():
         (lambda: simulate_zero3_step(step(), shown_ranks=3, **N), "shown_ranks is 3"),
         (lambda: step(forward=(1.0,)), "1 and 3 durations"),
         (lambda: step(backward=(1.0, 1.0, -1.0)), "negative"),
-        (lambda: step(keep=frozenset("z")), "its units are"),
+        (lambda: simulate_zero3_step(step(), limit=0, **N), "limit is 0"),
     ],
 )
 def test_bad_input_gets_a_sentence(call, words):
