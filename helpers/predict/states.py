@@ -69,6 +69,13 @@ def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
     )
 
 
+def bytes_per_parameter(plan: Plan) -> float:
+    """Bytes of model states a parameter on a rank, by `plan.zero`: 16 becomes 4 + 12/N, 2 + 14/N or 16/N in mixed."""
+    shards = num_shards(plan)
+    parts = (weight_bytes(plan), 3), (gradient_bytes(plan), 2), (optimizer_bytes(plan), 1)
+    return sum(size / (shards if plan.zero >= stage else 1) for size, stage in parts)
+
+
 def kv_width(model: ModelSpec, plan: Plan) -> int:
     """Columns of keys (and of values) on a TP rank: at least one head, copied where tp exceeds the heads."""
     return max(1, model.kv_heads // plan.tp) * model.head_dim

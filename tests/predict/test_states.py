@@ -8,6 +8,7 @@ from math import ceil
 import pytest
 
 from helpers.predict.memory import model_states, params_per_rank
+from helpers.predict.states import bytes_per_parameter
 from helpers.specs import PRESETS, ModelSpec, Plan
 
 GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
@@ -123,3 +124,10 @@ def test_bad_input_gets_a_sentence():
 def test_it_needs_no_torch():
     code = "import sys, helpers.predict.memory, helpers.predict.advise; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "mixed", "mixed_fp32_grads"])
+@pytest.mark.parametrize("stage", range(4))
+def test_bytes_a_parameter_are_the_model_states_of_many(stage, precision):
+    plan = Plan(dp=8, zero=stage, precision=precision)
+    assert bytes_per_parameter(plan) * 8000 == model_states(8000, plan).total
