@@ -1,0 +1,113 @@
+"""07.column: each rank has some columns of A, which are rows of nn.Linear's weight, and so a part of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.collectives.messages import each_call
+from helpers.grading.judging import expect_tensor
+from helpers.grading.task import Finding, Task, Trouble, World
+from helpers.grading.tensor_parallel import hints, phases
+from helpers.grading.tensor_parallel.layers import (
+    GRADIENT,
+    OF_X,
+    OUTPUT,
+    Whole,
+    act_call,
+    judge_parameter,
+    plain_layer,
+    recognised_shapes,
+)
+from helpers.grading.tensor_parallel.phases import BACKWARD, FORWARD, Call, all_reduce, expect_follows, expect_messages
+
+
+def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """With a bias and three dimensions, then without and with two. in_features is odd: only the output can be cut."""
+    ranks: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
+    for shape, bias in (((2, 3), True), ((5,), False)):
+        in_features, out_features = 2 * making.integer(rng, 2, 4) + 1, world_size * making.integer(rng, 3, 4)
+        layer = plain_layer(rng, in_features, out_features, bias=bias)
+        x, gradient = making.normal(rng, *shape, in_features), making.normal(rng, *shape, out_features)
+        for rank, part in enumerate(gradient.chunk(world_size, dim=-1)):
+            ranks[rank].append(layer | {"x": x, "gradient": part.contiguous()})
+    return [{"calls": one} for one in ranks]
+
+
+def judge(world: World) -> Iterator[Finding]:
+    for call in phases.calls(world):
+        yield from expect_follows(call, "layer(x)")
+        if call.returned:
+            return
+        inputs = call.inputs[0]
+        gradient = torch.cat([one["gradient"] for one in call.inputs], dim=-1)
+        whole = Whole(inputs["x"], inputs["weight"], inputs["bias"], gradient)
+        for rank in range(call.size):
+            yield from judge_rank(call, rank, whole)
+        yield from expect_messages(call, FORWARD, [], gathers="gathers_the_output")
+        yield from expect_messages(call, BACKWARD, [all_reduce(inputs["x"].numel())])
+
+
+def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
+    inputs, got, size = call.inputs[rank], call.outputs[rank], call.size
+    parts = whole.y.chunk(size, dim=-1)
+    bias = 0 if inputs["bias"] is None else inputs["bias"].chunk(size)[rank]
+    for name in ("weight", "bias"):
+        if inputs[name] is not None:
+            yield from judge_parameter(call, rank, name, inputs[name].chunk(size)[rank], wrong_cuts(inputs[name], call))
+    wrong = {"gathers_the_output": whole.y, "bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
+    yield expect_tensor(OUTPUT, parts[rank], got["y"], rank=rank, mistakes=wrong)
+    own = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]
+    wrong = {"backward_not_reduced": own, "averaged": whole.x / size}
+    yield expect_tensor(OF_X, whole.x, got["x"], rank=rank, mistakes=wrong)
+    for name in got["gradients"].keys() & whole.gradients.keys():
+        pieces = whole.gradients[name].chunk(size)
+        wrong = {"gradients_reduced": [sum(pieces), sum(pieces) / size]}
+        yield expect_tensor(GRADIENT.format(name), pieces[rank], got["gradients"][name], rank=rank, mistakes=wrong)
+
+
+def wrong_cuts(tensor: torch.Tensor, call: Call) -> dict[str, Any]:
+    """By mistake; on which rank does not matter."""
+    size = call.size
+    dealt = [tensor[rank::size] for rank in range(size)]
+    return {
+        "not_cut": tensor,
+        "not_parameters": None,
+        "same_part_everywhere": tensor.chunk(size)[0],
+        "dealt_out": dealt,
+    }
+
+
+def recognise(trouble: Trouble) -> list[str]:
+    known = {"product": ["cut_across"], "bias": ["bias_not_cut"], "": []}
+    return phases.recognise(trouble) + known[recognised_shapes(trouble.text)]
+
+
+COLUMN = Task(
+    key="07.column",
+    signature="ColumnParallelLinear(linear)",
+    make=make,
+    act=each_call(act_call),
+    judge=judge,
+    recognise=recognise,
+    hints=hints.of(
+        "unknown_to_autograd",
+        "no_gradient",
+        "cut_across",
+        "bias_not_cut",
+        "not_parameters",
+        "same_part_everywhere",
+        "dealt_out",
+        "gathers_the_output",
+        "not_cut",
+        "view_of_the_whole",
+        "bias_forgotten",
+        "forward_reduced",
+        "backward_not_reduced",
+        "averaged",
+        "gradients_reduced",
+    ),
+)

@@ -1,0 +1,141 @@
+"""07.identity_all_reduce, 07.all_reduce_identity: Megatron's f and g. One does forward what the other does backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from helpers.grading import making
+from helpers.grading.collectives.messages import each_call
+from helpers.grading.judging import expect_tensor, same
+from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.tensor_parallel import hints
+from helpers.grading.tensor_parallel.phases import (
+    BACKWARD,
+    FORWARD,
+    Call,
+    all_reduce,
+    autograd_sees_all,
+    calls,
+    expect_follows,
+    expect_messages,
+    recognise,
+    there_and_back,
+)
+
+OUTPUT = Words(en="the output", zh="输出")
+OF_X = Words(en="the gradient of x", zh="x 的梯度")
+X_AFTER = Words(en="x, after the call,", zh="调用之后的 x ")
+OF_OTHER = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
+
+
+def make_f(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """x is the same on every rank, as the input of a layer is; what comes back differs."""
+    x = making.normal(rng, making.integer(rng, 2, 4), making.integer(rng, 3, 6))
+    return [{"calls": [{"x": x, "gradient": making.normal(rng, *x.shape)}]} for _ in range(world_size)]
+
+
+def make_g(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+    """x differs, a part of a sum each."""
+    shape = making.integer(rng, 2, 4), making.integer(rng, 3, 6)
+    parts = [(making.normal(rng, *shape), making.normal(rng, *shape)) for _ in range(world_size)]
+    return [{"calls": [{"x": x, "gradient": gradient}]} for x, gradient in parts]
+
+
+@autograd_sees_all()
+def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    """submitted(x) + r: both get the same gradient tensor, and r gets it later. x is no leaf, as in a model."""
+    leaf, other = (inputs["x"].clone().requires_grad_() for _ in range(2))
+    x, r = leaf * 1.0, other * 1.0
+    y = submitted(x)
+    output = y.detach().clone() if isinstance(y, torch.Tensor) else y
+    is_right = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
+    returned = there_and_back(trial, y + r if is_right else y, inputs["gradient"].clone())
+    return {"returned": returned, "y": output, "x": x, "leaf": leaf.grad, "other": other.grad}
+
+
+def judge_f(world: World) -> Iterator[Finding]:
+    for call in calls(world):
+        yield from expect_follows(call, F_NAME)
+        if call.returned:
+            return
+        x, gradients = call.inputs[0]["x"], [one["gradient"] for one in call.inputs]
+        total = sum(gradients)
+        for rank, (gradient, got) in enumerate(zip(gradients, call.outputs, strict=True)):
+            wrong = {"forward_reduced": call.size * x}
+            wrong_back = {"backward_not_reduced": gradient, "averaged": total / call.size}
+            if same(call.size * x, got["y"]) and same(gradient, got["leaf"]):
+                wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, gradient))
+            yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
+            yield expect_tensor(OF_X, total, got["leaf"], rank=rank, mistakes=wrong_back)
+            beside = {"gradient_changed": [total, total / call.size]}
+            yield expect_tensor(OF_OTHER.format(F_NAME), gradient, got["other"], rank=rank, mistakes=beside)
+        yield from expect_messages(call, FORWARD, [])
+        yield from expect_messages(call, BACKWARD, [all_reduce(x.numel())])
+
+
+def judge_g(world: World) -> Iterator[Finding]:
+    for call in calls(world):
+        yield from expect_follows(call, G_NAME)
+        if call.returned:
+            return
+        parts, gradients = ([one[name] for one in call.inputs] for name in ("x", "gradient"))
+        total, back = sum(parts), sum(gradients)
+        for rank, (x, gradient, got) in enumerate(zip(parts, gradients, call.outputs, strict=True)):
+            wrong = {"forward_not_reduced": x, "averaged": total / call.size}
+            wrong_back = {"backward_reduced": back, "averaged": [gradient / call.size, back / call.size]}
+            if same(x, got["y"]) and same(back, got["leaf"]):
+                wrong, wrong_back = ({"operators_swapped": value} for value in (x, back))
+            yield from judge_joined(call, rank, total, wrong)
+            yield expect_tensor(OF_X, gradient, got["leaf"], rank=rank, mistakes=wrong_back)
+            yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
+        yield from expect_messages(call, FORWARD, [all_reduce(total.numel())], gathers="gathers_the_parts")
+        yield from expect_messages(call, BACKWARD, [])
+
+
+def judge_joined(call: Call, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Iterator[Finding]:
+    """The sum, and not the parts side by side."""
+    parts = [one["x"] for one in call.inputs]
+    beside = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
+    known = wrong | {"gathers_the_parts": beside}
+    yield expect_tensor(OUTPUT, total, call.outputs[rank]["y"], rank=rank, mistakes=known)
+
+
+F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
+IDENTITY_ALL_REDUCE = Task(
+    key=f"07.{F_NAME}",
+    signature=f"{F_NAME}(x)",
+    make=make_f,
+    act=each_call(act_call),
+    judge=judge_f,
+    recognise=recognise,
+    hints=hints.of(
+        "operators_swapped",
+        "unknown_to_autograd",
+        "no_gradient",
+        "forward_reduced",
+        "backward_not_reduced",
+        "averaged",
+        "gradient_changed",
+    ),
+)
+ALL_REDUCE_IDENTITY = Task(
+    key=f"07.{G_NAME}",
+    signature=f"{G_NAME}(x)",
+    make=make_g,
+    act=each_call(act_call),
+    judge=judge_g,
+    recognise=recognise,
+    hints=hints.of(
+        "operators_swapped",
+        "unknown_to_autograd",
+        "no_gradient",
+        "gathers_the_parts",
+        "forward_not_reduced",
+        "backward_reduced",
+        "averaged",
+        "x_changed",
+    ),
+)

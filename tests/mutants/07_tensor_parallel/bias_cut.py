@@ -1,0 +1,33 @@
+"""Whoever cuts everything that has a name."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+TASK = "07.row"
+HINT = "bias_cut"
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class RowParallelLinear(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        self.weight = nn.Parameter(linear.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().chunk(size)[rank].clone())
+
+    def forward(self, x):
+        y = Leave.apply(F.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias

@@ -1,0 +1,32 @@
+"""Whoever takes a column of A for a column of weight, which nn.Linear keeps transposed."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+TASK = "07.column"
+HINT = "cut_across"
+
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class ColumnParallelLinear(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        self.weight = nn.Parameter(linear.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().chunk(size)[rank].clone())
+
+    def forward(self, x):
+        return F.linear(Enter.apply(x), self.weight, self.bias)

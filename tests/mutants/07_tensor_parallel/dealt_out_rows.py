@@ -1,0 +1,33 @@
+"""Whoever takes every n-th column of weight, although the input comes in blocks."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+TASK = "07.row"
+HINT = "dealt_out"
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class RowParallelLinear(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        self.weight = nn.Parameter(linear.weight.detach()[:, rank::size].clone())
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+
+    def forward(self, x):
+        y = Leave.apply(F.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias

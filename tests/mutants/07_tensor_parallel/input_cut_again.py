@@ -1,0 +1,34 @@
+"""Whoever cuts the input in forward, as for an input that is whole."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+TASK = "07.row"
+HINT = "input_cut_again"
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class RowParallelLinear(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        self.weight = nn.Parameter(linear.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+
+    def forward(self, x):
+        x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]
+        y = Leave.apply(F.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias
