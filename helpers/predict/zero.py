@@ -118,6 +118,16 @@ def stage3_share(
     return (gathers * num_microbatches + (1 if no_sync else num_microbatches)) * (world_size - 1) / world_size
 
 
+def tokens_where_tp_sends_as_much(hidden: int) -> float:
+    """Tokens of a step's whole batch at which a GPT layer costs as many bytes under ZeRO-3 as under tensor parallelism.
+
+    ZeRO-3 moves the layer's 12 h^2 weights three times, 36 (N-1)/N h^2, whatever the batch. Tensor parallelism moves
+    activations of all T tokens in 4 all-reduces (Shoeybi et al. 2019, section 3), 8 (N-1)/N T h, whatever the width.
+    Equal at T = 4.5 h; with more tokens ZeRO-3 sends less.
+    """
+    return 36 * hidden**2 / (8 * hidden)
+
+
 def _backward(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
     """Stage 3's, from the last unit to the first."""
     for number in reversed(range(len(wholes))):
