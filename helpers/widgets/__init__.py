@@ -7,6 +7,7 @@ OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; 
 PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, times; bubble, and memory of each rank
 PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and what a loss scale brings back
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
+TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
 """
 
@@ -17,6 +18,7 @@ from helpers.widgets.overlap_explorer import OverlapExplorer
 from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
+from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
 
 __all__ = [
@@ -27,5 +29,6 @@ __all__ = [
     "PipelineExplorer",
     "PrecisionExplorer",
     "ProgressView",
+    "TensorSplitExplorer",
     "TimelineExplorer",
 ]

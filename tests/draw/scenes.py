@@ -16,8 +16,10 @@ from helpers.draw import (
     timeline_scene,
     topology_scene,
 )
+from helpers.draw.tensor_split import tensor_split_scene
 from helpers.predict.messages import schedule
 from helpers.predict.pipeline import simulate
+from helpers.predict.tensor_split import split
 from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 
@@ -74,6 +76,15 @@ def step(collective, algorithm, num_ranks, number):
     plan = schedule(collective, num_ranks, algorithm)
     states = list(plan.replay())[number:][:2]
     return collective_step_scene(*states, plan.step(number), title=f"{collective} by {algorithm}", step=number + 1)
+
+
+def cut(name, ranks, shown="forward", **options):
+    """The picture of one pass over a layer that is cut."""
+    bars = {
+        "products": {"forward": ("other", 2.0), "backward": ("other", 1.0)},
+        "link": {"forward": ("communication", 1.0)},
+    }
+    return tensor_split_scene(split(name, ranks, **options)[shown], title=name, bars=bars, bars_title="At real size")
 
 
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
@@ -142,6 +153,15 @@ SCENES = {
     "zero bubble": pipeline_scene(pipeline(zb_h1(4, 8))),
     "interleaved": pipeline_scene(pipeline(interleaved(12, 8, 3)), num_ranks=4),
     "a pipeline of 16": pipeline_scene(pipeline(one_f_one_b(16, 32))),
+    "split MLP": cut("mlp", 2),
+    "split MLP, sequence": cut("mlp", 4, sequence_parallel=True),
+    "split MLP, weights": cut("mlp", 2, "backward: weights", sequence_parallel=True),
+    "split attention": cut("attention", 4, sequence_parallel=True),
+    "split attention, inputs": cut("attention", 4, "backward: inputs"),
+    "split attention, weights": cut("attention", 4, "backward: weights"),
+    "split embedding": cut("embedding", 4),
+    "split head": cut("head", 4, sequence_parallel=True),
+    "split head, inputs": cut("head", 2, "backward: inputs"),
     "mesh": mesh_scene({"pp": 2, "dp": 2, "tp": 4}, rank=5),
     "mesh across nodes": mesh_scene({"dp": 2, "tp": 16}, rank=18),
     "mesh of 256": mesh_scene({"pp": 4, "dp": 16, "cp": 2, "tp": 2}, rank=77),
