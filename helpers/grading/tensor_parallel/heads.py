@@ -133,7 +133,7 @@ def judge(world: World) -> Iterator[Finding]:
 
 HEADS = Task(
     key="07.heads",
-    signature="my_heads(weight, num_heads, num_kv_heads)",
+    signature="shard_qkv(weight, num_heads, num_kv_heads)",
     make=make,
     act=each_call(act_call),
     judge=judge,

@@ -7,7 +7,7 @@ TASK = "07.heads"
 HINT = "head_by_head"
 
 
-def my_heads(weight, num_heads, num_kv_heads):
+def shard_qkv(weight, num_heads, num_kv_heads):
     rank, size = dist.get_rank(), dist.get_world_size()
     d = len(weight) // (num_heads + 2 * num_kv_heads)
     q, k, v = weight.split([num_heads * d, num_kv_heads * d, num_kv_heads * d])

@@ -7,6 +7,6 @@ TASK = "07.heads"
 HINT = "thirds"
 
 
-def my_heads(weight, num_heads, num_kv_heads):
+def shard_qkv(weight, num_heads, num_kv_heads):
     rank, size = dist.get_rank(), dist.get_world_size()
     return torch.cat([part.chunk(size)[rank] for part in weight.chunk(3)])

@@ -5,7 +5,7 @@ import torch.distributed as dist
 TASK = "07.heads"
 
 
-def my_heads(weight, num_heads, num_kv_heads):
+def shard_qkv(weight, num_heads, num_kv_heads):
     rank, size = dist.get_rank(), dist.get_world_size()
     d = len(weight) // (num_heads + 2 * num_kv_heads)
     mine = range(rank * num_heads // size, (rank + 1) * num_heads // size)

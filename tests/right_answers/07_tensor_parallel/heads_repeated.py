@@ -6,7 +6,7 @@ import torch.distributed as dist
 TASK = "07.heads"
 
 
-def my_heads(weight, num_heads, num_kv_heads):
+def shard_qkv(weight, num_heads, num_kv_heads):
     rank, size = dist.get_rank(), dist.get_world_size()
     heads = weight.unflatten(0, (num_heads + 2 * num_kv_heads, -1))
     q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads])
