@@ -104,7 +104,7 @@ def check_same_start(model: nn.Module, group: dist.ProcessGroup | None) -> None:
     tensors = dict(model.named_parameters())
     device = next(iter(tensors.values())).device
     prints = [_fingerprint(tensor) for tensor in tensors.values()]
-    if any(getattr(module, "p", 0) or getattr(module, "dropout", 0) for module in model.modules()):
+    if any(_drops_out(module) for module in model.modules()):
         tensors["random generator"] = _next_numbers(device)
         prints.append(tensors["random generator"])
     mine = torch.stack(prints).to(device)  # (P, 2)
@@ -114,6 +114,12 @@ def check_same_start(model: nn.Module, group: dist.ProcessGroup | None) -> None:
         differs = (other.nan_to_num(7.0) != theirs[0].nan_to_num(7.0)).any(-1)
         if differs.any():
             raise ValueError(_unequal(rank, [*tensors][int(differs.nonzero()[0])]))
+
+
+def _drops_out(module: nn.Module) -> bool:
+    """A layer of dropout, or one that keeps its probability as `dropout`."""
+    p = module.p if isinstance(module, nn.Dropout) else getattr(module, "dropout", 0.0)
+    return isinstance(p, float) and p > 0
 
 
 def _fingerprint(tensor: Tensor) -> Tensor:
