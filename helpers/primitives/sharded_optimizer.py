@@ -8,7 +8,7 @@ process. Legend: N = ranks; an entry is a whole parameter, a piece is the part o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .agreement import check_same_slots, share_usage
+from .bucket_rule import split_into_buckets
 from .clip import clip_grad_norm_
 from .elementwise import check_elementwise
 from .flat_shards import FlatShards, Piece, flatten_parameters
@@ -69,7 +70,7 @@ class ShardedOptimizer:
     """Base of Zero1 and Zero2. `optimizer` is the torch optimizer inside: give it to a learning-rate scheduler.
 
     params: as torch's optimizers take them: tensors, (name, tensor) pairs or parameter groups; frozen parameters stay
-    as they are. cut: from all entries to the positions that share a vector. options: of the optimizer.
+    as they are. bucket_bytes: parameters share a vector until they reach it. options: of the optimizer.
     Raises ValueError for nothing trainable, a parameter given twice, ranks that hold different models or an optimizer
     that is not elementwise.
     """
@@ -79,7 +80,7 @@ class ShardedOptimizer:
         params: Iterable,
         optimizer_class: type[torch.optim.Optimizer],
         group: dist.ProcessGroup | None,
-        cut: Callable[[Sequence[Entry]], list[list[int]]],
+        bucket_bytes: float,
         options: dict,
     ):
         self.group = group if group is not None else dist.group.WORLD
@@ -87,7 +88,10 @@ class ShardedOptimizer:
         check_same_slots(self.entries, self.group)
         first = self.entries[0].parameter
         check_elementwise(optimizer_class, group_options, options, dtype=first.dtype, device=first.device)
-        self.vectors = [Vector([self.entries[i] for i in positions], self.group) for positions in cut(self.entries)]
+        self.vectors = [
+            Vector([self.entries[i] for i in positions], self.group)
+            for positions in buckets_of(self.entries, bucket_bytes)
+        ]
         pieces = [piece for vector in self.vectors for piece in vector.own]
         self.pieces = sorted(pieces, key=lambda piece: piece.entry.group)  # as the optimizer inside holds them
         own = [[p.tensor for p in self.pieces if p.entry.group == number] for number in range(len(group_options))]
@@ -158,6 +162,20 @@ def read_groups(params: Iterable) -> tuple[list[Entry], list[dict]]:
     if not entries:
         raise ValueError(f"got {count} parameters, none of them trainable: pass model.parameters()")
     return entries, [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+
+def buckets_of(entries: Sequence[Entry], bucket_bytes: float) -> list[list[int]]:
+    """Positions of entries, by bucket: what shares a vector, and so travels as one message.
+
+    A bucket closes with the parameter that takes it to bucket_bytes; backward goes from the last layer to the first, so
+    that is how they fill. Raises ValueError for bucket_bytes not above 0.
+    """
+    backwards = range(len(entries) - 1, -1, -1)
+    parameters: list[Tensor] = [entries[position].parameter for position in backwards]
+    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
+    groups = split_into_buckets(sizes, keys=kinds, bucket_cap=bucket_bytes, first_bucket_cap=bucket_bytes)
+    return [[backwards[place] for place in group] for group in groups]
 
 
 def missing_gradients_message(entries: Sequence[Entry], rank: int, owner: str) -> str:

@@ -12,14 +12,14 @@ After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trill
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.primitives.bucket_rule import MIB
 from helpers.primitives.buckets import watch_gradients
-from helpers.primitives.flat_shards import split_by_kind
 from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, missing_gradients_message
 
 REDUCES = ("reduce_scatter", "all_reduce")
@@ -45,12 +45,13 @@ class Zero1(ShardedOptimizer):
         group: dist.ProcessGroup | None = None,
         *,
         reduce: str = "reduce_scatter",
+        bucket_bytes: float = 25 * MIB,
         find_unused_parameters: bool = False,
         **options,
     ):
         if reduce not in REDUCES:
             raise ValueError(f"Zero1 got reduce={reduce!r}; known are 'reduce_scatter' and 'all_reduce'")
-        super().__init__(params, optimizer_class, group, _one_vector_a_kind, options)
+        super().__init__(params, optimizer_class, group, bucket_bytes, options)
         self.reduce, self.find_unused = reduce, find_unused_parameters
         self.collected = self.spent = False
         self.gradients = [vector.layout.new_flat() for vector in self.vectors]  # (N s,) each
@@ -118,7 +119,3 @@ class Zero1(ShardedOptimizer):
         elif gradient is not view:
             view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
             entry.parameter.grad = view
-
-
-def _one_vector_a_kind(entries: Sequence[Entry]) -> list[list[int]]:
-    return split_by_kind(entry.parameter for entry in entries)

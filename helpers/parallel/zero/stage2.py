@@ -13,14 +13,14 @@ After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trill
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from helpers.primitives.bucket_rule import MIB, split_into_buckets
+from helpers.primitives.bucket_rule import MIB
 from helpers.primitives.buckets import watch_gradients, when_backward_starts
 from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
 
@@ -86,7 +86,7 @@ class Zero2(ShardedOptimizer):
         **options,
     ):
         params = model.named_parameters() if params is None else params
-        super().__init__(params, optimizer_class, group, lambda entries: _buckets(entries, bucket_bytes), options)
+        super().__init__(params, optimizer_class, group, bucket_bytes, options)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         for entry in self.entries:
             entry.name = names.get(id(entry.parameter), entry.name)
@@ -180,13 +180,3 @@ class Zero2(ShardedOptimizer):
         self._running = False
         for piece in self.pieces:
             piece.tensor.grad = piece.gradient if piece.entry.present else None
-
-
-def _buckets(entries: Sequence[Entry], bucket_bytes: float) -> list[list[int]]:
-    """Positions by bucket. Backward goes from the last layer to the first, so that is how they fill."""
-    backwards = range(len(entries) - 1, -1, -1)
-    parameters: list[Tensor] = [entries[position].parameter for position in backwards]
-    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
-    groups = split_into_buckets(sizes, keys=kinds, bucket_cap=bucket_bytes, first_bucket_cap=bucket_bytes)
-    return [[backwards[place] for place in group] for group in groups]
