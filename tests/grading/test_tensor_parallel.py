@@ -1,0 +1,207 @@
+"""Lab 07: its cuts, losses and messages are those of the course, every planted mistake shows, with any numbers."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from helpers.grading import grade, task_of, tasks_of
+from helpers.grading.classroom.rules import forbidden
+from helpers.grading.judging import same
+from helpers.grading.task import Trouble
+from helpers.grading.tensor_parallel import heads, layers, loss, phases, row
+from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, load, name_of
+
+SEEDS = range(6)
+LAB = "07_tensor_parallel"
+OWN = [path for path in RIGHT_ANSWERS if path.parent.name == LAB]
+PLANTED = {path.stem: path for path in MUTANTS if path.parent.name == LAB}
+SIZES = (1, 2, 3, 4)
+
+
+def calls_of(name: str, size: int, seed: int = 0) -> list[SimpleNamespace]:
+    """What a check asks: for each call the inputs of all ranks."""
+    ranks = [one["calls"] for one in task_of(f"07.{name}").inputs(seed, size)]
+    return [SimpleNamespace(inputs=list(inputs), size=size) for inputs in zip(*ranks, strict=True)]
+
+
+# -- heads -----------------------------------------------------------------------------------------------------------
+def attention(weight: torch.Tensor, x: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tensor:
+    """Every head's output, (heads, tokens, rows of a head)."""
+    q, k, v = (torch.einsum("hdc,tc->htd", part, x) for part in heads.split(weight, num_heads, num_kv_heads))
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True)[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_parts_of_all_ranks_compute_the_attention_of_the_whole(size):
+    for call in calls_of("heads", size):
+        one = call.inputs[0]
+        weight, num_heads, num_kv_heads = one["weight"], one["num_heads"], one["num_kv_heads"]
+        x = torch.randn(5, weight.shape[1], dtype=torch.float64)
+        parts = [heads.right(weight, num_heads, num_kv_heads, rank, size) for rank in range(size)]
+        own = num_heads // size, max(num_kv_heads // size, 1)
+        got = torch.cat([attention(part, x, *own) for part in parts])
+        assert same(attention(weight, x, num_heads, num_kv_heads), got)
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_cut_of_heads_shows_and_no_two_are_alike(size, seed):
+    """Over all cases and ranks together: some mistakes are right where a rank's heads are few."""
+    cuts = {"right": heads.right} | heads.WRONG
+    given = {name: [] for name in cuts}
+    for call in calls_of("heads", size, seed):
+        one = call.inputs[0]
+        for rank in range(size):
+            for name, cut in cuts.items():
+                given[name].append(cut(one["weight"], one["num_heads"], one["num_kv_heads"], rank, size))
+    if size < 4:
+        del given["wrong_kv_head"]  # one head is left then, and rank % 1 is right
+    for i, (name, mine) in enumerate(given.items()):
+        alike = [other for other in list(given)[:i] if all(map(torch.equal, mine, given[other]))]
+        assert not alike, f"{name} gives what {alike} gives"
+
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["column", "row"])
+def test_layers_are_asked_with_a_bias_and_without_in_two_shapes(name, size):
+    first, second = calls_of(name, size)
+    assert first.inputs[0]["bias"] is not None and second.inputs[0]["bias"] is None
+    assert [call.inputs[0]["x"].dim() for call in (first, second)] == [3, 2]
+    assert all(torch.equal(one["weight"], first.inputs[0]["weight"]) for one in first.inputs)
+    assert first.inputs[0]["weight"].shape[0] != first.inputs[0]["weight"].shape[1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_whole_layer_is_torchs_linear(size):
+    for call in calls_of("row", size):
+        x = torch.cat([one["x"] for one in call.inputs], dim=-1)
+        one = call.inputs[0]
+        whole = layers.Whole(x, one["weight"], one["bias"], one["gradient"])
+        linear = layers.linear_of(one)
+        y = linear(x)
+        y.backward(one["gradient"])
+        assert same(y.detach(), whole.y) and same(linear.weight.grad, whole.gradients["weight"])
+
+
+@pytest.mark.parametrize("width", row.PART_WIDTHS)
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_a_part_that_is_cut_again_is_no_part_width(width, size):
+    parts = torch.zeros(width).chunk(size)
+    assert not {len(part) for part in parts} & set(row.PART_WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("key", "shapes", "mistake"),
+    [
+        ("column", "(6x5 and 3x12)", "cut_across"),
+        ("row", "(6x5 and 10x2)", "cut_across"),
+        ("row", "(6x3 and 5x4)", "input_cut_again"),
+    ],
+)
+def test_a_product_that_cannot_be_is_named_by_its_shapes(key, shapes, mistake):
+    text = f"mat1 and mat2 shapes cannot be multiplied {shapes}"
+    assert list(task_of(f"07.{key}").recognise(Trouble(kind="exception", text=text))) == [mistake]
+
+
+def test_parameters_of_a_layer_inside_count_and_a_plain_tensor_does_not():
+    inner, bare = nn.Sequential(nn.Linear(2, 3)), nn.Module()
+    bare.weight = torch.zeros(3, 2)
+    assert set(layers.parameters_of(inner)) == {"weight", "bias"}
+    assert layers.parameters_of(bare) == {} and layers.parameters_of(print) == {}
+
+
+# -- loss ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_rank_has_a_target_some_are_padding_and_far_tokens_leave_the_range(size, seed):
+    near, far = calls_of("cross_entropy", size, seed)
+    for call in (near, far):
+        whole = loss.Whole(call)
+        assert all(whole.owned(rank)[0].any() for rank in range(size))
+        assert 0 < whole.counted.sum() < len(whole.targets)
+        assert whole.loss.isfinite()
+    whole = loss.Whole(far)
+    assert not sum(whole.sums(rank, whole.largest * 0) for rank in range(size)).log().isfinite().all()
+    one_for_all = whole.largest.max().expand(len(whole.targets))
+    assert not sum(whole.sums(rank, one_for_all) for rank in range(size)).log().isfinite().all()
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_loss_and_gradient_shows_and_no_two_mistakes_are_alike(size, seed):
+    whole = loss.Whole(calls_of("cross_entropy", size, seed)[0])
+    rank = seed % size
+    for wrong, right in ((whole.wrong_losses(rank), whole.loss), (whole.wrong_gradients(rank), whole.gradients[rank])):
+        values = [("right", right)]
+        for key, several in wrong.items():
+            values += [(key, value) for value in (several if isinstance(several, list) else [several])]
+        for i, (key, value) in enumerate(values):
+            others = {other for other, theirs in values[:i] if same(theirs, value)}
+            assert others <= {key}, f"{key} gives what {others} gives"
+
+
+# -- on live ranks ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", OWN, ids=name_of)
+def test_a_right_answer_passes_with_other_numbers(path, graded):
+    verdict = graded(path, seed=1)
+    assert verdict.passed, verdict.text()
+
+
+@pytest.mark.parametrize("stem", ["max_follows_gradient", "bias_shared_out", "gradient_changed", "wrong_kv_head"])
+def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded):
+    verdict = graded(PLANTED[stem], seed=1)
+    assert verdict.mistake == stem and [one.size for one in verdict.tried if one.passed][0] == 1, verdict.text()
+
+
+@pytest.mark.parametrize(
+    ("stem", "says"),
+    [
+        ("backward_reduced_twice", r"2\.00 times the right value|the messages of backward"),
+        ("gathers_the_logits", r"the messages of forward: number 1 is 'all_gather of \d+ B'"),
+        ("view_of_the_whole", r"layer\.weight keeps \d+ B in memory, expected \d+ B"),
+    ],
+)
+def test_what_is_wrong_is_said_in_numbers(stem, says, graded):
+    assert re.search(says, graded(PLANTED[stem], seed=2).text("en"))
+
+
+def test_the_order_of_the_messages_is_judged(ranks):
+    """Everything right, and the sum before the maximum."""
+    source = PLANTED["max_not_reduced"].with_name("not_divided.py")
+    names = load(source)
+    good = names["vocab_parallel_cross_entropy"]
+
+    def vocab_parallel_cross_entropy(logits, targets):
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.zeros(len(targets), dtype=torch.float64))
+        return good(logits, targets) / (targets != -100).sum()
+
+    verdict = grade("07.cross_entropy", vocab_parallel_cross_entropy, seed=3, ranks=ranks)
+    assert not verdict.passed and "the messages of forward: number 1 is 'all_reduce (SUM)" in verdict.text("en")
+
+
+def test_a_collective_that_autograd_cannot_see_is_named(graded):
+    verdict = graded(PLANTED["unknown_to_autograd_row"])
+    assert phases.UNSEEN in verdict.text("en") and verdict.mistake == "unknown_to_autograd"
+
+
+# -- the class -------------------------------------------------------------------------------------------------------
+def test_what_the_lab_leaves_to_the_learner_is_forbidden():
+    torchs = ("torch.distributed.tensor.parallel", "torch.distributed.nn.functional.all_reduce")
+    for name in (*torchs, "helpers.parallel.tensor_parallel", "helpers.primitives.conjugate"):
+        assert forbidden(name, "07")
+    assert not forbidden("torch.distributed.all_reduce", "07") and not forbidden("torch.nn.Linear", "07")
+
+
+def test_the_right_answers_cover_every_task_twice():
+    keys = [load(path)["TASK"] for path in OWN]
+    assert {key: keys.count(key) for key in tasks_of("07")} == dict.fromkeys(tasks_of("07"), 2)
