@@ -95,10 +95,6 @@ HINTS = {
         en="backward returns one value for each argument of forward, None for what has no gradient, such as the shape",
         zh="backward 要为 forward 的每个参数返回一个值，没有梯度的（如 shape）返回 None",
     ),
-    "weight_kept": Hint(
-        en="the whole weight survives the forward pass: keep x and the shard only, and gather again in backward",
-        zh="完整权重在前向之后还在，什么也没省：只保存 x 和分片，反向时再 all-gather 一次",
-    ),
     "input_gets_nothing": Hint(
         en="x gets no gradient, so the layers before learn nothing: it is the gradient of y times the weight",
         zh="x 没有梯度，前面的层就学不到东西：它等于 y 的梯度乘以权重",
@@ -106,6 +102,10 @@ HINTS = {
     "shard_gets_nothing": Hint(
         en="the shard gets no gradient: messages are no part of autograd, so a Function has to send it back",
         zh="分片没有梯度：通信不在 autograd 里，要在自己写的 Function 中把梯度传回去",
+    ),
+    "weight_kept": Hint(
+        en="the whole weight survives the forward pass: keep x and the shard only, and gather again in backward",
+        zh="完整权重在前向之后还在，什么也没省：只保存 x 和分片，反向时再 all-gather 一次",
     ),
     "gradient_overwritten": Hint(
         en="the second micro-batch replaces the first one's gradient: return it from backward, and autograd adds it up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -82,5 +83,8 @@ def expect_messages(world: World) -> Iterator[Finding]:
 
 
 def is_unpadded(trouble: Trouble) -> bool:
-    """A reduce-scatter that was refused: its parts are not equally long."""
-    return trouble.kind in ("exception", "mismatch") and "reduce_scatter" in trouble.text
+    """A reduce-scatter or an all-gather whose parts are not equally long: refused by torch, or by the other ranks."""
+    if not any(op in trouble.text for op in OPS):
+        return False
+    refused = trouble.kind == "exception" and re.search("Check failed|size|shape", trouble.text)
+    return trouble.kind == "mismatch" or bool(refused)

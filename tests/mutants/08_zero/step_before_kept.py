@@ -1,0 +1,29 @@
+"""Whoever never begins anew: each step also holds those before."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+TASK = "08.stage2"
+HINT = "step_before_kept"
+
+
+def scatter_gradients(parameters):
+    n, shards = dist.get_world_size(), {}
+
+    def hook(parameter):
+        flat = parameter.grad.flatten()
+        parts = F.pad(flat, (0, -len(flat) % n)).chunk(n)
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, list(parts))
+        shards[parameter] = shards.get(parameter, 0) + own / n
+        parameter.grad = None
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def finish():
+        done = [shards[parameter] for parameter in parameters]
+        return done
+
+    return finish
