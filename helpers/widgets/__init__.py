@@ -9,6 +9,7 @@ PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
+ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
 """
 
 from helpers.widgets.collective_explorer import CollectiveExplorer
@@ -20,6 +21,7 @@ from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
+from helpers.widgets.zero_explorer import ZeroExplorer
 
 __all__ = [
     "CollectiveExplorer",
@@ -31,4 +33,5 @@ __all__ = [
     "ProgressView",
     "TensorSplitExplorer",
     "TimelineExplorer",
+    "ZeroExplorer",
 ]

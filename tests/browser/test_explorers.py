@@ -9,6 +9,7 @@ import pytest
 
 from helpers import widgets
 from helpers.widgets.explorer import Explorer
+from helpers.widgets.tensor_split_explorer import NAMES
 
 EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
 SETUP = """
@@ -243,3 +244,39 @@ def test_a_pipeline_is_stepped_and_run(notebook, screenshots):
     says(picture, re.compile("holds at most 5.5 micro-batches, 5.50 GB.$"))  # nothing ran with these dials yet
     notebook.press(notebook.dial("micro-batches", output), "ArrowLeft", picture)
     picture.get_by_role("alert").filter(has_text="6 micro-batches go in rounds of 4").wait_for()
+
+
+def test_a_layer_that_is_cut_is_followed_forward_and_backward(notebook, screenshots):
+    output, picture = shown(notebook, "TensorSplitExplorer")
+    notebook.press(notebook.dial("ranks", output), "ArrowRight", picture)
+    notebook.press(notebook.dial("sequence parallel", output), "ArrowRight", picture)
+    says(picture, "all-gather of X, 12 numbers here, 67.1 MB")
+    output.get_by_role("button", name="backward: weights").click()
+    says(picture, "Sent in this pass: all-gather of X")
+    for cut, words in (
+        ("attention by heads", "whole heads"),
+        ("embedding by words", "gives zeros"),
+        ("head and loss", "Logits stay cut"),
+    ):
+        output.locator("select").select_option(label=next(name for name in NAMES.values() if name.startswith(cut)))
+        says(picture, words)
+        for theme in ("light", "dark"):
+            notebook.theme(theme)
+            notebook.screenshot(screenshots / f"TensorSplitExplorer-{cut.split()[0]}-{theme}.png", output)
+    assert output.get_by_role("button", name="backward: inputs").count() == 1
+
+
+def test_zero_is_stepped_through(notebook, screenshots):
+    output, picture = shown(notebook, "ZeroExplorer")
+    says(picture, "Before the step: rank r owns number r of each layer.")
+    for words in ("gather the numbers", "compute, each rank with its own batch", "free what others own"):
+        output.get_by_role("button", name="next").click()
+        says(picture, f"Forward, layer a: {words}")
+    notebook.press(notebook.dial("stage", output), "ArrowLeft", picture)
+    notebook.press(notebook.dial("step", output), "End", picture)
+    says(picture, "Update: gather what the others updated.")
+    for theme in ("light", "dark"):
+        notebook.theme(theme)
+        notebook.screenshot(screenshots / f"ZeroExplorer-2-{theme}.png", output)
+    output.get_by_text("As a table").click()
+    output.get_by_role("row", name="ZeRO-3").get_by_role("cell", name="1.88 GB").first.wait_for()

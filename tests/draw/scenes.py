@@ -17,9 +17,11 @@ from helpers.draw import (
     topology_scene,
 )
 from helpers.draw.tensor_split import tensor_split_scene
+from helpers.draw.zero import StageBar, zero_scene
 from helpers.predict.messages import schedule
 from helpers.predict.pipeline import simulate
 from helpers.predict.tensor_split import split
+from helpers.predict.zero_steps import zero_steps
 from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 
@@ -85,6 +87,13 @@ def cut(name, ranks, shown="forward", **options):
         "link": {"forward": ("communication", 1.0)},
     }
     return tensor_split_scene(split(name, ranks, **options)[shown], title=name, bars=bars, bars_title="At real size")
+
+
+def zero(stage, number):
+    """The picture of one step of training with ZeRO."""
+    memory = MemoryBreakdown(parameters=40, gradients=40, optimizer=160)
+    bars = [StageBar(name=f"ZeRO-{one}", memory=memory, words=" · sends 3 B", chosen=one == stage) for one in (2, 3)]
+    return zero_scene(zero_steps(stage)[number - 1], title=f"ZeRO-{stage}", bars=bars, bars_title="At real size")
 
 
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
@@ -162,6 +171,11 @@ SCENES = {
     "split embedding": cut("embedding", 4),
     "split head": cut("head", 4, sequence_parallel=True),
     "split head, inputs": cut("head", 2, "backward: inputs"),
+    "ZeRO-3, gather": zero(3, 2),
+    "ZeRO-3, gradients": zero(3, 12),
+    "ZeRO-2, update": zero(2, 11),
+    "ZeRO-1, end": zero(1, 10),
+    "ZeRO-0, start": zero(0, 1),
     "mesh": mesh_scene({"pp": 2, "dp": 2, "tp": 4}, rank=5),
     "mesh across nodes": mesh_scene({"dp": 2, "tp": 16}, rank=18),
     "mesh of 256": mesh_scene({"pp": 4, "dp": 16, "cp": 2, "tp": 2}, rank=77),

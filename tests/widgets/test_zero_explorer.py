@@ -1,0 +1,100 @@
+"""The explorer works without a front end: steps, stages and the figures of the paper."""
+
+import pytest
+
+from helpers.draw import Label, Line, Rect
+from helpers.widgets import ZeroExplorer
+from tests.draw.scenes import tooltips
+
+
+def explorer(step=1, **settings):
+    shown = ZeroExplorer()
+    for name, value in settings.items():
+        getattr(shown, name).value = value
+    shown.step.value = step
+    return shown
+
+
+def labels(shown):
+    return [item.text for item in shown.scene.items if isinstance(item, Label)]
+
+
+def test_the_figures_of_the_paper():
+    """Rajbhandari et al. 2020 (ZeRO), figure 1: 7.5 billion parameters on 64 ranks."""
+    shown = explorer()
+    assert [round(shown.states(stage).total / 1e9, 1) for stage in range(4)] == [120.0, 31.4, 16.6, 1.9]
+    assert [row["total"] for row in shown.rows] == ["120 GB", "31.4 GB", "16.6 GB", "1.88 GB"]
+
+
+def test_stage_3_sends_half_as_much_again():
+    shown = explorer()
+    assert shown.sent(1) == pytest.approx(shown.sent(0)) and shown.sent(3) == pytest.approx(1.5 * shown.sent(0))
+    assert shown.seconds(3) > 1.4 * shown.seconds(0)
+
+
+def test_gather_compute_free():
+    said = [explorer(step).sentence for step in (2, 3, 4)]
+    assert said[0].startswith("Forward, layer a: gather the numbers that a rank lacks. The all-gather makes each rank")
+    assert "send 4 B, 4 of 36 B so far. A rank holds 46 B now, 56 B at most." in said[0]
+    assert said[1].startswith("Forward, layer a: compute") and "46 B now" in said[1]
+    assert said[2].startswith("Forward, layer a: free what others own. A rank holds 42 B now")
+    assert said[2].endswith("Between steps 1.88 GB a rank with 7.5 billion parameters on 64 ranks.")
+
+
+def test_a_number_says_who_holds_it():
+    said = tooltips(explorer(2).scene)
+    assert "rank 0, parameters, a1: 0, the same on every rank" in said
+    assert "rank 1, parameters, a1: 0, its own to keep" in said
+    assert "rank 0 does not hold b1 of the parameters" in said
+    assert "rank 0, gradients, c2: −6, of its own batch" in tooltips(explorer(12).scene)
+    assert "rank 0, parameters, a1: 0, of no use" in tooltips(explorer(11, stage=2).scene)
+
+
+def test_messages_are_arrows_between_the_ranks():
+    sent = [item for item in explorer(2).scene.items if isinstance(item, Line) and item.arrow]
+    assert len(sent) == 4 and labels(explorer(2)).count("all-gather") == 2
+    assert not [item for item in explorer(3).scene.items if isinstance(item, Line) and item.arrow]
+
+
+def test_what_is_computed_and_what_is_sent_is_framed():
+    frames = {
+        step: [item.stroke for item in explorer(step).scene.items if isinstance(item, Rect) and item.stroke_width == 2]
+        for step in (2, 3, 4, 20)
+    }
+    assert frames == {2: ["communication"] * 3, 3: ["ink"] * 3, 4: [], 20: ["ink"] * 6}
+
+
+def test_bytes_of_each_rank_stand_beside_it():
+    assert {"42 B", "optimizer 36 B", "gradients 0 B", "rank 2"} <= set(labels(explorer()))
+    assert labels(explorer(stage=0)).count("126 B") == 3
+
+
+def test_the_legend_stays_where_it_is_at_every_step():
+    places = {
+        tuple(
+            (item.x, item.y)
+            for item in explorer(step, stage=stage).scene.items
+            if getattr(item, "text", "") == "of no use"
+        )
+        for stage, step in ((0, 1), (1, 10), (3, 12))
+    }
+    assert len(places) == 1 and () not in places
+
+
+def test_a_stage_with_fewer_steps_shows_its_last():
+    shown = explorer(20)
+    shown.stage.value = 1
+    assert shown.step.value == shown.num_steps == 10
+
+
+def test_more_ranks_hold_less_only_where_sharded():
+    few, many = explorer(ranks=8), explorer(ranks=512)
+    assert few.states(0).total == many.states(0).total
+    assert all(few.states(stage).total > many.states(stage).total for stage in (1, 2, 3))
+
+
+def test_it_starts_where_asked():
+    shown = ZeroExplorer(2, step=5)
+    assert shown.stage.value == 2 and shown.step.value == 5 and shown.scene.title.startswith("ZeRO-2 · step 5 of 12")
+    with pytest.raises(ValueError, match="the dial 'stage' would start at 4"):
+        ZeroExplorer(4)
