@@ -68,18 +68,23 @@ class DirectWait:
             error = raised
         finally:
             self.inside = False
-            self.done(error)
+            self._give_up()[1](error)
 
     def hand_over(self) -> None:
         """Let a thread make the call, unless somebody has taken it."""
         if self._take():
-            self.waiters.call(self.call, self.done)
+            self.waiters.call(*self._give_up())
 
     def end(self) -> None:
         """The operation is over: whoever is inside the call has to come out, and nobody goes in."""
         self._take()
         if self.inside:
             self.cut()
+
+    def _give_up(self) -> tuple[Callable[[], object], Done]:
+        """What the one who has taken it calls. Both lead back to the operation, whose tensors would outlive it."""
+        given, self.call, self.done = (self.call, self.done), None, None
+        return given
 
     def _take(self) -> bool:
         with self.lock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -180,3 +182,25 @@ def test_native_works_are_compared_before_they_are_issued(ranks):
     with pytest.raises(RankError) as caught:
         ranks.run(native_mismatch)
     assert (caught.value.kind, caught.value.rank) == ("mismatch", 2), str(caught.value)
+
+
+def outlive_their_operation(async_op):
+    """Names of tensors that are still there once nobody has them, before the garbage collector comes."""
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    gc.collect()
+    gc.disable()
+    try:
+        part, whole = torch.ones(2), torch.ones(2 * dist.get_world_size())
+        work = scatter(part, whole, async_op=async_op)
+        if async_op:
+            work.wait()
+        watched = {"part": weakref.ref(part), "whole": weakref.ref(whole)}
+        del part, whole, work
+        return [name for name, tensor in watched.items() if tensor() is not None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_tensors_do_not_outlive_their_operation(ranks, async_op):
+    assert ranks[:2].run(outlive_their_operation, async_op) == [[], []]
