@@ -154,13 +154,13 @@ def _block(row_name: str, one: Block, left: float, middle: float, cell: _Cell) -
 
 
 def _font(one: Block, cell: _Cell) -> float:
-    """The largest size at which every number of a matrix fits its cell; estimated widths are on the safe side."""
+    """The largest size at which every number of a matrix fits its cell."""
     texts = [number_text(number, cell.digits) for row in one.values for number in row]
     widest = max(text_width(text, 1.0) for text in texts)
-    return max(7.5, min(_FONT, cell.height - 6, 1.08 * (cell.width - 2) / widest))
+    return max(7.5, min(_FONT, cell.height - 6, (cell.width - 1) / widest))
 
 
 def number_text(value: float, digits: int = 2) -> str:
-    """A whole number as it is, another with at most so many digits after the point; a minus as wide as a plus."""
+    """A whole number as it is, another with at most so many digits after the point."""
     text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "0") else text.replace("-", "−")
+    return "0" if text == "-0" else text

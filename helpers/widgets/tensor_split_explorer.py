@@ -28,7 +28,8 @@ CUT_WORDS = {
     "rows": "B is cut by rows and its input by columns: each rank has a term of every number of Z.",
     "attention": "Each rank has whole heads: their columns of Wq, Wk and Wv, and their rows of Wo.",
     "embedding": "Each rank has some words of the table. Of a word it lacks it gives zeros, so the sum is the look-up.",
-    "head": "Logits stay cut: three numbers a token are sent, the largest m, the sum s of exp(logit − m), the right t.",
+    "head": "Logits stay cut. Sent of a token: its largest logit m, the sum s of exp(logit - m), its right word's logit t. "
+    "Its loss is log s + m - t.",
 }
 TOKENS, DEVICE = 8_192, "H100"
 HIDDEN = (1_024, 2_048, 4_096, 8_192, 12_288, 16_384)
@@ -88,7 +89,7 @@ class TensorSplitExplorer(Explorer):
         kinds = {name: ("other", taken) for name, taken in times["products"].items()}
         sent = {name: ("communication", taken) for name, taken in times["communication"].items()}
         size = f"{TOKENS:,} tokens, hidden {self.hidden.value:,}, bf16"
-        title = f"{self.cut.label} · {self.ranks.value} ranks · {self.look.value}"
+        title = f"{self.cut.label[0].upper()}{self.cut.label[1:]} · {self.ranks.value} ranks · {self.look.value}"
         bars = {f"products, {DEVICE}": kinds, link: sent}
         return tensor_split_scene(self.shown, title=title, bars=bars, bars_title=f"At real size: {size}")
 

@@ -10,13 +10,13 @@ from helpers.predict.zero_steps import BYTES, LAYERS, NUMBERS, RANKS, STAGES, Ze
 from helpers.records import MemoryBreakdown
 from helpers.specs import LINKS, Plan
 from helpers.units import format_bytes, format_seconds
-from helpers.widgets.dials import dial
+from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows
 from helpers.widgets.stepper import SteppedExplorer
 
 BILLIONS = (0.125, 0.35, 1.5, 7.5, 13, 70, 175)
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-WORDS = {0: "0: plain data parallel", 1: "1: optimizer state", 2: "2: and gradients", 3: "3: and parameters"}
+WORDS = ("0: nothing is sharded", "1: optimizer state", "2: and gradients", "3: and parameters")
 NAMES = {0: "stage 0", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
 
@@ -31,8 +31,8 @@ class ZeroExplorer(SteppedExplorer):
     TEXT = "[widget] ZeroExplorer: a training step at each ZeRO stage, number by number, and a real model's bytes"
 
     def __init__(self, stage: int = 3, *, step: int = 1) -> None:
-        stages = [(WORDS[number], number) for number in STAGES]
-        self.stage = dial(stages, stage, "stage", tooltip="what is sharded over the ranks")
+        stages = list(zip(WORDS, STAGES, strict=True))
+        self.stage = choice(stages, stage, "stage", tooltip="what each rank holds only its share of")
         sizes = [(f"{number:g} billion", number * 1e9) for number in BILLIONS]
         self.parameters = dial(sizes, 7.5e9, "parameters", tooltip="of the model below, 2 + 2 + 12 bytes each")
         self.ranks = dial(WORLDS, 64, "ranks", tooltip="that train the model below, data parallel")

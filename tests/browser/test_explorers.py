@@ -272,7 +272,7 @@ def test_zero_is_stepped_through(notebook, screenshots):
     for words in ("gather the numbers", "compute, each rank with its own batch", "free what others own"):
         output.get_by_role("button", name="next").click()
         says(picture, f"Forward, layer a: {words}")
-    notebook.press(notebook.dial("stage", output), "ArrowLeft", picture)
+    notebook.press(notebook.dial("stage", output), "Space ArrowUp Enter", picture)
     notebook.press(notebook.dial("step", output), "End", picture)
     says(picture, "Update: gather what the others updated.")
     for theme in ("light", "dark"):

@@ -46,7 +46,7 @@ def test_a_number_says_who_holds_it():
     assert "rank 0, parameters, a1: 0, the same on every rank" in said
     assert "rank 1, parameters, a1: 0, its own to keep" in said
     assert "rank 0 does not hold b1 of the parameters" in said
-    assert "rank 0, gradients, c2: −6, of its own batch" in tooltips(explorer(12).scene)
+    assert "rank 0, gradients, c2: -6, of its own batch" in tooltips(explorer(12).scene)
     assert "rank 0, parameters, a1: 0, of no use" in tooltips(explorer(11, stage=2).scene)
 
 
