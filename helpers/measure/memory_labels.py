@@ -9,6 +9,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from helpers.measure.memory_places import module_names
 from helpers.measure.memory_storages import STEP_COUNTERS, Storages
+from helpers.primitives.freed import FreedWeight
 
 
 def optimizers_in(optimizer: object) -> list:
@@ -49,15 +50,16 @@ class Labels:
             self._label_state(optimizer)
 
     def label_gradient(self, parameter: Tensor) -> None:
-        """What `.grad` points to now; a hook after each accumulation."""
+        """What `.grad` points to now; a hook after each accumulation. Weights may have been gathered for it."""
+        self._label(parameter, "parameters", parameter)
         if parameter.grad is not None:
             self._label(parameter.grad, "gradients", parameter, "gradient of ")
 
     def label_weights_of(self, module: nn.Module) -> None:
-        """Weights that a strategy gathered for this module's forward: tensors that were not parameters before."""
+        """Weights that a strategy gathered for this module's forward: other tensors than before, or other storages."""
+        name = self.modules[module]
         for own, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in self._names:
-                name = self.modules[module]
+            if parameter is not None:
                 self._storages.label(parameter, "parameters", f"{name}.{own}", name)
 
     def hooks(self) -> Iterator:
@@ -98,5 +100,7 @@ class Labels:
                     self._label(value, STEP_COUNTERS if is_counter else "optimizer", parameter, f"{key} of ")
 
     def _label(self, tensor: Tensor, kind: str, parameter: object, what: str = "") -> None:
+        if isinstance(tensor, FreedWeight):
+            return  # a shape without numbers: they are in a shard
         name, module = self._names.get(id(parameter), ("master weights", "the optimizer"))
         self._storages.label(tensor, kind, what + name, module)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from helpers.primitives.budget import GPU, HOST
 from helpers.primitives.devices import Devices
@@ -41,12 +42,13 @@ class GatheredUnit:
         group: dist.ProcessGroup,
         values: Callable[[nn.Parameter], Tensor],
         *,
-        device: torch.device,
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         devices: Devices | None = None,
     ):
-        self.uses, self.devices, self.device = list(uses), devices, device
+        self.uses, self.devices, self.device = list(uses), devices, uses[0].parameter.device
+        if self.device.type == "meta":
+            self.device = default_device(group)
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
         self.layout = FlatShards([use.parameter for use in uses], group)
@@ -57,12 +59,12 @@ class GatheredUnit:
         self.whole: Tensor | None = None  # (N s,) while gathered, or on its way
         self.work: dist.Work | None = None  # while it is on its way
         self.shown = False
-        self.gradient: Tensor | None = None  # (N s,), as gradients come
-        self.filled: set[int] = set()  # whose gradient is in it
-        self.awaited = set(range(len(self.uses)))  # whose gradient has not come in this backward
-        self.tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
-        self._nothing = torch.full((1,), torch.nan, dtype=self.param_dtype, device=device)
+        self.awaited: set[int] = set()  # whose gradient has not come in this backward
+        self.unused: set[str] = set()  # nor in an earlier one since the last reduce-scatter
+        self.tickets: weakref.WeakSet = weakref.WeakSet()  # what graphs hold of it (tickets.py)
+        self._nothing = torch.full((1,), torch.nan, dtype=self.param_dtype, device=self.device)
         self.weights = [self._replace(use) for use in uses]
+        self.expect_gradients(new_step=True)
 
     def _cut(self, values: Callable[[nn.Parameter], Tensor]) -> Tensor:
         """(s,) this rank's shard; of the whole values one parameter at a time is there."""
@@ -125,9 +127,16 @@ class GatheredUnit:
         self.whole, self.shown = None, False
 
     def _arrive(self) -> None:
-        if self.work is not None:
-            self.work.wait()
-            self.work = None
+        work, self.work = self.work, None  # forgotten first: a wait that raised must not be waited for again
+        if work is not None:
+            work.wait()
+
+    @torch.no_grad()
+    def load(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the shard with this rank's part of whole tensors."""
+        for piece in self.layout.pieces():
+            part = tensors[piece.index].detach().flatten()[piece.start : piece.stop]
+            self.shard[piece.offset : piece.offset + piece.numel].copy_(part)
 
     def full(self) -> list[Tensor]:
         """All parameters whole, in the shard's dtype, for a checkpoint. Payload: N s elements."""
@@ -138,49 +147,51 @@ class GatheredUnit:
 
     # ---- gradients ----
 
-    def collect(self, index: int) -> bool:
-        """The gradient of one weight is there: into the flat vector with it. Whether it was the last one.
-
-        It is added to what has been kept from earlier backwards under no_sync, or came twice in this one.
-        """
-        grad, self.weights[index].grad = self.weights[index].grad, None
-        self._room_for_gradients()
-        view = self._gradient_views[index]
-        if index in self.filled:
-            view.add_(grad, alpha=1 / self.layout.world_size)
-        elif grad.dtype == view.dtype:
-            torch.mul(grad, 1 / self.layout.world_size, out=view)  # scales and copies in one pass
-        else:
-            view.copy_(grad).mul_(1 / self.layout.world_size)
-        self.filled.add(index)
+    def arrived(self, index: int) -> bool:
+        """Note that the gradient of one weight is there, in its `.grad`. Whether it was the last one."""
         self.awaited.discard(index)
+        self.unused.discard(self.names[index])
         return not self.awaited
 
-    def _room_for_gradients(self) -> None:
-        if self.gradient is None:
-            size = self.layout.shard_numel * self.layout.world_size
-            self.gradient = torch.empty(size, dtype=self.reduce_dtype, device=self.device)
-            self.gradient[self.layout.numel :].zero_()
-            self._gradient_views = self.layout.views(self.gradient)
+    @property
+    def has_gradients(self) -> bool:
+        return any(weight.grad is not None for weight in self.weights)
 
+    def drop_gradients(self) -> None:
+        for weight in self.weights:
+            weight.grad = None
+
+    @torch.no_grad()
     def reduce(self) -> Reduction:
-        """Start the reduce-scatter of the collected gradients; who gave none counts as zero. Payload: N s elements."""
-        self._room_for_gradients()
-        for index, view in enumerate(self._gradient_views):
-            if index not in self.filled:
-                view.zero_()
-        shard = torch.empty(self.layout.shard_numel, dtype=self.reduce_dtype, device=self.device)
-        work = self.layout.reduce_scatter(self.gradient, shard, async_op=True)
-        self.gradient, self._gradient_views = None, []
-        self.filled.clear()
-        return Reduction(self, shard, work)
+        """Start the reduce-scatter of the gradients, and drop them: one that is missing counts as zero.
 
-    def new_backward(self, *, forget: bool = False) -> None:
-        """Wait for every gradient again. forget: what has been collected is of a backward that raised."""
-        self.awaited = set(range(len(self.uses)))
-        if forget:
-            self.gradient = None
-            self.filled.clear()
+        Payload: N s elements of reduce_dtype. A gradient goes as it is copied, so all of them are there once.
+        """
+        size = self.layout.shard_numel * self.layout.world_size
+        flat = torch.empty(size, dtype=self.reduce_dtype, device=self.device)
+        flat[self.layout.numel :].zero_()
+        for weight, view in zip(self.weights, self.layout.views(flat), strict=True):
+            _scaled_copy(weight.grad, view, 1 / self.layout.world_size)
+            weight.grad = None
+        shard = torch.empty(self.layout.shard_numel, dtype=self.reduce_dtype, device=self.device)
+        return Reduction(self, shard, self.layout.reduce_scatter(flat, shard, async_op=True))
+
+    def expect_gradients(self, *, new_step: bool = False) -> None:
+        """Wait for every gradient again; in a new step none has come yet."""
+        self.awaited = set(range(len(self.names)))
+        if new_step:
+            self.unused = set(self.names) if self.trainable else set()
+
+
+def _scaled_copy(gradient: Tensor | None, view: Tensor, scale: float) -> None:
+    if gradient is None:
+        view.zero_()
+    elif gradient.is_sparse:
+        view.copy_(gradient.to_dense()).mul_(scale)
+    elif gradient.dtype == view.dtype:
+        torch.mul(gradient, scale, out=view)  # one pass
+    else:
+        view.copy_(gradient).mul_(scale)  # first the wider type, then the rounding
 
 
 @dataclass
@@ -200,24 +211,6 @@ class Reduction:
             start = piece.storage_offset()
             part = shard[start : start + piece.numel()]
             piece.grad = part if piece.grad is None else piece.grad.add_(part)
-
-
-class Ticket:
-    """Stands in the graph for a view of a gathered vector: whose, which view, and of which version."""
-
-    def __init__(self, unit: GatheredUnit, tensor: Tensor):
-        self.unit, self.version = unit, unit.shard._version
-        self.view = tensor.size(), tensor.stride(), tensor.storage_offset()
-        unit.tickets.add(self)
-
-    def redeem(self) -> Tensor:
-        """The view, of a vector that is whole. Raises RuntimeError where the weights are no longer those of forward."""
-        if self.version != self.unit.shard._version:
-            raise RuntimeError(
-                f"the weights of {self.unit.names[0]} and its neighbours changed between forward and backward, so this "
-                "backward would use other weights than its forward: call optimizer.step() after the last backward"
-            )
-        return self.unit.whole.as_strided(*self.view)
 
 
 class Order:
@@ -243,3 +236,27 @@ class Order:
 def in_backward() -> bool:
     """Whether this thread is inside a backward, which includes a recomputed forward."""
     return torch._C._current_graph_task_id() != -1
+
+
+def cast_floating(given: object, dtype: torch.dtype | None) -> object:
+    """Floating tensors among a forward's inputs, in param_dtype."""
+    if dtype is None:
+        return given
+    return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, given)
+
+
+def check_all_came(units: Sequence[GatheredUnit], rank: int) -> None:
+    """Raise RuntimeError if some trainable weight has had no gradient since the last reduce-scatter."""
+    unused = [name for unit in units for name in sorted(unit.unused)]
+    if unused:
+        raise RuntimeError(
+            f"on rank {rank} {len(unused)} weights got no gradient in this backward, such as {unused[0]}: every rank "
+            "must reduce every unit, or the others wait for ever. Let all weights take part in the loss, or freeze "
+            "what does not, with requires_grad_(False), before the model is wrapped"
+        )
+
+
+def default_device(group: dist.ProcessGroup) -> torch.device:
+    """Where the ranks of a group compute."""
+    on_gpu = "nccl" in dist.get_backend(group)
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

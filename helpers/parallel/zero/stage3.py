@@ -14,19 +14,21 @@ Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Paral
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from helpers.primitives import agreement
+from helpers.primitives import gathered as g
 from helpers.primitives.buckets import trainable_slots, when_backward_starts
 from helpers.primitives.clip import clip_grad_norm_
 from helpers.primitives.devices import Devices
-from helpers.primitives.gathered import GatheredUnit, Order, Reduction, Ticket, in_backward
+from helpers.primitives.full_state import full_state, load_full_state
+from helpers.primitives.sharded_construction import ShardedConstruction
+from helpers.primitives.tickets import TicketOffice
 from helpers.primitives.wrapping import Wrap, group_by_unit
 
 
@@ -38,7 +40,7 @@ class Zero3(nn.Module):
     wrap: what is gathered as one unit: module classes, or a function of a module. Default: each element of a ModuleList
     or Sequential. What is in no unit, and what several share, is one more: the rest, whole during the whole pass.
     prefetch: how many units are gathered ahead, in the order that the last pass had. limit: how many units may be whole
-    at once beside the rest, and how many reduce-scatters under way.
+    at once beside the rest.
     keep_parameters: free nothing between forward and backward: 2 instead of 3 (N-1)/N P, but the memory of stage 2.
     param_dtype: weights are gathered and used in it, floating inputs cast to it; reduce_dtype (default: the same):
     gradients are reduced in it. Shards, their gradients and the optimizer keep the model's dtype.
@@ -60,6 +62,7 @@ class Zero3(nn.Module):
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         offload: Devices | None = None,
+        construction: ShardedConstruction | None = None,
     ):
         super().__init__()
         if prefetch < 0 or limit < 1:
@@ -68,21 +71,32 @@ class Zero3(nn.Module):
         self.prefetch, self.limit, self.keep = prefetch, limit, keep_parameters
         agreement.check_same_slots(trainable_slots(module), self.group)
         agreement.broadcast_tensors(module.buffers(), self.group)
-        self.param_dtype, dtypes = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        self.param_dtype, options = param_dtype, dict(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        values = self._values if construction is None else construction.values
         self.units, self._units_of = [], {}
         for home, uses in group_by_unit(module, wrap):
-            unit = GatheredUnit(
-                uses, self.group, self._values, device=uses[0].parameter.device, devices=offload or None, **dtypes
-            )
+            unit = g.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
+            self._parameters |= unit.named_pieces()  # not register_parameter: these names have dots
             self._units_of.setdefault(home, []).append(unit)
-        self._whole: dict[int, GatheredUnit] = {}  # by the address of its vector
-        self._reductions: list[Reduction] = []
-        self._forward_order, self._backward_order = Order(), Order()
+        self._reduction: g.Reduction | None = None
+        self._forward_order, self._backward_order = g.Order(), g.Order()
         self._sync, self._running = True, False
         self._watch()
 
+    @classmethod
+    def build(cls, make: Callable[[], nn.Module], group: dist.ProcessGroup | None = None, **options) -> Zero3:
+        """`Zero3.build(lambda: GPT(config))`: no rank ever holds the whole model. `make` runs on the meta device; with
+        equal seeds on all ranks the weights are those of `Zero3(GPT(config))`, to the bit."""
+        group = group if group is not None else dist.group.WORLD
+        with ShardedConstruction(group, g.default_device(group)) as construction:
+            module = make()
+        construction.fill_buffers(module)
+        return cls(module, group, construction=construction, **options)
+
     def _values(self, parameter: nn.Parameter) -> Tensor:
+        if parameter.is_meta:
+            raise ValueError("Zero3 got a model on the meta device, which has no values: use Zero3.build(lambda: ...)")
         agreement.broadcast_tensors([parameter], self.group)
         return parameter
 
@@ -92,26 +106,29 @@ class Zero3(nn.Module):
         for module in self._units_of:
             module.register_forward_pre_hook(lambda module, _: me()._before(module))
             module.register_forward_hook(lambda module, _, output: me()._after(module, output), always_call=True)
-        for unit in self.units:
+        self._tickets = TicketOffice(lambda unit: me()._need(unit))
+        for place, unit in enumerate(self.units):
             for index, weight in enumerate(unit.weights if unit.trainable else ()):
-                hook = lambda _, unit=unit, index=index: me()._arrived(unit, index)  # noqa: E731
+                hook = lambda _, place=place, index=index: me()._arrived(me().units[place], index)  # noqa: E731
                 weight.register_post_accumulate_grad_hook(hook)
 
     # ---- forward ----
 
     def forward(self, *args, **kwargs):
         self._reset()
-        args, kwargs = _cast(args, self.param_dtype), _cast(kwargs, self.param_dtype)
-        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+        args, kwargs = g.cast_floating(args, self.param_dtype), g.cast_floating(kwargs, self.param_dtype)
+        with self._tickets.open():
             output = self.module(*args, **kwargs)
         when_backward_starts(output, self._begin)
         return output
 
     def _reset(self) -> None:
-        """A new forward: nothing is whole, also if the last backward never came or raised."""
+        """A new forward: nothing is whole, also if the last backward never came. If it raised, its gradients go."""
         for unit in self.units:
             self._free(unit)
-            unit.new_backward(forget=self._running)
+            unit.expect_gradients(new_step=self._running)
+            if self._running:
+                unit.drop_gradients()
         self._settle()
         self._running = False
         self._forward_order.restart()
@@ -125,52 +142,41 @@ class Zero3(nn.Module):
 
         A forward that runs in backward is a recomputation, whose backward comes next and needs the weights.
         """
-        if in_backward():
+        if g.in_backward():
             return
         for unit in self._units_of[module]:
             if not (self.keep and torch.is_grad_enabled()):
                 self._free(unit)
             when_backward_starts(output, lambda unit=unit: self._need(unit))
 
-    def _need(self, unit: GatheredUnit) -> None:
+    def _need(self, unit: g.GatheredUnit) -> None:
         """Let a unit be whole, and start to gather the ones that come next."""
-        if in_backward():
+        if g.in_backward():
             self._begin()
         if unit.shown:
             return
         self._free_spent()
-        order = self._backward_order if in_backward() else self._forward_order
+        order = self._backward_order if g.in_backward() else self._forward_order
         coming = order.next_after(unit, self.prefetch)
         unit.gather()
-        self._whole[unit.whole.data_ptr()] = unit
+        self._tickets.whole[unit.whole.data_ptr()] = unit
         for other in coming:
             if sum(u.whole is not None for u in self.units if u not in self._rest()) < self.limit:
                 other.fetch()
 
-    def _rest(self) -> list[GatheredUnit]:
+    def _rest(self) -> list[g.GatheredUnit]:
         return self._units_of.get(self.module, [])
 
-    def _free(self, unit: GatheredUnit) -> None:
+    def _free(self, unit: g.GatheredUnit) -> None:
         if unit.whole is not None:
-            self._whole.pop(unit.whole.data_ptr(), None)
+            self._tickets.whole.pop(unit.whole.data_ptr(), None)
             unit.free()
 
     def _free_spent(self) -> None:
         """Frozen units get no gradient that would say when backward is through with them: nobody holds a ticket."""
-        for unit in self.units if in_backward() else ():
+        for unit in self.units if g.in_backward() else ():
             if not unit.trainable and unit.shown and not unit.tickets and unit not in self._rest():
                 self._free(unit)
-
-    def _pack(self, tensor: Tensor) -> Tensor | Ticket:
-        """What autograd saves of a whole weight is a ticket; anything else is itself."""
-        unit = self._whole.get(tensor.untyped_storage().data_ptr()) if self._whole else None
-        return tensor if unit is None or tensor.dtype != unit.param_dtype else Ticket(unit, tensor)
-
-    def _unpack(self, packed: Tensor | Ticket) -> Tensor:
-        if isinstance(packed, Tensor):
-            return packed
-        self._need(packed.unit)
-        return packed.redeem()
 
     # ---- backward ----
 
@@ -191,39 +197,44 @@ class Zero3(nn.Module):
             self._backward_order.restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _arrived(self, unit: GatheredUnit, index: int) -> None:
+    def _arrived(self, unit: g.GatheredUnit, index: int) -> None:
         """The gradient of one weight is there. With the unit's last one its weights go, and its gradients leave."""
         self._begin()
-        if unit.collect(index):
+        if unit.arrived(index):
             self._free(unit)
             self._reduce(unit)
 
-    def _reduce(self, unit: GatheredUnit) -> None:
-        unit.new_backward()
+    def _reduce(self, unit: g.GatheredUnit) -> None:
+        unit.expect_gradients()
         if self._sync:
-            self._settle(self.limit - 1)
-            self._reductions.append(unit.reduce())
+            self._settle()
+            self._reduction = unit.reduce()
+
+    def _settle(self) -> None:
+        """Wait for the reduce-scatter that is under way: one at a time, or memory would hold many whole gradients."""
+        if self._reduction is not None:
+            self._reduction.finish()
+            self._reduction = None
 
     def _finish(self) -> None:
-        """Backward is over: send what is incomplete because a weight was not used, and wait for every shard."""
+        """Backward is over: send what came a second time, wait for the last shard, and see that nothing is missing."""
         for unit in reversed(self.units):
             self._free(unit)
-            if unit.filled:
+        if self._sync:
+            g.check_all_came(self.units, self.group.rank())
+        for unit in reversed(self.units):
+            unit.expect_gradients(new_step=self._sync)
+            if unit.has_gradients:
                 self._reduce(unit)
         self._settle()
         self._running = False
-
-    def _settle(self, leave: int = 0) -> None:
-        """Wait for reduce-scatters, the oldest first, until at most `leave` are under way."""
-        while len(self._reductions) > leave:
-            self._reductions.pop(0).finish()
 
     # ---- what a trainer asks for ----
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True):
         """This rank's shards under the model's names: (name, 1-D piece), empty where none of it lies here."""
         prefix = prefix and f"{prefix}."
-        yield from ((prefix + name, piece) for unit in self.units for name, piece in unit.named_pieces())
+        yield from ((prefix + name, piece) for name, piece in self._parameters.items())
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that the norm of all of them, on all ranks, is at most max_norm; returns it before.
@@ -234,15 +245,8 @@ class Zero3(nn.Module):
 
     def full_state(self) -> dict[str, Tensor]:
         """The plain model's state_dict: whole tensors, on every rank. One all_gather a unit."""
-        state = {}
-        for unit in self.units:
-            for use, whole in zip(unit.uses, unit.full(), strict=True):
-                state.update(dict.fromkeys(use.names, whole.clone()))
-        return state | {name: b for name, b in self.module.named_buffers()}
+        return full_state(self.units, self.module)
 
-
-def _cast(given: object, dtype: torch.dtype | None) -> object:
-    """Floating tensors among a forward's inputs, in param_dtype."""
-    if dtype is None:
-        return given
-    return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, given)
+    def load_full_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a plain model's state_dict: each rank its shards. Sends nothing. ValueError for a missing name."""
+        load_full_state(self.units, self.module, state)
