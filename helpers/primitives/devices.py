@@ -201,4 +201,4 @@ class _Homes(TorchDispatchMode):
 
 
 def _tensors(tree) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and not leaf.is_meta)  # those have no bytes

@@ -109,3 +109,10 @@ def test_bad_budgets_get_a_sentence():
         Budget(0)
     with pytest.raises(ValueError, match=r"Budget\(399 B\) is below what the device holds already: 400 B in 1 tensors"):
         Budget(399, [torch.zeros(100)])
+
+
+def test_a_tensor_on_the_meta_device_weighs_nothing():
+    with Budget(100) as budget:
+        shape = torch.empty(1000, 1000, device="meta") + 1
+        real = torch.zeros(10)
+    assert shape.is_meta and budget.held(0) == real.nbytes
