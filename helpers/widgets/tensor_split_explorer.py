@@ -28,8 +28,8 @@ CUT_WORDS = {
     "rows": "B is cut by rows and its input by columns: each rank has a term of every number of Z.",
     "attention": "Each rank has whole heads: their columns of Wq, Wk and Wv, and their rows of Wo.",
     "embedding": "Each rank has some words of the table. Of a word it lacks it gives zeros, so the sum is the look-up.",
-    "head": "Logits stay cut. Sent of a token: its largest logit m, the sum s of exp(logit - m), its right word's logit t. "
-    "Its loss is log s + m - t.",
+    "head": "Logits stay cut. Of a token its largest logit m, the sum s of exp(logit - m) and the right word's logit t "
+    "are sent; its loss is log s + m - t.",
 }
 TOKENS, DEVICE = 8_192, "H100"
 HIDDEN = (1_024, 2_048, 4_096, 8_192, 12_288, 16_384)
