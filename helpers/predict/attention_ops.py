@@ -12,7 +12,7 @@ from helpers.predict.replay import Made, Op
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What decides the operations. dtype: of weights and activations. attention, recompute: as in `Plan`."""
+    """What decides the operations. dtype: of weights and activations. The rest as in `Plan`, for the whole model."""
 
     batch: int
     tokens: int
@@ -25,18 +25,29 @@ class Shape:
     attention: str = "flash"
     recompute: str = "none"
     tied: bool = True
+    tp: int = 1
+    sequence_parallel: bool = False
 
     @property
     def stream(self) -> tuple[int, ...]:
+        """Between the parts of a block: with sequence parallelism the rank's tokens only."""
+        return (self.batch, self.tokens // (self.tp if self.sequence_parallel else 1), self.hidden)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
         return (self.batch, self.tokens, self.hidden)
 
     @property
+    def own_heads(self) -> int:
+        return self.num_heads // self.tp
+
+    @property
     def heads(self) -> tuple[int, ...]:
-        return (self.batch, self.num_heads, self.tokens, self.hidden // self.num_heads)
+        return (self.batch, self.own_heads, self.tokens, self.hidden // self.num_heads)
 
     @property
     def maps(self) -> tuple[int, ...]:
-        return (self.batch, self.num_heads, self.tokens, self.tokens)
+        return (self.batch, self.own_heads, self.tokens, self.tokens)
 
     @property
     def builds_maps(self) -> bool:
@@ -46,14 +57,15 @@ class Shape:
     @property
     def batched_copies(self) -> bool:
         """Whether bmm needs a copy of (B, H, T, d) that came from (B, T, H, d)."""
-        return self.batch > 1 and self.num_heads > 1
+        return self.batch > 1 and self.own_heads > 1
 
 
 def attention_ops(shape: Shape, module: str, heads: tuple[str, ...], mixed: str) -> list[Op]:
     """From query, key and value (`heads`, which the caller holds) to `mixed`."""
     if not shape.builds_maps:
         return [_flash(shape, module, heads, mixed)]
-    return (_spelled_out if shape.attention == "materialized" else _fallback)(shape, module, heads, mixed)
+    spelled_out = shape.attention == "materialized" or shape.tp > 1  # under tp masks come from outside the kernel
+    return (_spelled_out if spelled_out else _fallback)(shape, module, heads, mixed)
 
 
 def _flash(shape: Shape, module: str, heads: tuple[str, ...], mixed: str) -> Op:
@@ -165,8 +177,24 @@ def _softmax(shape: Shape, module: str, mixed: str, scores: str, dtype: str, dro
     """Keeps its output. Dropout keeps its mask and hands on a third map."""
     softmax, dropped, mask = _maps(shape, mixed, dtype, "softmax", "dropped softmax", "dropout mask of softmax")
     ops = [Op(module=module, makes=(softmax,), reads=(scores,), keeps=(softmax.name,), drops=drops)]
+    if shape.dropout and shape.tp > 1:
+        whole = (shape.batch, shape.num_heads, *shape.maps[2:])
+        return ops + part_dropout(shape, module, softmax.name, dropped.name, whole, shape.maps)
     if shape.dropout:
         ops.append(
             Op(module=module, makes=(dropped, mask), reads=(softmax.name,), keeps=(mask.name,), drops=(softmax.name,))
         )
     return ops
+
+
+def part_dropout(
+    shape: Shape, module: str, source: str, result: str, whole: tuple[int, ...], part: tuple[int, ...]
+) -> list[Op]:
+    """Dropout of a part of a tensor that the ranks share, with its part of the whole mask."""
+    mask = Made(f"dropout mask of {result}", part, shape.dtype)
+    drawn, out = Made(f"whole {mask.name}", whole, shape.dtype), Made(result, part, shape.dtype)
+    return [
+        Op(module=module, makes=(drawn,), moment=2 * drawn.num_bytes),  # the ones, and the noise
+        Op(module=module, makes=(mask,), drops=(drawn.name,)),
+        Op(module=module, makes=(out,), reads=(source,), keeps=(mask.name,), drops=(mask.name, source)),
+    ]

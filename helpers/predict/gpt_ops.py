@@ -10,8 +10,10 @@ every storage through a dispatch mode; tests/predict/test_inventory.py watches a
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
-from helpers.predict.attention_ops import Shape, attention_ops
+from helpers.predict import tensor_ops as cut
+from helpers.predict.attention_ops import Shape, attention_ops, part_dropout
 from helpers.predict.replay import Made, Op, Piece
 
 LOSS = "the loss"
@@ -31,7 +33,7 @@ def gpt_step(shape: Shape) -> list[Op | Piece]:
 
 def given(shape: Shape) -> list[Made]:
     """What the caller hands in."""
-    return [Made(name, shape.stream[:2], "int64") for name in ("token ids", "targets")]
+    return [Made(name, shape.whole[:2], "int64") for name in ("token ids", "targets")]
 
 
 def _input(layer: int) -> str:
@@ -39,22 +41,32 @@ def _input(layer: int) -> str:
 
 
 def _embeddings(shape: Shape) -> list[Op]:
-    positions = Made("positions", shape.stream[1:2], "int64")
-    token = Made("token vectors", shape.stream, shape.dtype)
-    position = Made("position vectors", shape.stream[1:], shape.dtype)
+    positions = Made("positions", shape.whole[1:2], "int64")
     total = "sum of vectors" if shape.dropout else _input(0)
     waits = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
-    added, names = Made(total, shape.stream, shape.dtype), (token.name, position.name)
+    ops, names = _both_tables(shape, waits) if shape.tp == 1 else cut.embeddings(shape, waits)
+    added = Made(total, shape.stream, shape.dtype)
     ops = [
         Op(module="GPT", makes=(positions,)),
-        Op(module="token_embedding", makes=(token,), keeps=("token ids",), backward_moment=waits),
-        Op(module="position_embedding", makes=(position,), keeps=(positions.name,)),
-        Op(module="GPT", makes=(added,), reads=names, drops=(*names,), passes=True),
+        *ops,
+        Op(module="GPT", makes=(added,), reads=names, drops=names, passes=True),
     ]
     return [*ops, *(_dropout(shape, "dropout", total, _input(0)) if shape.dropout else ())]
 
 
+def _both_tables(shape: Shape, waits: int) -> tuple[list[Op], tuple[str, str]]:
+    token = Made("token vectors", shape.stream, shape.dtype)
+    position = Made("position vectors", shape.stream[1:], shape.dtype)
+    ops = [
+        Op(module="token_embedding", makes=(token,), keeps=("token ids",), backward_moment=waits),
+        Op(module="position_embedding", makes=(position,), keeps=("positions",)),
+    ]
+    return ops, (token.name, position.name)
+
+
 def _dropout(shape: Shape, module: str, source: str, result: str) -> list[Op]:
+    if shape.sequence_parallel:
+        return part_dropout(shape, module, source, result, shape.whole, shape.stream)
     made, mask = (Made(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
     return [Op(module=module, makes=(made, mask), reads=(source,), keeps=(mask.name,), drops=(source,))]
 
@@ -62,6 +74,7 @@ def _dropout(shape: Shape, module: str, source: str, result: str) -> list[Op]:
 def _norm(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...] = ()) -> Op:
     """Keeps its input, and mean and 1 / deviation of each token."""
     sides = [Made(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
+    sides += cut.norm_vectors(shape, result)
     makes, keeps = (Made(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
     return Op(module=module, makes=makes, reads=(source,), keeps=keeps, drops=drops)
 
@@ -95,9 +108,12 @@ def _attention(shape: Shape, path: str, layer: int) -> list[Op | Piece]:
     normed, module = f"normed input {layer}", f"{path}.attention"
     heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
     ops: list[Op | Piece] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
+    if shape.tp > 1:
+        ops += cut.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
     for name in heads:
-        ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
-        if shape.builds_maps and shape.num_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
+        if shape.tp == 1:
+            ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
+        if shape.builds_maps and shape.own_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
             ops.append(Op(module=module, of=name, reads=(name,)))
     mixed = f"mixed {layer}"
     attend = attention_ops(shape, module, heads, mixed)
@@ -105,39 +121,61 @@ def _attention(shape: Shape, path: str, layer: int) -> list[Op | Piece]:
         ops.append(Piece(module=module, ops=tuple(attend), takes=heads, gives=mixed))
     else:
         ops += attend
-    flat = f"flat {mixed}" if shape.builds_maps and shape.num_heads > 1 else mixed
+    flat = f"flat {mixed}" if shape.builds_maps and shape.own_heads > 1 else mixed
     if flat != mixed:
-        made = Made(flat, shape.stream, shape.dtype)
+        made = Made(flat, (*shape.whole[:2], shape.hidden // shape.tp), shape.dtype)
         ops.append(Op(module=module, makes=(made,), reads=(mixed,), drops=(mixed,), passes=True))
     end = (flat, normed, *heads)
-    return [*ops, _linear(shape, f"{module}.projection", flat, f"projection {layer}", shape.hidden, end)]
+    return [*ops, *_second(shape, f"{module}.projection", flat, f"projection {layer}", end)]
+
+
+def _second(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...]) -> list[Op]:
+    """The second layer of a pair, back to h columns; under tp cut by rows."""
+    if shape.tp > 1:
+        return cut.rows(shape, module, source, result, drops)
+    return [_linear(shape, module, source, result, shape.hidden, drops)]
 
 
 def _feed_forward(shape: Shape, path: str, layer: int, x: str) -> list[Op]:
     normed, wide, active = (f"{name} {layer}" for name in ("normed middle", "up", "gelu"))
-    module, made = f"{path}.feed_forward", Made(active, (*shape.stream[:2], 4 * shape.hidden), shape.dtype)
+    module, width = f"{path}.feed_forward", 4 * shape.hidden // shape.tp
+    made = Made(active, (*shape.whole[:2], width), shape.dtype)
     return [
         _norm(shape, f"{path}.feed_forward_norm", x, normed),
-        _linear(shape, f"{module}.up", normed, wide, 4 * shape.hidden),
+        *_first(shape, f"{module}.up", normed, wide, width),
         Op(module=module, makes=(made,), reads=(wide,), keeps=(wide,), drops=(wide,)),
-        _linear(shape, f"{module}.down", active, f"down {layer}", shape.hidden, (active, normed)),
+        *_second(shape, f"{module}.down", active, f"down {layer}", (active, normed)),
     ]
+
+
+def _first(shape: Shape, module: str, source: str, result: str, width: int, drops: tuple[str, ...] = ()) -> list[Op]:
+    """The first layer of a pair, or the head; under tp cut by columns, of which a rank has `width`."""
+    if shape.tp > 1:
+        return cut.columns(shape, module, source, {result: width}, drops)
+    return [_linear(shape, module, source, result, width, drops)]
 
 
 def _table_gradient(shape: Shape) -> Made:
     """The head's gradient of a tied table waits for the embedding's: only their sum becomes `.grad`."""
-    return Made("gradient of the tied table", (shape.vocab, shape.hidden), shape.dtype)
+    return Made("gradient of the tied table", (ceil(shape.vocab / shape.tp), shape.hidden), shape.dtype)
 
 
 def _head(shape: Shape) -> list[Op]:
-    last, normed, tokens = _input(shape.num_layers), "normed output", shape.batch * shape.tokens
-    log_softmax = Made("log-softmax", (tokens, shape.vocab), shape.dtype)
-    loss, weight = (Made(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
-    keeps = (log_softmax.name, "targets", weight.name)
-    head = _linear(shape, "head", normed, "logits", shape.vocab, (normed,))
+    last, normed = _input(shape.num_layers), "normed output"
+    *before, head = _first(shape, "head", normed, "logits", ceil(shape.vocab / shape.tp), (normed,))
     return [
         _norm(shape, "final_norm", last, normed, (last,)),
+        *before,
         replace(head, leaves=_table_gradient(shape)) if shape.tied else head,
+        *(_loss(shape) if shape.tp == 1 else cut.loss(shape, LOSS)),
+    ]
+
+
+def _loss(shape: Shape) -> list[Op]:
+    log_softmax = Made("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
+    loss, weight = (Made(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
+    keeps = (log_softmax.name, "targets", weight.name)
+    return [
         Op(module=LOSS, makes=(log_softmax,), reads=("logits",), keeps=(log_softmax.name,)),
         Op(
             module=LOSS,

@@ -5,9 +5,11 @@ This file says what happens here: fp32 or 16 bits throughout, torch's own attent
 list comes from replaying the operations (`gpt_ops.py`, `attention_ops.py`) on sizes alone (`replay.py`).
 
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
-backward, on torch 2.13, CPU. On a GPU it differs: masks are of 1 byte there, norms keep fp32 statistics of 16-bit
-inputs, and other kernels serve attention with dropout. Under autocast it differs, too. Neither is predicted here.
-The peak is equal to the byte, too, but for sequences of a few tokens, where the embedding's backward is the peak.
+backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)`, the loss
+`vocab_parallel_cross_entropy` (tensor_ops.py). On a GPU it differs: masks are of 1 byte there, norms keep fp32
+statistics of 16-bit inputs, and other kernels serve attention with dropout. Under autocast it differs, too. Neither is
+predicted here. The peak is equal to the byte, too, but for sequences of a few tokens, where the embedding's backward is
+the peak.
 Left out: parameters and their gradients; the 5,056 bytes of generator state that each checkpoint keeps; what a kernel
 takes inside an operation.
 """
@@ -84,17 +86,18 @@ class Inventory:
 def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout: float = 0.0) -> Inventory:
     """What one rank keeps of `batch` sequences (default: plan.micro_batch) of the course's GPT, of `model.seq` tokens.
 
-    Of the plan count `precision` (fp32, or else bfloat16 weights and activations throughout), `attention` and
-    `recompute` (as `helpers.primitives.recompute` does it: "full" each block, "selective" what lies between the
-    projections of attention). dropout: the share, in training. Raises ValueError for another architecture, a plan that
-    splits the model, a batch below 1, or a dropout outside [0, 1).
+    Of the plan count `precision` (fp32, or else bfloat16 weights and activations throughout), `attention`, `recompute`
+    (as `helpers.primitives.recompute` does it: "full" each block, "selective" what lies between the projections of
+    attention), `tp` and `sequence_parallel`. dropout: the share, in training; under tp with `seed=None`. Raises
+    ValueError for another architecture, a plan that splits layers or tokens or recomputes under tp, a batch below 1, or
+    a dropout outside [0, 1).
     """
     _check(model, plan, batch, dropout)
     shape = Shape(
         batch=plan.micro_batch if batch is None else batch, tokens=model.seq, num_layers=model.num_layers,
         num_heads=model.num_heads, hidden=model.hidden, vocab=model.vocab, dropout=dropout > 0,
         dtype="float32" if weight_bytes(plan) == 4 else "bfloat16", attention=plan.attention, recompute=plan.recompute,
-        tied=model.tied_embeddings,
+        tied=model.tied_embeddings, tp=plan.tp, sequence_parallel=plan.sequence_parallel and plan.tp > 1,
     )  # fmt: skip
     steps, replay = gpt_step(shape), Replay()
     for tensor in given(shape):
@@ -132,10 +135,21 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
             f"inventory lists the tensors of the course's GPT, which has {other}={gpt[other]!r}, but this model has "
             f"{found[other]!r}; for other models use activations(), which follows the papers"
         )
-    if split := next((axis for axis in ("tp", "pp", "cp") if getattr(plan, axis) > 1), None):
+    if split := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
         raise ValueError(
-            f"inventory is of a whole model on one rank, but the plan has {split}={getattr(plan, split)}; "
+            f"inventory is of all layers and tokens, but the plan has {split}={getattr(plan, split)}; "
             "set it to 1, or use activations(), which divides"
+        )
+    plan.check(model)
+    if plan.tp > 1 and plan.recompute != "none":
+        raise ValueError(
+            f"inventory does not know recompute={plan.recompute!r} under tp={plan.tp}: set it to 'none', or use "
+            "activations()"
+        )
+    if plan.sequence_parallel and model.seq % plan.tp:
+        raise ValueError(
+            f"inventory: sequence_parallel cuts {model.seq} tokens into tp={plan.tp} equal parts; choose a seq that tp "
+            "divides"
         )
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise ValueError(f"inventory: batch is {batch!r}, but it must be a whole number of at least 1")

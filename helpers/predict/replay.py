@@ -33,11 +33,11 @@ class Made:
 class Op:
     """One operation. Names of tensors are unique in a step; a view has the name of what it views.
 
-    module: the path of the module that runs it. makes: the first has a gradient, the others (means, masks) are never
-    held by a variable. of: whose gradient arrives, where the operation makes nothing. reads: what backward makes a
-    gradient of. keeps: what autograd holds. drops: what no variable holds any more. passes: backward hands the gradient
-    on as it is. moment, backward_moment: bytes that are there while it runs, besides. leaves: a tensor that backward
-    makes and that stays to the end.
+    module: the path of the module that runs it. makes: the first `results` have a gradient, the others (means, masks)
+    are never held by a variable. of: whose gradient arrives, where the operation makes nothing. reads: what backward
+    makes a gradient of. keeps: what autograd holds. drops: what no variable holds any more. passes: backward hands the
+    gradient on as it is. moment, backward_moment: bytes that are there while it runs, besides. leaves: a tensor that
+    backward makes and that stays to the end.
     """
 
     module: str
@@ -50,10 +50,11 @@ class Op:
     moment: int = 0
     backward_moment: int = 0
     leaves: Made | None = None
+    results: int = 1
 
     @property
-    def output(self) -> str:
-        return self.of or (self.makes[0].name if self.makes else "")
+    def outputs(self) -> tuple[str, ...]:
+        return (self.of,) if self.of else tuple(made.name for made in self.makes[: self.results])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ class Replay:
     def backward(self, steps: Sequence[Op | Piece]) -> None:
         """From the last step to the first. The gradient of the last output is 1 and weighs what the output weighs."""
         if not self._gradients:
-            last = steps[-1].output
+            (last,) = steps[-1].outputs
             self._gradients[last] = self._new_gradient(last)
             self._hold((self._gradients[last],))  # whoever called backward() holds it
         for step in reversed(steps):
@@ -108,19 +109,19 @@ class Replay:
             self.give(made)
         self._note(op.moment, where)
         self._hold(op.keeps if keep else ())
-        self._drop((*op.drops, *(made.name for made in op.makes[1:])))
+        self._drop((*op.drops, *(made.name for made in op.makes[op.results :])))
 
     def _back(self, op: Op) -> None:
-        if op.output not in self._gradients:  # positions: nobody differentiates by them
+        incoming = [self._gradients.pop(name) for name in op.outputs if name in self._gradients]
+        if not incoming:  # positions: nobody differentiates by them
             return
-        incoming = self._gradients.pop(op.output)
-        outgoing = {name: incoming if op.passes else self._new_gradient(name) for name in op.reads}
+        outgoing = {name: incoming[0] if op.passes else self._new_gradient(name) for name in op.reads}
         self._hold(outgoing.values() if op.passes else ())
         if op.leaves is not None:
             self.give(op.leaves)
         where = f"backward of {op.module}"
         self._note(op.backward_moment, where)
-        self._drop([incoming, *op.keeps])
+        self._drop([*incoming, *op.keeps])
         for name, gradient in outgoing.items():
             self._add_up(name, gradient, where)
 

@@ -197,7 +197,9 @@ def test_it_takes_the_micro_batch_of_the_plan():
     ("model", "plan", "more", "words"),
     [
         (PRESETS["llama3-8b"], Plan(), {}, "course's GPT, which has num_kv_heads=32, but this model has 8"),
-        (PRESETS["gpt2"], Plan(tp=2), {}, "whole model on one rank, but the plan has tp=2"),
+        (PRESETS["gpt2"], Plan(pp=2), {}, "all layers and tokens, but the plan has pp=2"),
+        (PRESETS["gpt2"], Plan(tp=5), {}, "tp=5 does not divide num_heads=12"),
+        (PRESETS["gpt2"], Plan(tp=2, recompute="full"), {}, "recompute='full' under tp=2"),
         (PRESETS["gpt2"], Plan(), {"batch": 0}, "batch is 0, but it must be a whole number"),
         (PRESETS["gpt2"], Plan(), {"dropout": 1.0}, "dropout is 1.0"),
     ],
