@@ -32,7 +32,8 @@ class Zero1(ShardedOptimizer):
     params: tensors, (name, tensor) pairs (then messages have names) or parameter groups with options of their own.
     optimizer_class: elementwise. reduce: "reduce_scatter" or "all_reduce". find_unused_parameters: some may get no
     gradient; then an integer a parameter is all-reduced, too, and those that no rank used are left alone.
-    Construction makes parameters equal to those of group rank 0. After step() gradients are spent: call zero_grad().
+    Construction makes trainable parameters equal to those of group rank 0. After step() the gradients are spent: call
+    zero_grad(). bucket_bytes: parameters share a vector, and so a message, until they reach it; inf: all in one.
     Bytes a rank: parameters and gradients whole, the optimizer's state 1/N, all with at most N - 1 elements of padding.
     Raises ValueError as `ShardedOptimizer` does and for an unknown `reduce`, RuntimeError for a missing gradient or a
     backward or a step on spent gradients.

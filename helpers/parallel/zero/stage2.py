@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.primitives.agreement import broadcast_tensors
 from helpers.primitives.bucket_rule import MIB
 from helpers.primitives.buckets import watch_gradients, when_backward_starts
 from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
@@ -69,6 +70,7 @@ class Zero2(ShardedOptimizer):
     params: parameter groups with options of their own, of this model's parameters; None: all of them in one.
     bucket_bytes: gradients travel together until they reach it. find_unused_parameters: some may get no gradient in a
     backward; then an integer a parameter is all-reduced at each step, and those that no rank used are left alone.
+    Construction makes parameters and buffers equal to those of group rank 0.
     After backward a parameter's own `.grad` is None: the mean lies in this rank's pieces, `param_groups[i]["params"]`.
     Bytes a rank: parameters whole, gradients and the optimizer's state 1/N, at most N - 1 elements of padding a bucket.
     Raises ValueError as `ShardedOptimizer` does and for bucket_bytes not above 0, RuntimeError for a missing gradient.
@@ -90,6 +92,9 @@ class Zero2(ShardedOptimizer):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         for entry in self.entries:
             entry.name = names.get(id(entry.parameter), entry.name)
+        sharded = {id(entry.parameter) for entry in self.entries}
+        frozen = [parameter for parameter in model.parameters() if id(parameter) not in sharded]
+        broadcast_tensors([*frozen, *model.buffers()], self.group)
         self.find_unused = find_unused_parameters
         self.buckets = [GradientBucket(vector) for vector in self.vectors]
         self._bucket_of = {id(entry): bucket for bucket in self.buckets for entry in bucket.vector.entries}
