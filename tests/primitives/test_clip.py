@@ -11,6 +11,7 @@ from torch import nn
 
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.primitives.clip import clip_grad_norm_, gradient_norm
+from helpers.ranks import RankError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -54,6 +55,38 @@ def test_under_ddp_the_local_norm_is_the_global_one(ranks):
         return norm.item(), model.module.weight.grad.norm().item()
 
     assert ranks[:3].run(clipped) == [(pytest.approx(math.sqrt(3)), pytest.approx(0.5, rel=1e-5))] * 3
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
+def test_what_is_whole_on_every_rank_counts_once(ranks, norm_type):
+    """Four numbers cut in two, two numbers on both ranks."""
+
+    def clipped(max_norm):
+        part, whole = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+        part.num_copies, whole.num_copies = 1, dist.get_world_size()
+        part.grad = torch.tensor([1.0, 2.0]) + 2 * dist.get_rank()
+        whole.grad = torch.tensor([5.0, 6.0])
+        norm = clip_grad_norm_([part, whole], max_norm, norm_type, group=dist.group.WORLD)
+        return norm.item(), part.grad.norm(norm_type).item(), whole.grad.norm(norm_type).item()
+
+    expected = torch.arange(1.0, 7.0).norm(norm_type).item()
+    for rank, (norm, part, whole) in enumerate(ranks[:2].run(clipped, 0.5)):
+        assert norm == pytest.approx(expected)
+        own = torch.tensor([1.0, 2.0]) + 2 * rank
+        assert part == pytest.approx(own.norm(norm_type).item() * 0.5 / expected, rel=1e-5)
+        assert whole == pytest.approx(torch.tensor([5.0, 6.0]).norm(norm_type).item() * 0.5 / expected, rel=1e-5)
+
+
+def test_a_group_that_does_not_fit_the_cut_gets_a_sentence(ranks):
+    def clip(group):
+        whole = nn.Parameter(torch.ones(2))
+        whole.grad, whole.num_copies = torch.ones(2), 2
+        clip_grad_norm_([whole], 1.0, group=group)
+
+    with pytest.raises(ValueError, match="no group, but these parameters were cut over 2 ranks"):
+        clip(None)
+    with pytest.raises(RankError, match="got a group of 3, but these parameters were cut over 2 ranks"):
+        ranks[:3].run(lambda: clip(dist.group.WORLD))
 
 
 def test_bad_input_gets_a_sentence():

@@ -37,7 +37,17 @@ def test_mlp_refuses_bad_sizes(sizes):
         MLP(sizes)
 
 
-@pytest.mark.parametrize("config", [small(), small(tied=False), small(num_layers=1, num_heads=8), GPTConfig.tiny()])
+@pytest.mark.parametrize(
+    "config",
+    [
+        small(),
+        small(tied=False),
+        small(num_layers=1, num_heads=8),
+        GPTConfig.tiny(),
+        small(num_kv_heads=1),
+        GPTConfig.tiny(num_kv_heads=2),
+    ],
+)
 def test_gpt_parameter_count_is_exact(config):
     assert count(GPT(config)) == config.num_parameters
 
@@ -76,6 +86,30 @@ def test_gpt_attention_keeps_the_maps_only_where_it_says_so(attention, maps):
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
         model(torch.zeros(3, 7, dtype=torch.long))
     assert sum(t.numel() == 3 * 2 * 7 * 7 for t in kept.values()) == maps  # B H T T
+
+
+@pytest.mark.parametrize("attention", ["flash", "materialized"])
+def test_grouped_queries_equal_copied_key_and_value_heads(attention):
+    """Each key and value head, copied for the query heads that share it, gives a GPT without groups."""
+    torch.manual_seed(0)
+    grouped = GPT(GPTConfig.tiny(num_heads=4, num_kv_heads=2, attention=attention)).double()
+    whole = GPT(GPTConfig.tiny(num_heads=4, attention=attention)).double()
+    state = grouped.state_dict()
+    for name, tensor in state.items():
+        if ".key." in name or ".value." in name:  # two heads of 8 rows: a a b b
+            state[name] = tensor.unflatten(0, (2, 8)).repeat_interleave(2, dim=0).flatten(0, 1)
+    whole.load_state_dict(state)
+    tokens = torch.randint(68, (2, 7))
+    torch.testing.assert_close(grouped(tokens), whole(tokens), rtol=1e-12, atol=1e-12)
+
+
+def test_as_many_key_and_value_heads_as_heads_change_nothing():
+    models = []
+    for config in (GPTConfig.tiny(), GPTConfig.tiny(num_kv_heads=4)):
+        torch.manual_seed(0)
+        models.append(GPT(config))
+    tokens = torch.randint(68, (2, 7))
+    assert torch.equal(models[0](tokens), models[1](tokens))
 
 
 def test_gpt_is_causal():
@@ -139,6 +173,8 @@ def test_gpt_learns_the_corpus():
     [
         (dict(hidden=9), "9"),
         (dict(num_heads=3), "divides"),
+        (dict(num_kv_heads=0), "num_kv_heads=0.*choose a number that divides 2"),
+        (dict(num_kv_heads=4), "num_heads=2, num_kv_heads=4"),
         (dict(vocab_size=0), "vocab_size"),
         (dict(dropout=1.0), "below 1"),
         (dict(num_layers=0), "num_layers"),
