@@ -1,15 +1,18 @@
 """What the ranks compute from their parts is what torch's autograd computes of the whole, and what they send is what
 the papers say."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from helpers import costs
 from helpers.predict.small_matrices import stack
+from helpers.predict.tensor_parallel import tensor_parallel_traffic
 from helpers.predict.tensor_split import CUTS, FORWARD, INPUTS, RANKS, VOCABULARY, WEIGHTS, flops, seconds, split
 from helpers.predict.tensor_split_blocks import Block, Operation
 from helpers.predict.tensor_split_layers import ARRIVES, ARRIVES_WIDE, KEY, QUERY, TABLE, VALUE, WORDS, A, B, G, X
-from helpers.specs import LINKS
+from helpers.specs import LINKS, ModelSpec, Plan
 
 CASES = [(cut, ranks, sequence) for cut in CUTS for ranks in RANKS for sequence in (False, True)]
 
@@ -135,6 +138,20 @@ def test_sequence_parallelism_sends_as_much_forward_and_one_gather_more_in_all()
     assert sent[0][FORWARD] == sent[1][FORWARD] == 1.5 * 8192 * 4096 * 2
     assert sent[0][INPUTS] == sent[1][INPUTS]
     assert sent[0][WEIGHTS] == 0 and sent[1][WEIGHTS] == sent[1][FORWARD] / 2
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_block_sends_what_the_prediction_of_a_whole_step_says(sequence):
+    """A second block adds the operations of one attention and one MLP."""
+    plan = Plan(tp=2, sequence_parallel=sequence)
+    one, two = (
+        tensor_parallel_traffic(ModelSpec(num_layers=n, hidden=8, num_heads=2, vocab=16, seq=4), plan, batch=1)
+        for n in (1, 2)
+    )
+    parts = [each.operations for cut in ("attention", "mlp") for each in split(cut, 2, sequence).values()]
+    shown = Counter(operation.op for operations in parts for operation in operations)
+    for op in ("all_gather", "reduce_scatter") if sequence else ("all_reduce",):
+        assert two.count(op) - one.count(op) == shown[op] > 0
 
 
 def test_seconds_and_flops_of_a_layer_of_real_size():
