@@ -46,8 +46,9 @@ class Zero3(nn.Module):
     gradients are reduced in it. Shards, their gradients and the optimizer keep the model's dtype.
     offload: a Budget or PinnedDevices; shards, their gradients and the optimizer then live on its host.
     Every rank must run the same units in the same order. Recomputation inside a unit gathers nothing more.
-    Raises ValueError for no trainable parameter, models that differ, a negative prefetch or a limit below 1;
-    RuntimeError for a freed weight that is used outside its unit, with its name.
+    Raises ValueError for no trainable parameter, models that differ or lie on the meta device (see `build`), a negative
+    prefetch, a limit below 1; RuntimeError for weights without a gradient at the end of backward, with a name, and
+    for a freed weight that is used outside its unit.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class Zero3(nn.Module):
     # ---- forward ----
 
     def forward(self, *args, **kwargs):
-        self._reset()
+        if not g.in_backward():
+            self._reset()
         args, kwargs = g.cast_floating(args, self.param_dtype), g.cast_floating(kwargs, self.param_dtype)
         with self._tickets.open():
             output = self.module(*args, **kwargs)
@@ -142,9 +144,7 @@ class Zero3(nn.Module):
 
         A forward that runs in backward is a recomputation, whose backward comes next and needs the weights.
         """
-        if g.in_backward():
-            return
-        for unit in self._units_of[module]:
+        for unit in self._units_of[module] if not g.in_backward() else ():
             if not (self.keep and torch.is_grad_enabled()):
                 self._free(unit)
             when_backward_starts(output, lambda unit=unit: self._need(unit))
@@ -156,8 +156,7 @@ class Zero3(nn.Module):
         if unit.shown:
             return
         self._free_spent()
-        order = self._backward_order if g.in_backward() else self._forward_order
-        coming = order.next_after(unit, self.prefetch)
+        coming = (self._backward_order if g.in_backward() else self._forward_order).next_after(unit, self.prefetch)
         unit.gather()
         self._tickets.whole[unit.whole.data_ptr()] = unit
         for other in coming:
@@ -233,8 +232,7 @@ class Zero3(nn.Module):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True):
         """This rank's shards under the model's names: (name, 1-D piece), empty where none of it lies here."""
-        prefix = prefix and f"{prefix}."
-        yield from ((prefix + name, piece) for name, piece in self._parameters.items())
+        yield from ((f"{prefix}.{name}" if prefix else name, piece) for name, piece in self._parameters.items())
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that the norm of all of them, on all ranks, is at most max_norm; returns it before.
