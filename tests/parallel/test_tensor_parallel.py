@@ -21,6 +21,7 @@ from helpers.parallel.tensor_parallel import (
     shard_tensor_parallel,
     vocab_parallel_cross_entropy,
 )
+from helpers.primitives.autocast import autocast as our_autocast
 from helpers.primitives.clip import clip_grad_norm_
 from helpers.primitives.copies import load_full_state
 from helpers.primitives.recompute import recompute_blocks
@@ -62,17 +63,22 @@ def batches(kind, steps=STEPS):
 
 
 def whole_gradients(model):
-    """Name -> the whole gradient, as gather_full_state does it for weights; copies must agree among themselves."""
+    """Name -> the whole gradient, of one message with all parts; where ranks hold copies, these must be the same."""
+    owners = [(path, module, leaf) for path, module in model.named_modules() for leaf in module._parameters]
+    own = {f"{path}.{leaf}.grad": (module, leaf, getattr(module, leaf)) for path, module, leaf in owners}
+    own = {name: found for name, found in own.items() if found[2] is not None}
+    group = model.token_embedding.group if isinstance(model, GPT) else None
+    flat = torch.cat([parameter.grad.flatten() for *_, parameter in own.values()])
+    theirs = [torch.empty_like(flat) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(theirs, flat, group=group)
+    split = [each.split([parameter.numel() for *_, parameter in own.values()]) for each in theirs]
     gradients = {}
-    for path, module in model.named_modules():
-        for leaf, parameter in module.named_parameters(recurse=False):
-            cut = getattr(module, "cuts", {}).get(leaf)
-            shards = [torch.empty_like(parameter) for _ in range(dist.get_world_size(getattr(module, "group", None)))]
-            dist.all_gather(shards, parameter.grad, group=getattr(module, "group", None))
-            if cut is None or cut.copies > 1:
-                neighbours = shards if cut is None else shards[: cut.copies]
-                assert all(torch.equal(shard, neighbours[0]) for shard in neighbours), f"{path}.{leaf} parts"
-            gradients[f"{path}.{leaf}.grad"] = parameter.grad.clone() if cut is None else cut.join(shards)
+    for (name, (module, leaf, parameter)), parts in zip(own.items(), zip(*split, strict=True), strict=True):
+        shards = [part.view_as(parameter) for part in parts]
+        for rank, shard in enumerate(shards):
+            assert torch.equal(shard, shards[rank - rank % parameter.num_copies]), f"{name} parts on rank {rank}"
+        cut = getattr(module, "cuts", {}).get(leaf)
+        gradients[name] = shards[0].clone() if cut is None else cut.join(shards)
     return gradients
 
 
@@ -432,6 +438,41 @@ def test_a_plan_cuts_a_model_of_ones_own_with_a_fused_qkv(ranks, num_ranks):
         return {"y": y.detach(), "dx": x.grad, **gather_full_state(model)}
 
     assert_equal(output(False), ranks[:num_ranks].run(output, True))
+
+
+def test_gathered_logits_are_those_of_the_whole_model(ranks):
+    """For evaluation, or to see what the loss saves: every rank gets all logits, without the padding."""
+
+    def logits_and_gradients(sharded):
+        model, (x, y) = build(), batches("tied", 1)[0]
+        if sharded:
+            shard_tensor_parallel(model)
+            model.head.gather_output = True
+        logits = model(x)
+        token_loss(logits, y).backward()
+        return {"logits": logits.detach()} | {n: p.grad for n, p in model.named_parameters() if "norm" in n}
+
+    assert_equal(logits_and_gradients(False), ranks[:3].run(logits_and_gradients, True))
+
+
+@pytest.mark.parametrize("region", [torch.autocast, our_autocast])
+def test_autocast_reaches_cut_layers(ranks, region):
+    def step(sharded):
+        model, (x, y) = build().float(), batches("tied", 1)[0]
+        loss_of = token_loss
+        if sharded:
+            model, loss_of = shard_tensor_parallel(model, sequence_parallel=True), vocab_parallel_cross_entropy
+        with region(device_type="cpu", dtype=torch.bfloat16):
+            logits = model(x)
+            loss = loss_of(logits, y)
+        loss.backward()
+        norms = {name: p.grad for name, p in model.named_parameters() if name.endswith("norm.weight")}
+        return logits.dtype, {"loss": loss.detach().float()} | norms
+
+    dtype, expected = step(False)
+    for found_dtype, found in ranks[:2].run(step, True):
+        assert found_dtype == dtype == torch.bfloat16
+        assert_equal(expected, found, rtol=0.05)
 
 
 # --- checkpoints
