@@ -74,9 +74,9 @@ def simulate_zero3_step(
     """One step, forward and backward, as a predicted Timeline, in seconds from the start of forward.
 
     prefetch: how many units ahead are gathered while one computes; 0 hides no gather. limit: how many units are whole
-    at once, and how many reduce-scatters under way; compute waits for the oldest. keep_parameters: nothing is freed
-    between forward and backward. All as in `Zero3`. shown_ranks: how many ranks the Timeline holds, all alike (default:
-    all). Raises ValueError for a negative prefetch, a limit below 1 or too many ranks.
+    at once. keep_parameters: nothing is freed between forward and backward. All as in `Zero3`, and as there one
+    reduce-scatter is under way at a time: compute waits before the next. shown_ranks: how many ranks the Timeline
+    holds, all alike (default: all). Raises ValueError for a negative prefetch, a limit below 1 or too many ranks.
     """
     num_shown = world_size if shown_ranks is None else shown_ranks
     if not 1 <= num_shown <= world_size:
@@ -110,7 +110,7 @@ class _Play:
     now: float = 0.0
     free: float = 0.0  # when the link is
     gathered: dict[int, tuple[float, float]] = field(default_factory=dict)  # unit -> asked for at, there at
-    reductions: list[float] = field(default_factory=list)  # when each will have ended
+    reduced: float = 0.0  # when the last reduce-scatter will have ended
     spans: list[tuple] = field(default_factory=list)
     held: list[tuple] = field(default_factory=list)
 
@@ -154,9 +154,8 @@ class _Play:
 
     def _reduce(self, unit: int, began: float) -> None:
         name, size = self.step.names[unit], self.step.num_bytes[unit]
-        self.now = max([self.now, *self.reductions[: len(self.reductions) - self.limit + 1]])
-        end = self._message("reduce_scatter", unit, size)
-        self.reductions.append(end)
+        self.now = max(self.now, self.reduced)
+        self.reduced = end = self._message("reduce_scatter", unit, size)
         self.held.append((f"gradients of {name}", "gradients", size, began, end))
         self.held.append((f"gradient shard of {name}", "gradients", self._share(size), end, None))
 
