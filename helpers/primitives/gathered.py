@@ -87,6 +87,7 @@ class GatheredUnit:
         weight = freed_weight(use.names[0], use.parameter.shape, self._nothing, self.trainable)
         for module, name in use.places:
             module._parameters[name] = weight
+        use.parameter = weight  # the whole one goes
         return weight
 
     def _travel(self, tensor: Tensor, source: int, destination: int, what: str) -> Tensor:

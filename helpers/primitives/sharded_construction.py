@@ -46,16 +46,20 @@ class ShardedConstruction(TorchDispatchMode):
         self._meta.__exit__(*error)
 
     def values(self, tensor: Tensor) -> Tensor:
-        """The whole values of a parameter or buffer; every rank must ask. The tensor that was asked for before goes."""
-        self._cut_down(keep={_key(tensor)})
-        return self._real(tensor)
+        """The whole values of a parameter or buffer, once: they are not kept here. Every rank must ask."""
+        real = self._real(tensor)
+        del self._whole[_key(tensor)], self._made[_key(tensor)]
+        return real
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Put real buffers into the modules."""
+        filled: dict[Tensor, Tensor] = {}
         for module in model.modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_meta:
-                    module._buffers[name] = self.values(buffer).clone()
+                    if buffer not in filled:
+                        filled[buffer] = self.values(buffer)
+                    module._buffers[name] = filled[buffer]
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -48,22 +48,26 @@ def group_by_unit(model: nn.Module, wrap: Wrap = None) -> list[tuple[nn.Module, 
     is_unit = unit_rule(model, wrap)
     uses: dict[nn.Parameter, Use] = {}
     homes: dict[nn.Parameter, set[nn.Module]] = {}
-
-    def visit(module: nn.Module, path: str, home: nn.Module) -> None:
-        home = module if is_unit(module) else home
+    for path, module, home in _walk(model, "", model, is_unit):
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 use = uses.setdefault(parameter, Use(parameter))
                 use.names.append(path + name)
                 use.places.append((module, name))
                 homes.setdefault(parameter, set()).add(home)
-        for name, child in module._modules.items():
-            if child is not None:
-                visit(child, f"{path}{name}.", home)
-
-    visit(model, "", model)
     groups: dict[tuple, list[Use]] = {}
     for parameter, use in uses.items():
         home = homes[parameter].pop() if len(homes[parameter]) == 1 else model
         groups.setdefault((home, parameter.dtype, parameter.requires_grad), []).append(use)
     return [(home, same) for (home, *_), same in groups.items()]
+
+
+def _walk(
+    module: nn.Module, path: str, home: nn.Module, is_unit: Callable[[nn.Module], bool]
+) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Every module under every path that leads to it, with the innermost unit around it."""
+    home = module if is_unit(module) else home
+    yield path, module, home
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}{name}.", home, is_unit)

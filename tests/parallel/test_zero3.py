@@ -15,6 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.measure.memory import record_memory
+from helpers.measure.memory_history import totals
+from helpers.measure.memory_places import Place
+from helpers.measure.memory_storages import Storages
 from helpers.parallel.offload import GPU, HOST, Budget, OutOfBudget
 from helpers.parallel.zero import Zero3
 from helpers.predict.zero import zero_traffic
@@ -422,6 +425,26 @@ def test_the_reduction_may_be_in_16_bits_too(ranks):
 
 
 # ---- construction, states ----
+
+
+@pytest.mark.parametrize("how", ["wrapped", "built"])
+def test_construction_frees_the_whole_model_or_never_has_it(ranks, how):
+    """Bytes of real tensors: afterwards the shards; meanwhile, if built, a few whole layers besides."""
+
+    def held():
+        with torch.no_grad(), Storages(torch.device("cpu"), lambda: Place("other", "construction")) as storages:
+            make = lambda: MLP([64] * 17)  # noqa: E731
+            model = Zero3(make()) if how == "wrapped" else Zero3.build(make)
+            sums = [total for _, total in totals(storages.events)]
+        return max(sums), sums[-1], len(model.units)
+
+    layer = 4 * (64 * 64 + 64)
+    for peak, after, num_units in ranks.run(held):
+        assert num_units == 16 and after <= 16 * layer / 4 + num_units * 16
+        if how == "built":
+            assert peak < 16 * layer / 4 + 4 * layer
+        else:
+            assert peak >= 16 * layer
 
 
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])
