@@ -10,7 +10,7 @@ Legend: N = ranks of the group; a mask's shape is that of the tensor it is for.
 
 Two ways to the second kind. `seed=None`: every rank draws the whole mask from the common generator and keeps its part,
 so the step equals that of one process; it draws N times as much. A number as `seed`: each rank draws its part only,
-from a stream of its own, as Megatron does (Shoeybi et al. 2019, section 3): equal in distribution, not in values. The
+from a stream of its own, as Megatron does (Shoeybi et al. 2019, appendix): equal in distribution, not in values. The
 stream begins at a number drawn from the common generator: so it moves on, and a recomputed block sees it once more.
 """
 
@@ -99,9 +99,10 @@ def attention_core(attention: nn.Module, random: ShardRandom) -> Callable | None
 def check_same_start(model: nn.Module, group: dist.ProcessGroup | None) -> None:
     """Raise ValueError on every rank if the ranks' models differ or, where there is dropout, their random generators.
 
-    Sends two sums a parameter, and what the generator will give next, to every rank; nothing is drawn.
+    Sends names and shapes, two sums a parameter, and what the generator will give next; nothing is drawn.
     """
     tensors = dict(model.named_parameters())
+    _check_same_shapes([f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()], group)
     device = next(iter(tensors.values())).device
     prints = [_fingerprint(tensor) for tensor in tensors.values()]
     if any(_drops_out(module) for module in model.modules()):
@@ -114,6 +115,19 @@ def check_same_start(model: nn.Module, group: dist.ProcessGroup | None) -> None:
         differs = (other.nan_to_num(7.0) != theirs[0].nan_to_num(7.0)).any(-1)
         if differs.any():
             raise ValueError(_unequal(rank, [*tensors][int(differs.nonzero()[0])]))
+
+
+def _check_same_shapes(mine: list[str], group: dist.ProcessGroup | None) -> None:
+    theirs: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(theirs, mine, group=group)
+    for rank, other in enumerate(theirs):
+        parted = [name for name in [*theirs[0], *other] if (name in other) != (name in theirs[0])]
+        if parted:
+            holder = 0 if parted[0] in theirs[0] else rank
+            raise ValueError(
+                f"rank 0 and rank {rank} hold different models: only rank {holder} has {parted[0]}. "
+                "Build the same model on all ranks of this group"
+            )
 
 
 def _drops_out(module: nn.Module) -> bool:

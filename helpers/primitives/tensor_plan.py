@@ -49,7 +49,12 @@ class Cut:
     copies: int = 1
 
     def take(self, tensor: Tensor, rank: int) -> Tensor:
-        """Rank `rank`'s part of a whole tensor, in memory of its own."""
+        """Rank `rank`'s part of a whole tensor, in memory of its own. Raises ValueError for one of another size."""
+        if tensor.shape[self.dim] != self.whole:
+            raise ValueError(
+                f"this cut is for {self.whole} entries, but dimension {self.dim} of {tuple(tensor.shape)} has "
+                f"{tensor.shape[self.dim]}: the sizes of a fused layer's matrices must add up to it"
+            )
         parts = [tensor.narrow(self.dim, start, stop - start) for start, stop in self.ranges[rank]]
         missing = self.length - self.owned(rank)
         shape = [missing if dim == self.dim else size for dim, size in enumerate(tensor.shape)]

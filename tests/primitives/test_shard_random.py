@@ -120,6 +120,11 @@ def test_models_that_differ_are_found_on_every_rank(ranks):
             ranks[:3].run(start, **options)
 
 
+def test_models_of_other_shapes_are_found(ranks):
+    with pytest.raises(RankError, match=r"rank 0 and rank 1 hold different models: only rank 0 has weight \(2, 3\)"):
+        ranks[:3].run(lambda: check_same_start(nn.Linear(3 - (dist.get_rank() == 1), 2), None))
+
+
 def test_generators_matter_only_where_something_is_dropped(ranks):
     def other_generators(p):
         start(seed_random=dist.get_rank(), p=p)

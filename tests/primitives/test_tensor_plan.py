@@ -38,6 +38,11 @@ def test_a_cut_by_inputs_takes_columns():
     assert torch.equal(cut.join([TENSOR[:, :1], TENSOR[:, 1:]]), TENSOR)
 
 
+def test_a_cut_for_another_size_gets_a_sentence():
+    with pytest.raises(ValueError, match=r"cut is for 9 entries, but dimension 0 of \(12, 2\) has 12"):
+        fused_cut((3, 3, 3), 3).take(TENSOR, 0)
+
+
 def test_a_part_is_no_view_of_the_whole():
     part = even_cut(12, 2).take(TENSOR, 0)
     assert part.untyped_storage().nbytes() == TENSOR.nbytes // 2
