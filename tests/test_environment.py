@@ -88,7 +88,14 @@ def test_what_the_course_imports_is_declared(project):
 
 def test_what_tests_and_tools_import_is_declared(project):
     names = imported(("tests", "tools", "benchmarks"))
-    assert {INDEX_NAMES.get(name, name) for name in names if name not in BROUGHT} <= set(declared(project))
+    engines = {Requirement(text).name for text in project["optional-dependencies"]["engines"]}
+    assert {INDEX_NAMES.get(name, name) for name in names if name not in BROUGHT} <= set(declared(project)) | engines
+
+
+def test_nobody_needs_the_engines(project):
+    """They are compared with, in tests that skip without them: the course itself runs on what is pinned."""
+    engines = {Requirement(text).name for text in project["optional-dependencies"]["engines"]}
+    assert not engines & imported(("helpers", "tools", "benchmarks")) and not engines & set(declared(project))
 
 
 def test_torch_is_new_enough_and_the_cpu_build_has_no_cuda_packages():
