@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helpers.grading import making
 from helpers.grading.judging import expect, expect_payload, expect_tensor, same
-from helpers.grading.memory.meter import Meter
+from helpers.grading.memory.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, Words, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
@@ -93,7 +93,8 @@ class Step:
 
     def __init__(self, world: World, numbers: Sequence[int]):
         self.n = world.size
-        self.batches = [[gradients_of(one, number) for one in world.inputs] for number in numbers]
+        with one_thread():
+            self.batches = [[gradients_of(one, number) for one in world.inputs] for number in numbers]
 
     def mean(self, i: int, weights: Sequence[float] | None = None) -> Tensor:
         """Of parameter i over the ranks, summed over the micro-batches, each times its weight."""

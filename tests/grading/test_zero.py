@@ -1,0 +1,223 @@
+"""Lab 08: its shards, stages and costs are those of the course, and every planted mistake shows with any numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from helpers.grading import grade, task_of
+from helpers.grading.classroom.rules import forbidden
+from helpers.grading.judging import same
+from helpers.grading.pipeline.answers import alike
+from helpers.grading.task import Run, Trouble, World
+from helpers.grading.zero import costs, cutting, gradients, optimizer, parameters, parts, resuming
+from helpers.predict.states import model_states
+from helpers.specs import Plan
+from tests.grading.submissions import RIGHT_ANSWERS, load, name_of
+
+SEEDS = range(4)
+SIZES = (1, 2, 3, 4)
+OWN = [path for path in RIGHT_ANSWERS if path.parent.name == "08_zero"]
+
+
+def world_of(key: str, size: int, seed: int = 0) -> World:
+    """What the judge has of the inputs, before anybody answered."""
+    inputs = task_of(key).inputs(seed, size)
+    return World.of(inputs, Run(outputs=[None] * size, events=[[]] * size, marks=[[]] * size))
+
+
+# -- shards ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_elements", [1, 3, 10, 12])
+def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
+    line = torch.arange(1.0, num_elements + 1)
+    shards = parts.shards_of(line, size)
+    assert {len(one) for one in shards} == {math.ceil(num_elements / size)}
+    joined = torch.cat(shards)
+    assert torch.equal(joined[:num_elements], line) and not joined[num_elements:].any()
+    assert parts.padded_bytes([num_elements], size) == 8 * joined.numel()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_cut_shows_and_no_two_are_alike(seed):
+    cases = task_of("08.shard").inputs(seed, 1)[0]["cases"]
+    every = {"right": [cutting.right]} | cutting.WRONG
+    given = [(key, [cut(*case) for case in cases]) for key, several in every.items() for cut in several]
+    for i, (key, mine) in enumerate(given):
+        like = {other for other, theirs in given[:i] if all(map(same, mine, theirs))}
+        assert like <= {key}, f"{key} cuts as {like} does"
+
+
+def test_a_mistake_is_named_only_where_it_explains_every_shard(ranks):
+    def shard(tensors, rank, world_size):
+        own = cutting.right(tensors, rank, world_size)
+        return own.clone() if rank else own.flip(0)
+
+    verdict = grade("08.shard", shard, ranks=ranks)
+    assert not verdict.passed and verdict.mistake is None
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_task_on_ranks_has_a_line_that_they_divide(size, seed):
+    """Or zeros that are forgotten would not show."""
+    lines = [sum(one.numel() for one in world_of("08.stage1", size, seed).inputs[0]["weights"].values())]
+    lines += [one.numel() for one in world_of("08.stage2", size, seed).inputs[0]["weights"].values()]
+    lines += [math.prod(shape) for shape in world_of("08.stage3", size, seed).inputs[0]["shapes"]]
+    for call in world_of("08.resume", size, seed).inputs[0]["calls"]:
+        lines.append(call["num_elements"])
+        assert call["num_elements"] % call["old"]
+    assert all(line % size for line in lines)
+
+
+# -- the stages ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
+    world = world_of("08.stage1", size)
+    weights = {name: torch.nn.Parameter(value.clone()) for name, value in world.inputs[0]["weights"].items()}
+    plain = torch.optim.SGD(weights.values(), lr=optimizer.LEARNING_RATE, momentum=optimizer.MOMENTUM)
+    stories = optimizer.Planted().stories(world)
+    for step in range(optimizer.NUM_STEPS):
+        for name, parameter in weights.items():
+            parameter.grad = sum(one["steps"][step][name] for one in world.inputs) / size
+        plain.step()
+        for story in stories:
+            assert all(same(one.detach(), story[step][f"parameter {name}"]) for name, one in weights.items())
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_planted_optimizer_tells_another_story(size, seed):
+    world = world_of("08.stage1", size, seed)
+    told = {"right": optimizer.Planted().stories(world)}
+    told |= {key: several[0].stories(world) for key, several in optimizer.planted(size).items()}
+    flat = {key: torch.cat([parts.flat_of(step.values()) for story in told[key] for step in story]) for key in told}
+    for key, mine in flat.items():
+        assert not [other for other, theirs in flat.items() if other != key and same(mine, theirs)]
+
+
+@pytest.mark.parametrize("held", [0, 5, 6, 7, 22, 24])
+def test_a_state_may_leave_out_the_zeros_and_nothing_else(held):
+    """22 numbers on 4 ranks are 6, 6, 6 and 4."""
+    findings = [optimizer.judge_state(held, 22, 4, rank).ok for rank in range(4)]
+    assert findings == {5: [False, False, False, True], 6: [True] * 4}.get(held, [False] * 4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_stage_2_adds_up_micro_batches_and_means_over_ranks(size):
+    world = world_of("08.stage2", size)
+    step = gradients.Step(world, (1, 2))
+    for i, shape in enumerate(one.shape for one in world.inputs[0]["weights"].values()):
+        each = [[gradients.gradients_of(one, number)[i] for number in (1, 2)] for one in world.inputs]
+        mean = sum(a + b for a, b in each) / size
+        joined = torch.cat([step.shard(rank, i) for rank in range(size)])
+        assert same(mean, joined[: shape.numel()])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_stage_3_has_the_gradients_of_one_process(size):
+    world = world_of("08.stage3", size)
+    whole = parameters.Whole(world)
+    weights = [one.clone().requires_grad_() for one in world.inputs[0]["weights"]]
+    for given in (batch for one in world.inputs for batch in one["batches"]):
+        y = given["x"]
+        for weight in weights:
+            y = torch.tanh(torch.nn.functional.linear(y, weight))
+        (y * given["gradient"]).sum().backward()
+    for i, weight in enumerate(weights):
+        assert same(weight.grad.flatten(), whole.total(i))
+        shards = [one["shards"][i] for one in world.inputs]
+        assert same(weight.detach().flatten(), torch.cat(shards)[: weight.numel()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "unpadded"),
+    [
+        ("mismatch", "rank 0 calls all_gather float64 (51,), rank 1 calls all_gather float64 (50,)", True),
+        ("exception", "Check failed: outputs[0].sizes() in `dist.reduce_scatter(own, parts)`", True),
+        ("exception", "NameError: name 'own' is not defined in `dist.reduce_scatter(own, parts)`", False),
+        ("exception", "shape '[3, 4]' is invalid for input of size 13", False),
+        ("hang", "rank 0 waits in reduce_scatter", False),
+    ],
+)
+def test_a_refused_message_is_told_from_other_errors(kind, text, unpadded):
+    assert parts.is_unpadded(Trouble(kind=kind, text=text)) == unpadded
+
+
+# -- resume ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+def test_a_resumed_line_is_the_one_that_was_saved(size):
+    for call in world_of("08.resume", size).inputs[0]["calls"]:
+        files = resuming.files_of(call)
+        assert list(files) == sorted(files) and len(files) == call["old"]
+        states = [resuming.resumed(files, call["num_elements"], rank, size) for rank in range(size)]
+        for name in resuming.NAMES:
+            joined = torch.cat([state[name] for state in states])
+            assert same(call["whole"][name], joined[: call["num_elements"]])
+        assert {state["step"] for state in states} == {call["step"]}
+
+
+def test_names_are_in_another_order_than_ranks_somewhere():
+    orders = [
+        [one["rank"] for one in resuming.files_of(call).values()]
+        for call in world_of("08.resume", 1).inputs[0]["calls"]
+    ]
+    assert any(order != sorted(order) for order in orders)
+
+
+# -- costs -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bytes_held_are_the_chapters(seed):
+    for num_parameters, size, stage, _ in task_of("08.cost").inputs(seed, 1)[0]["cases"]:
+        predicted = model_states(num_parameters, Plan(dp=size, zero=stage)).total
+        assert costs.held(num_parameters, size, stage) == pytest.approx(predicted, rel=1e-12)
+
+
+@pytest.mark.parametrize(("stage", "m", "share"), [(0, 5, 2), (1, 5, 2), (2, 1, 2), (2, 5, 6), (3, 1, 3), (3, 5, 15)])
+def test_the_bytes_sent_are_those_of_the_paper(stage, m, share):
+    """Section 7 of the paper, in units of the model: 2 for stages 1 and 2, 3 for stage 3; each with micro-batches."""
+    assert costs.sent(800, 4, stage, m) == share * 2 * 800 * 3 / 4
+
+
+@pytest.mark.parametrize("which", ["held", "sent"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wrong_cost_shows_and_no_two_are_alike(which, seed):
+    cases = task_of("08.cost").inputs(seed, 1)[0]["cases"]
+    right, wrong = {"held": (costs.held, costs.WRONG_HELD), "sent": (costs.sent, costs.WRONG_SENT)}[which]
+    every = {"right": [right]} | wrong
+    given = [(key, [one(*case) for case in cases]) for key, several in every.items() for one in several]
+    for i, (key, mine) in enumerate(given):
+        like = {other for other, theirs in given[:i] if alike(mine, theirs)}
+        assert like <= {key}, f"{key} counts as {like} does"
+
+
+# -- on live ranks ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", OWN, ids=name_of)
+def test_a_right_answer_passes_with_other_numbers(path, graded):
+    verdict = graded(path, seed=1)
+    assert verdict.passed, verdict.text()
+
+
+def test_what_the_lab_leaves_to_the_learner_is_forbidden():
+    for name in (
+        "torch.distributed.optim.ZeroRedundancyOptimizer",
+        "torch.distributed.fsdp.fully_shard",
+        "torch.nn.parallel.DistributedDataParallel",
+        "helpers.parallel.zero",
+        "helpers.primitives.flat_shards",
+    ):
+        assert forbidden(name, "08")
+    assert not forbidden("torch.distributed.reduce_scatter", "08")
+
+
+def test_the_right_answers_cover_every_task():
+    assert {load(path)["TASK"].partition(".")[2] for path in OWN} == {
+        "shard",
+        "stage1",
+        "stage2",
+        "stage3",
+        "resume",
+        "cost",
+    }
