@@ -23,7 +23,8 @@ PHASES = {
     BACKWARD: Words(en="the messages of backward", zh="反向的消息"),
 }
 RETURNS = Words(en="{} gives {}, expected a tensor that follows gradients", zh="{} 得到的是 {}，应为带梯度的张量")
-UNSEEN = "an autograd kernel was not registered"  # torch's warning, as backward goes through a bare dist.all_reduce
+WARNING = "an autograd kernel was not registered"  # torch's, as backward goes through a bare dist.all_reduce
+UNSEEN = "torch warns: backward goes through a collective that autograd does not know"
 Messages = Sequence[str]
 
 
@@ -42,8 +43,11 @@ def there_and_back(trial: Trial, output: Any, gradient: Tensor) -> str:
 def autograd_sees_all() -> Iterator[None]:
     """A collective that autograd cannot see raises, where torch only warns that gradients may be wrong."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=f".*{UNSEEN}")
-        yield
+        warnings.filterwarnings("error", message=f".*{WARNING}")
+        try:
+            yield
+        except UserWarning as warning:
+            raise (RuntimeError(UNSEEN) if WARNING in str(warning) else warning) from None
 
 
 # -- beside the judge ------------------------------------------------------------------------------------------------
