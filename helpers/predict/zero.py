@@ -44,8 +44,8 @@ def zero_traffic(
     """Every operation of one update (all its micro-batches) on one rank, in turn.
 
     parameters: elements of each, in the order of `model.parameters()`. units: what travels together, as positions in
-    `parameters`, in the order in which forward uses them. Default: stage 1 one unit of all, stage 2 buckets of
-    `bucket_bytes` from the last parameter to the first, stage 3 a unit for each entry (so give it sizes of units).
+    `parameters`, in the order in which forward uses them. Default: stages 1 and 2 buckets of `bucket_bytes` from the
+    last parameter to the first (inf: all in one), stage 3 a unit for each entry (so give it sizes of units).
     reduce: stage 1's alone. no_sync: all micro-batches but the last only add up, as whole gradients (stage 1 always).
     Stage 3 alone: keep_parameters gathers for forward and keeps for backward. recompute: the second forward gathers for
     itself, as where a checkpoint's forward frees what its backward then gathers again; ours keeps them, which is False.
@@ -144,8 +144,6 @@ def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:
 
 def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list[int]]:
     positions = list(range(len(sizes)))
-    if stage == 1:
-        return [positions]
     if stage == 3:
         return [[position] for position in positions]
     groups = split_into_buckets(sizes[::-1], bucket_cap=bucket, first_bucket_cap=bucket)

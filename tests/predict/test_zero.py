@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import nullcontext
+from math import inf
 
 import pytest
 import torch
@@ -121,6 +122,8 @@ def messages(log):
 CASES = {
     "1": (1, {}, {}),
     "1, all_reduce": (1, {"reduce": "all_reduce"}, {"reduce": "all_reduce"}),
+    "1, in buckets": (1, {"bucket_bytes": 300}, {"bucket_bytes": 300}),
+    "1, in one": (1, {"bucket_bytes": inf}, {"bucket_bytes": inf}),
     "1, 3 micro-batches": (1, {}, {"num_microbatches": 3}),
     "2": (2, {"bucket_bytes": 300}, {"bucket_bytes": 300}),
     "2, 3 micro-batches": (2, {}, {"num_microbatches": 3}),
