@@ -85,6 +85,7 @@ def _of_model(zero, optimizer: object) -> Owned:
     if optimizer is None:
         return Owned(parts, whole, shapes, [], None)
     inner, by_id = _innermost(optimizer), {id(part.tensor): part for part in parts}
+    place = {name: index for index, (name, _) in enumerate(zero.module.named_parameters())}  # units come in another
     members: list[list[str]] = []
     for group in inner.param_groups:
         found = [by_id.get(id(tensor)) for tensor in group["params"]]
@@ -95,7 +96,7 @@ def _of_model(zero, optimizer: object) -> Owned:
             )
         for part in found:
             part.local = part.tensor
-        members.append([part.name for part in found])
+        members.append(sorted((part.name for part in found), key=lambda name: place[name]))
     return Owned(parts, whole, shapes, list(zip(_options(inner), members, strict=True)), inner)
 
 

@@ -67,20 +67,20 @@ def load(
     is changed, for a folder that holds no whole checkpoint, and for one of another model or of other parameter groups.
     """
     mine, group = owned(sharded, optimizer, model), sharded.group
-    stored = _check_files(Path(folder))
+    stored = check_files(Path(folder))
     about = _read_about(folder, stored, group)
     _check_fits(mine, about, folder)
     ranges = _ranges(mine, with_state=False)
     states = _room_for_states(mine, stored, ranges) if mine.optimizer is not None else {}
-    dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=_LoadPlanner(), process_group=group)
-    _take_over(mine, [options for options, _ in about["groups"]], states)
+    dcp.load(ranges, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
+    take_over(mine, [options for options, _ in about["groups"]], states)
     if hasattr(sharded, "gather_parameters"):
         sharded.gather_parameters()
     return about["extra"]
 
 
 @dataclass
-class _Range:
+class Range:
     """Elements start … of a flattened tensor with numel elements; here they are `tensor`, 1-D."""
 
     tensor: Tensor
@@ -106,7 +106,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         self.plan = plans.SavePlan([self._item(name, part) for name, part in self.state_dict.items()])
         return self.plan
 
-    def _item(self, name: str, part: _Range) -> plans.WriteItem:
+    def _item(self, name: str, part: Range) -> plans.WriteItem:
         properties = md.TensorProperties.create_from_tensor(part.tensor)
         data = plans.TensorWriteData(chunk=part.chunk, properties=properties, size=part.size)
         index = md.MetadataIndex(name, part.chunk.offsets)
@@ -116,7 +116,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         return self.state_dict[index.fqn].tensor.detach()
 
 
-class _LoadPlanner(dcp.DefaultLoadPlanner):
+class LoadPlanner(dcp.DefaultLoadPlanner):
     """Tells torch which range each rank wants; which files hold it, torch finds out."""
 
     def __init__(self):
@@ -138,25 +138,25 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         return self.state_dict[index.fqn].tensor.detach()
 
 
-def _ranges(mine: Owned, *, with_state: bool = True) -> dict[str, _Range]:
+def _ranges(mine: Owned, *, with_state: bool = True) -> dict[str, Range]:
     """What this rank saves, by its name in the files; without state: what it reads its weights into."""
-    ranges = {f"model/{name}": _Range(tensor.detach().view(-1)) for name, tensor in mine.whole.items()}
+    ranges = {f"model/{name}": Range(tensor.detach().view(-1)) for name, tensor in mine.whole.items()}
     for part in mine.parts:
         if part.tensor.numel():
-            ranges[f"model/{part.name}"] = _Range(part.tensor.detach(), part.start, part.shape.numel())
+            ranges[f"model/{part.name}"] = Range(part.tensor.detach(), part.start, part.shape.numel())
             if with_state:
                 ranges |= _state_ranges(part, mine.state_of(part))
     return ranges
 
 
-def _state_ranges(part: Part, state: dict) -> dict[str, _Range]:
+def _state_ranges(part: Part, state: dict) -> dict[str, Range]:
     """state/<parameter>/<key> is as long as the parameter; number/<parameter>/<key> is one number, a step counter."""
     ranges = {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == part.tensor.shape:
-            ranges[f"state/{part.name}/{key}"] = _Range(value.detach(), part.start, part.shape.numel())
+            ranges[f"state/{part.name}/{key}"] = Range(value.detach(), part.start, part.shape.numel())
         elif isinstance(value, Tensor) and value.dim() == 0:
-            ranges[f"number/{part.name}/{key}"] = _Range(value.detach().view(1))
+            ranges[f"number/{part.name}/{key}"] = Range(value.detach().view(1))
         elif value is not None:
             raise ValueError(
                 f"the optimizer's state {key!r} of {part.name} is {value!r:.80}: a checkpoint takes tensors as long as "
@@ -165,7 +165,7 @@ def _state_ranges(part: Part, state: dict) -> dict[str, _Range]:
     return ranges
 
 
-def _room_for_states(mine: Owned, stored: dict, ranges: dict[str, _Range]) -> list[dict]:
+def _room_for_states(mine: Owned, stored: dict, ranges: dict[str, Range]) -> list[dict]:
     """A state for each local tensor of the optimizer, filled once `ranges`, which it adds to, have been read."""
     keys: dict[str, list[tuple[str, str]]] = {}
     for name in stored:
@@ -180,17 +180,17 @@ def _room_for_states(mine: Owned, stored: dict, ranges: dict[str, _Range]) -> li
             name, size = f"{kind}/{part.name}/{key}", part.shape.numel()
             dtype = stored[name].properties.dtype
             if kind == "number":
-                ranges[name] = _Range(torch.zeros(1, dtype=dtype))
+                ranges[name] = Range(torch.zeros(1, dtype=dtype))
                 state[key] = ranges[name].tensor[0]
             else:
                 is_master = key == MASTER
                 room = part.local.detach() if is_master else torch.zeros_like(part.local, dtype=dtype).detach()
-                ranges[name] = _Range(room, part.start, size)
+                ranges[name] = Range(room, part.start, size)
                 state |= {} if is_master else {key: room}
     return states
 
 
-def _take_over(mine: Owned, options: list[dict], states: dict[int, dict]) -> None:
+def take_over(mine: Owned, options: list[dict], states: dict[int, dict]) -> None:
     """Give the optimizer what was read; torch's load_state_dict puts it on the devices where it belongs."""
     if mine.optimizer is None:
         return
@@ -202,7 +202,7 @@ def _take_over(mine: Owned, options: list[dict], states: dict[int, dict]) -> Non
     mine.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _about(mine: Owned, group: dist.ProcessGroup, extra: object) -> dict[str, _Range]:
+def _about(mine: Owned, group: dist.ProcessGroup, extra: object) -> dict[str, Range]:
     """What is no tensor; rank 0 writes it, as bytes."""
     if group.rank() != 0:
         return {}
@@ -211,16 +211,21 @@ def _about(mine: Owned, group: dist.ProcessGroup, extra: object) -> dict[str, _R
     about = {"shapes": shapes, "whole": whole, "groups": mine.groups, "world_size": group.size(), "extra": extra}
     buffer = io.BytesIO()
     torch.save(about, buffer)
-    return {ABOUT: _Range(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
+    return {ABOUT: Range(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8))}
 
 
 def _read_about(folder: str | os.PathLike, stored: dict, group: dist.ProcessGroup) -> dict:
-    room = {ABOUT: _Range(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
-    dcp.load(room, storage_reader=dcp.FileSystemReader(folder), planner=_LoadPlanner(), process_group=group)
-    return torch.load(io.BytesIO(room[ABOUT].tensor.numpy().tobytes()), weights_only=True)
+    room = {ABOUT: Range(torch.zeros(stored[ABOUT].size, dtype=torch.uint8))}
+    dcp.load(room, storage_reader=dcp.FileSystemReader(folder), planner=LoadPlanner(), process_group=group)
+    return unpacked(room[ABOUT].tensor)
 
 
-def _check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
+def unpacked(about: Tensor) -> dict:
+    """What is no tensor, from the bytes that rank 0 wrote: plain data alone, a file cannot run code."""
+    return torch.load(io.BytesIO(about.numpy().tobytes()), weights_only=True)
+
+
+def check_files(folder: Path) -> dict[str, md.TensorStorageMetadata]:
     """What is stored, by name. Raises ValueError if the checkpoint is not whole."""
     if not (folder / ".metadata").exists():
         why = "it does not exist" if not folder.exists() else "it has no .metadata, which is written last"
