@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
@@ -24,9 +25,9 @@ _SMALL = 1024  # elements up to which a tensor is not worth cutting
 class ShardedConstruction(TorchDispatchMode):
     """`with ShardedConstruction(group, device) as construction: model = GPT(config)`, then `construction.values(p)`.
 
-    device: where the values are computed and the shards lie. Tensors made in the `with` are on the meta device. Large
-    ones may be combined, but not read: `.item()` has nothing to read there.
-    Raises RuntimeError for values that came from Python numbers (torch.tensor), which leave no operation behind.
+    device: where the values are computed and the shards lie. Tensors made in the `with` are on the meta device, so they
+    may be combined, but not read: `.item()` has nothing to read there. torch.tensor([…]) alone makes a real one.
+    Raises RuntimeError for a meta tensor that was not made here, or asked for already.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
@@ -35,21 +36,34 @@ class ShardedConstruction(TorchDispatchMode):
         self._made: dict[int, torch.UntypedStorage] = {}  # kept, so that an address means one tensor for ever
         self._whole: dict[int, Tensor] = {}  # (numel,) real values of what was touched last, and of what is small
         self._cut: dict[int, tuple[FlatShards, Tensor]] = {}  # layout and this rank's shard of what was not
-        self._meta = torch.device("meta")
+        self._written: set[int] = set()
+        self._around = torch.device("meta"), _Numbers(device)
 
     def __enter__(self):
-        self._meta.__enter__()
+        for mode in self._around:
+            mode.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self._meta.__exit__(*error)
+        for mode in reversed(self._around):
+            mode.__exit__(*error)
 
     def values(self, tensor: Tensor) -> Tensor:
         """The whole values of a parameter or buffer, once: they are not kept here. Every rank must ask."""
         real = self._real(tensor)
-        del self._whole[_key(tensor)], self._made[_key(tensor)]
+        if tensor.is_meta:
+            self._check_written(tensor)
+            del self._whole[_key(tensor)], self._made[_key(tensor)]
         return real
+
+    def _check_written(self, tensor: Tensor) -> None:
+        if _key(tensor) not in self._written and tensor.numel():
+            raise RuntimeError(
+                f"no operation of the constructor gave values to a tensor of shape {tuple(tensor.shape)}. Some do "
+                "nothing on the meta device, such as torch.nn.init.trunc_normal_: initialise with normal_, or "
+                "build the model as ever and wrap it"
+            )
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Put real buffers into the modules."""
@@ -69,6 +83,7 @@ class ShardedConstruction(TorchDispatchMode):
         name = function._schema.name.removeprefix("aten::")
         self._made |= {_key(t): t.untyped_storage() for t in new}
         if name not in _FORGETS and (new or function._schema.is_mutable):
+            self._written |= {_key(t) for t in tree_iter(result) if isinstance(t, Tensor) and t.is_meta}
             self._run_for_real(function, name, args, kwargs, result)
         return result
 
@@ -92,8 +107,8 @@ class ShardedConstruction(TorchDispatchMode):
         key = _key(tensor)
         if key not in self._made:
             raise RuntimeError(
-                f"a tensor of shape {tuple(tensor.shape)} has no values here: it was made from Python numbers, or "
-                "before the construction began. In the constructor, use torch.full, torch.arange or torch.zeros"
+                f"a tensor of shape {tuple(tensor.shape)} has no values here: it was made before the construction "
+                "began, or asked for already"
             )
         if key in self._cut:
             layout, shard = self._cut.pop(key)
@@ -112,6 +127,20 @@ class ShardedConstruction(TorchDispatchMode):
             whole = self._whole.pop(key)
             layout = FlatShards([whole], self.group)
             self._cut[key] = layout, layout.shard_of(layout.pack([whole], layout.new_flat())).clone()
+
+
+class _Numbers(TorchFunctionMode):
+    """Tensors from Python numbers are real: on the meta device the numbers would be lost without a trace."""
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in (torch.tensor, torch.as_tensor) and kwargs.get("device") is None:
+            kwargs = kwargs | {"device": self.device}
+        return function(*args, **kwargs)
 
 
 def _key(tensor: Tensor) -> int:

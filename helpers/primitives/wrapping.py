@@ -58,7 +58,7 @@ def group_by_unit(model: nn.Module, wrap: Wrap = None) -> list[tuple[nn.Module, 
     groups: dict[tuple, list[Use]] = {}
     for parameter, use in uses.items():
         home = homes[parameter].pop() if len(homes[parameter]) == 1 else model
-        groups.setdefault((home, parameter.dtype, parameter.requires_grad), []).append(use)
+        groups.setdefault((home, parameter.dtype, parameter.device, parameter.requires_grad), []).append(use)
     return [(home, same) for (home, *_), same in groups.items()]
 
 
