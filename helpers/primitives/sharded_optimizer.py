@@ -132,6 +132,25 @@ class ShardedOptimizer:
         if hasattr(self.optimizer, "collect_gradients"):  # MasterWeights
             self.optimizer.collect_gradients()
 
+    def state_dict(self) -> dict:
+        """This rank's part: only this rank of as many ranks can load it. For others see `sharded_checkpoint`."""
+        return {"cut": self._cut(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`. Raises ValueError for that of another rank, world size, model or bucket size."""
+        if state["cut"] != self._cut():
+            there, here = ("rank {} of {}".format(*cut[:2]) for cut in (state["cut"], self._cut()))
+            raise ValueError(
+                f"this is the state of {there} and of its shards, here is {here} with others, so the numbers would go "
+                "to other parameters. To change ranks or buckets use helpers.primitives.sharded_checkpoint"
+            )
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _cut(self) -> list:
+        """Rank, ranks, and which elements of which parameter are here."""
+        pieces = [[piece.entry.index, piece.where.start, piece.where.stop] for piece in self.pieces]
+        return [self.group.rank(), self.group.size(), pieces]
+
     def gather_parameters(self) -> None:
         """All-gather the updated shards, in place: every rank holds all parameters again."""
         works = [vector.layout.all_gather(vector.flat, async_op=True) for vector in self.vectors]
