@@ -34,7 +34,7 @@ class Zero1(ShardedOptimizer):
     gradient; then an integer a parameter is all-reduced, too, and those that no rank used are left alone.
     Construction makes trainable parameters equal to those of group rank 0. After step() the gradients are spent: call
     zero_grad(). bucket_bytes: parameters share a vector, and so a message, until they reach it; inf: all in one.
-    Bytes a rank: parameters and gradients whole, the optimizer's state 1/N, all with at most N - 1 elements of padding.
+    Bytes a rank: parameters and gradients whole, the optimizer's state 1/N; padding below N elements a vector.
     Raises ValueError as `ShardedOptimizer` does and for an unknown `reduce`, RuntimeError for a missing gradient or a
     backward or a step on spent gradients.
     """
