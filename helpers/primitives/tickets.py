@@ -29,8 +29,26 @@ class Ticket:
         return self.unit.whole.as_strided(*self.view)
 
 
+class Kept:
+    """Any other tensor that autograd saves. Under hooks torch no longer looks whether it was changed in place: we do.
+
+    Detached: an operation that saved its own output would refer to itself, and live until the garbage collector comes.
+    """
+
+    def __init__(self, tensor: Tensor):
+        self.tensor, self.version = tensor.detach(), tensor._version
+
+    def redeem(self) -> Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                f"a tensor of shape {tuple(self.tensor.shape)} that backward needs was changed by an inplace operation "
+                "after forward had saved it: take the operation that returns a new tensor"
+            )
+        return self.tensor
+
+
 class TicketOffice:
-    """Inside `with office.open():` autograd saves a ticket where it would save a whole weight; anything else is itself.
+    """Inside `with office.open():` autograd saves a ticket where it would save a whole weight.
 
     need: makes a unit whole; called when backward redeems a ticket.
     """
@@ -42,12 +60,11 @@ class TicketOffice:
     def open(self) -> AbstractContextManager:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
-    def _pack(self, tensor: Tensor) -> Tensor | Ticket:
+    def _pack(self, tensor: Tensor) -> Kept | Ticket:
         unit = self.whole.get(tensor.untyped_storage().data_ptr()) if self.whole else None
-        return tensor if unit is None or tensor.dtype != unit.param_dtype else Ticket(unit, tensor)
+        return Kept(tensor) if unit is None or tensor.dtype != unit.param_dtype else Ticket(unit, tensor)
 
-    def _unpack(self, packed: Tensor | Ticket) -> Tensor:
-        if isinstance(packed, Tensor):
-            return packed
-        self.need(packed.unit)
+    def _unpack(self, packed: Kept | Ticket) -> Tensor:
+        if isinstance(packed, Ticket):
+            self.need(packed.unit)
         return packed.redeem()

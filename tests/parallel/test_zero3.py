@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from contextlib import nullcontext
 
 import cloudpickle
@@ -305,6 +307,34 @@ def test_weights_that_change_between_forward_and_backward_are_noticed(ranks):
 
     for mine, right in zip(ranks[:2].run(change), ranks[:2].run(expected), strict=True):
         assert_equal(right, mine)
+
+
+def test_an_activation_that_changes_in_place_is_noticed(ranks):
+    class InPlace(MLP):
+        def forward(self, x):
+            x = self.layers[0](x).exp()
+            return self.layers[1](x) + x.add_(1)
+
+    def change():
+        with pytest.raises(RuntimeError, match="changed by an inplace operation"):
+            Zero3(InPlace([4, 4, 4]))(torch.ones(1, 4)).sum().backward()
+
+    ranks[:1].run(change)
+
+
+def test_a_forward_without_backward_keeps_nothing_alive(ranks):
+    def forget():
+        model = Zero3(MLP([4, 4, 4]))
+        gc.disable()
+        try:
+            model(torch.ones(1, 4))
+            alive = weakref.ref(model)
+            del model
+            return alive() is None
+        finally:
+            gc.enable()
+
+    assert ranks[:1].run(forget) == [True]
 
 
 def gradients_of(model):
