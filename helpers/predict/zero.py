@@ -56,20 +56,15 @@ def zero_traffic(
     _check(stage, reduce, num_microbatches)
     sizes = checked_sizes(parameters)
     traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link)
-    if units is None:
-        units = _default_units(sizes, stage, bucket_bytes / dtype_bytes)
+    units = _default_units(sizes, stage, bucket_bytes / dtype_bytes) if units is None else units
     wholes = [padded(total, world_size) for total in _totals(sizes, units)]
-    width = reduce_dtype_bytes or dtype_bytes
+    width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
+    reducing = range(0 if stage > 1 and not no_sync else num_microbatches - 1, num_microbatches)
     for j in range(num_microbatches):
-        reduces = j == num_microbatches - 1 or (stage > 1 and not no_sync)
         if stage == 3:
-            _gather(traffic, wholes, f"micro-batch {j}, forward, unit")
-            _backward(
-                traffic, wholes, f"micro-batch {j}, backward", 0 if keep_parameters else 1 + recompute, reduces, width
-            )
-        elif reduces:
-            for number, whole in enumerate(wholes):
-                traffic.add(reduce, (whole,), f"micro-batch {j}, gradients {number}", dtype_bytes=width)
+            _whole_units(traffic, wholes, f"micro-batch {j}", gathers, j in reducing, width)
+        elif j in reducing:
+            _reduce(traffic, wholes, reduce, f"micro-batch {j}, gradients", width)
     if stage < 3:
         _gather(traffic, wholes, "updated parameters")
     return traffic.log
@@ -128,13 +123,19 @@ def tokens_where_tp_sends_as_much(hidden: int) -> float:
     return 36 * hidden**2 / (8 * hidden)
 
 
-def _backward(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
-    """Stage 3's, from the last unit to the first."""
+def _whole_units(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
+    """Stage 3's micro-batch: forward through all units, backward from the last to the first, `gathers` for each."""
+    _gather(traffic, wholes, f"{where}, forward, unit")
     for number in reversed(range(len(wholes))):
         for _ in range(gathers):
-            traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), f"{where}, unit {number}")
+            traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), f"{where}, backward, unit {number}")
         if reduces:
-            traffic.add("reduce_scatter", (wholes[number],), f"{where}, unit {number}", dtype_bytes=width)
+            traffic.add("reduce_scatter", (wholes[number],), f"{where}, backward, unit {number}", dtype_bytes=width)
+
+
+def _reduce(traffic: Traffic, wholes: Sequence[int], op: str, where: str, width: int) -> None:
+    for number, whole in enumerate(wholes):
+        traffic.add(op, (whole,), f"{where} {number}", dtype_bytes=width)
 
 
 def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:
