@@ -13,7 +13,7 @@ from helpers.grading.judging import expect, expect_payload, expect_tensor, same
 from helpers.grading.memory.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, Words, World
 from helpers.grading.zero import hints
-from helpers.grading.zero.parts import expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
+from helpers.grading.zero.parts import Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
 from helpers.units import format_bytes
 
 MICRO_BATCHES = (1, 2)  # of each step
@@ -52,8 +52,9 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     finish, steps, batches = submitted(parameters), [], iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
+    patience, enough = Patience(), bytes_enough([p.numel() for p in parameters], trial.world_size)
     for num_batches in MICRO_BATCHES:
-        held = [backward(model, next(batches)) for _ in range(num_batches)]
+        held = [backward(model, next(batches), patience, enough) for _ in range(num_batches)]
         trial.mark("backward over")
         shards = finish()
         steps.append(
@@ -70,13 +71,18 @@ def is_list(shards: Any) -> bool:
     return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
 
 
-def backward(model: nn.Module, x: Tensor) -> int:
+def bytes_enough(lengths: Sequence[int], world_size: int) -> float:
+    """All shards of a rank, and some room."""
+    return 1.5 * padded_bytes(lengths, world_size) / world_size + SLACK
+
+
+def backward(model: nn.Module, x: Tensor, patience: Patience, enough: float) -> int:
     """Bytes that this micro-batch leaves behind."""
     with Meter([*model.parameters(), x]) as meter:
         loss = model(x).square().sum()
         loss.backward()
         del loss
-        return meter.held
+        return patience.held(meter, enough)
 
 
 # -- what each rank should have, and what mistakes give --------------------------------------------------------------
@@ -137,7 +143,7 @@ def judge(world: World) -> Iterator[Finding]:
         return
     lengths = [tensor.numel() for tensor in world.inputs[0]["weights"].values()]
     yield from judge_order(world)
-    yield from judge_memory(world, padded_bytes(lengths, world.size) // world.size)
+    yield from judge_memory(world, lengths)
     yield from judge_values(world, len(lengths))
     yield from expect_messages(world)
     yield from expect_payload(world, sum(MICRO_BATCHES) * padded_bytes(lengths, world.size), "reduce_scatter")
@@ -157,8 +163,9 @@ def judge_order(world: World) -> Iterator[Finding]:
         )
 
 
-def judge_memory(world: World, shard_bytes: int) -> Iterator[Finding]:
+def judge_memory(world: World, lengths: Sequence[int]) -> Iterator[Finding]:
     """Whole gradients go as they come, and a micro-batch leaves shards behind, no more."""
+    shards = format_bytes(padded_bytes(lengths, world.size) // world.size)
     for rank, output in enumerate(world.outputs):
         left = max(output["left"])
         yield expect(
@@ -170,9 +177,9 @@ def judge_memory(world: World, shard_bytes: int) -> Iterator[Finding]:
         )
         held = max(held for step in output["steps"] for held in step["held"])
         yield expect(
-            held <= 1.5 * shard_bytes + SLACK or left > 0,
-            f"after a backward {format_bytes(held)} are held, and all shards together are {format_bytes(shard_bytes)}",
-            f"一次反向之后还占着 {format_bytes(held)}，而所有分片一共只有 {format_bytes(shard_bytes)}",
+            held <= bytes_enough(lengths, world.size) or left > 0,
+            f"after a backward {format_bytes(held)} are held, and all shards together are {shards}",
+            f"一次反向之后还占着 {format_bytes(held)}，而所有分片一共只有 {shards}",
             rank=rank,
             mistakes=["whole_buffer_kept"],
         )

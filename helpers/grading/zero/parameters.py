@@ -17,7 +17,7 @@ from helpers.grading.judging import expect, expect_equal, expect_payload, expect
 from helpers.grading.memory.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
 from helpers.grading.zero import hints
-from helpers.grading.zero.parts import FLOAT, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
+from helpers.grading.zero.parts import FLOAT, Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
 from helpers.units import format_bytes
 
 NUM_LAYERS, ROWS, MICRO_BATCHES = 4, 2, 2
@@ -44,14 +44,14 @@ def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     """Backward starts from a sum: from a gradient it would import torch's symbolic shapes, a second on every rank."""
     shards = [shard.clone().requires_grad_() for shard in inputs["shards"]]
-    batches = []
+    batches, patience = [], Patience()
     for given in inputs["batches"]:
         x = given["x"].clone().requires_grad_()
         with Meter([*shards, x, given["gradient"]]) as meter:
             y = x
             for shard, shape in zip(shards, inputs["shapes"], strict=True):
                 y = torch.tanh(submitted(y, shard, tuple(shape)))
-            held = meter.held
+            held = patience.held(meter, bytes_enough(inputs["shapes"]))
         if dead_end(y):
             return {"returned": dead_end(y)}
         (y * given["gradient"]).sum().backward()
@@ -117,14 +117,23 @@ def judge_values(whole: Whole, output: dict[str, Any], rank: int) -> Iterator[Fi
         yield expect_tensor(GRADIENT.format(i), right, one, rank=rank, mistakes=wrong)
 
 
+def activation_bytes(shapes: list[Shape]) -> int:
+    """Of each layer the product and its tanh."""
+    return sum(2 * FLOAT * ROWS * out for out, _ in shapes)
+
+
+def bytes_enough(shapes: list[Shape]) -> int:
+    """The activations, and room for one whole weight."""
+    return activation_bytes(shapes) + FLOAT * max(map(math.prod, shapes))
+
+
 def judge_memory(shapes: list[Shape], batches: list[dict[str, Any]], rank: int) -> Finding:
     """Between forward and backward: the activations, and at most one whole weight."""
-    activations = sum(2 * FLOAT * ROWS * out for out, _ in shapes)
-    most = activations + FLOAT * max(map(math.prod, shapes))
+    activations = activation_bytes(shapes)
     held = max(batch["held"] for batch in batches)
     whole = FLOAT * sum(map(math.prod, shapes))
     return expect(
-        held <= most,
+        held <= bytes_enough(shapes),
         f"after the forward pass {format_bytes(held)} are held; activations are {format_bytes(activations)}, "
         f"all whole weights {format_bytes(whole)}",
         f"前向之后占着 {format_bytes(held)}；激活 {format_bytes(activations)}，全部完整权重 {format_bytes(whole)}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from helpers.grading.judging import expect
+from helpers.grading.memory.meter import Meter
 from helpers.grading.task import Finding, Trouble, World
 from helpers.units import format_bytes
 
@@ -55,6 +57,20 @@ def padded_bytes(lengths: Sequence[int], world_size: int) -> int:
 def own_memory(tensor: object) -> int:
     """Bytes that stay taken as long as this tensor lives; 0 for what is none."""
     return tensor.untyped_storage().nbytes() if isinstance(tensor, Tensor) else 0
+
+
+class Patience:
+    """Waits, so many seconds in all, for the thread that completed a message to let go of its tensors."""
+
+    def __init__(self, seconds: float = 0.5):
+        self.left = seconds
+
+    def held(self, meter: Meter, enough: float) -> int:
+        """Bytes held now, or as soon as they are no more than `enough`."""
+        while (held := meter.held) > enough and self.left > 0:
+            time.sleep(0.005)
+            self.left -= 0.005
+        return held
 
 
 def expect_own_memory(what: str, tensor: object, num_bytes: int, *, rank: int | None = None) -> Finding:
