@@ -459,22 +459,10 @@ def logged(way, microbatches, silent=False, bucket_bytes=2000):
     return [(e.op, e.payload_bytes) for e in recorder.log.events], sizes, optimizer.padding, len(optimizer.vectors)
 
 
-def predicted(way, sizes, size, microbatches, bucket_bytes=2000):
-    stage = 2 if way == "stage 2" else 1
-    if way == "stage 1, all_reduce":
-        units, reduce = None, "all_reduce"
-    else:  # stage 1 with buckets sends what stage 2 does in one micro-batch
-        units, reduce = None, "reduce_scatter"
-        stage, microbatches = 2, microbatches if way == "stage 2" else 1
-    log = zero_traffic(
-        sizes,
-        stage=stage,
-        world_size=size,
-        num_microbatches=microbatches,
-        reduce=reduce,
-        units=units,
-        bucket_bytes=bucket_bytes,
-    )
+def predicted(way, sizes, size, microbatches):
+    stage, reduce = (2 if way == "stage 2" else 1), "all_reduce" if "all_reduce" in way else "reduce_scatter"
+    options = {} if reduce == "all_reduce" else {"bucket_bytes": 2000}
+    log = zero_traffic(sizes, stage=stage, world_size=size, num_microbatches=microbatches, reduce=reduce, **options)
     return [(e.op, e.payload_bytes) for e in log.for_rank(0).events]
 
 
