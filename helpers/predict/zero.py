@@ -47,24 +47,21 @@ def zero_traffic(
     `parameters`, in the order in which forward uses them. Default: stages 1 and 2 buckets of `bucket_bytes` from the
     last parameter to the first (inf: all in one), stage 3 a unit for each entry (so give it sizes of units).
     reduce: stage 1's alone. no_sync: all micro-batches but the last only add up, as whole gradients (stage 1 always).
-    Stage 3 alone: keep_parameters gathers for forward and keeps for backward. recompute: the second forward gathers for
-    itself, as where a checkpoint's forward frees what its backward then gathers again; ours keeps them, which is False.
-    dtype_bytes: of what is gathered; reduce_dtype_bytes: of gradients, None for the same. With a link operations take
-    their alpha-beta seconds, nothing hidden.
+    Stage 3 alone: keep_parameters gathers for forward and keeps for backward; recompute: the second forward gathers for
+    itself and frees (ours does not). dtype_bytes: of what is gathered; reduce_dtype_bytes: of gradients, None for the
+    same. With a link operations take their alpha-beta seconds, nothing hidden.
     Raises ValueError for an unknown stage or reduce, or units that do not hold each parameter once.
     """
     _check(stage, reduce, num_microbatches)
-    sizes = checked_sizes(parameters)
     traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link)
-    units = _default_units(sizes, stage, bucket_bytes / dtype_bytes) if units is None else units
-    wholes = [padded(total, world_size) for total in _totals(sizes, units)]
+    wholes = _wholes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
     width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
-    reducing = range(0 if stage > 1 and not no_sync else num_microbatches - 1, num_microbatches)
     for j in range(num_microbatches):
+        reduces, where = (stage > 1 and not no_sync) or j == num_microbatches - 1, f"micro-batch {j}"
         if stage == 3:
-            _whole_units(traffic, wholes, f"micro-batch {j}", gathers, j in reducing, width)
-        elif j in reducing:
-            _reduce(traffic, wholes, reduce, f"micro-batch {j}, gradients", width)
+            _whole_units(traffic, wholes, where, gathers, reduces, width)
+        elif reduces:
+            _reduce(traffic, wholes, reduce, f"{where}, gradients", width)
     if stage < 3:
         _gather(traffic, wholes, "updated parameters")
     return traffic.log
@@ -141,6 +138,12 @@ def _reduce(traffic: Traffic, wholes: Sequence[int], op: str, where: str, width:
 def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:
     for number, whole in enumerate(wholes):
         traffic.add("all_gather", (whole // len(traffic.ranks),), f"{where} {number}")
+
+
+def _wholes(sizes: Sequence[int], units: Units | None, stage: int, bucket: float, world_size: int) -> list[int]:
+    """Elements of each message as a whole, padding included."""
+    units = _default_units(sizes, stage, bucket) if units is None else units
+    return [padded(total, world_size) for total in _totals(sizes, units)]
 
 
 def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list[int]]:
