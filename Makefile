@@ -66,9 +66,10 @@ check: $(READY)
 	@$(PY) tools/tidy_notebooks.py --check
 	@$(PY) tools/build_labs.py --check
 
-# Chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
+# Two workers share the tests, a file at a time, in order: the chapters in the browser, which take longest, come first.
+# nbval's chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
 test: check $(READY_TO_TEST)
-	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations=25
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
 	@ls notebooks/*.ipynb >/dev/null 2>&1 || exit 0; \
 	$(PY) -m pytest -o filterwarnings=default -p no:cacheprovider --durations=5 --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_SECONDS) notebooks

@@ -5,16 +5,6 @@ from __future__ import annotations
 import pytest
 
 
-def pytest_collection_modifyitems(items):
-    """Who runs together where several workers share the tests: a file; the whole browser; the mutants of one lab."""
-    for item in items:
-        file, _, parameters = item.nodeid.removeprefix("tests/").partition("::")
-        group = "browser" if file.startswith("browser/") else file
-        if file == "grading/test_mutants.py":
-            group += parameters.partition("[")[2][:2]  # the number of the lab
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def ranks():
     """Four ranks on CPU; `ranks[:1]`, `ranks[:2]` and `ranks[:3]` are warm smaller worlds."""
