@@ -13,7 +13,7 @@ from tools.tidy_notebooks import WIDGET_VIEW
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-CHAPTER_LIMIT = 150  # seconds; chapter 03, which starts torchrun, has 90 on a free machine
+CHAPTER_LIMIT = 270  # seconds, beside another worker; chapter 03, which starts torchrun, has 90 on a free machine
 SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewer is an anywidget, without that class
 IS_DRAWN = "image => image.decode().then(() => image.naturalWidth > 0)"
 

@@ -25,6 +25,11 @@ def side_channel():
     dist.destroy_process_group(bare)
 
 
+def messages():
+    """A group of its own: after a burst in the world's group, nobody can say any more whose message is missing."""
+    return dist.new_group()
+
+
 def issue(name, rank, n, root):
     x, parts = torch.ones(4), [torch.ones(4) for _ in range(n)]
     own = parts if rank == root else None
@@ -77,12 +82,13 @@ def test_the_absent_rank_is_missing_exactly_where_gloo_waits_for_it(ranks, num_r
 
 def receive_first():
     rank, n = dist.get_rank(), dist.get_world_size()
+    group = messages()
     with side_channel() as meet:
-        work = dist.irecv(torch.empty(2), (rank + 1) % n)
+        work = dist.irecv(torch.empty(2), (rank + 1) % n, group=group)
         meet()
         before = wire.pending()
         meet()
-        other = dist.isend(torch.ones(2), (rank - 1) % n)
+        other = dist.isend(torch.ones(2), (rank - 1) % n, group=group)
         work.wait(), other.wait()
     return before, wire.pending()
 
@@ -98,18 +104,19 @@ def test_a_receive_waits_for_its_sender(world):
 
 def send_first():
     rank = dist.get_rank()
+    group = messages()
     with side_channel() as meet:
-        works = [dist.isend(torch.ones(2), 1, tag=tag) for tag in (5, 6)] if rank == 0 else []
+        works = [dist.isend(torch.ones(2), 1, tag=tag, group=group) for tag in (5, 6)] if rank == 0 else []
         meet()
         first = [(op.op, op.missing) for op in wire.pending()]
         meet()
         if rank == 1:
-            dist.recv(torch.empty(2), 0, tag=6)
+            dist.recv(torch.empty(2), 0, tag=6, group=group)
         meet()
         second = [op.missing for op in wire.pending()]
         meet()
         if rank == 1:
-            dist.recv(torch.empty(2), 0, tag=5)
+            dist.recv(torch.empty(2), 0, tag=5, group=group)
         for work in works:
             work.wait()
     return first, second
@@ -125,16 +132,17 @@ def test_a_send_waits_for_its_receiver_and_tags_are_told_apart(ranks):
 def several_messages():
     """Rank 0 posts three receives, rank 1 sends two of them: the third is missing."""
     rank = dist.get_rank()
+    group = messages()
     with side_channel() as meet:
-        works = [dist.irecv(torch.empty(2), 1) for _ in range(3)] if rank == 0 else []
+        works = [dist.irecv(torch.empty(2), 1, group=group) for _ in range(3)] if rank == 0 else []
         if rank == 1:
-            dist.send(torch.ones(2), 0)
-            dist.send(torch.ones(2), 0)
+            dist.send(torch.ones(2), 0, group=group)
+            dist.send(torch.ones(2), 0, group=group)
         meet()
         missing = [op.missing for op in wire.pending() if op.missing]
         meet()
         if rank == 1:
-            dist.send(torch.ones(2), 0)
+            dist.send(torch.ones(2), 0, group=group)
         for work in works:
             work.wait()
     return missing
@@ -146,13 +154,14 @@ def test_messages_are_matched_one_by_one(ranks):
 
 def from_anyone():
     rank = dist.get_rank()
+    group = messages()
     with side_channel() as meet:
-        work = dist.irecv(torch.empty(2)) if rank == 1 else None
+        work = dist.irecv(torch.empty(2), group=group) if rank == 1 else None
         meet()
         nobody = [(op.missing, op.any_of, op.peer) for op in wire.pending()]
         meet()
         if rank == 2:
-            dist.send(torch.ones(2), 1)
+            dist.send(torch.ones(2), 1, group=group)
         if work is not None:
             work.wait()
     return nobody
