@@ -10,7 +10,7 @@
 # PYTHON=python3.12            which Python makes .venv (3.11 or newer)
 # TORCH=cpu|cuda|auto          which build of torch; auto looks for an NVIDIA GPU
 # TORCH_CPU_INDEX=URL          a mirror of PyTorch's CPU index
-# WORKERS=2                    how many processes share the tests; each has its own four ranks; 0: none besides make
+# WORKERS=2                    how many processes share the tests; each has its own four ranks; 0: one process
 # SYSTEM=1                     use PYTHON as it is, install nothing (a JupyterHub sets this by itself)
 
 PYTHON ?= python3
