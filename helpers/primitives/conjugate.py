@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the second one: before torch 2.13
-_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from helpers.primitives.flat_collectives import all_gather_flat, reduce_scatter_flat
+
 Started = Callable[[], Tensor]  # call it to wait for what was started, and to have the result
 
 
@@ -115,7 +115,7 @@ def start_all_gather(x: Tensor, group, dim: int) -> Started:
     """Start fetching every rank's x, all of one shape; the result has them side by side along `dim`."""
     x = x.contiguous()
     parts = x.new_empty(dist.get_world_size(group), *x.shape)  # (N, ..., n / N, ...)
-    work = _gather(parts.view(-1, *x.shape[1:]) if x.dim() else parts, x, group=group, async_op=True)
+    work = all_gather_flat(parts.view(-1, *x.shape[1:]) if x.dim() else parts, x, group=group, async_op=True)
     return lambda: _after(work, parts, x).movedim(0, dim).flatten(dim, dim + 1)
 
 
@@ -124,7 +124,7 @@ def start_reduce_scatter(x: Tensor, group, dim: int) -> Started:
     num_parts = check_shares(x.shape, dim, group)
     parts = x.unflatten(dim, (num_parts, -1)).movedim(dim, 0).contiguous()  # (N, ..., n / N, ...)
     part = torch.empty_like(parts[0])
-    work = _scatter(part, parts.flatten(0, 1), group=group, async_op=True)
+    work = reduce_scatter_flat(part, parts.flatten(0, 1), group=group, async_op=True)
     return lambda: _after(work, part, parts)
 
 

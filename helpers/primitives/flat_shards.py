@@ -21,9 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# torch 2.13 renamed both; the course runs on 2.11 as well.
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+from helpers.primitives.flat_collectives import all_gather_flat, reduce_scatter_flat
 
 
 @dataclass(frozen=True)
@@ -116,13 +114,15 @@ class FlatShards:
         shard: where to put it; None: in place, into this rank's part of `flat`. What else is in `flat` is no longer
         meant for use.
         """
-        return _reduce_scatter(
+        return reduce_scatter_flat(
             self.shard_of(flat) if shard is None else shard, flat, group=self.group, async_op=async_op
         )
 
     def all_gather(self, flat: Tensor, shard: Tensor | None = None, *, async_op: bool = False) -> dist.Work | None:
         """Fill `flat` with all ranks' shards. shard: None means that this rank's already lies in `flat`."""
-        return _all_gather(flat, self.shard_of(flat) if shard is None else shard, group=self.group, async_op=async_op)
+        return all_gather_flat(
+            flat, self.shard_of(flat) if shard is None else shard, group=self.group, async_op=async_op
+        )
 
 
 def split_by_kind(tensors: Iterable[Tensor]) -> list[list[int]]:

@@ -52,6 +52,7 @@ class GatheredUnit:
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
         self.layout = FlatShards([use.parameter for use in uses], group)
+        self.mine = {piece.index: piece for piece in self.layout.pieces()}  # of this rank
         self.param_dtype = param_dtype or self.layout.dtype
         self.reduce_dtype = reduce_dtype or self.param_dtype
         self.shard = self._cut(values)
@@ -69,18 +70,20 @@ class GatheredUnit:
     def _cut(self, values: Callable[[nn.Parameter], Tensor]) -> Tensor:
         """(s,) this rank's shard; of the whole values one parameter at a time is there."""
         shard = self.layout.new_shard(device=self.device)
-        mine = {piece.index: piece for piece in self.layout.pieces()}
         for index, use in enumerate(self.uses):
-            whole = values(use.parameter)
-            if index in mine:
-                piece = mine[index]
-                part = whole.detach().flatten()[piece.start : piece.stop]
-                shard[piece.offset : piece.offset + piece.numel].copy_(part)
+            self._put(shard, index, values(use.parameter))
         return self._travel(shard, GPU, HOST, "shards to the host")
 
+    def _put(self, shard: Tensor, index: int, whole: Tensor) -> None:
+        """Copy this rank's part of the whole values of parameter `index` to its place in a shard."""
+        piece = self.mine.get(index)
+        if piece is not None:
+            part = whole.detach().flatten()[piece.start : piece.stop]
+            shard[piece.offset : piece.offset + piece.numel].copy_(part)
+
     def _pieces(self) -> list[nn.Parameter]:
-        mine = {piece.index: slice(piece.offset, piece.offset + piece.numel) for piece in self.layout.pieces()}
-        parts = [self.shard[mine.get(index, slice(0, 0))] for index in range(len(self.uses))]
+        places = {index: slice(piece.offset, piece.offset + piece.numel) for index, piece in self.mine.items()}
+        parts = [self.shard[places.get(index, slice(0, 0))] for index in range(len(self.uses))]
         return [nn.Parameter(part, requires_grad=self.trainable) for part in parts]
 
     def _replace(self, use: Use) -> nn.Parameter:
@@ -135,9 +138,8 @@ class GatheredUnit:
     @torch.no_grad()
     def load(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite the shard with this rank's part of whole tensors."""
-        for piece in self.layout.pieces():
-            part = tensors[piece.index].detach().flatten()[piece.start : piece.stop]
-            self.shard[piece.offset : piece.offset + piece.numel].copy_(part)
+        for index, whole in enumerate(tensors):
+            self._put(self.shard, index, whole)
 
     def full(self) -> list[Tensor]:
         """All parameters whole, in the shard's dtype, for a checkpoint. Payload: N s elements."""

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading import grade, making, task_of
+from helpers.grading import answers, grade, making, task_of
 from helpers.grading.classroom.rules import forbidden
 from helpers.grading.collectives.messages import RETURNED, calls_of
-from helpers.grading.pipeline import answers, cutting, orders, playing, stage
+from helpers.grading.pipeline import cutting, orders, playing, stage
 from helpers.grading.task import Run, Trouble, World
 from helpers.predict.pipeline import simulate
 from helpers.primitives.partition import balanced

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from helpers.grading import grade, task_of
+from helpers.grading.answers import alike
 from helpers.grading.classroom.rules import forbidden
 from helpers.grading.judging import same
-from helpers.grading.pipeline.answers import alike
 from helpers.grading.task import Run, Trouble, World
 from helpers.grading.zero import costs, cutting, gradients, optimizer, parameters, parts, resuming
 from helpers.predict.states import model_states

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from helpers.grading import making
+from helpers.grading.answers import act, shortened, simplified
 from helpers.grading.judging import expect
 from helpers.grading.pipeline import hints
-from helpers.grading.pipeline.answers import act, shortened, simplified
 from helpers.grading.task import Finding, Task, World
 
 NUM_LAYERS = (9, 12)

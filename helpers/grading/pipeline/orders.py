@@ -11,8 +11,8 @@ import torch
 
 from helpers import schedules
 from helpers.grading import making
+from helpers.grading.answers import Answer, act, judge_answers
 from helpers.grading.pipeline import hints
-from helpers.grading.pipeline.answers import Answer, act, judge_answers
 from helpers.grading.task import Finding, Task, Words, World
 
 Actions = list[str]

@@ -10,9 +10,8 @@ import torch
 
 from helpers import schedules
 from helpers.grading import making
-from helpers.grading.judging import expect
+from helpers.grading.answers import Answer, act, judge_two_answers
 from helpers.grading.pipeline import hints
-from helpers.grading.pipeline.answers import Answer, act, judge_answers, shortened
 from helpers.grading.task import Finding, Task, Words, World
 from helpers.schedules import Action
 
@@ -153,19 +152,13 @@ WRONG_HELD: dict[str, list[Answer]] = {
 
 
 def judge(world: World) -> Iterator[Finding]:
-    cases, answers = world.inputs[0]["cases"], world.outputs[0]
-    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
-    yield expect(
-        odd is None,
-        f"it returns {shortened(odd)}, expected two values: the bubble and the list of micro-batches held",
-        f"返回了 {shortened(odd)}，应返回两个值：气泡占比，以及每个 rank 持有的 micro-batch 数的列表",
-    )
-    if odd is not None:
-        return
-    for column, (what, right, wrong) in enumerate(((FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD))):
-        yield from judge_answers("bubble", what, cases, [one[column] for one in answers], right, wrong)
+    columns = (FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD)
+    yield from judge_two_answers("bubble", BOTH, columns, world)
 
 
+BOTH = Words(
+    en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的 micro-batch 数的列表"
+)
 BUBBLE = Task(
     key="06.bubble",
     signature="bubble(schedule, forward, backward)",

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from helpers import schedules
 from helpers.grading import making
+from helpers.grading.answers import alike, is_number
 from helpers.grading.collectives.messages import RETURNED, calls_of, each_call, is_to_itself
 from helpers.grading.judging import expect, expect_equal, expect_payload, expect_tensors
 from helpers.grading.pipeline import hints
-from helpers.grading.pipeline.answers import alike, is_number
 from helpers.grading.pipeline.playing import rows
 from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from helpers.grading import making
-from helpers.grading.judging import expect
-from helpers.grading.pipeline.answers import Answer, act, judge_answers, shortened
+from helpers.grading.answers import Answer, act, judge_two_answers
 from helpers.grading.task import Finding, Task, Words, World
 from helpers.grading.zero import hints
 
 HELD = Words(en="the bytes that a rank holds", zh="一个 rank 持有的字节数")
 SENT = Words(en="the bytes that a rank sends", zh="一个 rank 发送的字节数")
+BOTH = Words(en="the bytes held and the bytes sent", zh="持有的字节数和发送的字节数")
 STAGES = range(4)
 PARTS = (2, 2, 12)  # bytes a parameter: bf16 weights, bf16 gradients, fp32 master with Adam's two moments
 
@@ -88,17 +88,8 @@ WRONG_SENT: dict[str, list[Answer]] = {
 
 
 def judge(world: World) -> Iterator[Finding]:
-    cases, answers = world.inputs[0]["cases"], world.outputs[0]
-    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
-    yield expect(
-        odd is None,
-        f"it returns {shortened(odd)}, expected two values: the bytes held and the bytes sent",
-        f"返回了 {shortened(odd)}，应返回两个值：持有的字节数和发送的字节数",
-    )
-    if odd is not None:
-        return
-    for column, (what, right, wrong) in enumerate(((HELD, held, WRONG_HELD), (SENT, sent, WRONG_SENT))):
-        yield from judge_answers("cost", what, cases, [one[column] for one in answers], right, wrong)
+    columns = (HELD, held, WRONG_HELD), (SENT, sent, WRONG_SENT)
+    yield from judge_two_answers("cost", BOTH, columns, world)
 
 
 COST = Task(

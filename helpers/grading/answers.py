@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.judging import expect_equal
-from helpers.grading.task import Finding, Trial, Words
+from helpers.grading.judging import expect, expect_equal
+from helpers.grading.task import Finding, Trial, Words, World
 
 Answer = Callable[..., Any]
 CALL = Words(en="for {}({}) {}", zh="{}({}) 的{}")
@@ -42,6 +42,26 @@ def judge_answers(
         says = CALL.format(name, ", ".join(map(shortened, case)), what)
         shown, given = shown_as(due, answer)
         yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
+
+
+def judge_two_answers(
+    name: str,
+    both: Words,
+    columns: Sequence[tuple[Words, Answer, Mapping[str, Sequence[Answer]]]],
+    world: World,
+) -> Iterator[Finding]:
+    """The same of a function that returns two values. both: what they are; columns: of each, as above."""
+    cases, answers = world.inputs[0]["cases"], world.outputs[0]
+    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
+    yield expect(
+        odd is None,
+        f"it returns {shortened(odd)}, expected two values: {both.en}",
+        f"返回了 {shortened(odd)}，应返回两个值：{both.zh}",
+    )
+    if odd is not None:
+        return
+    for column, (what, right, wrong) in enumerate(columns):
+        yield from judge_answers(name, what, cases, [one[column] for one in answers], right, wrong)
 
 
 def explains(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> bool:
