@@ -11,15 +11,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.cards import LEVELS, Card, Cell, Check, Source, Text
+from helpers.interview.cards import LEVELS, Card, Cell, Check, Choices, Prediction, Source, Text
 
 BANK = Path(__file__).parent / "bank"
 CARD_FIELDS = {"required": ("id", "level", "question", "answer", "shown_by")}
-CARD_FIELDS["known"] = (*CARD_FIELDS["required"], "longer", "usual_mistake", "follow_ups", "verify")
+CARD_FIELDS["known"] = (
+    *CARD_FIELDS["required"],
+    "longer",
+    "usual_mistake",
+    "follow_ups",
+    "verify",
+    "choices",
+    "predict",
+)
 CHECK_FIELDS = {
     "required": ("call", "value", "says"),
     "known": ("call", "value", "says", "args", "kwargs", "attribute"),
 }
+PREDICTION_FIELDS = {"required": ("ask", "says"), "known": ("ask", "says", "tolerance")}
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
@@ -113,6 +122,7 @@ def read_card(fields: Any, file: str) -> Card:
     if fields["level"] not in LEVELS:
         raise ValueError(f"{where}: `level` is {fields['level']!r}; it must be one of {', '.join(LEVELS)}")
     optional = {name: read_text(fields[name], where, name) for name in ("longer", "usual_mistake") if name in fields}
+    verify = tuple(read_check(item, where) for item in read_list(fields, "verify", where))
     return Card(
         id=fields["id"],
         chapter=Path(file).stem,
@@ -121,7 +131,9 @@ def read_card(fields: Any, file: str) -> Card:
         answer=read_text(fields["answer"], where, "answer"),
         shown_by=read_shown_by(fields["shown_by"], where),
         follow_ups=tuple(read_text(item, where, "follow_ups") for item in read_list(fields, "follow_ups", where)),
-        verify=tuple(read_check(item, where) for item in read_list(fields, "verify", where)),
+        verify=verify,
+        choices=read_choices(fields["choices"], where) if "choices" in fields else None,
+        predict=read_prediction(fields["predict"], verify, where) if "predict" in fields else None,
         where=where,
         **optional,
     )
@@ -200,3 +212,31 @@ def read_check(fields: Any, where: str) -> Check:
         kwargs=dict(fields.get("kwargs", {})),
         attribute=fields.get("attribute"),
     )
+
+
+def read_choices(fields: Any, where: str) -> Choices:
+    """The card as multiple choice: one right answer and two to four wrong ones, no two alike."""
+    if not isinstance(fields, dict) or set(fields) != {"right", "wrong"}:
+        raise ValueError(f"{where}: `choices` must hold `right:` and `wrong:` and nothing else")
+    wrong = tuple(read_text(item, where, "choices.wrong") for item in read_list(fields, "wrong", where))
+    if not 2 <= len(wrong) <= 4:
+        raise ValueError(f"{where}: `choices.wrong` has {len(wrong)} entries; write two to four")
+    right = read_text(fields["right"], where, "choices.right")
+    for language in ("en", "zh"):
+        texts = [getattr(text, language) for text in (right, *wrong)]
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"{where}: two of `choices` read the same in `{language}`; make each another answer")
+    return Choices(right=right, wrong=wrong)
+
+
+def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Prediction:
+    """The card as "predict the number": a number that one of its checks holds, and how far a guess may be off."""
+    check_fields(fields, PREDICTION_FIELDS, where, "question under `predict`")
+    says, tolerance = str(fields["says"]), fields.get("tolerance", 0.05)
+    if says not in [check.says for check in verify]:
+        raise ValueError(f"{where}: `predict.says` is {says!r}, which no check under `verify` says; add that check")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
+        raise ValueError(
+            f"{where}: `predict.tolerance` is {tolerance!r}; write a share from 0 to below 1, such as 0.05"
+        )
+    return Prediction(ask=read_text(fields["ask"], where, "predict.ask"), says=says, tolerance=float(tolerance))

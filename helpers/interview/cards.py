@@ -56,8 +56,26 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choices:
+    """The card as multiple choice: one right answer among wrong ones that people really give."""
+
+    right: Text
+    wrong: tuple[Text, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The card as "predict the number". `ask`: the question with everything needed to compute it; `says`: the number
+    as printed, with its unit, the same as in one of the card's checks; `tolerance`: relative, 0.05 is 5 %."""
+
+    ask: Text
+    says: str
+    tolerance: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
-    """One question with its answer: the 30-second form in `answer`, more in `longer`."""
+    """One question with its answer: the 30-second form in `answer`, with `longer` after it the 3-minute form."""
 
     id: str
     chapter: str
@@ -69,7 +87,14 @@ class Card:
     usual_mistake: Text | None = None
     follow_ups: tuple[Text, ...] = ()
     verify: tuple[Check, ...] = ()
+    choices: Choices | None = None
+    predict: Prediction | None = None
     where: str = ""
+
+    @property
+    def topic(self) -> str:
+        """What it is filtered by: the name of its file without the number, such as "ddp" or "communication"."""
+        return self.chapter.lstrip("0123456789_")
 
     def full_answer(self, language: str) -> str:
         """The answer and its longer form in one string; `language` is "en" or "zh"."""

@@ -99,6 +99,45 @@ def test_a_wrong_check_is_told_in_one_sentence(tmp_path, check, sentence):
         load_bank("90_example", bank(tmp_path, CARD + f"    verify:\n      - {check}\n"))
 
 
+VERIFIED = CARD + "    verify: [{call: helpers.costs.f, value: 64.2e6, says: 64.2 MB}]\n"
+CHOICES = """\
+    choices:
+      right: {en: 64.2 MB, zh: 是 64.2 MB}
+      wrong: [{en: 42.8 MB, zh: 是 42.8 MB}, {en: 85.6 MB, zh: 是 85.6 MB}]
+"""
+PREDICTION = """\
+    predict:
+      ask: {en: "How many MB?", zh: 多少 MB？}
+      says: 64.2 MB
+"""
+
+
+def test_a_card_may_also_be_multiple_choice_and_a_number_to_predict(tmp_path):
+    (card,) = load_bank("90_example", bank(tmp_path, VERIFIED + CHOICES + PREDICTION))
+    assert card.choices.right.en == "64.2 MB"
+    assert [text.en for text in card.choices.wrong] == ["42.8 MB", "85.6 MB"]
+    assert (card.predict.ask.en, card.predict.says, card.predict.tolerance) == ("How many MB?", "64.2 MB", 0.05)
+    assert card.topic == "example"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("      right:", "      correct:", r"`choices` must hold `right:` and `wrong:`"),
+        (", {en: 85.6 MB, zh: 是 85.6 MB}", "", r"`choices.wrong` has 1 entries; write two to four"),
+        ("en: 85.6 MB", "en: 64.2 MB", r"two of `choices` read the same in `en`"),
+        ("      says: 64.2 MB", "      says: 64 MB", r"`predict.says` is '64 MB', which no check under `verify` says"),
+        ("      says: 64.2 MB", "      says: 64.2 MB\n      tolerance: 5", r"`predict.tolerance` is 5; write a share"),
+        ("      says: 64.2 MB", "", r"the field `says` of this question under `predict` is missing"),
+    ],
+)
+def test_a_wrong_question_form_is_told_in_one_sentence(tmp_path, old, new, sentence):
+    text = CHOICES + PREDICTION
+    assert old in text
+    with pytest.raises(ValueError, match=r"90_example.yaml line 3 \(a-card\): .*" + sentence):
+        load_bank("90_example", bank(tmp_path, VERIFIED + text.replace(old, new)))
+
+
 def test_an_unknown_chapter_lists_the_known_ones(tmp_path):
     with pytest.raises(ValueError, match=r"there is no bank for '77'; the chapters with one are 90_example"):
         load_bank("77", bank(tmp_path, CARD))
