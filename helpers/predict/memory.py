@@ -71,7 +71,7 @@ def temporaries(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
     - ZeRO-2 and 3: the whole gradient of the largest unit, before it is reduced and scattered;
     - ZeRO-3: the whole weights of the two largest units, the one in use and the one fetched ahead.
     A unit is a layer, the token table or the head, as FSDP wraps them. Not counted: the buffers of NCCL and the CUDA
-    context, for which `advise` leaves headroom.
+    context, for which `fit` leaves headroom.
     """
     is_last = stage == plan.pp - 1
     moment = recomputed_layer(model, plan) + (logits(model, plan) if is_last else 0)

@@ -9,7 +9,7 @@ import ipywidgets
 
 from helpers.draw import memory_scene
 from helpers.draw.scene import Scene
-from helpers.predict.advise import HEADROOM, Advice, advise
+from helpers.predict.fit import HEADROOM, Fit, fit
 from helpers.predict.memory import memory, rank_kinds
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
@@ -117,9 +117,9 @@ class MemoryExplorer(Explorer):
         return Plan(**{name: getattr(self, name).value for name in _PLAN_DIALS})
 
     @property
-    def advice(self) -> Advice:
+    def advice(self) -> Fit:
         """Whether it fits, and the smallest change. ValueError where the plan does not fit the model."""
-        return advise(self.spec, self.plan, GPUS[self.gpu.value])
+        return fit(self.spec, self.plan, GPUS[self.gpu.value])
 
     @property
     def bars(self) -> dict[str, MemoryBreakdown]:

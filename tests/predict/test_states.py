@@ -122,7 +122,7 @@ def test_bad_input_gets_a_sentence():
 
 
 def test_it_needs_no_torch():
-    code = "import sys, helpers.predict.memory, helpers.predict.advise; sys.exit('torch' in sys.modules)"
+    code = "import sys, helpers.predict.memory, helpers.predict.fit; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

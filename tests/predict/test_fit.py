@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from helpers.predict.advise import USABLE_SHARE, advise, fullest
+from helpers.predict.fit import USABLE_SHARE, fit, fullest
 from helpers.predict.memory import memory
 from helpers.predict.moves import NEXT_TO_FREE, Move, apply, moves
 from helpers.specs import GPUS, PRESETS, Plan
@@ -19,21 +19,21 @@ def fits(model, plan, gpu):
 
 
 def test_a_plan_that_fits_says_so_and_changes_nothing():
-    advice = advise(PRESETS["gpt2"], Plan(micro_batch=4), V100)
+    advice = fit(PRESETS["gpt2"], Plan(micro_batch=4), V100)
     assert advice.fits and advice.changes == () and advice.suggested == Plan(micro_batch=4)
     assert advice.words.startswith("It fits: ") and "30.1 GB usable (94 % of 32.0 GB)" in advice.words
     assert advice.remedy == ""
 
 
 def test_what_dominates_is_the_largest_kind():
-    advice = advise(LLAMA, Plan(dp=8), H100)
+    advice = fit(LLAMA, Plan(dp=8), H100)
     assert advice.dominant == "optimizer"
     assert "Most is optimizer state: 96.4 GB, 56 %." in advice.words
-    assert advise(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).dominant == "activations"
+    assert fit(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).dominant == "activations"
 
 
 def test_one_change_is_said_with_what_it_saves_and_costs():
-    advice = advise(XL, Plan(dp=8, micro_batch=2), V100)
+    advice = fit(XL, Plan(dp=8, micro_batch=2), V100)
     assert [move.field for move in advice.changes] == ["zero"] and advice.suggested.zero == 1
     assert advice.remedy == "Smallest change: ZeRO-1 instead of 0: 31.1 GB → 14.8 GB, costs nothing in traffic."
 
@@ -51,7 +51,7 @@ def test_one_change_is_said_with_what_it_saves_and_costs():
 def test_nothing_cheaper_works(model, plan, gpu, fields):
     """By brute force, each rule in its turn: next to free, one change, two changes."""
     model, gpu = PRESETS[model], GPUS[gpu]
-    advice, known = advise(model, plan, gpu), moves(model, plan)
+    advice, known = fit(model, plan, gpu), moves(model, plan)
     pairs = [pair for pair in combinations(known, 2) if pair[0].field != pair[1].field]
     choices = [*((move,) for move in known), *pairs]
     working = [chosen for chosen in choices if fits(model, apply(model, plan, chosen), gpu)]
@@ -67,14 +67,14 @@ def test_nothing_cheaper_works(model, plan, gpu, fields):
 def test_two_free_changes_go_before_one_that_slows_the_step():
     """Korthikanti et al. 2022: sequence parallelism with selective recomputation instead of full recomputation."""
     plan = Plan(tp=8, pp=8, num_microbatches=64, attention="materialized", micro_batch=2, zero=1)
-    advice = advise(PRESETS["gpt3-175b"], plan, replace(GPUS["A100"], memory=90e9))
+    advice = fit(PRESETS["gpt3-175b"], plan, replace(GPUS["A100"], memory=90e9))
     assert [move.field for move in advice.changes] == ["attention", "sequence_parallel"]
     assert fits(PRESETS["gpt3-175b"], replace(plan, recompute="full"), replace(GPUS["A100"], memory=90e9))
 
 
 def test_more_than_two_changes_are_as_few_as_can_be():
     plan = Plan(dp=8, attention="materialized", micro_batch=4)
-    advice = advise(PRESETS["llama3-70b"], replace(plan, dp=16), H100)
+    advice = fit(PRESETS["llama3-70b"], replace(plan, dp=16), H100)
     assert len(advice.changes) > 2 and advice.suggested.world_size == 16
     for left_out in advice.changes:
         fewer = [move for move in advice.changes if move is not left_out]
@@ -93,7 +93,7 @@ def test_world_size_and_global_batch_stay():
 
 
 def test_gpus_are_added_only_where_nothing_else_helps():
-    advice = advise(LLAMA, Plan(), H100)
+    advice = fit(LLAMA, Plan(), H100)
     assert advice.num_gpus == 2 and fits(LLAMA, advice.suggested, H100)
     assert "Not on 1 GPU. 2 GPUs are enough with " in advice.remedy
     assert all(not fits(LLAMA, apply(LLAMA, Plan(), pair), H100) for pair in combinations(moves(LLAMA, Plan()), 2))
@@ -101,13 +101,13 @@ def test_gpus_are_added_only_where_nothing_else_helps():
 
 def test_the_largest_model_finds_its_place():
     model = PRESETS["llama3-405b"]
-    advice = advise(model, Plan(), H100)
+    advice = fit(model, Plan(), H100)
     assert advice.num_gpus >= 64 and fits(model, advice.suggested, H100)
 
 
 def test_what_fits_nowhere_gets_a_sentence():
     tiny = replace(H100, memory=1e6)
-    advice = advise(LLAMA, Plan(), tiny)
+    advice = fit(LLAMA, Plan(), tiny)
     assert advice.suggested is None and advice.num_gpus is None
     assert advice.remedy.startswith("Nothing that this search knows makes it fit; shorten the sequence")
 
@@ -143,12 +143,12 @@ def test_moves_are_in_their_order_and_only_those_that_change_something():
 
 
 def test_advice_is_frozen_and_remembered():
-    advice = advise(LLAMA, Plan(dp=8), H100)
-    assert advice is advise(LLAMA, Plan(dp=8), H100)
+    advice = fit(LLAMA, Plan(dp=8), H100)
+    assert advice is fit(LLAMA, Plan(dp=8), H100)
     with pytest.raises(dataclasses.FrozenInstanceError):
         advice.stage = 1
 
 
 def test_a_plan_that_does_not_fit_the_model_gets_a_sentence():
     with pytest.raises(ValueError, match="tp=3 does not divide num_heads=32"):
-        advise(LLAMA, Plan(tp=3), H100)
+        fit(LLAMA, Plan(tp=3), H100)

@@ -28,8 +28,8 @@ _KIND_WORDS = {"optimizer": "optimizer state"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advice:
-    """What `advise` found. Bytes; `held` is the fullest rank, of pipeline stage `stage`.
+class Fit:
+    """What `fit` found. Bytes; `held` is the fullest rank, of pipeline stage `stage`.
 
     changes: the smallest change, one entry a field, empty where the plan fits or nothing helps. suggested, after: the
     plan with these changes and its fullest rank; None where nothing helps. num_gpus: that plan's world size.
@@ -117,13 +117,13 @@ def fullest(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
 
 
 @lru_cache(maxsize=512)
-def advise(model: ModelSpec, plan: Plan, gpu: GPU, *, gpus_per_node: int = GPUS_PER_NODE) -> Advice:
+def fit(model: ModelSpec, plan: Plan, gpu: GPU, *, gpus_per_node: int = GPUS_PER_NODE) -> Fit:
     """What `plan` needs on `gpu`, and the smallest change that makes it fit. ValueError where it does not fit `model`.
 
     gpus_per_node: how far tensor parallelism may go. The order of the search stands at the top of this file.
     """
     stage, held = fullest(model, plan)
-    advice = Advice(plan=plan, gpu=gpu, stage=stage, held=held)
+    advice = Fit(plan=plan, gpu=gpu, stage=stage, held=held)
     if advice.fits:
         return replace(advice, suggested=plan, after=held)
     search = _Search(model, plan, advice.usable, moves(model, plan, gpus_per_node=gpus_per_node))
