@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from helpers.interview.cards import Card, Check
@@ -18,15 +19,18 @@ UNITS = {
 PRINTED = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(?P<unit>[^\s0-9]*)")
 
 
+def function_named(dotted: str) -> Callable[..., Any]:
+    """The function of a dotted name such as "helpers.costs.seconds". ValueError when the name leads to none."""
+    module_name, _, name = dotted.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"`{dotted}` cannot be called: {error}; write the full dotted name of a function") from None
+
+
 def compute(check: Check) -> Any:
     """What the check's call returns. Raises ValueError when the dotted name does not lead to a function."""
-    module_name, _, name = check.call.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"`{check.call}` cannot be called: {error}; write the full dotted name of a function"
-        ) from None
+    function = function_named(check.call)
     result = function(*map(build, check.args), **{key: build(value) for key, value in check.kwargs.items()})
     return getattr(result, check.attribute) if check.attribute else result
 
