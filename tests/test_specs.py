@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 
 
 def gpt(**more):
@@ -168,3 +168,30 @@ def test_a_cluster_uses_the_slow_link_only_between_nodes():
     assert nodes.link_for(9) is LINKS["400 Gb/s"]
     with pytest.raises(ValueError, match="num_nodes is 0"):
         dataclasses.replace(nodes, num_nodes=0)
+    with pytest.raises(ValueError, match="network_cards is 0"):
+        dataclasses.replace(nodes, network_cards=0)
+
+
+def test_only_the_whole_network_of_a_node_counts_for_a_ring():
+    """A ring over all GPUs leaves a node once; rings side by side share what the node has."""
+    one = Cluster(gpu=GPUS["H100"], gpus_per_node=8, num_nodes=4, intra=LINKS["NVLink 4"], inter=LINKS["10 Gb/s"])
+    eight = dataclasses.replace(one, network_cards=8)
+    assert one.link_for(32).bandwidth == 1.25e9 and eight.link_for(32).bandwidth == 8 * 1.25e9
+    assert one.link_for(4, stride=8).bandwidth == 1.25e9 / 8 and eight.link_for(4, stride=8).bandwidth == 1.25e9
+    assert one.link_for(4, stride=2) is one.intra and one.link_for(1) is one.intra
+    assert eight.network.name == "8 x 10 Gb/s" and one.network_for(4).name == "10 Gb/s, shared by 4"
+    narrow = dataclasses.replace(eight, intra=LINKS["PCIe 4 x16"], inter=LINKS["400 Gb/s"])
+    assert narrow.link_for(32).bandwidth == LINKS["PCIe 4 x16"].bandwidth
+    with pytest.raises(ValueError, match="senders is 0"):
+        one.network_for(0)
+
+
+def test_clusters_are_what_their_names_say():
+    sizes = {name: cluster.world_size for name, cluster in CLUSTERS.items()}
+    assert sizes == {
+        "1 T4": 1, "1 RTX 4090": 1, "1 V100": 1, "4 V100": 4, "8 A100 PCIe": 8, "8 A100": 8, "8 H100": 8,
+        "4 nodes of 8 H100, 8 x 400 Gb/s": 32, "8 nodes of 8 A100, 10 Gb/s": 64,
+        "128 nodes of 8 H100, 8 x 400 Gb/s": 1024,
+    }  # fmt: skip
+    assert CLUSTERS["8 nodes of 8 A100, 10 Gb/s"].network.bandwidth == 1.25e9
+    assert CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"].network.bandwidth == 400e9

@@ -1,103 +1,11 @@
-"""What a calculation is about: a link, a GPU, a cluster, a model, a plan for spreading the one over the other.
-
-Frozen, keyword-only, validated when made, and free of torch: the wire, the formulas and the dials all share them.
-Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per second. GB is 1e9 bytes.
-"""
+"""The shape of a model, a plan for spreading it over ranks, and the published models."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import ClassVar
 
-
-def _positive(owner: str, name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a number above 0")
-
-
-def _count(owner: str, name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a whole number of at least 1")
-
-
-def _one_of(owner: str, name: str, value: object, known: tuple) -> None:
-    if value not in known:
-        raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
-
-
-def _divides(owner: str, part: str, divisor: int, whole: str, number: int) -> None:
-    if number % divisor:
-        raise ValueError(f"{owner}: {part}={divisor} does not divide {whole}={number}; choose one that does")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A link of the alpha-beta model: a message of n bytes takes `latency + n / bandwidth` seconds.
-
-    latency: seconds a message, whatever its size (alpha). bandwidth: bytes per second (1 / beta).
-    Raises ValueError for a negative latency or a bandwidth that is not above 0.
-    Source: Thakur, Rabenseifner & Gropp 2005, section 3.
-    """
-
-    latency: float
-    bandwidth: float
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.latency, bool) or not isinstance(self.latency, (int, float)) or not self.latency >= 0:
-            raise ValueError(f"Link: latency is {self.latency!r}, but it must be 0 or more seconds (1e-5 is 10 us)")
-        if not isfinite(self.latency):
-            raise ValueError("Link: latency is infinite, so nothing would ever arrive; give it in seconds")
-        _positive("Link", "bandwidth (bytes per second; 10 Gb/s is 1.25e9)", self.bandwidth)
-
-    @classmethod
-    def from_gigabits(cls, gigabits: float, *, latency: float = 30e-6, name: str = "") -> Link:
-        """A link rated in Gb/s, as network cards are: 10 Gb/s carries 1.25e9 bytes per second."""
-        _positive("Link", "gigabits per second", gigabits)
-        return cls(latency=latency, bandwidth=gigabits * 1e9 / 8, name=name or f"{gigabits:g} Gb/s")
-
-    def seconds(self, num_bytes: float) -> float:
-        """Seconds that one message of `num_bytes` bytes takes."""
-        return self.latency + num_bytes / self.bandwidth
-
-
-@dataclass(frozen=True, kw_only=True)
-class GPU:
-    """One accelerator. memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second."""
-
-    name: str
-    memory: float
-    flops: float
-    memory_bandwidth: float
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "flops", "memory_bandwidth"):
-            _positive("GPU", name, getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """num_nodes machines of gpus_per_node GPUs; `intra` joins GPUs of a node, `inter` joins nodes (per GPU)."""
-
-    gpu: GPU
-    gpus_per_node: int
-    num_nodes: int
-    intra: Link
-    inter: Link
-
-    def __post_init__(self) -> None:
-        _count("Cluster", "gpus_per_node", self.gpus_per_node)
-        _count("Cluster", "num_nodes", self.num_nodes)
-
-    @property
-    def world_size(self) -> int:
-        return self.gpus_per_node * self.num_nodes
-
-    def link_for(self, world_size: int) -> Link:
-        """The slowest link that a group of `world_size` neighbouring ranks must use."""
-        _count("Cluster", "world_size", world_size)
-        return self.intra if world_size <= self.gpus_per_node else self.inter
+from helpers.specs.checks import check_count, check_divides, check_one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +30,11 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "hidden", "num_heads", "vocab", "seq", "kv_heads", "ffn"):
-            _count("ModelSpec", name, getattr(self, name))
-        _divides("ModelSpec", "num_heads", self.num_heads, "hidden", self.hidden)
-        _divides("ModelSpec", "num_kv_heads", self.kv_heads, "num_heads", self.num_heads)
-        _one_of("ModelSpec", "norm", self.norm, ("layer", "rms"))
-        _one_of("ModelSpec", "positions", self.positions, ("learned", "rope"))
+            check_count("ModelSpec", name, getattr(self, name))
+        check_divides("ModelSpec", "num_heads", self.num_heads, "hidden", self.hidden)
+        check_divides("ModelSpec", "num_kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        check_one_of("ModelSpec", "norm", self.norm, ("layer", "rms"))
+        check_one_of("ModelSpec", "positions", self.positions, ("learned", "rope"))
 
     @property
     def kv_heads(self) -> int:
@@ -193,9 +101,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "num_chunks", "micro_batch", "num_microbatches"):
-            _count("Plan", name, getattr(self, name))
+            check_count("Plan", name, getattr(self, name))
         for name, known in self.KNOWN.items():
-            _one_of("Plan", name, getattr(self, name), known)
+            check_one_of("Plan", name, getattr(self, name), known)
         if self.num_chunks > 1 and self.pp == 1:
             raise ValueError(f"Plan: num_chunks={self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
 
@@ -209,15 +117,15 @@ class Plan:
         Conventions. Key and value heads are split by tp; where tp is larger, each is copied to tp / heads ranks, which
         asks that they divide tp. Stages are equal, or the first and the last hold one layer fewer (`layers_on_stage`).
         """
-        _divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
+        check_divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
         if model.kv_heads % self.tp and self.tp % model.kv_heads:
             raise ValueError(
                 f"Plan: tp={self.tp} and num_kv_heads={model.kv_heads} do not divide one another, so key and value "
                 "heads can be neither split nor copied evenly; choose a tp that divides num_kv_heads, or a multiple"
             )
-        _divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
+        check_divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
         self._check_stages(model)
-        _divides("Plan", "cp", self.cp, "seq", model.seq)
+        check_divides("Plan", "cp", self.cp, "seq", model.seq)
 
     def _check_stages(self, model: ModelSpec) -> None:
         layers, chunks = model.num_layers, self.pp * self.num_chunks
@@ -225,7 +133,7 @@ class Plan:
             has = f"pp={self.pp} stages, but the model has only {layers} layer{'s' * (layers > 1)}"
             raise ValueError(f"Plan: {has}: each stage needs at least one, so choose pp up to {layers}")
         if layers % chunks and not self._ends_are_lighter(model):
-            _divides("Plan", "pp * num_chunks", chunks, "num_layers", layers)
+            check_divides("Plan", "pp * num_chunks", chunks, "num_layers", layers)
 
     def _ends_are_lighter(self, model: ModelSpec) -> bool:
         chunks = self.pp * self.num_chunks
@@ -244,24 +152,6 @@ class Plan:
         if not self._ends_are_lighter(model):
             return model.num_layers // self.pp
         return (model.num_layers + 2) // self.pp - (stage in (0, self.pp - 1))
-
-
-# Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
-GPUS = {
-    "V100": GPU(name="V100 SXM2", memory=32e9, flops=125e12, memory_bandwidth=0.9e12),
-    "A100": GPU(name="A100 SXM 80 GB", memory=80e9, flops=312e12, memory_bandwidth=2.039e12),
-    "H100": GPU(name="H100 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12),
-    "H200": GPU(name="H200 SXM", memory=141e9, flops=989e12, memory_bandwidth=4.8e12),
-}
-LINKS = {
-    "1 Gb/s": Link.from_gigabits(1, latency=50e-6),
-    "10 Gb/s": Link.from_gigabits(10, latency=30e-6),
-    "100 Gb/s": Link.from_gigabits(100, latency=10e-6),
-    "400 Gb/s": Link.from_gigabits(400, latency=5e-6),
-    "PCIe 4 x16": Link(latency=5e-6, bandwidth=32e9, name="PCIe 4 x16"),
-    "NVLink 3": Link(latency=3e-6, bandwidth=300e9, name="NVLink 3 (A100, one way)"),
-    "NVLink 4": Link(latency=3e-6, bandwidth=450e9, name="NVLink 4 (H100, one way)"),
-}
 
 
 def _llama3(num_layers: int, hidden: int, num_heads: int, ffn_hidden: int) -> ModelSpec:

@@ -1,0 +1,23 @@
+"""Checks of a spec's fields, each answered with a sentence: what was given, and what it must be."""
+
+from __future__ import annotations
+
+
+def check_positive(owner: str, name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a number above 0")
+
+
+def check_count(owner: str, name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be a whole number of at least 1")
+
+
+def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
+    if value not in known:
+        raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
+
+
+def check_divides(owner: str, part: str, divisor: int, whole: str, number: int) -> None:
+    if number % divisor:
+        raise ValueError(f"{owner}: {part}={divisor} does not divide {whole}={number}; choose one that does")

@@ -1,0 +1,129 @@
+"""What computes and what carries: a link, a GPU, a cluster of them. Rates and sizes from the vendors' data sheets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from helpers.specs.checks import check_count, check_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A link of the alpha-beta model: a message of n bytes takes `latency + n / bandwidth` seconds.
+
+    latency: seconds a message, whatever its size (alpha). bandwidth: bytes per second (1 / beta).
+    Raises ValueError for a negative latency or a bandwidth that is not above 0.
+    Source: Thakur, Rabenseifner & Gropp 2005, section 3.
+    """
+
+    latency: float
+    bandwidth: float
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.latency, bool) or not isinstance(self.latency, (int, float)) or not self.latency >= 0:
+            raise ValueError(f"Link: latency is {self.latency!r}, but it must be 0 or more seconds (1e-5 is 10 us)")
+        if not isfinite(self.latency):
+            raise ValueError("Link: latency is infinite, so nothing would ever arrive; give it in seconds")
+        check_positive("Link", "bandwidth (bytes per second; 10 Gb/s is 1.25e9)", self.bandwidth)
+
+    @classmethod
+    def from_gigabits(cls, gigabits: float, *, latency: float = 30e-6, name: str = "") -> Link:
+        """A link rated in Gb/s, as network cards are: 10 Gb/s carries 1.25e9 bytes per second."""
+        check_positive("Link", "gigabits per second", gigabits)
+        return cls(latency=latency, bandwidth=gigabits * 1e9 / 8, name=name or f"{gigabits:g} Gb/s")
+
+    def seconds(self, num_bytes: float) -> float:
+        """Seconds that one message of `num_bytes` bytes takes."""
+        return self.latency + num_bytes / self.bandwidth
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPU:
+    """One accelerator. memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second."""
+
+    name: str
+    memory: float
+    flops: float
+    memory_bandwidth: float
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "flops", "memory_bandwidth"):
+            check_positive("GPU", name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """num_nodes machines of gpus_per_node GPUs. `intra` joins GPUs of a node, `inter` is one network card of a node.
+
+    intra: what one GPU can send, whatever its neighbours do. inter: what one card carries each way. network_cards: how
+    many of them a node has: 1, shared by all its GPUs, or as many as GPUs. Only their sum counts for a ring over all
+    GPUs: it enters and leaves a node once, or with several cards once a card, each with its part of the bytes. So 8
+    GPUs behind one card of 10 Gb/s reduce 8 times as slowly as 8 GPUs with a card each.
+    """
+
+    gpu: GPU
+    gpus_per_node: int
+    num_nodes: int
+    intra: Link
+    inter: Link
+    network_cards: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("gpus_per_node", "num_nodes", "network_cards"):
+            check_count("Cluster", name, getattr(self, name))
+
+    @property
+    def world_size(self) -> int:
+        return self.gpus_per_node * self.num_nodes
+
+    @property
+    def network(self) -> Link:
+        """All network cards of a node together: what its GPUs share on the way to other nodes."""
+        if self.network_cards == 1:
+            return self.inter
+        name = f"{self.network_cards} x {self.inter.name}"
+        return Link(latency=self.inter.latency, bandwidth=self.network_cards * self.inter.bandwidth, name=name)
+
+    def link_for(self, world_size: int, *, stride: int = 1) -> Link:
+        """The link at whose rate a ring over `world_size` ranks runs, each `stride` ranks after the one before.
+
+        Within a node `intra`. Beyond it the node's network; where `stride` such rings leave a node side by side (as the
+        data-parallel groups of tensor-parallel ranks do), each gets its share of it, and never more than `intra`.
+        """
+        check_count("Cluster", "world_size", world_size)
+        check_count("Cluster", "stride", stride)
+        if world_size == 1 or world_size * stride <= self.gpus_per_node:
+            return self.intra
+        return self.network_for(min(stride, self.gpus_per_node))
+
+    def network_for(self, senders: int) -> Link:
+        """What each of `senders` rings or ranks of one node gets of its network, when all send at the same time."""
+        check_count("Cluster", "senders", senders)
+        network, share = self.network, self.network.bandwidth / senders
+        if share > self.intra.bandwidth:  # what reaches a card comes over the node's own links
+            return Link(latency=network.latency, bandwidth=self.intra.bandwidth, name=f"{self.intra.name}, to a card")
+        name = network.name if senders == 1 else f"{network.name}, shared by {senders}"
+        return Link(latency=network.latency, bandwidth=share, name=name)
+
+
+# Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
+GPUS = {
+    "T4": GPU(name="T4", memory=16e9, flops=65e12, memory_bandwidth=0.32e12),
+    "RTX 4090": GPU(name="RTX 4090", memory=24e9, flops=165e12, memory_bandwidth=1.008e12),
+    "V100": GPU(name="V100 SXM2", memory=32e9, flops=125e12, memory_bandwidth=0.9e12),
+    "A100": GPU(name="A100 SXM 80 GB", memory=80e9, flops=312e12, memory_bandwidth=2.039e12),
+    "A100 PCIe": GPU(name="A100 PCIe 80 GB", memory=80e9, flops=312e12, memory_bandwidth=1.935e12),
+    "H100": GPU(name="H100 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12),
+    "H200": GPU(name="H200 SXM", memory=141e9, flops=989e12, memory_bandwidth=4.8e12),
+}
+LINKS = {
+    "1 Gb/s": Link.from_gigabits(1, latency=50e-6),
+    "10 Gb/s": Link.from_gigabits(10, latency=30e-6),
+    "100 Gb/s": Link.from_gigabits(100, latency=10e-6),
+    "400 Gb/s": Link.from_gigabits(400, latency=5e-6),
+    "PCIe 4 x16": Link(latency=5e-6, bandwidth=32e9, name="PCIe 4 x16"),
+    "NVLink 3": Link(latency=3e-6, bandwidth=300e9, name="NVLink 3 (A100, one way)"),
+    "NVLink 4": Link(latency=3e-6, bandwidth=450e9, name="NVLink 4 (H100, one way)"),
+}
