@@ -104,8 +104,9 @@ class Cluster:
         network, share = self.network, self.network.bandwidth / senders
         if share > self.intra.bandwidth:  # what reaches a card comes over the node's own links
             return Link(latency=network.latency, bandwidth=self.intra.bandwidth, name=f"{self.intra.name}, to a card")
-        name = network.name if senders == 1 else f"{network.name}, shared by {senders}"
-        return Link(latency=network.latency, bandwidth=share, name=name)
+        if senders == 1:
+            return network
+        return Link(latency=network.latency, bandwidth=share, name=f"{network.name}, shared by {senders}")
 
 
 # Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
