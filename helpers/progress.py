@@ -7,14 +7,15 @@ something else wrote, is skipped and counted.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import SoftFileLock, Timeout
 
@@ -57,15 +58,24 @@ def default_path() -> Path:
     return Path.home() / ".rank-by-rank" / "progress.jsonl"
 
 
-def record(kind: str, key: str, passed: bool, *, path: str | os.PathLike | None = None, **more: Any) -> Entry:
-    """Append one line. kind: "check" or "quiz". key: "03.average". more: plain data, such as seconds.
+def record(
+    kind: str,
+    key: str,
+    passed: bool,
+    *,
+    path: str | os.PathLike | None = None,
+    when: datetime | None = None,
+    **more: Any,
+) -> Entry:
+    """Append one line. kind: "check" or "quiz". key: "03.average". when: now. more: plain data, such as seconds.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
     locked for 2 seconds.
     """
     if kind not in KINDS or not isinstance(key, str) or not key:
         raise ValueError(f'record got kind {kind!r} and key {key!r}: give "check" or "quiz" and a key as "03.average"')
-    entry = Entry(time=datetime.now(UTC).isoformat(timespec="seconds"), kind=kind, key=key, passed=passed, more=more)
+    time = (when or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
+    entry = Entry(time=time, kind=kind, key=key, passed=passed, more=more)
     line = json.dumps({"time": entry.time, "kind": kind, "key": key, "passed": passed, **more}, ensure_ascii=False)
     _append(Path(path or default_path()), line)
     return entry
@@ -112,19 +122,56 @@ def _standing(key: str, entries: Iterable[Entry]) -> Standing:
     return Standing(key=key, attempts=len(entries), passed=first is not None, seconds=seconds)
 
 
+def set_aside(path: str | os.PathLike | None = None) -> Path | None:
+    """Copy the lines that cannot be read to a new file beside this one: `progress.jsonl.unreadable-1`, then -2.
+
+    The file itself stays as it is, and what an earlier copy holds is not copied again. Returns the new file, or None
+    where there was nothing to copy. Raises OSError where it cannot be read or written.
+    """
+    path = Path(path or default_path())
+    if not path.exists():
+        return None
+    with _locked(path):
+        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+        unreadable = [line for line in lines if _parsed(line.decode(errors="replace")) is None]
+        copies = [copy.read_bytes().split(b"\n") for copy in path.parent.glob(f"{path.name}.unreadable-*")]
+        new = [line for line in unreadable if not any(line in copy for copy in copies)]
+        if not new:
+            return None
+        for number in itertools.count(1):
+            aside = path.with_name(f"{path.name}.unreadable-{number}")
+            with suppress(FileExistsError), open(aside, "xb") as file:
+                file.write(b"\n".join(new) + b"\n")
+                return aside
+
+
 def _append(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path), open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        torn = size and not _ends_a_line(file)
+        text = (b"\n" if torn else b"") + line.encode() + b"\n"
+        try:
+            while text:  # a disk that runs full takes a part of it first
+                text = text[file.write(text) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holding the lock of this file; raises OSError when another program holds it for long."""
     lock = path.with_name(path.name + ".lock")
     _break_stale(lock)
     try:
-        with SoftFileLock(lock, timeout=PATIENCE), open(path, "a+b") as file:
-            torn = file.seek(0, os.SEEK_END) and not _ends_a_line(file)
-            file.write((b"\n" if torn else b"") + line.encode() + b"\n")
+        with SoftFileLock(lock, timeout=PATIENCE):
+            yield
     except Timeout:
         raise OSError(f"another program has held {lock} for {PATIENCE:g} s") from None
 
 
-def _ends_a_line(file: Any) -> bool:
+def _ends_a_line(file: BinaryIO) -> bool:
     file.seek(-1, os.SEEK_END)
     return file.read(1) == b"\n"
 
@@ -148,7 +195,7 @@ def _parsed(line: str) -> Entry | None:
         more = dict(fields)
         time, kind, key, passed = (more.pop(name) for name in ("time", "kind", "key", "passed"))
         _instant(time)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if kind not in KINDS or not isinstance(key, str) or not isinstance(passed, bool):
         return None

@@ -1,0 +1,105 @@
+"""Which cards are asked, in which order, and in which form."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from helpers.interview.cards import LEVELS, Card
+from helpers.interview.reviews import Reviews
+from helpers.interview.words import check_language, say
+
+FORMS = ("choice", "number", "folded")
+INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
+
+
+def topics(cards: Iterable[Card]) -> tuple[str, ...]:
+    """The topics of these cards in the order of the interview path."""
+    return tuple(dict.fromkeys(card.topic for card in sorted(cards, key=_path_key)))
+
+
+def forms_of(card: Card) -> tuple[str, ...]:
+    """The forms in which this card can be asked: "folded" always."""
+    possible = {"choice": card.choices, "number": card.predict, "folded": True}
+    return tuple(form for form in FORMS if possible[form])
+
+
+def select(
+    cards: Iterable[Card],
+    *,
+    topics: Iterable[str] = (),
+    levels: Iterable[str] = (),
+    form: str = "mixed",
+    language: str = "en",
+) -> tuple[Card, ...]:
+    """The cards of these topics and levels that can be asked in this form; nothing given: all.
+
+    A topic is "ddp"; its chapter, "03_ddp", is understood too. Raises ValueError, in `language`, for a name that is
+    not there and where no card is left.
+    """
+    check_language(language)
+    cards, levels = tuple(cards), _names(levels)
+    wanted = [topic.lstrip("0123456789_").lower() or topic for topic in _names(topics)]
+    _check_names("no_topic", wanted, _topics(cards), language)
+    _check_names("no_level", levels, LEVELS, language)
+    _check_names("no_form", (form,), ("mixed", *FORMS), language)
+    left = [card for card in cards if form == "mixed" or form in forms_of(card)]
+    known = ", ".join(f"{topic} {count}" for topic, count in _counts(left).items())
+    left = [card for card in left if not wanted or card.topic in wanted]
+    left = [card for card in left if not levels or card.level in levels]
+    if not left:
+        names = ", ".join((*wanted, *levels, *([say(form, language)] if form != "mixed" else [])))
+        raise ValueError(say("no_cards", language, wanted=names, known=known or "0"))
+    return tuple(left)
+
+
+def in_order(cards: Iterable[Card], reviews: Reviews, now: datetime, *, ahead: bool = False) -> tuple[Card, ...]:
+    """Due cards, most overdue first; then new ones from junior to staff, along the interview path.
+
+    Cards that are not due yet are left out, or with `ahead` come last, the soonest due first.
+    """
+    known = [(due, card) for card in cards if (due := reviews.due(card.id)) is not None]
+    known.sort(key=lambda pair: pair[0])
+    new = sorted((card for card in cards if card.id not in reviews), key=_new_key)
+    waiting = [card for due, card in known if due > now] if ahead else []
+    return (*(card for due, card in known if due <= now), *new, *waiting)
+
+
+def form_for(card: Card, form: str, reviews: Reviews, chance: random.Random) -> str:
+    """The form in which to ask: as wished, or, mixed, another than the last time where the card has another."""
+    if form != "mixed":
+        return form
+    possible, last = forms_of(card), reviews.last_form(card.id)
+    if last in possible:
+        return possible[(possible.index(last) + 1) % len(possible)]
+    return chance.choice(possible)
+
+
+def _path_key(card: Card) -> tuple[int, str]:
+    number = card.chapter[:2]
+    if number in INTERVIEW_PATH:
+        return INTERVIEW_PATH.index(number), card.chapter
+    return len(INTERVIEW_PATH) + (not number.isdigit()), card.chapter
+
+
+def _new_key(card: Card) -> tuple[int, tuple[int, str]]:
+    return LEVELS.index(card.level), _path_key(card)
+
+
+def _counts(cards: Sequence[Card]) -> dict[str, int]:
+    return dict(Counter(card.topic for card in sorted(cards, key=_path_key)))
+
+
+_topics = topics  # `select` has an argument of this name
+
+
+def _names(given: Iterable[str] | str | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _check_names(key: str, given: Iterable[str], known: Sequence[str], language: str) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(say(key, language, given=name, known=", ".join(known)))
