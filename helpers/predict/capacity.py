@@ -1,0 +1,19 @@
+"""How many GPUs hold so many bytes, if these are spread evenly: the first division of every capacity plan."""
+
+from __future__ import annotations
+
+from math import ceil
+
+
+def gpus_needed(num_bytes: float, gpu_memory: float, *, usable: float = 1.0, per_node: int = 1) -> int:
+    """GPUs of `gpu_memory` bytes each that hold `num_bytes` together, rounded up to whole nodes of `per_node`.
+
+    usable: the share of a GPU's memory that may be taken; what is left is for the CUDA context, NCCL's buffers and
+    fragmentation. Nothing is left for activations: hand in their bytes too.
+    """
+    if not 0 < usable <= 1:
+        raise ValueError(f"usable is {usable!r}, but it is a share of the memory: above 0, at most 1")
+    if not num_bytes >= 0 or not gpu_memory > 0 or per_node < 1:
+        raise ValueError(f"cannot spread {num_bytes!r} bytes over GPUs of {gpu_memory!r} bytes, {per_node!r} a node")
+    gpus = max(1, ceil(num_bytes / (usable * gpu_memory)))
+    return ceil(gpus / per_node) * per_node

@@ -1,0 +1,62 @@
+"""Mixture of experts: parameters in all and in use, places an expert has, and the bytes of the all-to-alls of a layer.
+
+A router sends each token to its top k of E feed-forwards (experts), which lie on N ranks (ep). One all-to-all carries
+the tokens there (dispatch), a second one carries the results back (combine); backward repeats both the other way round.
+Sources: Lepikhin et al. 2020 (GShard); Fedus et al. 2021 (Switch Transformers), section 2.2; Jiang et al. 2024 (Mixtral
+of Experts), whose 47 and 13 billion parameters a test holds.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from helpers.specs import ModelSpec
+
+
+def all_to_all_bytes(*, tokens: int, hidden: int, top_k: int, ep: int, dtype_bytes: int = 2) -> float:
+    """Bytes that one rank with `tokens` tokens sends in one all-to-all, if the router spreads them evenly.
+
+    k copies of each token; (ep - 1) / ep of them go to other ranks. Indices and router weights are left out.
+    """
+    for name, value in (("tokens", tokens), ("hidden", hidden), ("top_k", top_k), ("ep", ep)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"all_to_all_bytes: {name} is {value!r}, but it must be a whole number of at least 1")
+    return tokens * top_k * hidden * dtype_bytes * (ep - 1) / ep
+
+
+def layer_bytes(*, tokens: int, hidden: int, top_k: int, ep: int, dtype_bytes: int = 2) -> float:
+    """The same for a layer's four all-to-alls: dispatch and combine, forward and backward."""
+    return 4 * all_to_all_bytes(tokens=tokens, hidden=hidden, top_k=top_k, ep=ep, dtype_bytes=dtype_bytes)
+
+
+def capacity(*, tokens: int, num_experts: int, top_k: int = 1, factor: float = 1.0) -> int:
+    """Tokens that one expert takes; what comes beyond is dropped. `tokens` of the whole batch that is routed together.
+
+    tokens * k / experts * factor, rounded up: Fedus et al. 2021, equation 3, which has k = 1.
+    """
+    if not factor > 0:
+        raise ValueError(f"capacity: factor is {factor!r}, but it must be above 0; 1.0 to 2.0 are common")
+    return ceil(tokens * top_k / num_experts * factor)
+
+
+def total_params(model: ModelSpec, *, num_experts: int) -> int:
+    """Parameters when each feed-forward of `model` becomes `num_experts` of its size and a router without bias."""
+    return model.num_params + model.num_layers * (
+        (num_experts - 1) * _feed_forward(model) + _router(model, num_experts)
+    )
+
+
+def active_params(model: ModelSpec, *, num_experts: int, top_k: int) -> int:
+    """Parameters that one token meets: the rest of the model, the router, and k experts a layer."""
+    if not 1 <= top_k <= num_experts:
+        raise ValueError(f"active_params: top_k={top_k} of num_experts={num_experts}; choose 1 to num_experts")
+    return model.num_params + model.num_layers * ((top_k - 1) * _feed_forward(model) + _router(model, num_experts))
+
+
+def _feed_forward(model: ModelSpec) -> int:
+    ups = 2 if model.gated else 1
+    return (ups + 1) * model.hidden * model.ffn + (ups * model.ffn + model.hidden if model.bias else 0)
+
+
+def _router(model: ModelSpec, num_experts: int) -> int:
+    return model.hidden * num_experts
