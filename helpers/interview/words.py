@@ -76,7 +76,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "进度文件 {path} 无法读取（{reason}）：练习照常进行，暂按没有记录处理。",
     ),
     "not_copied": (
-        "Some lines of your progress file {path} could not be read, nor copied aside ({reason}); the file is as it was.",
+        "Some lines of your progress file {path} could not be read, nor copied ({reason}). The file is as it was.",
         "进度文件 {path} 里有几行读不出来，也没能另存（{reason}）；原文件没有改动。",
     ),
     "not_written": (
@@ -103,6 +103,25 @@ WORDS: dict[str, tuple[str, str]] = {
     "bad_count": (
         "count is {given!r}: give how many cards to ask, 1 or more.",
         "题数 {given!r} 不对：请给一个不小于 1 的整数。",
+    ),
+    "usual_mistake": ("Usual mistake", "常见错误"),
+    "follow_ups": ("They may ask next", "可能的追问"),
+    "deck_about": (
+        "Interview cards of Rank by Rank. A second import updates them and keeps your schedule.",
+        "Rank by Rank 的面试卡片。重新导入会更新卡片，不会重复，也不影响复习进度。",
+    ),
+    "nothing_to_export": ("There is no card to export.", "没有可导出的卡片。"),
+    "not_apkg": (
+        "{path} is no name for an Anki deck: it must end in .apkg, such as interview.apkg.",
+        "{path} 不能作为 Anki 牌组的文件名：请以 .apkg 结尾，例如 interview.apkg。",
+    ),
+    "no_folder": (
+        "There is no folder {path}: make it first, or choose another.",
+        "没有文件夹 {path}：请先创建，或换一个位置。",
+    ),
+    "not_ours": (
+        "{path} is there already and is no deck of this course: it is left as it is, choose another name.",
+        "{path} 已经存在，而且不是本课程导出的牌组：没有改动它，请换一个文件名。",
     ),
 }
 

@@ -1,0 +1,167 @@
+"""The bank as an Anki deck: one note a card, with a guid of its own, so that a second import updates and never doubles.
+
+genanki is imported only when a deck is written.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sqlite3
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from time import time
+from typing import Any
+
+from helpers.interview.bank_file import load_all
+from helpers.interview.cards import Card, Source, Text
+from helpers.interview.render import inline, paragraphs
+from helpers.interview.words import LANGUAGES, check_language, say
+
+DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
+NAME = "Rank by Rank · interview"
+FIELDS = ("Question", "Answer", "Longer", "Mistake", "FollowUps", "ShownBy", "Id")
+FRONT = '<div class="question">{{Question}}</div>'
+BACK = """{{FrontSide}}<hr id="answer">
+<div class="answer">{{Answer}}</div>
+{{#Longer}}<div class="longer">{{Longer}}</div>{{/Longer}}
+{{#Mistake}}<div class="mistake">{{Mistake}}</div>{{/Mistake}}
+{{#FollowUps}}<div class="next">{{FollowUps}}</div>{{/FollowUps}}
+<div class="shown">{{ShownBy}}</div>"""
+STYLE = """
+.card { font: 18px/1.5 system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif;
+  max-width: 42em; margin: 0 auto; padding: 0.6em 0.9em; text-align: left; color: #1c2330; background: #fdfdfc; }
+.card p { margin: 0.4em 0; }
+.question { font-size: 1.15em; font-weight: 600; }
+[lang=zh] { line-height: 1.7; }
+div + [lang=zh] { margin-top: 0.7em; }
+.question [lang=zh] { font-weight: 500; }
+hr { border: 0; border-top: 1px solid rgba(128, 128, 128, 0.45); margin: 1em 0; }
+.longer, .mistake, .next { border-left: 3px solid rgba(128, 128, 128, 0.4); padding-left: 0.8em; margin-top: 1em; }
+.mistake { border-color: #c4573a; }
+.next { border-color: #3a78c4; }
+.label { font-weight: 600; }
+.shown { margin-top: 1.2em; font-size: 0.8em; color: #5a6270; }
+code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(128, 128, 128, 0.16);
+  padding: 0 0.25em; border-radius: 3px; overflow-wrap: anywhere; }
+.nightMode.card, .night_mode .card { color: #e4e6ea; background: #22262d; }
+.nightMode .shown, .night_mode .shown { color: #a2a9b5; }
+.nightMode a, .night_mode a { color: #8ab8f0; }
+"""
+
+
+def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, language: str = "both") -> int:
+    """Write the cards, all where None, as `path`, an .apkg file; returns the number of notes.
+
+    language: "en", "zh" or "both". An earlier deck of ours is replaced, another file never. Raises ValueError for a
+    name, a language or no cards, OSError where the file cannot be written.
+    """
+    languages = LANGUAGES if language == "both" else (language,)
+    check_language(languages[0])
+    path = checked_name(path, languages[0])
+    cards = tuple(load_all() if cards is None else cards)
+    if not cards:
+        raise ValueError(say("nothing_to_export", languages[0]))
+    import genanki
+
+    deck = genanki.Deck(DECK, NAME, say("deck_about", languages[0]))
+    model = genanki.Model(
+        MODEL,
+        NAME,
+        fields=[{"name": name} for name in FIELDS],
+        templates=[{"name": "Card", "qfmt": FRONT, "afmt": BACK}],
+        css=STYLE,
+    )
+    for card in cards:
+        tags = [f"topic::{card.topic}", f"level::{card.level}"]
+        guid = genanki.guid_for("rank-by-rank", card.id)
+        deck.add_note(genanki.Note(model, note_fields(card, languages), guid=guid, tags=tags))
+    _write(genanki.Package(deck), path)
+    return len(cards)
+
+
+def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
+    """The HTML of each field of FIELDS; an empty one is not shown."""
+    shown = html.escape(str(card.shown_by))
+    if isinstance(card.shown_by, Source):
+        shown = f'<a href="{html.escape(card.shown_by.url)}">{shown}</a>'
+    return [
+        _in_all([card.question], languages),
+        _in_all([card.answer], languages),
+        _in_all([card.longer] if card.longer else [], languages),
+        _in_all([card.usual_mistake] if card.usual_mistake else [], languages, "usual_mistake"),
+        _in_all(card.follow_ups, languages, "follow_ups"),
+        shown,
+        card.id,
+    ]
+
+
+def checked_name(path: str | os.PathLike, language: str) -> Path:
+    """The path, if a deck may be written there; raises ValueError otherwise."""
+    path = Path(path).expanduser()
+    if path.suffix.lower() != ".apkg" or not path.stem:
+        raise ValueError(say("not_apkg", language, path=path))
+    if not path.parent.is_dir():
+        raise ValueError(say("no_folder", language, path=path.parent))
+    if path.is_dir() or path.exists() and not _is_our_deck(path):
+        raise ValueError(say("not_ours", language, path=path))
+    return path
+
+
+def _in_all(texts: Iterable[Text], languages: tuple[str, ...], label: str = "") -> str:
+    """The texts in each language, in blocks that name it, with a label before the first."""
+    texts = tuple(texts)
+    if not texts:
+        return ""
+    return "".join(_in_one(texts, language, label) for language in languages)
+
+
+def _in_one(texts: tuple[Text, ...], language: str, label: str) -> str:
+    colon = {"en": ": ", "zh": "："}[language]
+    if not label:
+        body = "".join(paragraphs(getattr(text, language)) for text in texts)
+        return f'<div lang="{language}">{body}</div>'
+    name = f'<span class="label">{say(label, language)}{colon}</span>'
+    body = " ".join(inline(getattr(text, language)) for text in texts)
+    return f'<div lang="{language}">{name}{body}</div>'
+
+
+def _write(package: Any, path: Path) -> None:
+    """The deck beside its place, then moved there: a full disk leaves the earlier one as it was.
+
+    Not `Package.write_to_file`, which leaves its database in the folder for temporary files.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "collection.anki2"
+        with closing(sqlite3.connect(database)) as connection:
+            now = time()
+            package.write_to_db(connection.cursor(), now, count(int(now * 1000)))
+            connection.commit()
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".apkg")
+        os.close(handle)
+        try:
+            with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as file:
+                file.write(database, "collection.anki2")
+                file.writestr("media", "{}")
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _is_our_deck(path: Path) -> bool:
+    """Whether the file is a deck that `export` wrote."""
+    try:
+        with zipfile.ZipFile(path) as file, tempfile.TemporaryDirectory() as folder:
+            file.extract("collection.anki2", folder)
+            with closing(sqlite3.connect(Path(folder) / "collection.anki2")) as connection:
+                (decks,) = connection.execute("SELECT decks FROM col").fetchone()
+        return str(DECK) in json.loads(decks)
+    except (OSError, KeyError, ValueError, TypeError, sqlite3.Error, zipfile.BadZipFile):
+        return False
