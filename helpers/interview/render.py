@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from helpers.interview.bank_file import load_bank
-from helpers.interview.cards import Card, Source, Text
+from helpers.interview.cards import Card, Text
+from helpers.interview.links import link
 
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
@@ -76,10 +77,12 @@ def labelled(label: str, texts: list[Text], language: str) -> str:
 
 def shown_html(card: Card) -> str:
     """Where the learner sees it run, or the source."""
-    text = html.escape(str(card.shown_by))
-    if isinstance(card.shown_by, Source):
-        text = f'<a href="{html.escape(card.shown_by.url)}">{text}</a>'
-    return f'<p style="{QUIET};margin-left:.2em">Shown by: {text}</p>'
+    return f'<p style="{QUIET};margin-left:.2em">Shown by: {anchor(*link(card))}</p>'
+
+
+def anchor(text: str, href: str) -> str:
+    """A link."""
+    return f'<a href="{html.escape(href)}">{html.escape(text)}</a>'
 
 
 def paragraphs(text: str) -> str:

@@ -1,0 +1,72 @@
+"""A card leads to the cell, whether it names an id or a tag, and degrades where there is no notebook to read."""
+
+import json
+import os
+
+import pytest
+
+from helpers.interview import Cell, Source, load_all
+from helpers.interview.links import cell_address, cell_id, file_address, link, place
+from helpers.interview.render import shown_html
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_card_leads_to_a_cell_that_is_there_or_to_its_source(language):
+    for card in load_all():
+        text, href = link(card, language=language)
+        assert text
+        if isinstance(card.shown_by, Source):
+            assert href == card.shown_by.url
+        elif file_address(f"{card.shown_by.notebook}.ipynb"):
+            name, _, fragment = href.partition("#")
+            assert name == f"{card.shown_by.notebook}.ipynb" and fragment.startswith("cell-id="), card.where
+
+
+def test_the_words():
+    cell = Cell(notebook="03_ddp", anchor="bytes")
+    assert place(cell) == (str(cell), "03_ddp.ipynb#cell-id=bytes")
+    assert place(cell, "../", language="zh") == ("03_ddp 章，单元格“bytes”", "../03_ddp.ipynb#cell-id=bytes")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path, *cells):
+    path.write_text(json.dumps({"cells": [{"id": name, "metadata": {"tags": tags}} for name, tags in cells]}))
+
+
+def test_a_tag_becomes_the_id_of_its_first_cell_and_an_id_goes_before_a_tag(folder):
+    write(folder / "90_x.ipynb", ("one", ["two"]), ("two", ["prove"]), ("three", ["prove"]))
+    assert [cell_id("90_x.ipynb", anchor) for anchor in ("prove", "two", "gone")] == ["two", "two", None]
+    assert cell_address("90_x.ipynb", "gone", "../") == "../90_x.ipynb"
+
+
+def test_a_lab_one_folder_below_finds_the_chapters(folder, monkeypatch):
+    write(folder / "90_x.ipynb", ("one", []))
+    (folder / "labs").mkdir()
+    monkeypatch.chdir(folder / "labs")
+    assert cell_id("90_x.ipynb", "one") == "one"
+
+
+def test_a_notebook_that_changed_is_read_again(folder):
+    write(folder / "90_x.ipynb", ("one", []))
+    assert cell_id("90_x.ipynb", "other-name") is None
+    write(folder / "90_x.ipynb", ("other-name", []))
+    os.utime(folder / "90_x.ipynb", ns=(1, 1))
+    assert cell_id("90_x.ipynb", "other-name") == "other-name"
+
+
+@pytest.mark.parametrize("text", ["", "no notebook", '{"cells": 3}', "[]", '{"cells": [{"metadata": null}]}'])
+def test_without_a_notebook_that_can_be_read_the_file_alone_is_linked(folder, text):
+    assert cell_address("90_gone.ipynb", "one") == "90_gone.ipynb" and file_address("90_gone.ipynb") is None
+    (folder / "90_bad.ipynb").write_text(text)
+    assert cell_address("90_bad.ipynb", "one") == "90_bad.ipynb"
+
+
+def test_the_corner_links(folder):
+    card = next(card for card in load_all() if card.shown_by == Cell(notebook="03_ddp", anchor="prove"))
+    shown = '<a href="03_ddp.ipynb#cell-id=prove">chapter 03_ddp, cell “prove”</a>'
+    assert f"Shown by: {shown}" in shown_html(card)
