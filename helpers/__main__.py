@@ -1,9 +1,10 @@
-"""`python -m helpers doctor | grade`. Each command is imported only when it is asked for."""
+"""`python -m helpers doctor | quiz | grade`. Each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -13,15 +14,27 @@ def main(arguments: list[str] | None = None) -> int:
         from helpers.grading.classroom import cli
 
         return cli.main(arguments[1:])
+    if arguments[:1] == ["quiz"]:
+        from helpers.interview import terminal
+
+        return terminal.main(arguments[1:], check=_grade)
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
+    commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")
     parser.parse_args(arguments)
 
     from helpers import doctor
 
     return doctor.main()
+
+
+def _grade(key: str, answer: Any) -> Any:
+    """The check of a lab, for drills: it needs torch, so it comes only when an answer is handed in."""
+    from helpers.grading import grade
+
+    return grade(key, answer)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,88 @@ WORDS: dict[str, tuple[str, str]] = {
         "{path} is there already and is no deck of this course: it is left as it is, choose another name.",
         "{path} 已经存在，而且不是本课程导出的牌组：没有改动它，请换一个文件名。",
     ),
+    "junior": ("junior", "初级"),
+    "senior": ("senior", "高级"),
+    "staff": ("staff", "资深"),
+    "is_new": ("new", "新卡片"),
+    "place": ("{number} of {total}", "第 {number} / {total} 题"),
+    "welcome": (
+        "Questions in this sitting: {count}. Answer aloud, as you would in the interview. ? explains, q ends.",
+        "这一轮共 {count} 题。请像面试时那样说出声来。输入 ? 看说明，q 结束。",
+    ),
+    "nothing_due": (
+        "Nothing is due now and nothing is new. Come back later, choose another topic, or add --ahead.",
+        "现在没有到期的卡片，也没有新卡片。可以晚些再来、换一个主题，或加上 --ahead 提前复习。",
+    ),
+    "ask_unfold": ("Say your answer, then press Enter to see ours:", "先说出你的答案，再按回车看参考答案："),
+    "ask_rating": (
+        "How was it? 1 again, 2 hard, 3 good, 4 easy (m: the longer answer):",
+        "答得怎么样？1 忘了，2 吃力，3 想起来了，4 很轻松（m 看详细回答）：",
+    ),
+    "ask_letter": ("Your choice, a to {last}:", "你的选择（a 到 {last}）："),
+    "ask_number": ("Your number, in {unit}:", "你的数字（单位 {unit}）："),
+    "ask_count": ("Your number:", "你的数字："),
+    "ask_next": ("Enter for the next card (m: the longer answer):", "按回车看下一题（m 看详细回答）："),
+    "help": (
+        "Folded card: answer aloud, press Enter, compare, then rate yourself: 1 again (not known), 2 hard, 3 good, "
+        "4 easy. The rating decides when the card comes back.\n\n"
+        "Choice: one letter. Number: such as 64.2, 64.2 MB, 61.2 MiB or 6.42e7 B; without a unit it is in the one "
+        "asked for; close is right, each card says how close.\n\n"
+        "m: the longer answer, once the short one is shown. s: skip this card. q or Ctrl-D: end, with a summary.",
+        "问答卡片：先说出答案，按回车对照，再给自己打分：1 忘了，2 吃力，3 想起来了，4 很轻松。"
+        "评分决定这张卡片什么时候再出现。\n\n"
+        "选择题：输入一个字母。估数题：例如 64.2、64.2 MB、61.2 MiB 或 6.42e7 B；不写单位就按题目的单位算；"
+        "接近即算对，允许的误差每张卡片不同。\n\n"
+        "m：看过简短答案后显示详细回答。s：跳过这张卡片。q 或 Ctrl-D：结束并显示小结。",
+    ),
+    "no_longer": ("This card has no longer answer.", "这张卡片没有更详细的回答。"),
+    "shown_by": ("Shown by: {place}", "出处：{place}"),
+    "summary": ("Asked {asked}, right {right}.", "共答 {asked} 题，答对 {right} 题。"),
+    "summary_nothing": ("No question was answered.", "这一轮没有作答。"),
+    "summary_due": ("Due within a day, in all topics: {count}.", "一天之内到期的卡片（所有主题）：{count} 张。"),
+    "summary_weakest": ("Weakest topic: {topic}.", "最薄弱的主题：{topic}。"),
+    "topic": ("topic", "主题"),
+    "cards": ("cards", "卡片"),
+    "new": ("new", "新"),
+    "due": ("due", "到期"),
+    "all": ("all", "合计"),
+    "exported": (
+        "Notes written to {path}: {count}. Import it in Anki; a later import updates the cards.",
+        "已把 {count} 张卡片写入 {path}。在 Anki 里导入即可；以后再导入会更新卡片。",
+    ),
+    "no_file": ("This could not be read or written: {reason}.", "文件无法读写：{reason}。"),
+    "one_level": (
+        "A mock interview has one level: choose one of {known}.",
+        "模拟面试只能选一个级别：{known}。",
+    ),
+    "usage": ("usage: ", "用法："),
+    "bad_arguments": (
+        "python -m helpers quiz: {message}. Try --help.",
+        "看不懂参数：{given}。请用 --help 查看用法。",
+    ),
+    "about": (
+        "Interview questions, asked again when you are about to forget them.",
+        "面试题练习：在你快要忘记的时候再问一次。",
+    ),
+    "which_cards": ("which cards, and how", "问哪些，怎么问"),
+    "help_topic": ("only these topics (--list shows all)", "只问这些主题（--list 列出全部）"),
+    "help_level": ("junior, senior or staff", "级别：junior（初级）、senior（高级）、staff（资深）"),
+    "help_form": (
+        "how they are asked; mixed asks in another form each time",
+        "题型：choice 选择，number 估数，folded 问答；mixed 每次换一种",
+    ),
+    "help_count": ("how many questions, or all (default {count})", "题数，或 all 表示不限（默认 {count}）"),
+    "help_ahead": ("also cards that are not due yet", "也问还没到期的卡片"),
+    "help_lang": ("en or zh (Chinese)", "语言：en 英文，zh 中文"),
+    "instead": ("instead of a quiz", "不做练习，而是"),
+    "help_list": ("the topics, with cards, new ones and due ones", "列出主题及卡片数、新卡片数、到期数"),
+    "help_mock": ("a mock interview: 5 cards and 1 drill against the clock", "模拟面试：5 张卡片加 1 道限时编程题"),
+    "help_drill": ("write a piece of code against the clock; alone it lists them", "限时编程；不给编号则列出全部"),
+    "help_anki": (
+        "write the cards as an Anki deck (in both languages, or in --lang)",
+        "导出为 Anki 牌组（默认中英双语，或用 --lang 指定）",
+    ),
+    "help_help": ("this text", "显示本说明"),
 }
 
 

@@ -1,0 +1,169 @@
+"""A sitting of the quiz in a terminal: ask, unfold, rate, until it is over; then what it came to."""
+
+from __future__ import annotations
+
+from helpers.interview.cards import Card
+from helpers.interview.links import link
+from helpers.interview.screen import Over, Screen
+from helpers.interview.session import Answer, Question, Quiz
+from helpers.interview.words import say
+
+MORE = ("m", "more", "更多")
+SKIP = ("s", "skip", "跳过")
+
+
+class Skipped(Exception):
+    """The learner wants another card."""
+
+
+def sit(quiz: Quiz, screen: Screen) -> None:
+    """Ask until the learner has enough or nothing is left, then the summary."""
+    Sitting(quiz, screen).run()
+
+
+class Sitting:
+    """A quiz on a screen."""
+
+    def __init__(self, quiz: Quiz, screen: Screen):
+        self.quiz, self.screen = quiz, screen
+        self._told = ""
+
+    def run(self) -> None:
+        self._tell_note()
+        if self.quiz.question is None:
+            self.screen.say("nothing_due")
+            return
+        self.screen.say("welcome", count=self.quiz.remaining)
+        try:
+            while self.quiz.question is not None:
+                self._one(self.quiz.question)
+        except Over:
+            pass
+        show_summary(self.quiz, self.screen)
+
+    def _one(self, question: Question) -> None:
+        self._show(question)
+        try:
+            answer = self._folded(question) if question.form == "folded" else self._answered(question)
+        except Skipped:
+            self.quiz.skip()
+            return
+        self._tell_note()
+        if question.form != "folded":
+            self._result(answer)
+            show_answer(answer.card, self.screen)
+            if self.quiz.question is not None:
+                self._ask(self._word("ask_next"), answer.card)
+
+    def _show(self, question: Question) -> None:
+        card, screen = question.card, self.screen
+        place = say("place", screen.language, number=self.quiz.asked + 1, total=self.quiz.asked + self.quiz.remaining)
+        is_new = [self._word("is_new")] if question.is_new else []
+        screen.line()
+        screen.rule()
+        screen.line(" · ".join([place, card.topic, self._word(card.level), *is_new]), "quiet")
+        screen.line()
+        screen.text(question.text, style="bold")
+        for letter, option in zip("abcde", question.options, strict=False):
+            screen.text(option, first=f"  {letter}) ")
+        screen.line()
+
+    def _folded(self, question: Question) -> Answer:
+        """Enter shows the answer; then the learner rates it. A word typed before is an answer to oneself."""
+        self._ask(self._word("ask_unfold"), None, may_skip=True)
+        show_answer(question.card, self.screen)
+        while True:
+            typed = self._ask(self._word("ask_rating"), question.card, may_skip=True)
+            if answer := self._given(typed):
+                self._result(answer)
+                return answer
+
+    def _answered(self, question: Question) -> Answer:
+        prompt = say("ask_letter", self.screen.language, last="abcde"[len(question.options) - 1])
+        if question.form == "number":
+            prompt = say("ask_number" if question.unit else "ask_count", self.screen.language, unit=question.unit)
+        while True:
+            typed = self._ask(prompt, None, may_skip=True)
+            if answer := self._given(typed):
+                return answer
+
+    def _given(self, typed: str) -> Answer | None:
+        """The answer, or None with a sentence where it cannot be read."""
+        try:
+            return self.quiz.answer(typed) if typed else None
+        except ValueError as error:
+            self.screen.text(str(error))
+            return None
+
+    def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False) -> str:
+        """What is typed that is no command. card: whose longer answer m shows, once it is no secret."""
+        while True:
+            typed = self.screen.ask(prompt)
+            if typed in ("?", "？", "h?", "help", "帮助"):
+                self.screen.say("help")
+            elif card and typed.lower() in MORE:
+                show_more(card, self.screen)
+            elif may_skip and typed.lower() in SKIP:
+                raise Skipped
+            else:
+                return typed
+
+    def _result(self, answer: Answer) -> None:
+        self.screen.line()
+        self.screen.text(answer.sentence, style="right" if answer.passed else "wrong")
+
+    def _tell_note(self) -> None:
+        """What is wrong with the progress file, once each."""
+        if self.quiz.note != self._told:
+            self._told = self.quiz.note
+            if self._told:
+                self.screen.text(self._told, style="wrong")
+
+    def _word(self, key: str) -> str:
+        return say(key, self.screen.language)
+
+
+def show_answer(card: Card, screen: Screen) -> None:
+    """The 30-second answer, the usual mistake, and where it is shown."""
+    screen.line()
+    screen.text(getattr(card.answer, screen.language))
+    if card.usual_mistake:
+        screen.line()
+        _labelled("usual_mistake", getattr(card.usual_mistake, screen.language), screen)
+    screen.line()
+    text, address = link(card, "notebooks/", language=screen.language)
+    screen.text(say("shown_by", screen.language, place=text), style="quiet")
+    screen.line(f"  {address}", "quiet")
+    screen.line()
+
+
+def show_more(card: Card, screen: Screen) -> None:
+    """The longer answer and what an interviewer asks next."""
+    screen.line()
+    if card.longer:
+        screen.text(getattr(card.longer, screen.language))
+    else:
+        screen.say("no_longer")
+    screen.line()
+    if card.follow_ups:
+        _labelled("follow_ups", " ".join(getattr(text, screen.language) for text in card.follow_ups), screen)
+        screen.line()
+
+
+def show_summary(quiz: Quiz, screen: Screen) -> None:
+    """Asked, right, due tomorrow, weakest topic."""
+    summary = quiz.summary()
+    screen.line()
+    screen.rule()
+    if summary.asked:
+        screen.say("summary", "bold", asked=summary.asked, right=summary.right)
+    else:
+        screen.say("summary_nothing")
+    screen.say("summary_due", count=summary.due_tomorrow)
+    if summary.weakest:
+        screen.say("summary_weakest", topic=summary.weakest)
+
+
+def _labelled(key: str, text: str, screen: Screen) -> None:
+    colon = {"en": ": ", "zh": "："}[screen.language]
+    screen.text(f"**{say(key, screen.language)}**{colon}{text}")
