@@ -63,7 +63,9 @@ def judge_choice(given: str, options: tuple[str, ...], right: str, language: str
     if said in [str(place) for place in range(1, len(options) + 1)]:
         said = letters[int(said) - 1]
     if len(said) != 1 or said not in letters:
-        raise ValueError(say("bad_letter", language, given=_short(given), letters=", ".join(letters)))
+        raise ValueError(
+            say("bad_letter", language, given=_short(given), letters={"en": ", ", "zh": "、"}[language].join(letters))
+        )
     if options[letters.index(said)] == right:
         return Judged(passed=True, rating="good", sentence=say("right_choice", language))
     text = right if right[-1] in ".。?？" else right + say("stop", language)

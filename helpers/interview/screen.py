@@ -33,25 +33,28 @@ class Screen:
         """Of the terminal as it is now; at most 88."""
         return max(24, min(shutil.get_terminal_size().columns, WIDEST))
 
-    def say(self, key: str, style: str = "", **values: object) -> None:
+    def say(self, key: str, style: str = "", /, **values: object) -> None:
         """A sentence of the interface as a paragraph of its own."""
         self.text(say(key, self.language, **values), style=style)
 
     def text(self, text: str, *, first: str = "", style: str = "") -> None:
         """Paragraphs, wrapped; `first` stands before the first line, and the others are indented as much."""
-        for paragraph in re.split(r"\n\s*\n", text.strip()):
-            for line in wrap(self.marked(paragraph), self.columns, first=first, rest=None):
+        for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip())):
+            if number:
+                self.line()
+            for line in wrap(self.marked(paragraph), self.columns, first=" " * len(first) if number else first):
                 self.line(line, style)
-            first = " " * len(first)
 
     def line(self, line: str = "", style: str = "") -> None:
         """One line as it is."""
         print(self.styled(line, style) if line else "")
 
     def block(self, text: str) -> None:
-        """Lines that are laid out already, such as a table or a program."""
+        """Lines that are laid out already, such as a sheet or a program; one that is too long goes on, indented."""
         for line in text.splitlines():
-            self.line(line)
+            indent = line[: len(line) - len(line.lstrip())]
+            for part in wrap(line, self.columns, first=indent, rest=indent + "  ", cut=False):
+                self.line(part)
 
     def rule(self) -> None:
         """A line across."""

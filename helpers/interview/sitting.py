@@ -6,6 +6,7 @@ from helpers.interview.cards import Card
 from helpers.interview.links import link
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Answer, Question, Quiz
+from helpers.interview.verify import stands_in
 from helpers.interview.words import say
 
 MORE = ("m", "more", "更多")
@@ -51,7 +52,7 @@ class Sitting:
         self._tell_note()
         if question.form != "folded":
             self._result(answer)
-            show_answer(answer.card, self.screen)
+            show_answer(answer.card, self.screen, answer.form)
             if self.quiz.question is not None:
                 self._ask(self._word("ask_next"), answer.card)
 
@@ -64,6 +65,8 @@ class Sitting:
         screen.line(" · ".join([place, card.topic, self._word(card.level), *is_new]), "quiet")
         screen.line()
         screen.text(question.text, style="bold")
+        if question.options:
+            screen.line()
         for letter, option in zip("abcde", question.options, strict=False):
             screen.text(option, first=f"  {letter}) ")
         screen.line()
@@ -81,7 +84,8 @@ class Sitting:
     def _answered(self, question: Question) -> Answer:
         prompt = say("ask_letter", self.screen.language, last="abcde"[len(question.options) - 1])
         if question.form == "number":
-            prompt = say("ask_number" if question.unit else "ask_count", self.screen.language, unit=question.unit)
+            has_unit = question.unit not in ("", "x", "×")
+            prompt = say("ask_number" if has_unit else "ask_count", self.screen.language, unit=question.unit)
         while True:
             typed = self._ask(prompt, None, may_skip=True)
             if answer := self._given(typed):
@@ -99,10 +103,10 @@ class Sitting:
         """What is typed that is no command. card: whose longer answer m shows, once it is no secret."""
         while True:
             typed = self.screen.ask(prompt)
-            if typed in ("?", "？", "h?", "help", "帮助"):
+            if typed in ("?", "？", "help", "帮助"):
                 self.screen.say("help")
-            elif card and typed.lower() in MORE:
-                show_more(card, self.screen)
+            elif typed.lower() in MORE:
+                show_more(card, self.screen) if card else self.screen.say("more_later")
             elif may_skip and typed.lower() in SKIP:
                 raise Skipped
             else:
@@ -123,10 +127,20 @@ class Sitting:
         return say(key, self.screen.language)
 
 
-def show_answer(card: Card, screen: Screen) -> None:
-    """The 30-second answer, the usual mistake, and where it is shown."""
+def show_answer(card: Card, screen: Screen, form: str = "folded") -> None:
+    """The 30-second answer, the usual mistake, and where it is shown.
+
+    A number is asked with words of its own: then the card's question stands before, and the longer answer is shown
+    too where only that one holds the number.
+    """
     screen.line()
+    if form == "number":
+        screen.text(getattr(card.question, screen.language), style="bold")
+        screen.line()
     screen.text(getattr(card.answer, screen.language))
+    if form == "number" and card.longer and not stands_in(card.predict.says, getattr(card.answer, screen.language)):
+        screen.line()
+        screen.text(getattr(card.longer, screen.language))
     if card.usual_mistake:
         screen.line()
         _labelled("usual_mistake", getattr(card.usual_mistake, screen.language), screen)
@@ -146,7 +160,8 @@ def show_more(card: Card, screen: Screen) -> None:
         screen.say("no_longer")
     screen.line()
     if card.follow_ups:
-        _labelled("follow_ups", " ".join(getattr(text, screen.language) for text in card.follow_ups), screen)
+        between = {"en": " ", "zh": ""}[screen.language]
+        _labelled("follow_ups", between.join(getattr(text, screen.language) for text in card.follow_ups), screen)
         screen.line()
 
 

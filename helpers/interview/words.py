@@ -26,8 +26,8 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "percent_high": ("{share} too high", "高了 {share}"),
     "percent_low": ("{share} too low", "低了 {share}"),
-    "times_high": ("{times} times too high", "是正确值的 {times} 倍"),
-    "times_low": ("{times} times too low", "只有正确值的 1/{times}"),
+    "times_high": ("{times} times too large", "是正确值的 {times} 倍"),
+    "times_low": ("{times} times too small", "只有正确值的 1/{times}"),
     "other_sign": ("with the wrong sign", "正负号反了"),
     "nothing_to_compare": ("and the right one is zero", "而正确值是零"),
     "rated": ("Noted as {rating}.", "记为「{rating}」。"),
@@ -38,7 +38,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "days": ("{count} days", "{count} 天"),
     "bad_letter": (
         "{given!r} is none of the options: give one letter, {letters}.",
-        "{given!r} 不是选项：请输入一个字母，{letters}。",
+        "{given!r} 不是选项：请输入一个字母：{letters}。",
     ),
     "bad_rating": (
         "{given!r} is no rating: give again, hard, good or easy (or 1 to 4).",
@@ -198,12 +198,60 @@ WORDS: dict[str, tuple[str, str]] = {
     "help_lang": ("en or zh (Chinese)", "语言：en 英文，zh 中文"),
     "instead": ("instead of a quiz", "不做练习，而是"),
     "help_list": ("the topics, with cards, new ones and due ones", "列出主题及卡片数、新卡片数、到期数"),
-    "help_mock": ("a mock interview: 5 cards and 1 drill against the clock", "模拟面试：5 张卡片加 1 道限时编程题"),
-    "help_drill": ("write a piece of code against the clock; alone it lists them", "限时编程；不给编号则列出全部"),
+    "help_mock": ("a mock interview: 5 cards and 1 drill against the clock", "模拟面试：5 张卡片加 1 道限时手写题"),
+    "help_drill": ("write a piece of code against the clock; alone it lists them", "限时手写代码；不给编号则列出全部"),
     "help_anki": (
         "write the cards as an Anki deck (in both languages, or in --lang)",
         "导出为 Anki 牌组（默认中英双语，或用 --lang 指定）",
     ),
+    "more_later": (
+        "The longer answer comes once you have answered. s skips this card.",
+        "先作答，才能看详细回答。输入 s 可以跳过。",
+    ),
+    "no_drill": (
+        "There is no drill {given!r}: the drills are {known}.",
+        "没有手写题 {given!r}：现有 {known}。",
+    ),
+    "drill_how": (
+        "Start one with: python -m helpers quiz --drill {key}",
+        "开始一题：python -m helpers quiz --lang zh --drill {key}",
+    ),
+    "drill_over": ("Time used: {time}.", "用时 {time}。"),
+    "mock_welcome": (
+        "A mock interview: 5 cards, {each} each, then a drill, {drill}, {limit}. Speak your answers. "
+        "The clock tells, it never cuts you off. s skips, q ends and shows the sheet.",
+        "模拟面试：5 张卡片，每张 {each}；然后一道手写题「{drill}」，{limit}。请出声回答。"
+        "超时只提示，不会打断。s 跳过，q 结束并显示评分表。",
+    ),
+    "ask_begin": ("Press Enter when you are ready:", "准备好了就按回车："),
+    "mock_time": ("Your time: {used} of {limit}.", "用时 {used}，限时 {limit}。"),
+    "mock_over": ("Your time: {used}, more than the {limit}.", "用时 {used}，超过了限时 {limit}。"),
+    "ask_mock_rating": (
+        "How was it? 1 again, 2 hard, 3 good, 4 easy:",
+        "答得怎么样？1 忘了，2 吃力，3 想起来了，4 很轻松：",
+    ),
+    "ask_check": ("Enter checks {path} (s: give up):", "按回车检查 {path}（s 放弃）："),
+    "checking": ("Checking on live ranks.", "正在用真实的 rank 检查。"),
+    "no_answer_file": ("{path} cannot be read: {reason}.", "{path} 无法读取：{reason}。"),
+    "answer_fails": ("{path} line {line} fails: {reason}", "{path} 第 {line} 行出错：{reason}"),
+    "no_name": ("{path} defines no {name}: write it under that name.", "{path} 里没有定义 {name}：请用这个名字。"),
+    "stub_laid": (
+        "{path} is laid in this folder: write your answer there in your editor, save, then come back.",
+        "已在当前目录生成 {path}：请在编辑器里作答并保存，然后回到这里。",
+    ),
+    "stub_there": (
+        "{path} is in this folder already and stays as it is: go on there.",
+        "当前目录里已有 {path}，没有改动它：请继续在里面作答。",
+    ),
+    "stub_failed": (
+        "{path} cannot be laid here ({reason}): give the name of a file of yours that begins like this:",
+        "无法在这里生成 {path}（{reason}）：请自己建一个文件，开头如下，再输入它的文件名：",
+    ),
+    "ask_save": (
+        "Keep it as a file? A name such as sheet.md, or Enter for no:",
+        "要存成文件吗？输入文件名，如 sheet.md；直接回车则不存：",
+    ),
+    "saved": ("Kept as {path}.", "已存为 {path}。"),
     "help_help": ("this text", "显示本说明"),
 }
 
@@ -214,7 +262,7 @@ def check_language(language: str) -> None:
         raise ValueError(f'language is {language!r}: there are "en" (English) and "zh" (简体中文)')
 
 
-def say(key: str, language: str, **values: object) -> str:
+def say(key: str, language: str, /, **values: object) -> str:
     """One sentence or word of the interface."""
     return WORDS[key][LANGUAGES.index(language)].format(**values)
 

@@ -25,15 +25,18 @@ def padded(text: str, columns: int, *, right: bool = False) -> str:
     return spaces + text if right else text + spaces
 
 
-def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None) -> list[str]:
+def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, cut: bool = True) -> list[str]:
     """One paragraph in lines of at most `columns`. first, rest: what stands before the first line and the others.
 
-    A word that is longer than a line is cut.
+    A word that is longer than a line is cut, or with `cut=False` stands out.
     """
     rest = " " * width(first) if rest is None else rest
     columns = max(columns, width(rest) + 10)
     lines, line, start = [], first, first
-    for piece in _pieces(text, columns - width(rest)):
+    pieces = _pieces(text)
+    if cut:
+        pieces = [part for piece in pieces for part in _cut(piece, columns - width(rest))]
+    for piece in pieces:
         if width(line + piece.rstrip()) > columns and line != start:
             lines.append(line.rstrip())
             line = start = rest
@@ -48,7 +51,7 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _pieces(text: str, columns: int) -> list[str]:
+def _pieces(text: str) -> list[str]:
     """What is not parted: words with the space before them, single Chinese characters with the marks around them."""
     found: list[str] = []
     for piece in re.findall(r"\s*(?:\x1b\[[0-9;]*m)*\S", " ".join(text.split())):
@@ -56,7 +59,7 @@ def _pieces(text: str, columns: int) -> list[str]:
             found[-1] += piece
         else:
             found.append(piece)
-    return [part for piece in found for part in _cut(piece, columns)]
+    return found
 
 
 def _may_part(left: str, right: str) -> bool:
