@@ -14,7 +14,7 @@ UNITS = {
     "B": 1.0, "byte": 1.0, "bytes": 1.0,
     "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-    "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "min": 60.0, "h": 3600.0,
+    "GB/s": 1e9, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "min": 60.0, "h": 3600.0,
 }  # fmt: skip
 PRINTED = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(?P<unit>[^\s0-9]*)")
 
