@@ -8,7 +8,7 @@ flops.py       operations of a step, MFU and HFU, days of training
 estimators.py  other people's conventions for the same questions, by name
 adapters.py    LoRA and QLoRA: the model states that are left
 fit.py         does a plan fit a GPU, what dominates, and the smallest change that makes it fit
-advise.py      which strategy for a model on a cluster; with rules.py, strategies.py, step_time.py, reasons.py, advice_page.py
+advise.py      which strategy for a model on a cluster: rules.py, strategies.py, step_time.py, reasons.py say why
 timeline.py    when each span of a step starts and ends
 pipeline.py    a pipeline schedule played against the clock
 precision.py   what a number format (number_formats.py) keeps of a distribution, by loss scale

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from helpers.predict.flops import step_flops
 from helpers.predict.rules import RULES, largest_layer
-from helpers.predict.states import bytes_per_parameter
+from helpers.predict.states import bytes_per_parameter, weight_bytes
 from helpers.predict.step_time import tokens_that_hide
 from helpers.predict.strategies import Candidate
 from helpers.specs import PRESETS, Cluster, Link, ModelSpec, Plan
@@ -27,13 +27,14 @@ ESTIMATE = (
 _CSS = """
 @page { size: A4; margin: 12mm }
 * { box-sizing: border-box }
-body { font: 10pt/1.35 Helvetica, Arial, sans-serif; color: #000; background: #fff; margin: 0 auto; max-width: 190mm }
-h1 { font-size: 16pt; margin: 0 0 2mm } h2 { font-size: 11pt; margin: 5mm 0 1.5mm; break-after: avoid }
+body { font: 9.5pt/1.3 Helvetica, Arial, sans-serif; color: #000; background: #fff; margin: 0 auto; max-width: 190mm }
+h1 { font-size: 16pt; margin: 0 0 2mm } h2 { font-size: 10.5pt; margin: 4mm 0 1mm; break-after: avoid }
 p { margin: 0 0 2mm } ul { margin: 0; padding-left: 5mm }
 .choice { border: 1.5pt solid #000; padding: 2.5mm 3mm; margin: 3mm 0; font-size: 11pt }
-table { border-collapse: collapse; width: 100%; font-size: 8.5pt; font-variant-numeric: tabular-nums }
-th, td { padding: 1mm 1.5mm; border-bottom: .4pt solid #000; text-align: right; vertical-align: top }
-th:first-child, td.words { text-align: left } thead th { border-bottom-width: 1pt; vertical-align: bottom }
+table { border-collapse: collapse; width: 100%; font-size: 8pt; font-variant-numeric: tabular-nums }
+th, td { padding: .7mm 1.5mm; border-bottom: .4pt solid #000; text-align: right; vertical-align: top }
+td, th { white-space: nowrap } td.words { white-space: normal }
+th:first-child, .words { text-align: left } thead th { border-bottom-width: 1pt; vertical-align: bottom }
 tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-width: 1pt; border-top: 1pt solid #000 }
 .two { display: grid; grid-template-columns: 1fr 1fr; column-gap: 6mm }
 .two table th { font-weight: normal } small { font-size: 8pt }
@@ -57,7 +58,7 @@ def cluster_name(cluster: Cluster) -> str:
 
 def memory_rows(advice: Advice) -> Rows:
     """Bytes of the fullest rank by kind, a row for each strategy."""
-    return [{"strategy": _marked(one), "plan": one.plan_words, **_kinds(one)} for one in advice.candidates]
+    return [{"strategy": _marked(one), **_kinds(one)} for one in advice.candidates]
 
 
 def traffic_rows(advice: Advice) -> Rows:
@@ -65,8 +66,22 @@ def traffic_rows(advice: Advice) -> Rows:
     return [{"strategy": _marked(one), **_traffic(one)} for one in advice.candidates]
 
 
+def flow_rows(advice: Advice) -> Rows:
+    """What the chosen plan makes a rank hand in and send in a step, an operation a row; empty where nothing travels."""
+    flows = advice.chosen.estimate.flows if advice.chosen else ()
+    return [
+        {
+            "operation": flow.what, "over": _short(flow.link), "handed in": format_bytes(flow.payload),
+            "sent": format_bytes(flow.sent), "takes": format_seconds(flow.seconds),
+            "not hidden": format_seconds(flow.exposed),
+        }
+        for flow in flows
+    ]  # fmt: skip
+
+
 def reason_rows(advice: Advice) -> Rows:
-    return [{"strategy": _marked(one), "why": one.why} for one in advice.candidates]
+    """Each strategy's plan, and the sentence that chooses it or leaves it out."""
+    return [{"strategy": _marked(one), "plan": one.plan_words, "why": one.why} for one in advice.candidates]
 
 
 def rows(advice: Advice) -> Rows:
@@ -82,7 +97,7 @@ def text(advice: Advice) -> str:
     lines = [advice.sentence]
     for one in advice.candidates:
         held = format_bytes(one.held.total) if one.held else "–"
-        step = format_seconds(one.seconds) if one.seconds else "–"
+        step = format_seconds(one.seconds) if one.fits else "–"
         lines.append(f"{'*' if one.is_chosen else ' '} {one.name:<21} {held:>8} a rank  step {step:>8}  {one.why}")
     return "\n".join([*lines, *advice.remarks])
 
@@ -98,7 +113,7 @@ def page(advice: Advice) -> str:
     work = advice.work
     title = f"Which strategy for {model_name(work.model)} on {cluster_name(work.cluster)}?"
     chosen = _chosen(advice)
-    rule = advice.rule
+    rule, flows = advice.rule, flow_rows(advice)
     parts = [
         f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
         f'<div class="two"><div><h2>Model</h2>{_facts(_model_facts(work.model))}</div>',
@@ -106,6 +121,7 @@ def page(advice: Advice) -> str:
         f"<h2>Arithmetic</h2>{_facts(_arithmetic(advice))}",
         f"<h2>Memory of the fullest rank</h2>{_html_table(memory_rows(advice), chosen)}",
         f"<h2>Traffic and time of a step</h2>{_html_table(traffic_rows(advice), chosen)}",
+        f"<h2>What the chosen plan sends, a rank and step</h2>{_html_table(flow_rows(advice))}" if flows else "",
         f"<p><small>{escape(_assumed(advice))}</small></p>",
         f"<h2>Why</h2>{_html_table(reason_rows(advice), chosen)}",
         f"<h2>The rule</h2><p>{escape(f'{rule.case}: {rule.says}. Source: {rule.source}.')}</p>",
@@ -145,7 +161,7 @@ def _by_link(one: Candidate) -> Iterator[str]:
     """Bytes that a rank sends in a step, added up by kind and link."""
     sent: dict[tuple[str, str], float] = {}
     for flow in one.estimate.flows:
-        key = flow.kind, flow.link.name
+        key = flow.kind, _short(flow.link)
         sent[key] = sent.get(key, 0.0) + flow.sent
     for (kind, link), num_bytes in sent.items():
         yield f"{kind} {format_bytes(num_bytes)} over {link}"
@@ -173,7 +189,12 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return f"{link.name}, {_rate(link)}"
+    return f"{_short(link)}, {_rate(link)}"
+
+
+def _short(link: Link) -> str:
+    """The link's name without what stands in brackets."""
+    return link.name.split(" (")[0]
 
 
 def _rate(link: Link) -> str:
@@ -195,10 +216,9 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
         "compute, nothing else": f"{format_seconds(flops / reached)} at {100 * share:.0f} % of the peak",
     }
     if work.cluster.num_nodes > 1:
-        enough = tokens_that_hide(work.cluster, work.assumptions)
-        facts["tokens that hide ZeRO-3 or DDP"] = (
-            f"{enough:,.0f} a rank in a micro-batch = FLOP/s reached / network bytes/s"
-        )
+        enough = tokens_that_hide(work.cluster, work.assumptions, dtype_bytes=weight_bytes(plain))
+        rates = f"{share * work.cluster.gpu.flops / 1e12:,.0f} TFLOP/s a GPU, {_rate(work.cluster.network)} a node"
+        facts["a micro-batch hides ZeRO-3 or DDP"] = f"from {enough:,.0f} tokens a rank on: {rates}"
     return facts
 
 
@@ -221,17 +241,19 @@ def _list(sentences: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(words)}</li>" for words in sentences) + "</ul>" if sentences else ""
 
 
-def _html_table(shown: Rows, chosen: int | None) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in shown[0])
+def _html_table(shown: Rows, chosen: int | None = None) -> str:
+    head = "".join(f'<th scope="col"{_words(name)}>{escape(name)}</th>' for name in shown[0])
     body = "".join(_row(row, number == chosen) for number, row in enumerate(shown))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _row(row: Mapping[str, str], is_chosen: bool) -> str:
-    words = ("plan", "sends", "why")
-    cells = "".join(
-        f'<td class="words">{escape(value)}</td>' if name in words else f"<td>{escape(value)}</td>"
-        for name, value in list(row.items())[1:]
-    )
+    (_, first), *others = row.items()
+    cells = "".join(f"<td{_words(name)}>{escape(value)}</td>" for name, value in others)
     mark = ' class="chosen"' if is_chosen else ""
-    return f'<tr{mark}><th scope="row">{escape(next(iter(row.values())))}</th>{cells}</tr>'
+    return f'<tr{mark}><th scope="row">{escape(first)}</th>{cells}</tr>'
+
+
+def _words(column: str) -> str:
+    """The class of a column of words, not of numbers."""
+    return ' class="words"' if column in ("plan", "sends", "why", "over") else ""

@@ -190,9 +190,12 @@ class _Step:
         sent = layer_sent_bytes(**shape, tp=plan.tp) * (passes + plan.sequence_parallel) / 4
         took = passes * costs.seconds("all_reduce", one, plan.tp, link)
         took += 2 * plan.sequence_parallel * costs.seconds("all_gather", one, plan.tp, link)
-        payload = passes * one + 2 * plan.sequence_parallel * one / plan.tp
+        payload, what = passes * one, "all_reduce of activations"
+        if plan.sequence_parallel:  # an all_gather hands in a part, a reduce_scatter the whole
+            payload = passes * (one + one / plan.tp) + 2 * one / plan.tp
+            what = "all_gather, reduce_scatter of activations"
         flow = Flow(
-            kind="tensor", what="all_reduce of activations", link=link, payload=often * payload, sent=often * sent,
+            kind="tensor", what=what, link=link, payload=often * payload, sent=often * sent,
             seconds=often * took, exposed=often * took,
         )  # fmt: skip
         return (flow,)

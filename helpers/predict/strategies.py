@@ -58,10 +58,11 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy with its best plan. held: the fullest rank, of pipeline stage `stage`. host_bytes: of a node's memory.
+    """A strategy with its best plan, or where none fits the one that needs least memory.
 
-    plan, held and estimate are None where the strategy cannot run here; `why` then says what stands against it. Once it
-    was judged, `why` is the sentence that chooses it or leaves it out.
+    held: the fullest rank, of pipeline stage `stage`. host_bytes: of a node's memory. plan, held and estimate are None
+    where the strategy cannot run here, and `why` says what stands against it. Once judged, `why` is the sentence that
+    chooses it or leaves it out.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float | None:
-        """Of a step, estimated."""
+        """Of a step, estimated; where it does not fit, of the step that it would take."""
         return self.estimate and self.estimate.seconds
 
     @property
@@ -110,7 +111,7 @@ def strategies(cluster: Cluster) -> tuple[Strategy, ...]:
 
 
 def best(strategy: Strategy, work: Work) -> Candidate:
-    """The strategy with its best plan; without one where none can run, and `why` says what stands against it."""
+    """The strategy with its best plan; without a plan where none can run, and `why` says what stands against it."""
     found: list[Candidate] = []
     refusals: list[str] = []
     for plan in _plans(strategy, work, refusals.append):
@@ -119,8 +120,8 @@ def best(strategy: Strategy, work: Work) -> Candidate:
         return Candidate(name=strategy.name, why=_refused(strategy, work, refusals))
     fitting = [one for one in found if one.fits]
     if not fitting:
-        return min(found, key=lambda one: one.held.total)
-    timed = [replace(one, estimate=_estimate(strategy, work, one.plan)) for one in fitting]
+        return _timed(strategy, work, min(found, key=lambda one: one.held.total))
+    timed = [_timed(strategy, work, one) for one in fitting]
     fastest = min(one.seconds for one in timed)
     close = [one for one in timed if one.seconds <= 1.01 * fastest]
     return min(close, key=lambda one: (one.plan.recompute != "none", one.held.total))
@@ -137,8 +138,9 @@ def _candidate(strategy: Strategy, work: Work, plan: Plan) -> Candidate:
     )
 
 
-def _estimate(strategy: Strategy, work: Work, plan: Plan) -> StepEstimate:
-    return estimate_step(work.model, plan, work.cluster, work.assumptions, offload=strategy.offload)
+def _timed(strategy: Strategy, work: Work, one: Candidate) -> Candidate:
+    estimate = estimate_step(work.model, one.plan, work.cluster, work.assumptions, offload=strategy.offload)
+    return replace(one, estimate=estimate)
 
 
 def _plans(strategy: Strategy, work: Work, refuse: Callable[[str], None]) -> Iterator[Plan]:
