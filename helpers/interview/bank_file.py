@@ -173,9 +173,10 @@ def read_text(value: Any, where: str, name: str) -> Text:
 
 
 def unfold(text: str) -> str:
-    """Lines of a paragraph joined: with a space, or with nothing between Chinese characters; paragraphs stay."""
+    """Lines of a paragraph joined: with a space, or with nothing between Chinese characters, bold ones too."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
-    joined = [re.sub(rf"(?<={WIDE})\s*\n\s*(?={WIDE})", "", paragraph) for paragraph in paragraphs]
+    join = re.compile(rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})")
+    joined = [join.sub(r"\1", paragraph) for paragraph in paragraphs]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in joined)
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from helpers.interview import Cell, Source, load_all, load_bank
+from helpers.interview.bank_file import unfold
 
 CARD = """\
 chapter: 90_example
@@ -39,6 +40,19 @@ def test_a_card_is_read_with_its_lines_joined(tmp_path):
     assert card.answer.zh == "**64.2 MB**，还有更多。"
     assert card.shown_by == Cell(notebook="90_example", anchor="prove")
     assert (card.chapter, card.where) == ("90_example", "90_example.yaml line 3 (a-card)")
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        ("完全没有\n**重叠**。", "完全没有**重叠**。"),
+        ("**数据并行。**\n每个 rank", "**数据并行。**每个 rank"),
+        ("每个\nrank 都", "每个 rank 都"),
+        ("not\n**bold**", "not **bold**"),
+    ],
+)
+def test_a_line_that_begins_in_bold_joins_without_a_space_in_chinese_alone(lines, joined):
+    assert unfold(lines) == joined
 
 
 def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
