@@ -34,8 +34,8 @@ class Corner:
 
     def _footer(self) -> list[str]:
         waiting = self.num_in_bank - len(self.cards)
-        command = f"python -m helpers quiz --topic {self.cards[0].topic}"
-        return [f"More cards on this wait in the quiz: {waiting} ({command}, or the chapter interview)"] if waiting else []
+        where = f"python -m helpers quiz --topic {self.cards[0].topic}, or the chapter interview"
+        return [f"More cards on this wait in the quiz: {waiting} ({where})"] if waiting else []
 
 
 def corner(chapter: str, count: int = 8) -> Corner:
