@@ -16,9 +16,12 @@ from helpers.interview.words import RATINGS, say
 
 LONGEST = 60  # characters of an answer that are read
 LETTERS = "abcde"
+BYTES = ("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
 KINDS = {
-    "bytes": ("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"),
+    "bytes": BYTES,
+    "rate": tuple(f"{unit}/s" for unit in BYTES),
     "time": ("s", "ms", "µs", "us", "min", "h"),
+    "rate": ("GB/s",),
     "plain": ("", "x", "%"),
 }
 SPOKEN = {
@@ -27,6 +30,7 @@ SPOKEN = {
     "分钟": "min", "分": "min", "hour": "h", "hours": "h", "小时": "h", "倍": "x", "times": "x", "×": "x",
     "percent": "%", "个": "", "次": "", "条": "", "步": "", "张": "",
 }  # fmt: skip
+FACTORS = UNITS | {f"{unit}/s": UNITS[unit] for unit in BYTES}
 SCALES = {"万": 1e4, "亿": 1e8, "thousand": 1e3, "million": 1e6, "billion": 1e9}
 NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>\d{1,3}(?:[, _]\d{3})+(?!\d)|\d+)?(?P<decimals>\.\d*)?(?:[eE](?P<power>[+-]?\d+))?"
@@ -107,9 +111,11 @@ def read_number(given: str, unit: str, language: str = "en", example: str = "12.
     if re.match(r",\s*\d", rest):
         raise ValueError(say("decimal_comma", language, given=_short(given), example=example))
     value, rest = _divided(_value(match), rest)
+    if rest[:1].isdigit() or rest[:1] == "/":
+        raise ValueError(say("no_number", language, given=_short(given), example=example))
     scale = next((word for word in SCALES if rest.lower().startswith(word)), "")
     spelled = rest[len(scale) :].strip()
-    factor = UNITS[_unit(spelled, unit, language, example)]
+    factor = FACTORS[_unit(spelled, unit, language, example)]
     value *= SCALES.get(scale, 1.0) * factor
     if not math.isfinite(value):
         raise ValueError(say("no_number", language, given=_short(given), example=example))
@@ -152,8 +158,8 @@ def _unit(spelled: str, asked: str, language: str, example: str) -> str:
     if not spelled:
         return asked
     lower = {unit.lower(): unit for units in KINDS.values() for unit in units}
-    found = SPOKEN.get(spelled.lower(), spelled if spelled in UNITS else lower.get(spelled.lower()))
-    if re.fullmatch(r"[KMGT]b(it)?s?|[kMGT]?bits?", spelled):
+    found = SPOKEN.get(spelled.lower(), spelled if spelled in FACTORS else lower.get(spelled.lower()))
+    if re.fullmatch(r"[KMGT]b(it)?s?(/s)?|[kMGT]?bits?(/s)?|[kKMGT]?bps", spelled):
         raise ValueError(say("bits", language, unit=spelled, example=example))
     if found is None:
         raise ValueError(say("unknown_unit", language, unit=_short(spelled), example=example))
@@ -164,7 +170,7 @@ def _unit(spelled: str, asked: str, language: str, example: str) -> str:
 
 
 def kind_of(unit: str) -> str:
-    """ "bytes", "time" or "plain"."""
+    """ "bytes", "time", "rate" or "plain"."""
     unit = SPOKEN.get(unit, unit)
     return next(kind for kind, units in KINDS.items() if unit in units)
 
@@ -176,7 +182,7 @@ def _example(unit: str) -> str:
 def _as_given(given: str, value: float, unit: str) -> str:
     """What was said, and what it is in the asked unit where it was said in another way."""
     said = _short(given.strip())
-    inside = f"{_digits(value / UNITS[unit])} {unit}".strip()
+    inside = f"{_digits(value / FACTORS[unit])} {unit}".strip()
     if re.fullmatch(r"[+-]?[0-9.,]+", said):
         return f"{said} {unit}".strip()
     return said if said.endswith(unit) or not unit else f"{said} ({inside})"
