@@ -1,4 +1,4 @@
-"""How many GPUs hold so many bytes, if these are spread evenly: the first division of every capacity plan."""
+"""The first divisions of every capacity plan: how many GPUs hold so many bytes, and what share of a whole a part is."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ def gpus_needed(num_bytes: float, gpu_memory: float, *, usable: float = 1.0, per
         raise ValueError(f"cannot spread {num_bytes!r} bytes over GPUs of {gpu_memory!r} bytes, {per_node!r} a node")
     gpus = max(1, ceil(num_bytes / (usable * gpu_memory)))
     return ceil(gpus / per_node) * per_node
+
+
+def share(part: float, whole: float) -> float:
+    """`part` over `whole`, a share of 1: trained parameters over all of them, for example. Both in the same unit."""
+    if not 0 <= part <= whole or not whole > 0:
+        raise ValueError(f"share: {part!r} of {whole!r} is none; expected a part from 0 up to the whole, above 0")
+    return part / whole
