@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from filelock import SoftFileLock
@@ -123,3 +124,46 @@ def test_the_default_is_in_the_home(tmp_path):
     said = subprocess.run(command, env=dict(os.environ, HOME=str(tmp_path)), capture_output=True, text=True, check=True)
     assert said.stdout.strip() == str(tmp_path / ".rank-by-rank" / "progress.jsonl")
     assert len(progress.read(said.stdout.strip()).entries) == 1
+
+
+def test_the_time_can_be_given_and_is_kept_in_utc(path):
+    there = datetime(2026, 3, 2, 4, 0, 0, tzinfo=timezone(timedelta(hours=8)))
+    progress.record("quiz", "a-card", True, path=path, when=there, rating="good")
+    assert progress.read(path).entries[0].time == "2026-03-01T20:00:00+00:00"
+
+
+def test_what_cannot_be_read_is_copied_aside_once_and_the_file_stays(path):
+    progress.record("check", "03.average", True, path=path)
+    assert progress.set_aside(path) is None
+    with open(path, "ab") as file:
+        file.write(b"\xff\xfe torn\n" + b"[" * 100_000 + b"\n")
+    before = path.read_bytes()
+    aside = progress.set_aside(path)
+    assert aside == path.with_name("progress.jsonl.unreadable-1")
+    assert aside.read_bytes() == b"\xff\xfe torn\n" + b"[" * 100_000 + b"\n"
+    assert progress.set_aside(path) is None and path.read_bytes() == before
+
+
+def test_an_earlier_copy_is_never_overwritten(path):
+    path.parent.mkdir()
+    path.with_name("progress.jsonl.unreadable-1").write_text("an earlier line\n")
+    path.write_text("an earlier line\nanother\n")
+    assert progress.set_aside(path).name == "progress.jsonl.unreadable-2"
+    assert path.with_name("progress.jsonl.unreadable-1").read_text() == "an earlier line\n"
+    assert path.with_name("progress.jsonl.unreadable-2").read_text() == "another\n"
+    assert progress.set_aside(path.with_name("none.jsonl")) is None
+
+
+def test_a_disk_that_runs_full_leaves_no_half_line(path):
+    progress.record("quiz", "a", True, path=path)
+    code = (
+        "import resource, signal, sys; from helpers import progress\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))\n"
+        "print(progress.record_quietly('quiz', 'b', True, path=sys.argv[1], text='x' * 500))"
+    )
+    before = path.read_bytes()
+    assert 75 < len(before) < 150
+    said = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    assert "could not be noted" in said.stdout
+    assert path.read_bytes() == before

@@ -21,7 +21,6 @@ KINDS = {
     "bytes": BYTES,
     "rate": tuple(f"{unit}/s" for unit in BYTES),
     "time": ("s", "ms", "µs", "us", "min", "h"),
-    "rate": ("GB/s",),
     "plain": ("", "x", "%"),
 }
 SPOKEN = {

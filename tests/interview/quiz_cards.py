@@ -1,0 +1,69 @@
+"""Cards, a clock and a progress file for the tests of the quiz: no bank, no home, no waiting."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from helpers.interview import Card, Cell, Check, Choices, Prediction, Text
+
+START = datetime(2026, 3, 1, 20, 0, tzinfo=UTC)
+
+
+def text(name: str) -> Text:
+    return Text(en=f"{name}?", zh=f"{name} 呢？")
+
+
+def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choices=False, predict="", tolerance=0.05):
+    """A card; predict: the number as printed, such as "64.2 MB", where it is to have one."""
+    wrong = tuple(text(f"wrong {letter} {card_id}") for letter in "xyz")
+    number = predict and Prediction(ask=text(f"ask {card_id}"), says=predict, tolerance=tolerance)
+    verify = (Check(call="helpers.costs.sent_bytes", value=64_189_440, says="64.2 MB"),) if predict == "64.2 MB" else ()
+    return Card(
+        id=card_id,
+        chapter=chapter,
+        level=level,
+        question=text(f"question {card_id}"),
+        answer=Text(en=f"**answer** {card_id} is `{predict}`", zh=f"**答案** {card_id}：`{predict}`"),
+        longer=text(f"longer {card_id}"),
+        usual_mistake=text(f"mistake {card_id}"),
+        follow_ups=(text(f"next {card_id}"),),
+        shown_by=Cell(notebook=chapter, anchor="prove"),
+        choices=Choices(right=text(f"right {card_id}"), wrong=wrong) if choices else None,
+        predict=number or None,
+        verify=verify,
+    )
+
+
+CARDS = (
+    card("senior", level="senior", choices=True),
+    card("amp-easy", "04_amp"),
+    card("easy", choices=True, predict="64.2 MB"),
+    card("start", "00_start_here", predict="1,024", tolerance=0.0),
+    card("beyond", "communication", level="staff"),
+)
+
+
+class Clock:
+    """A clock that a test moves: `clock.forward(days=1)`. Each look at it takes no time."""
+
+    def __init__(self, now: datetime = START):
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, **span: float) -> None:
+        self.now += timedelta(**span)
+
+
+def line(key: str, rating: str = "good", when: datetime | str = START, *, form: str = "folded", **more) -> str:
+    """One line of a progress file."""
+    time = when if isinstance(when, str) else when.isoformat()
+    fields = {"time": time, "kind": "quiz", "key": key, "passed": rating != "again", "rating": rating, "form": form}
+    return json.dumps(fields | more) + "\n"
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
