@@ -53,7 +53,7 @@ RULES = {
     ),
     "one node, fits": Rule(
         case="One node, and the model fits on a GPU", says="DDP with mixed precision", source=TABLE,
-        tiers=((Name.DDP,),),
+        tiers=((Name.DDP,), _REST),
     ),
     "one node": Rule(
         case="One node, and the model does not fit on a GPU", says="ZeRO, PP or TP", source=TABLE,
@@ -65,7 +65,7 @@ RULES = {
     ),
     "many nodes, fits": Rule(
         case="Many nodes, and the model fits on a GPU", says="DDP, for nothing needs to be split", source=NO_CHOICE,
-        tiers=((Name.DDP,),),
+        tiers=((Name.DDP,), _REST),
     ),
     "fast": Rule(
         case="Many nodes, and a fast network", says="ZeRO, or PP + TP + DP", source=TABLE,

@@ -150,7 +150,7 @@ def _plans(strategy: Strategy, work: Work, refuse: Callable[[str], None]) -> Ite
         if strategy.zero and dp == 1 and work.cluster.world_size > 1:
             continue
         if work.global_batch % dp:
-            refuse(f"{work.global_batch:,} sequences do not divide into {dp:,} equal parts")
+            refuse(f"a batch of {work.global_batch:,} cannot be shared equally by {dp:,} ranks")
             continue
         each = work.global_batch // dp
         for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):

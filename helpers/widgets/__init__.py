@@ -1,36 +1,51 @@
 """Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind.
 
+Clock                 counts down against a limit in the browser, also while the kernel works
 CollectiveExplorer    any collective and algorithm, step by step: who holds what, bytes and seconds so far
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
+DrillView             a thing to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
+MockView              a mock interview: five cards, one drill, then a sheet; helpers.grading.mock_view() has the checks
 OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; what is left exposed
 PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, times; bubble, and memory of each rank
 PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and what a loss scale brings back
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
+QuizView              cards of the bank, what is due first: folded, multiple choice, a number to predict
+StrategyExplorer      which strategy trains a model on a cluster: memory of each, traffic, an estimated step, the reason
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
 ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
 """
 
+from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
+from helpers.widgets.drill_view import DrillView
 from helpers.widgets.memory_explorer import MemoryExplorer
+from helpers.widgets.mock_view import MockView
 from helpers.widgets.overlap_explorer import OverlapExplorer
 from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
+from helpers.widgets.quiz_view import QuizView
+from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
 from helpers.widgets.zero_explorer import ZeroExplorer
 
 __all__ = [
+    "Clock",
     "CollectiveExplorer",
     "DataParallelExplorer",
+    "DrillView",
     "MemoryExplorer",
+    "MockView",
     "OverlapExplorer",
     "PipelineExplorer",
     "PrecisionExplorer",
     "ProgressView",
+    "QuizView",
+    "StrategyExplorer",
     "TensorSplitExplorer",
     "TimelineExplorer",
     "ZeroExplorer",

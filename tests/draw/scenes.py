@@ -16,14 +16,17 @@ from helpers.draw import (
     timeline_scene,
     topology_scene,
 )
+from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
+from helpers.predict.advise import advise
 from helpers.predict.messages import schedule
 from helpers.predict.pipeline import simulate
 from helpers.predict.tensor_split import split
 from helpers.predict.zero_steps import zero_steps
 from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
+from helpers.specs import CLUSTERS, PRESETS
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -98,7 +101,18 @@ def zero(stage, number):
 
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
 MAGNITUDES = Magnitudes(name="gradients of activations", lowest=-40, counts=tuple(range(30)), zeros=3)
+
+
+def strategies(model, cluster):
+    """What advise finds, drawn."""
+    advice = advise(PRESETS[model], CLUSTERS[cluster])
+    return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
+
+
 SCENES = {
+    "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
+    "strategies, one GPU": strategies("gpt2", "1 T4"),
+    "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),

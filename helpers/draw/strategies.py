@@ -1,0 +1,101 @@
+"""Every strategy's fullest rank as a bar against a GPU's limit, the chosen one framed, its estimated step beside it.
+
+A bar far beyond the limit is cut, and the cut is drawn: to scale it would leave the others no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from helpers.draw.axis import bytes_axis
+from helpers.draw.palette import PAINTS
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.predict.strategies import Candidate
+from helpers.records import MEMORY_KINDS
+from helpers.units import format_bytes, format_seconds
+
+_PITCH, _BAR, _FAR = 30.0, 20.0, 2.0  # pixels from bar to bar, of a bar; bars are cut at so many limits
+_WORDS = 178.0  # pixels right of the longest bar
+
+
+def strategies_scene(
+    candidates: Sequence[Candidate], *, limit: float, limit_name: str, title: str, width: float = WIDTH
+) -> Scene:
+    """A row for each candidate. limit: usable bytes of a GPU, with its name. ValueError for nothing to draw."""
+    largest = max((one.held.total for one in candidates if one.held), default=0)
+    if not largest or not limit > 0:
+        raise ValueError(
+            f"strategies_scene got no bytes to draw, or a limit of {limit!r} bytes; give advise's candidates"
+        )
+    kinds = [kind for kind in MEMORY_KINDS if any(one.held and getattr(one.held, kind) for one in candidates)]
+    head, top = heading(title, kinds_legend(kinds), width)
+    row = _Row(candidates, kinds, limit, min(max(1.1 * limit, largest), _FAR * limit), width)
+    top += 26
+    bottom = top + len(candidates) * _PITCH
+    items: list[Rect | Label | Line] = [*head, *bytes_axis(row.shown, row.left, row.scale, top - 6, bottom)]
+    for number, one in enumerate(candidates):
+        items += row.draw(one, top + number * _PITCH)
+    items += row.line(f"{limit_name} {format_bytes(limit)}", top - 6, bottom)
+    items.append(Label(x=width - 14, y=top - 14, text="a rank · step", size=11, anchor="end", colour="muted"))
+    summary = " ".join(_said(one) for one in candidates)
+    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
+
+
+class _Row:
+    """Where things stand. scale: pixels a byte. shown: bytes at which bars are cut."""
+
+    def __init__(
+        self, candidates: Sequence[Candidate], kinds: list[str], limit: float, shown: float, width: float
+    ) -> None:
+        self.kinds, self.limit, self.shown, self.width = kinds, limit, shown, width
+        self.left = 34 + max(text_width(_name(one), 12, bold=one.is_chosen) for one in candidates)
+        self.scale = (width - self.left - _WORDS) / shown
+
+    def draw(self, one: Candidate, y: float) -> Iterator[Rect | Label]:
+        middle = y + _BAR / 2
+        if one.is_chosen:
+            box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8}
+            yield Rect(**box, radius=4, stroke="ink", stroke_width=2, tooltip=f"chosen: {one.plan_words}")
+        yield Label(x=self.left - 10, y=middle, text=_name(one), anchor="end", bold=one.is_chosen)
+        if one.held is None:
+            yield Label(x=self.left + 8, y=middle, text="cannot run here", colour="muted")
+            return
+        yield from self._bar(one, y)
+        yield Label(x=self.width - 14, y=middle, text=_words(one), anchor="end", bold=one.is_chosen)
+
+    def _bar(self, one: Candidate, y: float) -> Iterator[Rect]:
+        held = 0.0
+        for kind in self.kinds:
+            num_bytes = getattr(one.held, kind)
+            long = (min(held + num_bytes, self.shown) - min(held, self.shown)) * self.scale
+            if long >= 0.5:
+                look = {"fill": kind, "texture": PAINTS[kind].texture if long > 4 else ""}
+                tooltip = f"{one.name} · {kind} · {num_bytes:,} bytes"
+                x = self.left + held * self.scale
+                yield Rect(x=x, y=y, width=max(long - 1, 0.5), height=_BAR, tooltip=tooltip, **look)
+            held += num_bytes
+        if held > self.shown:
+            for back in (20, 12):
+                x = self.left + self.shown * self.scale - back
+                yield Rect(x=x, y=y - 1, width=3, height=_BAR + 2, fill="surface", tooltip="the bar is cut here")
+
+    def line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
+        x = self.left + self.limit * self.scale
+        yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
+        yield Label(x=x, y=top - 10, text=text, anchor="middle", bold=True)
+
+
+def _name(one: Candidate) -> str:
+    return f"✓ {one.name}" if one.is_chosen else one.name
+
+
+def _words(one: Candidate) -> str:
+    held = format_bytes(one.held.total)
+    return f"{held} · {format_seconds(one.seconds)}" if one.fits else f"{held} · too much"
+
+
+def _said(one: Candidate) -> str:
+    if one.held is None:
+        return f"{one.name}: {one.why}"
+    chosen = ", chosen" if one.is_chosen else ""
+    return f"{one.name}{chosen}: {_words(one).replace(' · ', ' a rank, ')}."

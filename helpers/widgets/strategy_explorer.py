@@ -1,0 +1,112 @@
+"""The dials of "Which strategy?": a model, a cluster and a batch; every strategy's memory, and the one to take."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from functools import lru_cache
+from pathlib import Path
+
+import ipywidgets
+
+from helpers.draw.scene import Scene
+from helpers.draw.strategies import strategies_scene
+from helpers.predict import advice_page
+from helpers.predict.advise import Advice, advise
+from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
+from helpers.specs.clusters import INTRA
+from helpers.widgets.dials import choice, dial
+from helpers.widgets.explorer import Explorer, Rows
+from helpers.widgets.memory_examples import NAMES
+
+NETWORKS = {  # cards of a node, and what one carries
+    "1 Gb/s": (1, "1 Gb/s"),
+    "10 Gb/s": (1, "10 Gb/s"),
+    "100 Gb/s": (1, "100 Gb/s"),
+    "400 Gb/s": (1, "400 Gb/s"),
+    "8 x 400 Gb/s": (8, "400 Gb/s"),
+}
+_PAGE = """<style>.rr-strategy .rr-table td {text-align: left; vertical-align: top}
+.rr-strategy .rr-table th {vertical-align: top; white-space: nowrap}
+.rr-page {margin: 2px 14px; font-size: 13px; color: var(--jp-content-link-color, #06c)}</style>
+<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">A page to print</a>"""
+
+
+class StrategyExplorer(Explorer):
+    """Which strategy trains this model on these GPUs, and why. Without a front end: `.nodes.value = 4`, then `.text`.
+
+    model: a key of PRESETS; gpu: a key of GPUS, which also sets the links inside a node. Dials: model, gpu,
+    gpus_per_node, nodes, network (of a whole node), batch (sequences of a step, all GPUs). `.advice` has every number,
+    `.page(path)` writes the page to print, which the link below the table downloads.
+    """
+
+    TEXT = "[widget] StrategyExplorer: which strategy trains a model on a cluster, and why the others are left out"
+
+    def __init__(
+        self, model: str = "llama3-70b", gpu: str = "H100", *, gpus_per_node: int = 8, nodes: int = 4,
+        network: str = "8 x 400 Gb/s",
+    ) -> None:  # fmt: skip
+        models = [(f"{NAMES[key]} · {one.num_params:,} parameters", key) for key, one in PRESETS.items()]
+        self.model = choice(models, model, "model", tooltip="each with the context of its pre-training")
+        self.gpu = choice(tuple(GPUS), gpu, "GPU", tooltip="with the links inside a node that it usually has")
+        self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, "GPUs per node")
+        self.nodes = dial([2**n for n in range(11)], nodes, "nodes")
+        self.network = dial(tuple(NETWORKS), network, "network", tooltip="of a node: all its network cards together")
+        self.batch = dial([2**n for n in range(15)], 512, "batch", tooltip="sequences of a step, over all GPUs")
+        self._print = ipywidgets.HTML()
+        super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
+        self.children = (*self.children, self._print)
+        self.add_class("rr-strategy")
+
+    @property
+    def spec(self) -> ModelSpec:
+        return PRESETS[self.model.value]
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the dials."""
+        cards, link = NETWORKS[self.network.value]
+        return Cluster(
+            gpu=GPUS[self.gpu.value], gpus_per_node=self.gpus_per_node.value, num_nodes=self.nodes.value,
+            intra=INTRA[self.gpu.value], inter=LINKS[link], network_cards=min(cards, self.gpus_per_node.value),
+        )  # fmt: skip
+
+    @property
+    def advice(self) -> Advice:
+        """What `advise` finds for the dials. ValueError where the batch cannot be divided."""
+        return _advised(self.spec, self.cluster, self.batch.value)
+
+    @property
+    def scene(self) -> Scene:
+        """Every strategy's fullest rank against what a GPU may hold."""
+        advice = self.advice
+        title = f"{NAMES[self.model.value]} on {advice_page.cluster_name(self.cluster)}"
+        return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=title)
+
+    @property
+    def sentence(self) -> str:
+        """The choice, the rule, the reason, and what else should be known."""
+        return " ".join((self.advice.sentence, *self.advice.remarks))
+
+    @property
+    def rows(self) -> Rows:
+        """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
+        columns = ("strategy", "a rank", "sends", "not hidden", "step", "why")
+        return [{name: row[name] for name in columns} for row in advice_page.rows(self.advice)]
+
+    def page(self, path: str | Path) -> Path:
+        """Write the page to print; its path."""
+        return self.advice.page(path)
+
+    def _draw(self, change: object = None) -> None:
+        super()._draw(change)
+        try:
+            page = b64encode(advice_page.page(self.advice).encode()).decode()
+        except ValueError:
+            self._print.value = ""
+        else:
+            self._print.value = _PAGE.replace("{page}", page)
+
+
+@lru_cache(maxsize=32)  # one setting is asked for by the sentence, the picture, the table and the page
+def _advised(model: ModelSpec, cluster: Cluster, global_batch: int) -> Advice:
+    return advise(model, cluster, global_batch=global_batch)
