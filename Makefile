@@ -1,4 +1,5 @@
 # make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
+# make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
 # make test        set up if needed, then every check and every test there is
 # make test-gpu    the tests that need an NVIDIA GPU
 # make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
@@ -19,6 +20,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PORT ?=
 IP ?=
 ONLY ?=
+ARGS ?=
 
 STAMP := .venv/.installed
 CLASS_STAMP := .venv/.installed-class
@@ -39,7 +41,7 @@ READY := $(STAMP)
 READY_TO_TEST := $(CLASS_STAMP)
 endif
 
-.PHONY: help course test test-gpu bench check labs notebooks wheelhouse doctor
+.PHONY: help course quiz test test-gpu bench check labs notebooks wheelhouse doctor
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -55,6 +57,9 @@ $(CLASS_STAMP): $(STAMP)
 course: $(READY)
 	@$(PY) tools/lay_course.py
 	@$(PY) tools/open_lab.py --port '$(PORT)' --ip '$(IP)'
+
+quiz: $(READY)
+	@$(PY) -m helpers quiz $(ARGS)
 
 doctor: $(READY)
 	@$(PY) -m helpers doctor
