@@ -55,6 +55,18 @@ def test_a_line_that_begins_in_bold_joins_without_a_space_in_chinese_alone(lines
     assert unfold(lines) == joined
 
 
+@pytest.mark.parametrize(
+    ("folded", "joined"),
+    [
+        ("发送\n64 MB", "发送 64 MB"), ("发送，\n64 MB", "发送，64 MB"), ("数据：\n**64 MB**", "数据：**64 MB**"),
+        ("**算完。**\nDDP 平均", "**算完。**DDP 平均"), ("rank\n（进程）", "rank（进程）"),
+        ("发送\n**数据**", "发送**数据**"),
+    ],
+)  # fmt: skip
+def test_chinese_lines_are_joined_without_a_space_where_none_belongs(folded, joined):
+    assert unfold(folded) == joined
+
+
 def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
     text = CARD.replace("90_example#prove", "{source: A paper, url: 'https://example.org'}")
     text += "    verify:\n      - {call: helpers.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
