@@ -15,6 +15,14 @@ from helpers.specs import ModelSpec, Plan
 ORDER = ("tp", "cp", "dp", "pp")
 
 
+def num_copies(world_size: int, *, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
+    """dp: the copies of the model on `world_size` GPUs. ValueError where tp * pp * cp does not divide them."""
+    one = tp * pp * cp
+    if one < 1 or world_size < 1 or world_size % one:
+        raise ValueError(f"a copy takes tp * pp * cp = {one} GPUs, which does not divide {world_size}; change an axis")
+    return world_size // one
+
+
 def coordinates(rank: int, plan: Plan) -> dict[str, int]:
     """Where a rank stands on each axis: {"tp": 3, "cp": 0, "dp": 1, "pp": 0}. ValueError for a rank not in the plan."""
     if rank not in range(plan.world_size):
