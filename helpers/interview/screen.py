@@ -62,8 +62,11 @@ class Screen:
 
     def ask(self, prompt: str) -> str:
         """What is typed after a prompt, without the spaces around. Raises Over for q and at the end of the input."""
+        *lines, last = wrap(prompt, self.columns - 1)
         try:
-            typed = input(self.styled(prompt, "bold") + " ").strip()
+            for line in lines:
+                self.line(line, "bold")
+            typed = input(self.styled(last, "bold") + " ").strip()
         except (EOFError, KeyboardInterrupt):
             print()
             raise Over from None

@@ -24,7 +24,9 @@ COUNT = 10  # questions of a sitting: about ten minutes
 def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
     """Run the quiz; returns the exit code. check: `(key, answer) -> verdict`, for drills and the mock interview."""
     try:
-        return _run(list(arguments), check)
+        code = _run(list(arguments), check)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print()
         return 130
@@ -44,6 +46,8 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(say("no_file", language, reason=error), file=sys.stderr)
         return 1
