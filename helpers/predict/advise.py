@@ -112,7 +112,7 @@ def advise(
     found = tuple(best(strategy, work) for strategy in strategies(cluster))
     if all(one.plan is None for one in found):
         raise ValueError(
-            f"advise: {global_batch:,} sequences cannot be divided over {cluster.world_size:,} GPUs by any strategy; "
+            f"advise: no strategy shares a batch of {global_batch:,} equally among {cluster.world_size:,} GPUs; "
             f"take a global_batch that is a multiple of {cluster.world_size:,}"
         )
     rule, because = rule_for(work, found)

@@ -27,7 +27,9 @@ NETWORKS = {  # cards of a node, and what one carries
 }
 _PAGE = """<style>.rr-strategy .rr-table td {text-align: left; vertical-align: top}
 .rr-strategy .rr-table th {vertical-align: top; white-space: nowrap}
-.rr-page {margin: 2px 14px; font-size: 13px; color: var(--jp-content-link-color, #06c)}</style>
+.rr-strategy p[aria-live] {min-height: 5.6em !important}
+.rr-page {margin: 2px 14px; font-size: 13px; text-decoration: underline}
+.rr-strategy .rr-page {color: var(--jp-content-link-color, #06c)}</style>
 <a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">A page to print</a>"""
 
 
@@ -45,12 +47,16 @@ class StrategyExplorer(Explorer):
         self, model: str = "llama3-70b", gpu: str = "H100", *, gpus_per_node: int = 8, nodes: int = 4,
         network: str = "8 x 400 Gb/s",
     ) -> None:  # fmt: skip
-        models = [(f"{NAMES[key]} · {one.num_params:,} parameters", key) for key, one in PRESETS.items()]
-        self.model = choice(models, model, "model", tooltip="each with the context of its pre-training")
+        self.model = choice(
+            [(NAMES[key], key) for key in PRESETS], model, "model", tooltip="each with the context of its pre-training"
+        )
         self.gpu = choice(tuple(GPUS), gpu, "GPU", tooltip="with the links inside a node that it usually has")
         self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, "GPUs per node")
         self.nodes = dial([2**n for n in range(11)], nodes, "nodes")
-        self.network = dial(tuple(NETWORKS), network, "network", tooltip="of a node: all its network cards together")
+        self.network = dial(
+            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, "network",
+            tooltip="of a node, all its network cards together: one card, or 8 of 400 Gb/s",
+        )  # fmt: skip
         self.batch = dial([2**n for n in range(15)], 512, "batch", tooltip="sequences of a step, over all GPUs")
         self._print = ipywidgets.HTML()
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import ipywidgets
 import pytest
@@ -280,3 +281,19 @@ def test_zero_is_stepped_through(notebook, screenshots):
         notebook.screenshot(screenshots / f"ZeroExplorer-2-{theme}.png", output)
     output.get_by_text("As a table").click()
     output.get_by_role("row", name="ZeRO-3").get_by_role("cell", name="1.88 GB").first.wait_for()
+
+
+def test_the_advice_is_downloaded_as_a_page_to_print(notebook, screenshots):
+    output, picture = shown(notebook, "StrategyExplorer")
+    notebook.press(notebook.dial("network", output), "Home", picture)
+    says(picture, "Many nodes, and a slow network: DP + TP + PP with ZeRO-1.")
+    output.get_by_text("As a table").click()
+    output.get_by_role("cell", name=re.compile("^Does not fit: 1.15 TB a rank")).wait_for()
+    for theme in ("light", "dark"):
+        notebook.theme(theme)
+        notebook.screenshot(screenshots / f"StrategyExplorer-table-{theme}.png", output)
+    with notebook.page.expect_download() as download:
+        output.get_by_role("link", name="A page to print").click()
+    page = download.value
+    assert page.suggested_filename == "strategy.html"
+    assert "Many nodes, and a slow network" in Path(page.path()).read_text(encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Bars of strategies: to scale up to the cut, the limit named, the chosen one framed, what cannot run said in words."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.draw import Line, Rect
+from helpers.draw.strategies import strategies_scene
+from helpers.predict.advise import advise
+from helpers.specs import CLUSTERS, PRESETS
+from tests.draw.scenes import SCENES
+
+FOUND = advise(PRESETS["llama3-70b"], CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"])
+
+
+def bars(scene, name):
+    return [item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith(f"{name} · ")]
+
+
+def texts(scene):
+    return [label.text for label in scene.labels()]
+
+
+def test_bars_are_to_scale_and_the_limit_stands_where_its_bytes_are():
+    scene, chosen = SCENES["strategies"], FOUND.chosen
+    line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
+    first, *_ = parts = bars(scene, chosen.name)
+    drawn = sum(bar.width + 1 for bar in parts)
+    assert drawn / chosen.held.total == pytest.approx((line.x1 - first.x) / FOUND.work.usable, rel=0.01)
+    assert "usable 75.2 GB" in texts(scene)
+
+
+def test_the_chosen_one_is_framed_and_ticked():
+    scene = SCENES["strategies"]
+    (frame,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("chosen: "))
+    assert frame.stroke == "ink" and FOUND.chosen.plan_words in frame.tooltip
+    assert [text for text in texts(scene) if text.startswith("✓")] == [f"✓ {FOUND.strategy}"]
+    assert "TP + PP + DP, chosen: 58.8 GB a rank, 3.16 min." in scene.summary
+
+
+def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
+    scene = SCENES["strategies"]
+    right = max(bar.x + bar.width for bar in bars(scene, "DDP"))
+    assert right <= max(bar.x + bar.width for bar in bars(scene, "ZeRO-1")) + 1 < scene.width - 150
+    cuts = [item for item in scene.items if isinstance(item, Rect) and item.tooltip == "the bar is cut here"]
+    assert len(cuts) == 2 * 3 and "1.15 TB · too much" in texts(scene)
+
+
+def test_what_cannot_run_is_said():
+    scene = SCENES["strategies, some cannot run"]
+    assert texts(scene).count("cannot run here") == 3 and not bars(scene, "TP")
+    assert "TP: Cannot run: tp=4 does not divide num_heads=25." in scene.summary
+
+
+def test_nothing_to_draw_gets_a_sentence():
+    empty = [replace(one, held=None) for one in FOUND.candidates]
+    for candidates, limit in ((empty, 1e9), ((), 1e9), (FOUND.candidates, 0)):
+        with pytest.raises(ValueError, match="strategies_scene got no bytes to draw"):
+            strategies_scene(candidates, limit=limit, limit_name="usable", title="none")

@@ -1,0 +1,68 @@
+"""The explorer works without a front end: dials, advice, the table, and the page to print."""
+
+from base64 import b64decode
+
+import pytest
+
+from helpers.predict.advise import advise
+from helpers.specs import CLUSTERS, LINKS, PRESETS
+from helpers.widgets import StrategyExplorer
+
+
+def explorer(**settings):
+    shown = StrategyExplorer()
+    for name, value in settings.items():
+        getattr(shown, name).value = value
+    return shown
+
+
+def test_it_starts_at_a_cluster_of_the_presets():
+    shown = explorer()
+    assert shown.cluster == CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"]
+    assert shown.advice == advise(PRESETS["llama3-70b"], shown.cluster) and shown.advice.strategy == "TP + PP + DP"
+    assert shown.sentence.startswith("TP + PP + DP: TP 8 x PP 4, micro-batch 1 x 512. Many nodes, and a fast network")
+
+
+@pytest.mark.parametrize(
+    ("settings", "strategy"),
+    [
+        ({"model": "gpt2", "nodes": 1, "gpus_per_node": 1, "gpu": "T4"}, "one GPU"),
+        ({"model": "gpt2-xl", "nodes": 1, "gpus_per_node": 1, "gpu": "T4"}, "offload"),
+        ({"model": "gpt2-xl", "nodes": 1, "gpus_per_node": 4, "gpu": "V100"}, "DDP"),
+        ({"model": "llama3-8b", "nodes": 1}, "ZeRO-3"),
+        ({"nodes": 8, "gpu": "A100", "network": "10 Gb/s"}, "TP + PP + DP + ZeRO-1"),
+        ({"nodes": 1, "gpus_per_node": 1, "gpu": "RTX 4090"}, None),
+    ],
+)
+def test_dials_lead_to_the_strategies_of_the_rules(settings, strategy):
+    shown = explorer(**settings)
+    assert shown.advice.strategy == strategy
+    assert (strategy is None) == shown.sentence.startswith("Nothing fits.")
+    assert [row["strategy"] for row in shown.rows if "✓" in row["strategy"]] == ([f"{strategy} ✓"] if strategy else [])
+
+
+def test_the_table_gives_the_reason_for_each():
+    shown = explorer()
+    assert [row["why"] for row in shown.rows] == [one.why for one in shown.advice.candidates]
+    assert shown.rows[3]["sends"] == "data 6.56 TB over 8 x 400 Gb/s" and shown.rows[3]["a rank"] == "63.1 GB"
+
+
+def test_a_node_has_no_more_cards_than_gpus_and_the_network_is_the_nodes():
+    assert explorer().cluster.network.bandwidth == 8 * LINKS["400 Gb/s"].bandwidth
+    assert explorer(gpus_per_node=2).cluster.network.bandwidth == 2 * LINKS["400 Gb/s"].bandwidth
+    assert explorer(network="10 Gb/s").cluster.network is LINKS["10 Gb/s"]
+
+
+def test_a_batch_that_nobody_can_divide_gets_a_sentence_and_no_page():
+    shown = explorer(model="gpt2", nodes=1024, batch=1)
+    assert "take a global_batch that is a multiple of 8,192" in shown.html.value
+    assert "alert" in shown.html.value and not shown.table.value and shown._print.value == ""
+    shown.batch.value = 8192
+    assert "A page to print" in shown._print.value
+
+
+def test_the_page_to_print_is_the_advice(tmp_path):
+    shown = explorer()
+    page = shown.page(tmp_path / "page.html").read_bytes()
+    encoded = shown._print.value.split("base64,")[1].split('"')[0]
+    assert b64decode(encoded) == page and b"Which strategy for llama3-70b on 4 nodes of 8 H100 SXM?" in page
