@@ -42,7 +42,7 @@ rank that computes for more than `cpu_seconds` is ended; keep torch.optim out of
 """
 
 from helpers.grading.check import NotYet, check, grade
-from helpers.grading.overview import progress_view
+from helpers.grading.overview import drill, mock_view, progress_view
 from helpers.grading.registry import labs, task_of, tasks_of
 from helpers.grading.task import Finding, Hint, Run, Task, Trial, Trouble, Words, World
 from helpers.grading.verdict import Verdict
@@ -59,8 +59,10 @@ __all__ = [
     "Words",
     "World",
     "check",
+    "drill",
     "grade",
     "labs",
+    "mock_view",
     "progress_view",
     "task_of",
     "tasks_of",

@@ -39,4 +39,9 @@ def _row(sheet: Sheet, number: int, item: Item) -> str:
     read = "<br/>".join(anchor(*one) for one in item.links)
     mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
     cells = (str(number), title, sheet.time(item), clock_text(item.limit), mark + sheet.state(item), read)
-    return "<tr>" + "".join(f'<td style="{CELL}">{cell}</td>' for cell in cells) + "</tr>"
+    styles = (CELL, CELL, *(f"{CELL};white-space:nowrap",) * 3, CELL)
+    return (
+        "<tr>"
+        + "".join(f'<td style="{style}">{cell}</td>' for style, cell in zip(styles, cells, strict=True))
+        + "</tr>"
+    )

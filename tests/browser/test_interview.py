@@ -1,0 +1,247 @@
+"""Quiz, mock interview, drill and clock in a real JupyterLab: by keyboard, light and dark, English and Chinese."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+SETUP = """
+import tempfile, time, itertools
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from helpers.interview import corner, load_all
+from helpers.widgets import Clock, DrillView, MockView, QuizView
+
+folder = Path(tempfile.mkdtemp())
+counter = itertools.count()
+CARDS = load_all()
+
+def fresh():
+    return folder / f"progress-{next(counter)}.jsonl"
+
+def quiz(**options):
+    return QuizView(**{"path": fresh(), "seed": 0} | options)
+
+def mock(**options):
+    return MockView(lambda key, answer: answer, **{"path": fresh(), "seed": 1} | options)
+
+class Late:
+    '''A clock of the kernel that is `seconds` further at each look after the first.'''
+    def __init__(self, seconds):
+        self.start, self.seconds, self.began = datetime.now(UTC), seconds, False
+    def __call__(self):
+        now = datetime.now(UTC) - timedelta(seconds=0 if self.began else self.seconds)
+        self.began = True
+        return now
+"""
+CELLS = {
+    "setup": SETUP,
+    "folded": 'quiz(form="folded", topics="ddp")',
+    "folded-zh": 'quiz(form="folded", topics="ddp", language="zh")',
+    "choice": 'quiz(form="choice", topics="collectives")',
+    "number": 'quiz(form="number", topics="collectives")',
+    "damaged": 'bad = fresh(); bad.write_text("torn"); quiz(path=bad)',
+    "mock": "interview = mock(); interview",
+    "mock-zh": 'mock(language="zh", seed=2)',
+    "submit": "interview.submit(False)",
+    "submit-right": "interview.submit(True)",
+    "clock": "clock = Clock(minutes=15); clock.begin()",
+    "busy": 'print("working", flush=True); time.sleep(3)',
+    "late": "Clock(minutes=1, now=Late(75)).begin()",
+    "drill": 'view = DrillView("03.average", lambda key, answer: answer, path=fresh()); view.begin()',
+    "drill-zh": 'DrillView("08.stage1", language="zh", path=fresh()).begin()',
+    "check": "view.check(True)",
+    "corner": 'corner("03_ddp", count=3)',
+}
+
+
+def shown(notebook, cell):
+    notebook.run(cell)
+    output = notebook.cell(cell).locator(".jp-Cell-outputArea")
+    output.locator(".rr-sitting, .rr-clock").first.wait_for()
+    return output
+
+
+def press(output, name):
+    """This button, by keyboard."""
+    button = output.get_by_role("button", name=name, exact=True)
+    button.wait_for()
+    button.press("Enter")
+
+
+def pictures(notebook, screenshots, name, output):
+    for theme in ("light", "dark"):
+        notebook.theme(theme)
+        notebook.screenshot(screenshots / f"{name}-{theme}.png", output)
+
+
+def test_a_folded_card_is_answered_by_keyboard_alone(notebook, screenshots):
+    output = shown(notebook, "folded")
+    output.get_by_text("Asked 0, right 0").wait_for()
+    question = output.locator(".rr-question").inner_text()
+    pictures(notebook, screenshots, "quiz-folded", output)
+    press(output, "Show the answer")
+    output.get_by_text("30 seconds").wait_for()
+    focus = notebook.page.locator(":focus")
+    focus.filter(has_text="good").wait_for()  # the focus went on by itself
+    output.locator("summary").first.press("Enter")
+    pictures(notebook, screenshots, "quiz-answer", output)
+    press(output, "good")
+    output.get_by_text("It comes back in").wait_for()
+    notebook.page.locator(":focus").filter(has_text="Next").press("Enter")
+    output.get_by_text("Asked 1, right 1").wait_for()
+    assert output.locator(".rr-question").inner_text() != question
+
+
+def test_a_folded_card_in_chinese(notebook, screenshots):
+    output = shown(notebook, "folded-zh")
+    press(output, "看答案")
+    output.get_by_text("30 秒回答").wait_for()
+    for summary in output.locator("summary").all():
+        summary.click()
+    pictures(notebook, screenshots, "quiz-answer-zh", output)
+
+
+def test_one_of_several_is_chosen(notebook, screenshots):
+    output = shown(notebook, "choice")
+    pictures(notebook, screenshots, "quiz-choice", output)
+    output.get_by_role("button", name=re.compile("^b\\)")).press("Enter")
+    output.locator(".rr-said").wait_for()
+    pictures(notebook, screenshots, "quiz-chosen", output)
+
+
+def test_a_number_is_typed_and_what_is_none_is_told(notebook, screenshots):
+    output = shown(notebook, "number")
+    pictures(notebook, screenshots, "quiz-number", output)
+    field = output.locator("input[type=text]:visible")
+    field.fill("many")
+    field.press("Enter")
+    output.get_by_role("alert").filter(has_text="cannot be read as a number").wait_for()
+    field.fill("0.001")
+    field.press("Enter")
+    output.locator(".rr-said").filter(has_text="you said 0.001").wait_for()
+    pictures(notebook, screenshots, "quiz-number-wrong", output)
+
+
+def test_a_damaged_file_is_told(notebook, screenshots):
+    output = shown(notebook, "damaged")
+    output.get_by_role("alert").filter(has_text="could not be read").wait_for()
+    pictures(notebook, screenshots, "quiz-damaged", output)
+
+
+def test_dials_choose_and_what_matches_nothing_is_told(notebook):
+    output = shown(notebook, "folded")
+    notebook.dial("language · 语言", output).select_option("简体中文")
+    output.get_by_text("已答 0").wait_for()
+    notebook.dial("level · 级别", output).select_option("staff")
+    output.locator(".rr-meta").filter(has_text="staff").wait_for()
+
+
+# -- the mock interview ----------------------------------------------------------------------------------------------
+def test_a_mock_interview_from_begin_to_sheet(notebook, screenshots):
+    output = shown(notebook, "mock")
+    pictures(notebook, screenshots, "mock-ready", output)
+    press(output, "Begin")
+    output.get_by_text("Question 1 of 5").wait_for()
+    output.get_by_role("timer").filter(has_text=re.compile(r"[23]:\d\d")).wait_for()
+    pictures(notebook, screenshots, "mock-card", output)
+    for number, rating in enumerate(("good", "again", "easy"), start=1):
+        output.get_by_text(f"Question {number} of 5").wait_for()
+        press(output, "Show the answer")
+        if number == 1:
+            pictures(notebook, screenshots, "mock-answer", output)
+        press(output, rating)
+    for number in (4, 5):
+        output.get_by_text(f"Question {number} of 5").wait_for()
+        press(output, "Skip")
+    output.get_by_text("interview.submit(").wait_for()  # the name that the notebook gave it
+    pictures(notebook, screenshots, "mock-drill", output)
+    notebook.run("submit")
+    assert notebook.result("submit").startswith("Not yet: ")
+    notebook.run("submit-right")
+    output = notebook.cell("mock").locator(".jp-Cell-outputArea")
+    output.get_by_role("heading", name="Mock interview (seed 1)").wait_for()
+    pictures(notebook, screenshots, "mock-sheet", output)
+    press(output, "Save the sheet")
+    output.get_by_text("Saved as mock-interview.md").wait_for()
+
+
+def test_a_mock_interview_in_chinese(notebook, screenshots):
+    output = shown(notebook, "mock-zh")
+    press(output, "开始")
+    output.get_by_text("第 1 题，共 5 题").wait_for()
+    press(output, "看答案")
+    pictures(notebook, screenshots, "mock-answer-zh", output)
+    press(output, "吃力")
+    for number in range(2, 6):
+        output.get_by_text(f"第 {number} 题").wait_for()
+        press(output, "跳过")
+    output.get_by_text("评判标准").wait_for()
+    pictures(notebook, screenshots, "mock-drill-zh", output)
+    press(output, "到此结束")
+    output.get_by_role("heading", name="模拟面试").wait_for()
+    pictures(notebook, screenshots, "mock-sheet-zh", output)
+
+
+# -- clock and drill -------------------------------------------------------------------------------------------------
+def test_the_clock_counts_down_while_the_kernel_works(notebook):
+    output = shown(notebook, "clock")
+    time = output.locator(".rr-clock-time")
+    notebook.start("busy")
+    first = time.inner_text()
+    notebook.page.wait_for_function(
+        "([node, text]) => node.textContent !== text", arg=[time.element_handle(), first], timeout=2900
+    )
+    assert not notebook.is_done("busy") and re.fullmatch(r"1[45]:\d\d", first)
+    notebook.page.wait_for_function(
+        "name => window.jupyterapp.shell.currentWidget.content.widgets"
+        ".find(cell => cell.model.id === name).model.executionCount !== null",
+        arg="busy",
+    )
+
+
+def test_over_time_is_told(notebook, screenshots):
+    output = shown(notebook, "late")
+    output.get_by_role("timer").filter(has_text=re.compile(r"\+0:\d\d.*over the 1:00; you may go on")).wait_for()
+    pictures(notebook, screenshots, "clock-late", output)
+
+
+def test_a_drill_is_begun_and_checked(notebook, screenshots):
+    output = shown(notebook, "drill")
+    pictures(notebook, screenshots, "drill", output)
+    assert "Passed after 0:0" in notebook.run("check") + notebook.result("check")
+    output = notebook.cell("drill").locator(".jp-Cell-outputArea")
+    output.get_by_role("link", name="lab 03.average, with its picture and hint").wait_for()
+    pictures(notebook, screenshots, "drill-passed", output)
+    pictures(notebook, screenshots, "drill-zh", shown(notebook, "drill-zh"))
+
+
+# -- links -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("where", ["corner", "quiz"])
+def test_a_link_opens_the_chapter_at_the_cell(where, lab, browser):
+    """In a tab of its own, since another notebook comes to the front."""
+    from tests.browser.notebook import opened
+
+    with opened(browser, lab, lab.write(f"links-{where}.ipynb", **CELLS)) as notebook:
+        notebook.run("setup")
+        if where == "quiz":
+            output = shown(notebook, "folded")
+            press(output, "Show the answer")
+        else:
+            notebook.run("corner")
+            output = notebook.cell("corner").locator(".jp-Cell-outputArea")
+            output.locator("summary").first.click()
+        found = output.get_by_role("link", name=re.compile("^chapter 03_ddp, cell"))
+        found.first.wait_for()
+        cell = re.search("“(.+)”", found.first.inner_text()).group(1)
+        found.first.click()
+        page = notebook.page
+        opened_at = "path => window.jupyterapp.shell.currentWidget?.context?.path === path"
+        page.wait_for_function(opened_at, arg="03_ddp.ipynb", timeout=30_000)
+        in_view = """name => {
+            const cell = window.jupyterapp.shell.currentWidget.content.widgets.find(cell => cell.model.id === name);
+            const box = cell?.node.getBoundingClientRect();
+            return box && box.height > 0 && box.top >= 0 && box.top < window.innerHeight;
+        }"""
+        page.wait_for_function(in_view, arg=cell, timeout=30_000)
