@@ -1,0 +1,118 @@
+"""The Anki deck: what is in it, that a second one is the same deck, and what it never overwrites."""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from helpers.interview import load_all
+from helpers.interview.anki import DECK, FIELDS, MODEL, export, note_fields
+from helpers.interview.cards import Source
+from tests.interview.quiz_cards import CARDS, card
+
+
+def notes(path, tmp_path):
+    """Rows of the notes: guid, tags, fields by name."""
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None and json.loads(file.read("media")) == {}
+        database = file.extract("collection.anki2", tmp_path)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        decks, models = connection.execute("SELECT decks, models FROM col").fetchone()
+        assert str(DECK) in json.loads(decks) and list(json.loads(models)) == [str(MODEL)]
+        assert (
+            connection.execute("SELECT count(*) FROM cards").fetchone()
+            == connection.execute("SELECT count(*) FROM notes").fetchone()
+        )
+        rows = connection.execute("SELECT guid, tags, flds FROM notes").fetchall()
+    return [
+        (guid, set(tags.split()), dict(zip(FIELDS, fields.split("\x1f"), strict=True))) for guid, tags, fields in rows
+    ]
+
+
+def test_every_card_is_a_note_with_its_tags_and_both_languages(tmp_path):
+    cards = load_all()
+    assert export(tmp_path / "all.apkg") == len(cards)
+    found = notes(tmp_path / "all.apkg", tmp_path)
+    assert len(found) == len({guid for guid, _, _ in found}) == len(cards)
+    for one, (_, tags, fields) in zip(cards, found, strict=True):
+        assert tags == {f"topic::{one.topic}", f"level::{one.level}"}
+        assert fields["Id"] == one.id
+        assert '<div lang="en">' in fields["Question"] and '<div lang="zh">' in fields["Answer"]
+
+
+def test_the_fields_of_a_card():
+    fields = dict(zip(FIELDS, note_fields(CARDS[2], ("en", "zh")), strict=True))
+    assert "<b>answer</b> easy is <code>64.2 MB</code>" in fields["Answer"]
+    assert "Usual mistake: </span>mistake easy?" in fields["Mistake"] and "常见错误：" in fields["Mistake"]
+    assert "next easy 呢？" in fields["FollowUps"] and "longer easy?" in fields["Longer"]
+    assert fields["ShownBy"] == "chapter 03_ddp, cell “prove”"
+    only = dict(zip(FIELDS, note_fields(CARDS[2], ("zh",)), strict=True))
+    assert "easy?" not in "".join(only.values()) and "longer easy 呢？" in only["Longer"]
+
+
+def test_a_source_is_a_link():
+    sourced = next(one for one in load_all() if isinstance(one.shown_by, Source))
+    assert f'<a href="{sourced.shown_by.url}"' in note_fields(sourced, ("en",))[FIELDS.index("ShownBy")]
+
+
+def test_a_second_deck_has_the_same_guids_whatever_the_language(tmp_path):
+    path = tmp_path / "deck.apkg"
+    guids = []
+    for language in ("both", "zh", "en"):
+        assert export(path, CARDS, language) == 5
+        guids.append([guid for guid, _, _ in notes(path, tmp_path)])
+    assert guids[0] == guids[1] == guids[2]
+    assert [name.name for name in tmp_path.iterdir() if name.suffix == ".apkg"] == ["deck.apkg"]
+
+
+def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
+    path = tmp_path / "mine.apkg"
+    path.write_text("years of work")
+    with pytest.raises(ValueError, match="is there already and is no deck of this course"):
+        export(path, CARDS)
+    assert path.read_text() == "years of work"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("collection.anki2", "no database")
+    with pytest.raises(ValueError, match="换一个文件名"):
+        export(path, CARDS, "zh")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("deck.zip", "must end in .apkg"),
+        (".apkg", "must end in .apkg"),
+        ("none/deck.apkg", "There is no folder"),
+        ("folder.apkg", "is there already"),
+    ],
+)
+def test_a_name_that_will_not_do(tmp_path, name, sentence):
+    (tmp_path / "folder.apkg").mkdir()
+    with pytest.raises(ValueError, match=sentence):
+        export(tmp_path / name, CARDS)
+
+
+def test_no_cards_and_no_such_language(tmp_path):
+    with pytest.raises(ValueError, match="There is no card to export"):
+        export(tmp_path / "a.apkg", ())
+    with pytest.raises(ValueError, match="language is 'fr'"):
+        export(tmp_path / "a.apkg", CARDS, "fr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_looks_like_markup_or_a_template_stays_text(tmp_path):
+    odd = card("odd", predict="<b>{{Id}} & `x` </b>")
+    export(tmp_path / "odd.apkg", [odd])
+    ((_, _, fields),) = notes(tmp_path / "odd.apkg", tmp_path)
+    assert "&lt;b&gt;{{Id}} &amp; " in fields["Answer"]
+
+
+def test_warnings_are_no_errors_of_genanki(tmp_path):
+    code = "import sys; from helpers.interview.anki import export; print(export(sys.argv[1]) >= 120)"
+    command = [sys.executable, "-W", "error", "-c", code, tmp_path / "deck.apkg"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (said.stdout, said.stderr) == ("True\n", "")
