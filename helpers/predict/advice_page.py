@@ -24,6 +24,11 @@ ESTIMATE = (
     "Steps are estimates, to compare plans: GPUs reach {efficiency:.0f} % of their dense 16-bit peak in compute, "
     "collectives are flat rings, and gradients and parameters travel behind compute where they can."
 )
+_NOTEBOOK_CSS = """
+.rr-advice table { margin: 0 0 12px; font-size: 13px }
+.rr-advice th:first-child, .rr-advice .words { text-align: left !important }
+.rr-advice td, .rr-advice th { vertical-align: top } .rr-advice tr.chosen > * { font-weight: bold }
+"""
 _CSS = """
 @page { size: A4; margin: 12mm }
 * { box-sizing: border-box }
@@ -103,9 +108,12 @@ def text(advice: Advice) -> str:
 
 
 def table(advice: Advice) -> str:
-    """The choice, its reason, one table, and the remarks, as HTML in the notebook's own colours."""
-    paragraphs = "".join(f"<p>{escape(words)}</p>" for words in (advice.sentence, *advice.remarks, _assumed(advice)))
-    return f'<div class="rr-advice">{_html_table(rows(advice), _chosen(advice))}{paragraphs}</div>'
+    """The choice, its reason, memory and traffic of every strategy, and the remarks, in the notebook's own colours."""
+    chosen = _chosen(advice)
+    said, *after = (f"<p>{escape(words)}</p>" for words in (advice.sentence, *advice.remarks, _assumed(advice)))
+    tables = (memory_rows, traffic_rows, reason_rows)
+    shown = "".join(_html_table(make(advice), chosen) for make in tables)
+    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{said}{shown}{"".join(after)}</div>'
 
 
 def page(advice: Advice) -> str:
@@ -147,13 +155,14 @@ def _kinds(one: Candidate) -> dict[str, str]:
 
 def _traffic(one: Candidate) -> dict[str, str]:
     if one.estimate is None:
-        return dict.fromkeys(("sends", "not hidden", "bubble", "step"), "–")
+        return dict.fromkeys(("sends", "not hidden", "bubble", "step", "MFU"), "–")
     step = one.estimate
     return {
         "sends": "; ".join(_by_link(one)) or "nothing",
         "not hidden": format_seconds(step.exposed + step.host),
         "bubble": format_seconds(step.bubble),
-        "step": f"{format_seconds(step.seconds)}, MFU {100 * step.peak_share:.0f} %",
+        "step": format_seconds(step.seconds),
+        "MFU": f"{100 * step.peak_share:.0f} %",
     }
 
 

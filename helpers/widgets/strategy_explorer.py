@@ -25,8 +25,9 @@ NETWORKS = {  # cards of a node, and what one carries
     "400 Gb/s": (1, "400 Gb/s"),
     "8 x 400 Gb/s": (8, "400 Gb/s"),
 }
-_PAGE = """<style>.rr-strategy .rr-table td {text-align: left; vertical-align: top}
-.rr-strategy .rr-table th {vertical-align: top; white-space: nowrap}
+_PAGE = """<style>
+.rr-strategy .rr-table :is(td, th) {text-align: left; vertical-align: top; line-height: 1.35; white-space: nowrap}
+.rr-strategy .rr-table td:is(:nth-child(3), :last-child) {white-space: normal}
 .rr-strategy p[aria-live] {min-height: 5.6em !important}
 .rr-page {margin: 2px 14px; font-size: 13px; text-decoration: underline}
 .rr-strategy .rr-page {color: var(--jp-content-link-color, #06c)}</style>
@@ -96,7 +97,7 @@ class StrategyExplorer(Explorer):
     @property
     def rows(self) -> Rows:
         """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
-        columns = ("strategy", "a rank", "sends", "not hidden", "step", "why")
+        columns = ("strategy", "a rank", "sends", "step", "why")
         return [{name: row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:
