@@ -27,7 +27,8 @@ ESTIMATE = (
 _NOTEBOOK_CSS = """
 .rr-advice table { margin: 0 0 12px; font-size: 13px }
 .rr-advice th:first-child, .rr-advice .words { text-align: left !important }
-.rr-advice td, .rr-advice th { vertical-align: top } .rr-advice tr.chosen > * { font-weight: bold }
+.rr-advice :is(td, th) { vertical-align: top } .rr-advice :is(td, th):not(.words) { white-space: nowrap }
+ .rr-advice tr.chosen > * { font-weight: bold }
 """
 _CSS = """
 @page { size: A4; margin: 12mm }
