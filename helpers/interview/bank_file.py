@@ -33,6 +33,9 @@ NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
 WIDE = r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]"
+JOIN = re.compile(
+    rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{MARK})"
+)
 
 
 class Fields(dict):
@@ -176,11 +179,8 @@ def read_text(value: Any, where: str, name: str) -> Text:
 def unfold(text: str) -> str:
     """Lines of a paragraph joined: with a space, or with nothing between Chinese characters, bold ones too, and beside
     a full-width mark, which brings its own space."""
-    paragraphs = re.split(r"\n\s*\n", text.strip())
-    join = re.compile(
-        rf"({WIDE}(?:\*\*)?)\s*\n\s*(?=(?:\*\*)?{WIDE})|({MARK}(?:\*\*)?)\s*\n\s*|\s*\n\s*(?=(?:\*\*)?{MARK})"
-    )
-    joined = [join.sub(lambda found: found[1] or found[2] or "", paragraph) for paragraph in paragraphs]
+    paragraphs = re.split(r"\n\s*\n", text.strip()) if "\n" in text else [text]
+    joined = [JOIN.sub(lambda found: found[1] or found[2] or "", paragraph) for paragraph in paragraphs]
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in joined)
 
 
