@@ -20,6 +20,7 @@ from typing import Any
 
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card, Source, Text
+from helpers.interview.links import place
 from helpers.interview.render import inline, paragraphs
 from helpers.interview.words import LANGUAGES, check_language, say
 
@@ -36,7 +37,7 @@ BACK = """{{FrontSide}}<hr id="answer">
 STYLE = """
 .card { font: 18px/1.5 system-ui, "Noto Sans", "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif;
   max-width: 42em; margin: 0 auto; padding: 0.6em 0.9em; text-align: left; color: #1c2330; background: #fdfdfc; }
-.card p { margin: 0.4em 0; }
+.card p { margin: 0.5em 0 !important; }
 .question { font-size: 1.15em; font-weight: 600; }
 [lang=zh] { line-height: 1.7; }
 div + [lang=zh] { margin-top: 0.7em; }
@@ -87,9 +88,10 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
 
 def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
     """The HTML of each field of FIELDS; an empty one is not shown."""
-    shown = html.escape(str(card.shown_by))
+    name = html.escape(place(card.shown_by, language=languages[0])[0])
     if isinstance(card.shown_by, Source):
-        shown = f'<a href="{html.escape(card.shown_by.url)}">{shown}</a>'
+        name = f'<a href="{html.escape(card.shown_by.url)}">{name}</a>'
+    shown = say("shown_by", languages[0], place=name)
     return [
         _in_all([card.question], languages),
         _in_all([card.answer], languages),
@@ -127,7 +129,8 @@ def _in_one(texts: tuple[Text, ...], language: str, label: str) -> str:
         body = "".join(paragraphs(getattr(text, language)) for text in texts)
         return f'<div lang="{language}">{body}</div>'
     name = f'<span class="label">{say(label, language)}{colon}</span>'
-    body = " ".join(inline(getattr(text, language)) for text in texts)
+    between = {"en": " ", "zh": ""}[language]
+    body = between.join(inline(getattr(text, language)) for text in texts)
     return f'<div lang="{language}">{name}{body}</div>'
 
 

@@ -49,7 +49,7 @@ def test_the_fields_of_a_card():
     assert "<b>answer</b> easy is <code>64.2 MB</code>" in fields["Answer"]
     assert "Usual mistake: </span>mistake easy?" in fields["Mistake"] and "常见错误：" in fields["Mistake"]
     assert "next easy 呢？" in fields["FollowUps"] and "longer easy?" in fields["Longer"]
-    assert fields["ShownBy"] == "chapter 03_ddp, cell “prove”"
+    assert fields["ShownBy"] == "Shown by: chapter 03_ddp, cell “prove”"
     only = dict(zip(FIELDS, note_fields(CARDS[2], ("zh",)), strict=True))
     assert "easy?" not in "".join(only.values()) and "longer easy 呢？" in only["Longer"]
 
