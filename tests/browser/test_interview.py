@@ -48,6 +48,7 @@ CELLS = {
     "submit-right": "interview.submit(True)",
     "clock": "clock = Clock(minutes=15); clock.begin()",
     "busy": 'print("working", flush=True); time.sleep(3)',
+    "soon": "Clock(minutes=1, now=Late(57)).begin()",
     "late": "Clock(minutes=1, now=Late(75)).begin()",
     "drill": 'view = DrillView("03.average", lambda key, answer: answer, path=fresh()); view.begin()',
     "drill-zh": 'DrillView("08.stage1", language="zh", path=fresh()).begin()',
@@ -91,7 +92,8 @@ def test_a_folded_card_is_answered_by_keyboard_alone(notebook, screenshots):
     output.get_by_text("It comes back in").wait_for()
     notebook.page.locator(":focus").filter(has_text="Next").press("Enter")
     output.get_by_text("Asked 1, right 1").wait_for()
-    assert output.locator(".rr-question").inner_text() != question
+    output.locator(".rr-question", has_not_text=question).wait_for()
+    output.get_by_role("button", name="Show the answer").wait_for()
 
 
 def test_a_folded_card_in_chinese(notebook, screenshots):
@@ -205,6 +207,11 @@ def test_over_time_is_told(notebook, screenshots):
     output = shown(notebook, "late")
     output.get_by_role("timer").filter(has_text=re.compile(r"\+0:\d\d.*over the 1:00; you may go on")).wait_for()
     pictures(notebook, screenshots, "clock-late", output)
+
+
+def test_a_screen_reader_is_told_when_time_is_up(notebook):
+    output = shown(notebook, "soon")
+    output.locator("[aria-live=polite]").filter(has_text="Time is up. You may go on.").wait_for(timeout=10_000)
 
 
 def test_a_drill_is_begun_and_checked(notebook, screenshots):
