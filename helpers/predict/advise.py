@@ -9,6 +9,7 @@ reasons.py     why one is chosen and the others are left out
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from helpers.predict import advice_page
@@ -92,7 +93,7 @@ def advise(
 ) -> Advice:
     """Which strategy trains `model` on all GPUs of `cluster`, what each would need, and why the others are left out.
 
-    global_batch: sequences of `model.seq` tokens a step, over all GPUs; default 512, or one a GPU where there are more.
+    global_batch: sequences of `model.seq` tokens a step, over all GPUs; default 512, or the next multiple of the GPUs.
     precision, optimizer, attention: as in Plan. assumptions: of the estimated step.
     Raises ValueError for what is no model or cluster, or a batch that no plan can divide.
     """
@@ -102,7 +103,7 @@ def advise(
             f"{model!r} and {cluster!r}"
         )
     if global_batch is None:
-        global_batch = max(DEFAULT_SEQUENCES, cluster.world_size)
+        global_batch = ceil(DEFAULT_SEQUENCES / cluster.world_size) * cluster.world_size
     if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
         raise ValueError(f"advise: global_batch is {global_batch!r}, but it must be a whole number of at least 1")
     work = Work(

@@ -71,6 +71,9 @@ def remarks(work: Work, found: tuple[Candidate, ...]) -> tuple[str, ...]:
     chosen = next((one for one in found if one.is_chosen), None)
     is_split = chosen is None or chosen.name not in (Name.ONE_GPU, Name.DDP)
     said = [tensor_size_words(work) if is_split else ""]
+    size = work.cluster.world_size
+    if work.global_batch % size:
+        said.append(f"With a global batch that is a multiple of {size:,}, data parallelism could use every GPU.")
     faster = [one for one in found if chosen and one.fits and one.seconds * AS_FAST < chosen.seconds]
     if faster:
         first = min(faster, key=lambda one: one.seconds)

@@ -1,7 +1,8 @@
 """What a rank sends in a training step under a plan on a cluster, by link, and an estimate of the seconds of the step.
 
 Every plan is judged by the same assumptions, so the estimate compares plans; it does not promise a time:
-- a GPU reaches `efficiency` of its dense 16-bit peak while it computes (0.4 is a rule of thumb: measure yours);
+- a GPU reaches `efficiency` of its dense 16-bit peak while it computes (0.4 is a rule of thumb: measure yours, and give
+  less for fp32);
 - every collective is a flat ring with alpha-beta seconds (`helpers.costs`), one message a layer and one for the tables;
 - gradients travel behind the backward pass of a micro-batch, parameters behind a forward pass, and what is longer than
   that is exposed. DDP and ZeRO-1 send once a step, ZeRO-2 gradients and ZeRO-3 everything in each micro-batch;

@@ -3,7 +3,7 @@
 A strategy says what is split, and at which stage ZeRO shards. The search tries the sizes that the cluster has,
 micro-batches by powers of 2, and recomputation off or full. Best: it fits, then the shortest step by `step_time.py`
 (within 1 %), then no recomputation, then the least memory. Tensor parallelism stays inside a node; ranks are numbered
-as in Megatron-LM: tp, dp, pp.
+as in Megatron-LM: tp, dp, pp. Not tried: hybrid sharding, context and expert parallelism, interleaved schedules.
 """
 
 from __future__ import annotations

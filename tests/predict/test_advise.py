@@ -156,6 +156,15 @@ def test_a_batch_too_small_for_every_rank_leaves_the_strategies_that_need_fewer_
     advice = ask("gpt2", "8 H100", global_batch=1)
     assert advice["DDP"].why == "Cannot run: a batch of 1 cannot be shared equally by 8 ranks."
     assert advice.plan.dp == 1 and advice.strategy in ("PP", "TP", "TP + PP + DP")
+    words = "With a global batch that is a multiple of 8, data parallelism could use every GPU."
+    assert words in advice.remarks and words not in ask("gpt2", "8 H100", global_batch=8).remarks
+
+
+@pytest.mark.parametrize("gpus", [1, 3, 6, 8])
+def test_without_a_batch_every_gpu_gets_its_share_of_512_or_a_little_more(gpus):
+    cluster = replace(CLUSTERS["8 H100"], gpus_per_node=gpus)
+    work = advise(PRESETS["gpt2"], cluster).work
+    assert work.global_batch % gpus == 0 and 512 <= work.global_batch < 512 + gpus
 
 
 BAD = {
