@@ -1,6 +1,7 @@
 """One sitting: what is asked, what an answer does, and a progress file that is damaged, gone or cannot be written."""
 
 import time
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -78,6 +79,11 @@ def test_what_was_not_known_comes_back_once_after_three_others(path):
         sitting.answer("again" if asked[-1] in "ae" else "good")
     assert asked == ["a", "b", "c", "d", "a", "e"]
     assert sitting.right == 3
+    hopeless = quiz(path.with_name("other.jsonl"), form="folded", cards=[card(name) for name in "abcdefgh"])
+    while hopeless.question:
+        hopeless.answer("again")
+        assert hopeless.asked < 16
+    assert max(Counter(answer.card.id for answer in hopeless.answers).values()) == 2
 
 
 def test_count_limits_the_questions_and_skipped_cards_do_not_count(path):
