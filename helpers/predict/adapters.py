@@ -2,7 +2,9 @@
 
 LoRA (Hu et al. 2021, section 4): a frozen matrix (out, in) gets two trained ones beside it, (r, in) and (out, r). Only
 these have gradients and optimizer state. QLoRA (Dettmers et al. 2023) also keeps the frozen matrices of the layers in
-4 bits. Neither saves activations: the gradient still runs through every layer.
+4 bits. Neither is made to save activations: the gradient still runs through every layer. But autograd drops the input
+of a frozen matrix that has no adapter: with adapters on query and value a fifth (gated feed-forward) to a third (GPT)
+of what a layer keeps goes; with adapters on all matrices nothing.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 
+from helpers.costs import sent_bytes
 from helpers.predict.fit import USABLE_SHARE, fit, fullest
 from helpers.predict.memory import memory
 from helpers.predict.moves import NEXT_TO_FREE, Move, apply, moves
@@ -129,6 +130,14 @@ def test_zero_2_says_what_it_costs_with_accumulation():
     move = Move(field="zero", value=2, order=6)
     assert move.cost(Plan(dp=8)) == "costs nothing in traffic"
     assert move.cost(Plan(dp=8, num_microbatches=4)) == "costs a reduce-scatter in each of 4 micro-batches"
+
+
+def test_sequence_parallelism_says_that_backward_gathers_once_more():
+    """Four all-reduces a layer become as many gathers and scatters, and two more gathers of half an all-reduce each."""
+    extra = 2 * sent_bytes("all_gather", 1000, 8, "ring") / (4 * sent_bytes("all_reduce", 1000, 8, "ring"))
+    assert extra == pytest.approx(0.25)
+    move = Move(field="sequence_parallel", value=True, order=3)
+    assert move.cost(Plan(tp=8)) == "costs a quarter more traffic in each layer, which can hide behind backward"
 
 
 def test_moves_are_in_their_order_and_only_those_that_change_something():
