@@ -82,7 +82,7 @@ def test_what_was_not_known_comes_back_once_after_three_others(path):
     hopeless = quiz(path.with_name("other.jsonl"), form="folded", cards=[card(name) for name in "abcdefgh"])
     while hopeless.question:
         hopeless.answer("again")
-        assert hopeless.asked < 16
+        assert hopeless.asked <= 16
     assert max(Counter(answer.card.id for answer in hopeless.answers).values()) == 2
 
 
