@@ -24,3 +24,17 @@ def share(part: float, whole: float) -> float:
     if not 0 <= part <= whole or not whole > 0:
         raise ValueError(f"share: {part!r} of {whole!r} is none; expected a part from 0 up to the whole, above 0")
     return part / whole
+
+
+def local_batch(global_batch: int, num_ranks: int, *, accumulate: int = 1) -> int:
+    """Samples of a rank's micro-batch, so that ranks and accumulation together make `global_batch`.
+
+    Raises ValueError where it does not divide: then parts are unequal, and averages must be weighted.
+    """
+    parts = num_ranks * accumulate
+    if parts < 1 or global_batch < 1 or global_batch % parts:
+        raise ValueError(
+            f"local_batch: {num_ranks!r} ranks times {accumulate!r} accumulated do not divide a global batch of "
+            f"{global_batch!r}; change one, or weight unequal parts"
+        )
+    return global_batch // parts
