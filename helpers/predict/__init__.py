@@ -12,4 +12,9 @@ advise.py      which strategy for a model on a cluster: rules.py, strategies.py,
 timeline.py    when each span of a step starts and ends
 pipeline.py    a pipeline schedule played against the clock
 precision.py   what a number format (number_formats.py) keeps of a distribution, by loss scale
+axes.py        where a rank stands in dp x tp x pp, its groups, and what it sends over each axis
+capacity.py    how many GPUs hold so many bytes
+context_parallel.py, experts.py   bytes of ring attention and Ulysses, of an MoE layer's all-to-alls
+reliability.py how often a job fails, and how often to write a checkpoint
+rollouts.py    memory and weight sync of reinforcement learning
 """
