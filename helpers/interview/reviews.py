@@ -76,16 +76,15 @@ class Reviews:
         return self._memories[card_id]
 
     @cached_property
-    def _scheduler(self) -> Any:
-        from fsrs import Scheduler
+    def _fsrs(self) -> tuple[Any, dict[str, Any]]:
+        """The scheduler, and its ratings by name."""
+        from fsrs import Rating, Scheduler
 
-        return Scheduler(enable_fuzzing=False)
+        return Scheduler(enable_fuzzing=False), {name: Rating(number) for number, name in enumerate(RATINGS, start=1)}
 
     def _reviewed(self, memory: Any, review: Review) -> Any:
-        from fsrs import Rating
-
-        rating = Rating(RATINGS.index(review.rating) + 1)
-        return self._scheduler.review_card(memory, rating, review.when)[0]
+        scheduler, ratings = self._fsrs
+        return scheduler.review_card(memory, ratings[review.rating], review.when)[0]
 
 
 def _reviews(entries: Iterable[Entry], now: datetime) -> Iterator[Review]:
