@@ -80,6 +80,7 @@ class MockView(ipywidgets.VBox):
     # -- what is there -------------------------------------------------------------------------------------------------
     def _make_controls(self, clock: Clock) -> None:
         self.clock, self.links, self.sheet_page = clock, parts.Page(), parts.Page()
+        self.sheet_page.layout.margin = "0 0 0 14px"
         self.asked, self.solution, self.how, self.said, self.note = (ipywidgets.HTML() for _ in range(5))
         self._rating_label = ipywidgets.HTML()
         self.begin_button = parts.button(self.begin, style="primary")

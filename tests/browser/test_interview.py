@@ -10,6 +10,7 @@ SETUP = """
 import tempfile, time, itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from helpers.grading import mock_view
 from helpers.interview import corner, load_all
 from helpers.widgets import Clock, DrillView, MockView, QuizView
 
@@ -26,6 +27,11 @@ def quiz(**options):
 def mock(**options):
     return MockView(lambda key, answer: answer, **{"path": fresh(), "seed": 1} | options)
 
+def candidate(language):
+    # with the labs' checks; the seed is one whose drill is this
+    made = (mock_view(topics=["ddp"], seed=seed, path=fresh(), language=language) for seed in range(200))
+    return next(view for view in made if view.interview.drill.key == "03.average")
+
 class Late:
     '''A clock of the kernel that is `seconds` further at each look after the first.'''
     def __init__(self, seconds):
@@ -35,6 +41,13 @@ class Late:
         self.began = True
         return now
 """
+WRONG = """import torch.distributed as dist
+
+def average_gradients(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+mock.submit(average_gradients)"""
+RIGHT = WRONG.replace("mock.submit", "        parameter.grad /= dist.get_world_size()\nmock.submit")
 CELLS = {
     "setup": SETUP,
     "folded": 'quiz(form="folded", topics="ddp")',
@@ -54,6 +67,10 @@ CELLS = {
     "drill-zh": 'DrillView("08.stage1", language="zh", path=fresh()).begin()',
     "check": "view.check(True)",
     "corner": 'corner("03_ddp", count=3)',
+    "candidate-en": 'mock = candidate("en"); mock',
+    "candidate-zh": 'mock = candidate("zh"); mock',
+    "wrong": WRONG,
+    "right": RIGHT,
 }
 
 
@@ -184,6 +201,32 @@ def test_a_mock_interview_in_chinese(notebook, screenshots):
     press(output, "到此结束")
     output.get_by_role("heading", name="模拟面试").wait_for()
     pictures(notebook, screenshots, "mock-sheet-zh", output)
+
+
+RATED = {"en": ("good", "hard", "easy", "again", "good"), "zh": ("想起来了", "吃力", "很轻松", "忘了", "想起来了")}
+SAID = {  # the buttons; what is said of a wrong answer and of a right one; the sheet's title
+    "en": ("Begin", "Show the answer", "this looks like a sum", "in time", "Mock interview"),
+    "zh": ("开始", "看答案", "还没通过", "按时完成", "模拟面试"),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_as_a_candidate_would(language, notebook, screenshots):
+    """With the lab's own check: a wrong answer gets its hint, a right one the sheet."""
+    begin, show, wrong, right, title = SAID[language]
+    output = shown(notebook, f"candidate-{language}")
+    press(output, begin)
+    for rating in RATED[language]:
+        press(output, show)
+        press(output, rating)
+    output.get_by_text("mock.submit(average_gradients)").wait_for()
+    notebook.run("wrong")
+    assert wrong in notebook.result("wrong")
+    notebook.run("right")
+    assert right in notebook.result("right")
+    output = notebook.cell(f"candidate-{language}").locator(".jp-Cell-outputArea")
+    output.get_by_role("heading", name=title).wait_for()
+    pictures(notebook, screenshots, f"candidate-{language}", output)
 
 
 # -- clock and drill -------------------------------------------------------------------------------------------------
