@@ -140,12 +140,13 @@ class Sheet:
         )
 
     def steps(self) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
-        """What to do next: a sentence, and the links that stand in its place `{}`; weak things first."""
-        words, weak = self.words, [item for item in self.items if item.is_weak]
-        steps = [(self._step(item), item.links[:1] if item.kind == "card" else item.links) for item in weak]
-        if steps:
-            return list(dict.fromkeys(steps))
-        return [(words["go_on" if self.strong else "begin"], ())]
+        """What to do next, one step a weak topic: a sentence, and the links that stand in its place `{}`."""
+        steps: dict[str, tuple[tuple[str, str], ...]] = {}
+        for item in self.items:
+            if item.is_weak:
+                found = item.links[:1] if item.kind == "card" else item.links
+                steps[self._step(item)] = tuple(dict.fromkeys((*steps.get(self._step(item), ()), *found)))
+        return list(steps.items()) or [(self.words["go_on" if self.strong else "begin"], ())]
 
     def _step(self, item: Item) -> str:
         last = "write_again" if item.kind == "drill" else "ask_again"

@@ -86,6 +86,11 @@ def test_markdown_is_a_table_whose_bars_are_kept():
     assert "[cell c](ddp.ipynb#cell-id=c)<br>[lab](labs/ddp.ipynb)" in rows[4]
 
 
+def test_a_weak_topic_is_one_step_with_all_its_cells():
+    (step,) = sheet(item("a", "again"), item("b", "hard"), item("c", "good")).steps()
+    assert [text for text, _ in step[1]] == ["cell a", "cell b"]
+
+
 def test_nothing_weak_and_nothing_answered_have_their_own_next_step():
     assert "Nothing was weak" in sheet(item("a", "good")).text
     assert "Nothing was answered" in sheet(item("a", "not_reached", seconds=None)).text
