@@ -231,7 +231,7 @@ class MockView(ipywidgets.VBox):
         return ""
 
     def _how_html(self) -> str:
-        call = f"{parts.name_of(self, 'mock')}.submit({self.interview.drill.name})"
+        call = f"{parts.name_of(self)}.submit({self.interview.drill.name})"
         return parts.how_html(WORDS[self.language.value]["then"], call)
 
     def _draw_clock(self, stage: str, language: str) -> None:

@@ -152,11 +152,12 @@ def how_html(words: str, call: str) -> str:
     )
 
 
-def name_of(widget: object, otherwise: str) -> str:
-    """What the learner's notebook calls this widget."""
+def name_of(widget: object, otherwise: str = "") -> str:
+    """What the learner's notebook calls this widget: a name of its own, `otherwise`, or IPython's `_2` for Out[2]."""
     from IPython import get_ipython
 
     shell = get_ipython()
-    names = dict(shell.user_ns) if shell else {}
-    found = (name for name, value in names.items() if value is widget and not name.startswith("_"))
-    return next(found, otherwise)
+    names = [name for name, value in dict(shell.user_ns if shell else {}).items() if value is widget]
+    own = [name for name in names if not name.startswith("_")]
+    outs = [name for name in names if name[1:].isdecimal()]
+    return next(iter([*own, *filter(None, [otherwise]), *outs]), "mock")

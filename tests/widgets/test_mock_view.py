@@ -1,6 +1,7 @@
 """The mock interview without a front end: through all of it, in both languages, and out of it early."""
 
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_from_begin_to_sheet_with_buttons(view, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.glob("*.md")} == {"mock-interview.md", "mock-interview-2.md"}
     mock.again_button.click()
     assert mock.stage == "ready" and buttons(mock) == {"Begin"} and not mock.sheet_page.outputs
+
+
+@pytest.mark.parametrize(
+    ("names", "called"),
+    [(["mine", "_3", "_"], "mine"), (["_", "__", "_3"], "_3"), ([], "mock")],
+)
+def test_the_line_to_copy_names_it_as_the_notebook_does(view, monkeypatch, names, called):
+    mock = view().begin()
+    shell = SimpleNamespace(user_ns=dict.fromkeys(names, mock) | {"other": 1})
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    for _ in range(5):
+        mock.skip()
+    assert f"{called}.submit({mock.interview.drill.name})" in mock.how.value
 
 
 def test_chinese_has_its_own_words_everywhere(view):
