@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTER_LIMIT = 270  # seconds, beside another worker; chapter 03, which starts torchrun, has 90 on a free machine
 SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewer is an anywidget, without that class
+DRAWN = ":is(svg, canvas, progress, button):visible"  # a quiz has buttons that wait for their turn
 IS_DRAWN = "image => image.decode().then(() => image.naturalWidth > 0)"
 
 
@@ -56,7 +57,7 @@ def test_it_runs_from_top_to_bottom_and_shows_every_widget(chapter, notebook, sc
     for cell in notebook.code_cells:
         if any(WIDGET_VIEW in output.get("data", {}) for output in cell["outputs"]):
             shown = notebook.cell(cell["id"]).locator(SHOWN)
-            shown.first.locator("svg, canvas, progress, button").first.wait_for()
+            shown.first.locator(DRAWN).first.wait_for()
             notebook.screenshot(screenshots / f"{chapter.stem}-{cell['id']}.png", notebook.cell(cell["id"]))
     notebook.screenshot(screenshots / f"{chapter.stem}.png")
 
