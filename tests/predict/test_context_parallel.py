@@ -39,7 +39,7 @@ def test_one_rank_sends_nothing():
 
 
 def test_the_paper_s_block_size_on_a100():
-    """Liu et al. 2023, table 2: A100 with NVLink, 312 TFLOP/s and 300 GB/s, a minimal block of 1.0 thousand tokens."""
+    """Liu et al. 2023, section 3, FLOPS over bandwidth: 312 TFLOP/s and 300 GB/s need a block of about 1,000 tokens."""
     flops, bandwidth = GPUS["A100"].flops, LINKS["NVLink 3"].bandwidth
     wide = replace(PRESETS["llama3-70b"], num_kv_heads=64)
     assert tokens_to_hide(wide, flops=flops, bandwidth=bandwidth) == 1040
