@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,25 @@ def load_all(folder: Path = BANK) -> tuple[Card, ...]:
             raise ValueError(f"{card.where}: the id {card.id!r} is taken by {seen[card.id].where}; choose another")
         seen[card.id] = card
     return tuple(cards)
+
+
+def read_entries(
+    path: Path, under: str, read: Callable[[Any, str], Any], called: Callable[[Any], Iterable[str]]
+) -> tuple[Any, ...]:
+    """The entries of a file that holds one list under `under`: each is `read(fields, where)`, and no two that
+    `called` gives the same name. Raises ValueError with file and line."""
+    document = read_yaml(path)
+    if not isinstance(document, dict) or set(document) != {under} or not isinstance(document[under], list):
+        raise ValueError(f"{path.name}: the file must hold a list under `{under}:` and nothing else")
+    entries, taken = [], {}
+    for fields in document[under]:
+        where = f"{path.name} {getattr(fields, 'where', '')}".strip()
+        entries.append(read(fields, where))
+        for name in called(entries[-1]):
+            if name.casefold() in taken:
+                raise ValueError(f"{where}: {name!r} is taken by {taken[name.casefold()]}; choose another")
+            taken[name.casefold()] = where
+    return tuple(entries)
 
 
 def read_yaml(path: Path) -> Any:

@@ -73,12 +73,10 @@ def drill(key: str) -> Drill:
 
 @functools.cache
 def _read(path: Path) -> tuple[Drill, ...]:
-    document = bank_file.read_yaml(path)
-    return tuple(_drill(fields, path.name) for fields in document["drills"])
+    return bank_file.read_entries(path, "drills", _drill, lambda drill: [drill.key])
 
 
-def _drill(fields: Any, file: str) -> Drill:
-    where = f"{file} {getattr(fields, 'where', '')}".strip()
+def _drill(fields: Any, where: str) -> Drill:
     bank_file.check_fields(fields, {"required": FIELDS, "known": FIELDS}, where, "drill")
     where = f"{where} ({fields['key']})"
     return Drill(

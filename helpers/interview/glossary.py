@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import CHINESE, check_fields, read_list, read_shown_by, read_text, read_yaml
+from helpers.interview.bank_file import CHINESE, check_fields, read_entries, read_list, read_shown_by, read_text
 from helpers.interview.cards import Cell, Source, Text
 from helpers.interview.render import inline
 
@@ -62,17 +62,7 @@ def glossary(word: str | None = None, file: Path = FILE) -> Glossary | Term:
 
 
 def _words(file: Path) -> Glossary:
-    document = read_yaml(file)
-    if not isinstance(document, dict) or not isinstance(document.get("terms"), list):
-        raise ValueError(f"{file.name}: the file must hold a list under `terms:`")
-    words, seen = [], {}
-    for fields in document["terms"]:
-        where = f"{file.name} {getattr(fields, 'where', '')}".strip()
-        words.append(_read(fields, where))
-        for name in (words[-1].term, *words[-1].also):
-            if name.casefold() in seen:
-                raise ValueError(f"{where}: `term` {name!r} is there already, at {seen[name.casefold()]}")
-            seen[name.casefold()] = where
+    words = read_entries(file, "terms", _read, lambda word: [word.term, *word.also])
     return Glossary(sorted(words, key=_chapter))
 
 

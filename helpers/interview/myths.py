@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import check_fields, read_list, read_shown_by, read_text, read_yaml
+from helpers.interview.bank_file import check_fields, read_entries, read_list, read_shown_by, read_text
 from helpers.interview.cards import Cell, Source, Text
 from helpers.interview.render import BOX, inline, shown_html
 from helpers.interview.verify import function_named, rounds_to, stands_in
@@ -113,20 +113,10 @@ class Myths(tuple[Myth, ...]):
 
 def myths(file: Path = FILE) -> Myths:
     """The claims of `myths.yaml`. Raises ValueError with file, line and field where it is not as it should be."""
-    document = read_yaml(Path(file))
-    if not isinstance(document, dict) or not isinstance(document.get("myths"), list):
-        raise ValueError(f"{Path(file).name}: the file must hold a list under `myths:`")
-    found: dict[str, Myth] = {}
-    for fields in document["myths"]:
-        myth = _read(fields, Path(file).name)
-        if myth.id in found:
-            raise ValueError(f"{myth.where}: the id {myth.id!r} is taken by {found[myth.id].where}; choose another")
-        found[myth.id] = myth
-    return Myths(found.values())
+    return Myths(read_entries(Path(file), "myths", _read, lambda myth: [myth.id]))
 
 
-def _read(fields: Any, file: str) -> Myth:
-    where = f"{file} {getattr(fields, 'where', '')}".strip()
+def _read(fields: Any, where: str) -> Myth:
     check_fields(fields, MYTH_FIELDS, where, "myth")
     where = f"{where} ({fields['id']})"
     finds = tuple(_read_finding(item, where) for item in read_list(fields, "finds", where))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.bank_file import check_fields, read_list, read_text, read_yaml
+from helpers.interview.bank_file import check_fields, read_entries, read_list, read_text
 from helpers.interview.cards import Text
 from helpers.interview.render import inline
 
@@ -61,17 +61,7 @@ class OldPosts(tuple[OldPost, ...]):
 
 def old_posts(file: Path = FILE) -> OldPosts:
     """The rows of `old_posts.yaml`. Raises ValueError with file, line and field where it is not as it should be."""
-    document = read_yaml(Path(file))
-    if not isinstance(document, dict) or not isinstance(document.get("posts"), list):
-        raise ValueError(f"{Path(file).name}: the file must hold a list under `posts:`")
-    found: dict[str, OldPost] = {}
-    for fields in document["posts"]:
-        where = f"{Path(file).name} {getattr(fields, 'where', '')}".strip()
-        post = _read(fields, where)
-        if post.id in found:
-            raise ValueError(f"{where}: the id {post.id!r} is there already; choose another")
-        found[post.id] = post
-    return OldPosts(found.values())
+    return OldPosts(read_entries(Path(file), "posts", _read, lambda post: [post.id]))
 
 
 def _read(fields: Any, where: str) -> OldPost:

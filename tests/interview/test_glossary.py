@@ -72,7 +72,7 @@ def test_a_word_is_found_in_either_language_and_a_near_one_is_suggested():
         (
             "  - term: world size\n",
             "  - term: Rank\n",
-            r"glossary.yaml line \d+: `term` 'Rank' is there already, at glossary",
+            r"glossary.yaml line \d+: 'Rank' is taken by glossary.yaml line \d+",
         ),
         ("    zh: [进程总数]\n", "", r"line \d+: the field `zh` of this term is missing"),
         ("zh: [进程总数]", "zh: []", r"\(world size\): `zh` is empty; give the usual Chinese term"),

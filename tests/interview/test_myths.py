@@ -63,7 +63,11 @@ def test_a_claim_can_compare_with_another_number(bubble, num_problems):
         ("    claim:\n", "    clam:\n", r"myths.yaml line 5: the field `claim` of this myth is missing"),
         ("claimed: 2.5, ", "", r"line 5 \(all-reduce-averages\): no entry of `finds` has `claimed`"),
         ("value: 10, ", "", r"the field `value` of this number under `finds` is missing"),
-        ("id: ring-sends-n-times", "id: all-reduce-averages", r"the id 'all-reduce-averages' is taken by myths.yaml"),
+        (
+            "id: ring-sends-n-times",
+            "id: all-reduce-averages",
+            r"'all-reduce-averages' is taken by myths.yaml line 5; choose another",
+        ),
         ("00_start_here#collective", "nowhere", r"`shown_by` is 'nowhere'; write notebook#cell"),
         ("myths:\n", "claims:\n", r"the file must hold a list under `myths:`"),
     ],

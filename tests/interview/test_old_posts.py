@@ -91,7 +91,7 @@ def test_a_row_belongs_to_a_chapter_and_fits_its_column(name):
     [
         ("    runs: ranks\n", "    runs: anywhere\n", r"\(data-parallel\): `runs` is 'anywhere'; it must be one of"),
         ("    chapter: 02_data_parallel\n", "", r"old_posts.yaml line 6: the field `chapter` of this post is missing"),
-        ("id: cuda-amp", "id: data-parallel", r"the id 'data-parallel' is there already"),
+        ("id: cuda-amp", "id: data-parallel", r"'data-parallel' is taken by old_posts.yaml line 6; choose"),
         ("posts:\n", "post:\n", r"must hold a list under `posts:`"),
     ],
 )
