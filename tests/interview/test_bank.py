@@ -107,3 +107,33 @@ def test_both_languages_say_the_same_numbers(card):
 def decimals(text: str) -> set[str]:
     """Numbers with a decimal point or a thousands comma: the ones a translation must not lose."""
     return set(re.findall(r"(?<![\w.])\d+(?:[.,]\d+)+(?![\w.]*\d)", text))
+
+
+@pytest.mark.parametrize("card", CARD_PARAMETERS)
+def test_nothing_is_emphasised_by_single_asterisks(card):
+    """They would be printed as they stand: bold is all that a card knows. Code and a product, a * b, stay allowed."""
+    assert [found for text in texts(card) for found in single_asterisks(text)] == []
+
+
+@pytest.mark.parametrize("text", ["on *every* rank", "*每个* rank", "a *long and\nbroken* one", "**bold** and *not*"])
+def test_single_asterisks_are_found(text):
+    assert single_asterisks(text)
+
+
+@pytest.mark.parametrize("text", ["**bold**", "a * b * c", "`x*y*z`", "**a** * b and c * **d**", "2*N and 3*N"])
+def test_bold_code_and_products_are_no_emphasis(text):
+    assert not single_asterisks(text)
+
+
+def texts(card) -> list[str]:
+    """Everything that is shown of a card, in both languages."""
+    options = (card.choices.right, *card.choices.wrong) if card.choices else ()
+    asked = (card.predict.ask,) if card.predict else ()
+    shown = (card.question, card.answer, card.longer, card.usual_mistake, *card.follow_ups, *options, *asked)
+    return [getattr(text, language) for text in shown if text for language in ("en", "zh")]
+
+
+def single_asterisks(text: str) -> list[str]:
+    """What stands between single asterisks, as in Markdown: no blank inside of them, no letter or digit before."""
+    plain = re.sub(r"`[^`]*`|\*\*", "", text)
+    return re.findall(r"(?<![A-Za-z0-9*])\*(?![\s*])[^*]*[^\s*]\*(?![A-Za-z0-9*])", plain)
