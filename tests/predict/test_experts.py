@@ -32,6 +32,7 @@ def test_capacity_is_an_even_share_times_the_factor_rounded_up():
     assert capacity(tokens=32_768, num_experts=8, top_k=2) == 8192
     assert capacity(tokens=32_768, num_experts=8, top_k=2, factor=1.25) == 10_240
     assert capacity(tokens=10, num_experts=4) == 3
+    assert capacity(tokens=500, num_experts=10, factor=1.1) == 55  # in floats 50 * 1.1 is a little more
 
 
 def test_bad_input_is_a_sentence():
@@ -41,3 +42,5 @@ def test_bad_input_is_a_sentence():
         active_params(PRESETS["gpt2"], num_experts=2, top_k=3)
     with pytest.raises(ValueError, match="factor is 0"):
         capacity(tokens=1, num_experts=1, factor=0)
+    with pytest.raises(ValueError, match="capacity: num_experts is 0"):
+        capacity(tokens=1, num_experts=0)
