@@ -58,7 +58,8 @@ def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
 
     tp: 2 + 2 all-reduces of b s h a layer and micro-batch (Shoeybi et al. 2019, section 3), without embedding and head.
     pp: b s h to the next stage and its gradient to the one before, whole on each tp rank. dp: one all-reduce of the
-    rank's gradients, so ZeRO up to stage 1. Raises ValueError for ZeRO-2 and 3 and for cp.
+    rank's gradients, with ZeRO-1 a reduce-scatter of them and an all-gather of the weights. Raises ValueError for
+    ZeRO-2 and 3 and for cp.
     """
     if plan.zero > 1 or plan.cp > 1:
         raise ValueError(f"axis_bytes counts ZeRO-0 and 1 without cp; the plan has zero={plan.zero}, cp={plan.cp}")
@@ -66,9 +67,9 @@ def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
     message = plan.micro_batch * model.seq * model.hidden * width
     sizes = {"batch": plan.micro_batch, "seq": model.seq, "hidden": model.hidden}
     neighbours = (stage > 0) + (stage < plan.pp - 1)
-    gradients = params_per_rank(model, plan, stage) * gradient_bytes(plan)
+    back = width if plan.zero else gradient_bytes(plan)  # what comes back: updated weights, or summed gradients
     return AxisBytes(
         tp=plan.num_microbatches * layers * layer_sent_bytes(**sizes, tp=plan.tp, dtype_bytes=width),
         pp=plan.num_microbatches * neighbours * message,
-        dp=2 * (plan.dp - 1) / plan.dp * gradients,
+        dp=(plan.dp - 1) / plan.dp * params_per_rank(model, plan, stage) * (gradient_bytes(plan) + back),
     )

@@ -43,6 +43,15 @@ def test_bytes_are_those_of_the_logs_and_of_the_formulas():
     assert found.pp == 3 * 16 * 32 * 2  # to one neighbour
 
 
+def test_zero_1_brings_weights_back_in_their_own_width():
+    plan = Plan(dp=4, zero=1, precision="mixed_fp32_grads")
+    params = params_per_rank(SMALL, plan, 0)
+    expected = sent_bytes("reduce_scatter", 4 * params, 4) + sent_bytes("all_gather", 2 * params, 4)
+    assert axis_bytes(SMALL, plan).dp == expected
+    plain = Plan(dp=4, precision="mixed_fp32_grads")
+    assert axis_bytes(SMALL, plain).dp == sent_bytes("all_reduce", 4 * params, 4)
+
+
 def test_an_inner_stage_has_two_neighbours_and_one_stage_none():
     inner, outer = (axis_bytes(SMALL, Plan(pp=4), stage=stage).pp for stage in (1, 0))
     assert inner == 2 * outer
