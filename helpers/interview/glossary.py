@@ -27,6 +27,7 @@ class Term:
     says: Text
     shown_by: Cell | Source
     also: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +79,7 @@ def _read(fields: Any, where: str) -> Term:
         says=read_text(fields["says"], where, "says"),
         shown_by=read_shown_by(fields["shown_by"], where),
         also=tuple(map(str, read_list(fields, "also", where))),
+        where=where,
     )
 
 

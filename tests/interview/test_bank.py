@@ -1,16 +1,14 @@
 """Every card: valid, unique, in two languages, with numbers that its functions return and cells that exist."""
 
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from helpers.interview import Cell, Source, chapters, load_all, load_bank
 from helpers.interview.verify import problems
+from tests.interview.shown_cells import missing
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CARDS = load_all()
 CARD_PARAMETERS = [pytest.param(card, id=card.id) for card in CARDS]
 
@@ -86,11 +84,13 @@ def is_longest(choices, language):
 
 @pytest.mark.parametrize("card", [p for p in CARD_PARAMETERS if isinstance(p.values[0].shown_by, Cell)])
 def test_the_cell_that_shows_it_exists(card):
-    path = NOTEBOOKS / f"{card.shown_by.notebook}.ipynb"
-    assert path.exists(), f"{card.where}: there is no notebook {path.name}"
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    anchors = {anchor for cell in cells for anchor in (cell["id"], *cell["metadata"].get("tags", []))}
-    assert card.shown_by.anchor in anchors, f"{card.where}: {path.name} has no cell or tag {card.shown_by.anchor!r}"
+    assert missing(card.where, card.shown_by) == ""
+
+
+def test_a_card_that_points_nowhere_is_told_with_its_file_and_line():
+    sentence = missing("03_ddp.yaml line 7 (a-card)", Cell(notebook="03_ddp", anchor="nowhere"))
+    assert sentence.startswith("03_ddp.yaml line 7 (a-card): `shown_by` names the cell 'nowhere', but 03_ddp.ipynb has")
+    assert "names the notebook 99_none.ipynb" in missing("a line", Cell(notebook="99_none", anchor="a"))
 
 
 @pytest.mark.parametrize("card", CARD_PARAMETERS)
