@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import weakref
 from contextlib import nullcontext
 
@@ -457,6 +458,11 @@ def test_the_reduction_may_be_in_16_bits_too(ranks):
 # ---- construction, states ----
 
 
+def held_bytes(storages):
+    """Bytes of real tensors, event after event."""
+    return [total for _, total in totals(storages.events)]
+
+
 @pytest.mark.parametrize("how", ["wrapped", "built"])
 def test_construction_frees_the_whole_model_or_never_has_it(ranks, how):
     """Bytes of real tensors: afterwards the shards; meanwhile, if built, a few whole layers besides."""
@@ -465,12 +471,15 @@ def test_construction_frees_the_whole_model_or_never_has_it(ranks, how):
         with torch.no_grad(), Storages(torch.device("cpu"), lambda: Place("other", "construction")) as storages:
             make = lambda: MLP([64] * 17)  # noqa: E731
             model = Zero3(make()) if how == "wrapped" else Zero3.build(make)
-            sums = [total for _, total in totals(storages.events)]
+            sums, give_up = held_bytes(storages), time.monotonic() + 5
+            while sums[-1] > most and time.monotonic() < give_up:  # the thread of a message may still hold its tensor
+                sums = held_bytes(storages)
         return max(sums), sums[-1], len(model.units)
 
     layer = 4 * (64 * 64 + 64)
+    most = 16 * layer / 4 + 16 * 16
     for peak, after, num_units in ranks.run(held):
-        assert num_units == 16 and after <= 16 * layer / 4 + num_units * 16
+        assert num_units == 16 and after <= most
         if how == "built":
             assert peak < 16 * layer / 4 + 4 * layer
         else:
