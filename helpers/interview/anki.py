@@ -124,11 +124,10 @@ def _in_all(texts: Iterable[Text], languages: tuple[str, ...], label: str = "") 
 
 
 def _in_one(texts: tuple[Text, ...], language: str, label: str) -> str:
-    colon = {"en": ": ", "zh": "："}[language]
     if not label:
         body = "".join(paragraphs(getattr(text, language)) for text in texts)
         return f'<div lang="{language}">{body}</div>'
-    name = f'<span class="label">{say(label, language)}{colon}</span>'
+    name = f'<span class="label">{say(label, language)}{say("colon", language)}</span>'
     between = {"en": " ", "zh": ""}[language]
     body = between.join(inline(getattr(text, language)) for text in texts)
     return f'<div lang="{language}">{name}{body}</div>'

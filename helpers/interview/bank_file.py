@@ -58,7 +58,14 @@ def load_bank(chapter: str, folder: Path = BANK) -> tuple[Card, ...]:
     path = Path(folder) / f"{chapter}.yaml"
     if not path.exists():
         raise ValueError(f"there is no bank for {chapter!r}; the chapters with one are {', '.join(chapters(folder))}")
-    document = read_yaml(path)
+    state = path.stat()
+    return _cards_of(path, (state.st_mtime_ns, state.st_size))
+
+
+@functools.lru_cache(maxsize=64)
+def _cards_of(path: Path, state: tuple[int, int]) -> tuple[Card, ...]:
+    """The cards of a file, read once for each state of it: a notebook asks for the bank in one cell after the other."""
+    document, chapter = read_yaml(path), path.stem
     if not isinstance(document, Fields) or set(document) != {"chapter", "cards"}:
         raise ValueError(f"{path.name}: the file must hold exactly `chapter:` and `cards:` at its top")
     where = f"{path.name} {document.where}"

@@ -8,6 +8,11 @@ from typing import Any
 LEVELS = ("junior", "senior", "staff")
 
 
+def topic_of(chapter: str) -> str:
+    """A chapter's name without its number: "ddp" for "03_ddp"; other names as they are."""
+    return chapter.lstrip("0123456789_") or chapter
+
+
 @dataclass(frozen=True, kw_only=True)
 class Text:
     """One text in English and in simplified Chinese."""
@@ -94,7 +99,7 @@ class Card:
     @property
     def topic(self) -> str:
         """What it is filtered by: the name of its file without the number, such as "ddp" or "communication"."""
-        return self.chapter.lstrip("0123456789_")
+        return topic_of(self.chapter)
 
     def full_answer(self, language: str) -> str:
         """The answer and its longer form in one string; `language` is "en" or "zh"."""

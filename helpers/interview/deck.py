@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from helpers.interview.cards import LEVELS, Card
+from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import check_language, say
 
@@ -41,7 +41,7 @@ def select(
     """
     check_language(language)
     cards, levels = tuple(cards), _names(levels)
-    wanted = [topic.lstrip("0123456789_").lower() or topic for topic in _names(topics)]
+    wanted = [topic_of(topic).lower() for topic in _names(topics)]
     _check_names("no_topic", wanted, _topics(cards), language)
     _check_names("no_level", levels, LEVELS, language)
     _check_names("no_form", (form,), ("mixed", *FORMS), language)

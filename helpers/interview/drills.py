@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers import progress
 from helpers.interview import bank_file
-from helpers.interview.cards import Cell, Text
+from helpers.interview.cards import Cell, Text, topic_of
 from helpers.interview.links import cell_address, place
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text
 
@@ -42,7 +42,7 @@ class Drill:
     @property
     def topic(self) -> str:
         """As of a card: "ddp"."""
-        return self.explained_by.notebook.lstrip("0123456789_")
+        return topic_of(self.explained_by.notebook)
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from helpers.interview.bank_file import load_bank
 from helpers.interview.cards import Card, Text
 from helpers.interview.links import link
+from helpers.interview.words import say
 
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
@@ -60,18 +61,17 @@ def card_html(card: Card) -> str:
 
 def language_html(card: Card, language: str) -> str:
     """Answer, longer form, usual mistake and follow-ups in one language."""
-    labels = {"en": ("Usual mistake", "They may ask next"), "zh": ("常见错误", "可能的追问")}[language]
     parts = paragraphs(card.full_answer(language))
     if card.usual_mistake:
-        parts += labelled(labels[0], [card.usual_mistake], language)
+        parts += labelled("usual_mistake", [card.usual_mistake], language)
     if card.follow_ups:
-        parts += labelled(labels[1], list(card.follow_ups), language)
+        parts += labelled("follow_ups", list(card.follow_ups), language)
     return f'<div lang="{language}" style="{BOX}">{parts}</div>'
 
 
-def labelled(label: str, texts: list[Text], language: str) -> str:
-    """A bold label and its texts in one paragraph."""
-    colon = {"en": ": ", "zh": "："}[language]
+def labelled(key: str, texts: list[Text], language: str) -> str:
+    """A bold label, the word of this key, and its texts in one paragraph."""
+    label, colon = say(key, language), say("colon", language)
     body = " ".join(inline(getattr(text, language)) for text in texts)
     return f'<p style="margin:.3em 0"><b>{label}</b>{colon}{body}</p>'
 

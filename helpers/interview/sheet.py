@@ -12,6 +12,7 @@ from helpers.interview.cards import Card, Cell
 from helpers.interview.drills import Attempt, Drill
 from helpers.interview.links import file_address, link
 from helpers.interview.stopwatch import Stopwatch, clock_text
+from helpers.interview.words import say
 
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
@@ -19,9 +20,8 @@ WORDS = {
     "en": {
         "title": "Mock interview", "seed": " (seed {})", "columns": ("", "question", "time", "of", "rating", "read"),
         "strong": "Strong", "weak": "Weak", "none": "none yet", "next": "Next steps", "over": " (over time)",
-        "drill": "drill", "again": "again", "hard": "hard", "good": "good", "easy": "easy", "skipped": "skipped",
-        "not_reached": "not reached", "passed": "passed", "not_passed": "not passed", "no_answer": "no answer",
-        "colon": ": ", "comma": ", ", "chapter": "chapter {}", "lab": "lab {}",
+        "drill": "drill", "not_reached": "not reached", "passed": "passed", "not_passed": "not passed",
+        "no_answer": "no answer", "comma": ", ", "chapter": "chapter {}", "lab": "lab {}",
         "read_on": "Read {}. ", "ask_again": "Then ask yourself again: `python -m helpers quiz --topic {}`.",
         "write_again": "Write it once more tomorrow: `python -m helpers quiz --drill {}`.",
         "go_on": "Nothing was weak. Take the next one with another seed, or a level higher.",
@@ -30,9 +30,8 @@ WORDS = {
     "zh": {
         "title": "模拟面试", "seed": "（种子 {}）", "columns": ("", "题目", "用时", "限时", "自评", "阅读"),
         "strong": "强项", "weak": "弱项", "none": "暂无", "next": "下一步", "over": "（超时）", "drill": "手写题",
-        "again": "忘了", "hard": "吃力", "good": "想起来了", "easy": "很轻松", "skipped": "跳过",
         "not_reached": "未做到", "passed": "通过", "not_passed": "未通过", "no_answer": "未作答",
-        "colon": "：", "comma": "、", "chapter": "{} 章", "lab": "实验 {}",
+        "comma": "、", "chapter": "{} 章", "lab": "实验 {}",
         "read_on": "先读 {}。", "ask_again": "再用 `python -m helpers quiz --topic {} --lang zh` 自测。",
         "write_again": "明天再写一遍：`python -m helpers quiz --drill {} --lang zh`。",
         "go_on": "没有弱项。换一个种子再来一场，或者提高一级。",
@@ -43,7 +42,10 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One card or the drill. state: a key of WORDS; seconds: taken, None if not reached; links: text, href."""
+    """One card or the drill. state: a key of WORDS, a rating or "skipped". links: text, href.
+
+    seconds: taken, None if not reached.
+    """
 
     kind: str
     key: str
@@ -135,7 +137,7 @@ class Sheet:
         """Two lines: strong topics and weak topics."""
         words = self.words
         return tuple(
-            words[name] + words["colon"] + (words["comma"].join(topics) or words["none"])
+            words[name] + say("colon", self.language) + (words["comma"].join(topics) or words["none"])
             for name, topics in (("strong", self.strong), ("weak", self.weak))
         )
 
@@ -164,7 +166,7 @@ class Sheet:
 
     def state(self, item: Item) -> str:
         """Its rating or what became of it, in words."""
-        return self.words[item.state]
+        return self.words.get(item.state) or say(item.state, self.language)
 
     @property
     def text(self) -> str:
@@ -173,10 +175,11 @@ class Sheet:
         for number, item in enumerate(self.items, start=1):
             told = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
             lines += [f"{number}. {item.title}", f"   {self.tag(item)} · {told}"]
-            lines += [f"   {text}{self.words['colon']}{href}" for text, href in item.links]
+            lines += [f"   {text}{say('colon', self.language)}{href}" for text, href in item.links]
         lines += ["", *self.summary, "", self.words["next"]]
         comma = self.words["comma"]
-        return "\n".join(lines + [f"- {_filled(say, comma.join(t for t, _ in links))}" for say, links in self.steps()])
+        steps = [_filled(sentence, comma.join(text for text, _ in links)) for sentence, links in self.steps()]
+        return "\n".join(lines + [f"- {step}" for step in steps])
 
     def __repr__(self) -> str:
         return self.text
@@ -192,7 +195,9 @@ class Sheet:
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", *(f"**{line}**  " for line in self.summary), "", f"## {self.words['next']}", ""]
         comma = self.words["comma"]
-        steps = [_filled(say, comma.join(_markdown_link(*one) for one in links)) for say, links in self.steps()]
+        steps = [
+            _filled(sentence, comma.join(_markdown_link(*one) for one in links)) for sentence, links in self.steps()
+        ]
         return "\n".join(lines + [f"- {step}" for step in steps]) + "\n"
 
     def _repr_html_(self) -> str:

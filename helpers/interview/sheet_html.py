@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from helpers.interview.render import anchor, inline
+from helpers.interview.render import QUIET, anchor, inline
 from helpers.interview.stopwatch import clock_text
 
 if TYPE_CHECKING:
     from helpers.interview.sheet import Item, Sheet
 
 CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bottom:1px solid rgba(128,128,128,.4)"
-QUIET = "opacity:.75;font-size:90%"
 
 
 def sheet_html(sheet: Sheet) -> str:
@@ -23,8 +22,8 @@ def sheet_html(sheet: Sheet) -> str:
     said = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
     comma = sheet.words["comma"]
     steps = "".join(
-        f"<li>{inline(say).replace('{}', comma.join(anchor(*one) for one in links))}</li>"
-        for say, links in sheet.steps()
+        f"<li>{inline(sentence).replace('{}', comma.join(anchor(*one) for one in links))}</li>"
+        for sentence, links in sheet.steps()
     )
     return (
         f'<div lang="{sheet.language}" style="max-width:64em"><h3>{html.escape(sheet.heading)}</h3>'

@@ -180,5 +180,4 @@ def show_summary(quiz: Quiz, screen: Screen) -> None:
 
 
 def _labelled(key: str, text: str, screen: Screen) -> None:
-    colon = {"en": ": ", "zh": "："}[screen.language]
-    screen.text(f"**{say(key, screen.language)}**{colon}{text}")
+    screen.text(f"**{say(key, screen.language)}**{say('colon', screen.language)}{text}")

@@ -17,6 +17,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "choice": ("choice", "选择"),
     "number": ("number", "估数"),
     "stop": (".", "。"),
+    "colon": (": ", "："),
+    "skipped": ("skipped", "跳过"),
     "right_choice": ("Right.", "答对了。"),
     "wrong_choice": ("Not this one. Right is {letter}) {text}", "不对。正确答案是 {letter}) {text}"),
     "right_number": ("Right: it is {says}, you said {given}.", "答对了：正确值是 {says}，你答的是 {given}。"),

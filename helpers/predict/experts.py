@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import ceil, isfinite
 
 from helpers.specs import ModelSpec
+from helpers.specs.checks import check_counts
 
 
 def all_to_all_bytes(*, tokens: int, hidden: int, top_k: int, ep: int, dtype_bytes: int = 2) -> float:
@@ -19,7 +20,7 @@ def all_to_all_bytes(*, tokens: int, hidden: int, top_k: int, ep: int, dtype_byt
 
     k copies of each token; (ep - 1) / ep of them go to other ranks. Indices and router weights are left out.
     """
-    _counts("all_to_all_bytes", tokens=tokens, hidden=hidden, top_k=top_k, ep=ep)
+    check_counts("all_to_all_bytes", tokens=tokens, hidden=hidden, top_k=top_k, ep=ep)
     return tokens * top_k * hidden * dtype_bytes * (ep - 1) / ep
 
 
@@ -33,7 +34,7 @@ def capacity(*, tokens: int, num_experts: int, top_k: int = 1, factor: float = 1
 
     tokens * k / experts * factor, rounded up: Fedus et al. 2021, equation 3, which has k = 1.
     """
-    _counts("capacity", tokens=tokens, num_experts=num_experts, top_k=top_k)
+    check_counts("capacity", tokens=tokens, num_experts=num_experts, top_k=top_k)
     if not factor > 0 or not isfinite(factor):
         raise ValueError(f"capacity: factor is {factor!r}, but it must be above 0; 1.0 to 2.0 are common")
     return ceil(Fraction(tokens * top_k, num_experts) * Fraction(str(factor)))  # floats: 50 * 1.1 > 55
@@ -51,12 +52,6 @@ def active_params(model: ModelSpec, *, num_experts: int, top_k: int) -> int:
     if not 1 <= top_k <= num_experts:
         raise ValueError(f"active_params: top_k={top_k} of num_experts={num_experts}; choose 1 to num_experts")
     return model.num_params + model.num_layers * ((top_k - 1) * _feed_forward(model) + _router(model, num_experts))
-
-
-def _counts(where: str, **counts: int) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{where}: {name} is {value!r}, but it must be a whole number of at least 1")
 
 
 def _feed_forward(model: ModelSpec) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from helpers.predict.states import model_states
 from helpers.specs import Link, ModelSpec, Plan
+from helpers.specs.checks import check_counts
 
 
 def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True, reference: bool = True) -> int:
@@ -28,6 +29,5 @@ def weight_sync_seconds(num_params: int, link: Link, *, num_links: int = 1, dtyp
     A pipelined broadcast reaches any number of replicas in about this time. The latency of one message; the time to
     gather and re-cut weights is left out.
     """
-    if isinstance(num_links, bool) or not isinstance(num_links, int) or num_links < 1:
-        raise ValueError(f"num_links is {num_links!r}, but it must be a whole number of at least 1")
+    check_counts("weight_sync_seconds", num_links=num_links)
     return link.seconds(num_params * dtype_bytes / num_links)

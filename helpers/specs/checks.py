@@ -13,6 +13,12 @@ def check_count(owner: str, name: str, value: int) -> None:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be a whole number of at least 1")
 
 
+def check_counts(owner: str, **counts: int) -> None:
+    """`check_count` for several fields by name."""
+    for name, value in counts.items():
+        check_count(owner, name, value)
+
+
 def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
     if value not in known:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")

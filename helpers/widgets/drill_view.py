@@ -14,11 +14,6 @@ from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
 
-WORDS = {
-    "en": {"begin": "Begin", "then": "Write it in the next cell, then run there:"},
-    "zh": {"begin": "开始", "then": "在下一个单元格里写出来，然后运行："},
-}
-
 
 class DrillView(ipywidgets.VBox):
     """`begin()` or its button starts the clock; `check(function)`, in the next cell, checks and notes.
@@ -41,7 +36,7 @@ class DrillView(ipywidgets.VBox):
         self.attempt = Attempt(drill(key), check, language=language, path=path, now=now)
         self.clock = Clock(self.drill.minutes, language=language, now=now).show(self.attempt.watch)
         self.begin_button = parts.button(self.begin, style="primary")
-        self.begin_button.description = WORDS[language]["begin"]
+        self.begin_button.description = parts.WORDS[language]["begin"]
         self.prompt = ipywidgets.HTML(parts.drill_html(self.drill, language))
         self.how, self.said, self.links = ipywidgets.HTML(), ipywidgets.HTML(), parts.Page()
         head = parts.row(self.clock, self.begin_button)
@@ -78,7 +73,7 @@ class DrillView(ipywidgets.VBox):
         self.clock.refresh()
         parts.display(self.begin_button, self.attempt.watch.began is None)
         name = parts.name_of(self, f'drill("{self.drill.key}")')
-        self.how.value = parts.how_html(WORDS[language]["then"], f"{name}.check({self.drill.name})")
+        self.how.value = parts.how_html(f"{name}.check({self.drill.name})", language)
         self.said.value = parts.said_html(repr(outcomes[-1]), is_right=outcomes[-1].passed) if outcomes else ""
         places = self.drill.places(language=language)
         self.links.show(parts.links_html("explained", places, language) if outcomes else "")

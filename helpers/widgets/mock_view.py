@@ -25,16 +25,16 @@ WORDS = {
     "en": {
         "intro": "Five questions of 3 minutes, then one drill of 15. Say each answer aloud, as you would to a person. "
         "Then look at the card and rate yourself. The clock tells when time is up and cuts nothing off.",
-        "begin": "Begin", "card": "Question {n} of {all} · {level} · {topic}", "finish": "Finish here",
-        "drill": "Drill · {topic}", "then": "Write it in the next cell, then run there:",
+        "card": "Question {n} of {all} · {level} · {topic}", "finish": "Finish here",
+        "drill": "Drill · {topic}",
         "give_up": "Give up the drill", "save": "Save the sheet", "saved": "Saved as {path}.",
         "unsaved": "The sheet could not be saved: {error}.", "again": "One more interview",
     },
     "zh": {
         "intro": "五道题，每题 3 分钟，再加一道 15 分钟的手写题。像面对面试官那样出声回答，然后看答案，给自己打分。"
         "时间到了会提醒，但不会打断你。",
-        "begin": "开始", "card": "第 {n} 题，共 {all} 题 · {level} · {topic}", "finish": "到此结束",
-        "drill": "手写题 · {topic}", "then": "在下一个单元格里写出来，然后运行：", "give_up": "放弃手写题",
+        "card": "第 {n} 题，共 {all} 题 · {level} · {topic}", "finish": "到此结束",
+        "drill": "手写题 · {topic}", "give_up": "放弃手写题",
         "save": "保存总结", "saved": "已保存为 {path}。", "unsaved": "总结没能保存：{error}。",
         "again": "再来一场",
     },
@@ -232,7 +232,7 @@ class MockView(ipywidgets.VBox):
 
     def _how_html(self) -> str:
         call = f"{parts.name_of(self)}.submit({self.interview.drill.name})"
-        return parts.how_html(WORDS[self.language.value]["then"], call)
+        return parts.how_html(call, self.language.value)
 
     def _draw_clock(self, stage: str, language: str) -> None:
         self.clock.speak(language)

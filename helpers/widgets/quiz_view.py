@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.interview import load_all
-from helpers.interview.cards import LEVELS, Card
+from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.deck import FORMS, topics
 from helpers.interview.links import link
 from helpers.interview.render import card_html
@@ -73,9 +73,8 @@ class QuizView(ipywidgets.VBox):
 
     # -- what is there -------------------------------------------------------------------------------------------------
     def _make_dials(self, topic: str, level: str, language: str, form: str) -> None:
-        named = topic.lstrip("0123456789_") or topic
         known = [("all · 全部", ""), *((name, name) for name in topics(self._cards))]
-        self.topic = choice(known, named, "topic · 主题")
+        self.topic = choice(known, topic_of(topic), "topic · 主题")
         self.level = choice([("all · 全部", ""), *((name, name) for name in LEVELS)], level, "level · 级别")
         self.language = choice([("English", "en"), ("简体中文", "zh")], language, "language · 语言")
         forms = [(f"{name} · {say(name, 'zh')}", name) for name in ("mixed", *FORMS)]

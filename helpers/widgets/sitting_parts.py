@@ -10,18 +10,20 @@ import ipywidgets
 from helpers.interview.cards import Card, Text
 from helpers.interview.drills import Drill
 from helpers.interview.render import anchor, inline, paragraphs
+from helpers.interview.words import say
 
 WORDS = {
     "en": {
-        "short": "30 seconds", "long": "3 minutes: what you add", "mistake": "Usual mistake",
-        "next": "They may ask next", "shown": "Shown by", "counts": "What counts", "given": "To begin with",
-        "explained": "Explained by", "colon": ": ", "comma": ", ", "show": "Show the answer",
-        "skip": "Skip", "rate": "How did it go?",
+        "short": "30 seconds", "long": "3 minutes: what you add", "shown": "Shown by", "counts": "What counts",
+        "given": "To begin with", "explained": "Explained by", "comma": ", ", "show": "Show the answer",
+        "skip": "Skip", "rate": "How did it go?", "begin": "Begin",
+        "then": "Write it in the next cell, then run there:",
     },
     "zh": {
-        "short": "30 秒回答", "long": "3 分钟：再补充", "mistake": "常见错误", "next": "可能的追问",
-        "shown": "出处", "counts": "评判标准", "given": "开头", "explained": "讲解", "colon": "：",
+        "short": "30 秒回答", "long": "3 分钟：再补充",
+        "shown": "出处", "counts": "评判标准", "given": "开头", "explained": "讲解",
         "comma": "，", "show": "看答案", "skip": "跳过", "rate": "答得怎么样？",
+        "begin": "开始", "then": "在下一个单元格里写出来，然后运行：",
     },
 }  # fmt: skip
 STYLE = """<style>
@@ -74,10 +76,11 @@ def answer_html(card: Card, language: str, *, asked: str = "") -> str:
     question = getattr(card.question, language)
     own = f'<p class="rr-meta" style="margin:0">{inline(question)}</p>' if asked and asked != question else ""
     words = WORDS[language]
-    folds = [("long", [card.longer] if card.longer else [])]
-    folds += [("mistake", [card.usual_mistake] if card.usual_mistake else []), ("next", list(card.follow_ups))]
+    folds = [(words["long"], [card.longer] if card.longer else [])]
+    folds += [(say("usual_mistake", language), [card.usual_mistake] if card.usual_mistake else [])]
+    folds += [(say("follow_ups", language), list(card.follow_ups))]
     body = f'{own}<b class="rr-label">{words["short"]}</b>{paragraphs(getattr(card.answer, language))}'
-    body += "".join(_fold(words[name], texts, language) for name, texts in folds if texts)
+    body += "".join(_fold(label, texts, language) for label, texts in folds if texts)
     return f'<div class="rr-answer" lang="{language}">{body}</div>'
 
 
@@ -124,7 +127,7 @@ def links_html(label: str, links: Sequence[tuple[str, str]], language: str) -> s
     """ "Shown by: …", each a link."""
     words = WORDS[language]
     told = words["comma"].join(anchor(*one) for one in links)
-    return f'<p style="margin:2px 14px;font-size:13px">{words[label]}{words["colon"]}{told}</p>'
+    return f'<p style="margin:2px 14px;font-size:13px">{words[label]}{say("colon", language)}{told}</p>'
 
 
 def button(act: Callable[[], object], *, width: str = "auto", style: str = "", tooltip: str = "") -> ipywidgets.Button:
@@ -145,11 +148,10 @@ def display(widget: ipywidgets.Widget, is_shown: bool) -> None:
     widget.layout.display = "" if is_shown else "none"
 
 
-def how_html(words: str, call: str) -> str:
+def how_html(call: str, language: str) -> str:
     """The line that hands in an answer, to copy."""
-    return (
-        f'<div style="margin:2px 14px"><p class="rr-meta" style="margin:0">{words}</p><pre>{escape(call)}</pre></div>'
-    )
+    then = f'<p class="rr-meta" style="margin:0">{WORDS[language]["then"]}</p>'
+    return f'<div style="margin:2px 14px">{then}<pre>{escape(call)}</pre></div>'
 
 
 def name_of(widget: object, otherwise: str = "") -> str:

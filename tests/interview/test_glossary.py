@@ -6,6 +6,7 @@ import re
 import pytest
 
 from helpers.interview.glossary import FILE, glossary
+from tests.interview.changed_file import changed
 from tests.interview.shown_cells import NOTEBOOKS, missing
 
 CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
@@ -76,10 +77,7 @@ def test_a_word_is_found_in_either_language_and_a_near_one_is_suggested():
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    text = FILE.read_text(encoding="utf-8")
-    assert old in text
-    file = tmp_path / "glossary.yaml"
-    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    file = changed(FILE, tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         glossary(file=file)
 

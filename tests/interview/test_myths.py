@@ -8,6 +8,7 @@ import pytest
 
 from helpers.interview import Cell
 from helpers.interview.myths import FILE, Finding, Refutation, myths
+from tests.interview.changed_file import changed
 from tests.interview.shown_cells import missing
 
 MYTHS = {myth.id: myth for myth in myths()}
@@ -69,10 +70,7 @@ def test_a_claim_can_compare_with_another_number(bubble, num_problems):
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    text = FILE.read_text(encoding="utf-8")
-    assert old in text
-    file = tmp_path / "myths.yaml"
-    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    file = changed(FILE, tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         myths(file)
 

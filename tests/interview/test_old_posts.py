@@ -11,6 +11,7 @@ import pytest
 
 from helpers.interview import chapters
 from helpers.interview.old_posts import FILE, old_posts
+from tests.interview.changed_file import changed
 
 POSTS = {post.id: post for post in old_posts()}
 CIRCULATES = (
@@ -96,10 +97,7 @@ def test_a_row_belongs_to_a_chapter_and_fits_its_column(name):
     ],
 )
 def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
-    text = FILE.read_text(encoding="utf-8")
-    assert old in text
-    file = tmp_path / "old_posts.yaml"
-    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    file = changed(FILE, tmp_path, old, new)
     with pytest.raises(ValueError, match=sentence):
         old_posts(file)
 
