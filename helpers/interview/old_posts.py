@@ -15,7 +15,10 @@ FILE = Path(__file__).parent / "old_posts.yaml"
 WHERE = ("process", "ranks", "torchrun")
 FIELDS = {"required": ("id", "old", "today", "why", "chapter", "runs", "proof")}
 FIELDS["known"] = (*FIELDS["required"], "setup", "launch", "prints", "gone", "warns", "needs")
-CODE = "margin:0;padding:.4em .6em;overflow-x:auto;font-size:12px;line-height:1.45;background:rgba(128,128,128,.12)"
+CODE = (  # JupyterLab would break a line within a word
+    "margin:0;padding:.4em .6em;overflow-x:auto;white-space:pre;font-size:11.5px;line-height:1.5;"
+    "background:rgba(128,128,128,.12)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class OldPosts(tuple[OldPost, ...]):
     def _repr_html_(self) -> str:
         head = "".join(f'<th style="text-align:left;width:50%">{word}</th>' for word in ("the post", "today"))
         rows = "".join(map(_row, self))
-        return f'<table style="table-layout:fixed;width:100%;max-width:64em"><tr>{head}</tr>{rows}</table>'
+        return f'<table style="table-layout:fixed;width:100%;max-width:80em"><tr>{head}</tr>{rows}</table>'
 
 
 def old_posts(file: Path = FILE) -> OldPosts:
