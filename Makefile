@@ -1,6 +1,8 @@
 # make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
+#                  LANGUAGE=zh: errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
-# make test        set up if needed, then every check and every test there is
+# make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
+# make test-slow   the slow tests, at most an hour, with a table; again: go on with the rest   SEED=0
 # make test-gpu    the tests that need an NVIDIA GPU
 # make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
 # make check       ruff, import-linter, tidy notebooks, labs as built: the quick checks
@@ -21,10 +23,10 @@ PORT ?=
 IP ?=
 ONLY ?=
 ARGS ?=
+SEED ?= 0
 
 STAMP := .venv/.installed
 CLASS_STAMP := .venv/.installed-class
-CELL_SECONDS := 120
 WORKERS ?= 2
 IN_HUB := $(strip $(JUPYTERHUB_USER)$(JUPYTERHUB_API_URL)$(JUPYTERHUB_SERVICE_PREFIX))
 
@@ -41,7 +43,14 @@ READY := $(STAMP)
 READY_TO_TEST := $(CLASS_STAMP)
 endif
 
-.PHONY: help course quiz test test-gpu bench check labs notebooks wheelhouse doctor
+# Not from the environment, where LANGUAGE is gettext's and may be "de:en".
+ifeq ($(origin LANGUAGE),command line)
+CHOSEN := --language '$(LANGUAGE)'
+endif
+# The tests and what they compare with are in English, whatever the one who runs them reads.
+test test-slow test-gpu notebooks: export RANKS_LANGUAGE := en
+
+.PHONY: help course quiz test test-slow test-gpu bench check labs notebooks wheelhouse doctor
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -55,7 +64,7 @@ $(CLASS_STAMP): $(STAMP)
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --class
 
 course: $(READY)
-	@$(PY) tools/lay_course.py
+	@$(PY) tools/lay_course.py $(CHOSEN)
 	@$(PY) tools/open_lab.py --port '$(PORT)' --ip '$(IP)'
 
 quiz: $(READY)
@@ -71,13 +80,21 @@ check: $(READY)
 	@$(PY) tools/tidy_notebooks.py --check
 	@$(PY) tools/build_labs.py --check
 
-# Two workers share the tests, a file at a time, in order: the chapters in the browser, which take longest, come first.
-# nbval's chapters run one after the other, each in a fresh kernel: their saved outputs are compared with the new ones.
+# Two workers share the tests, a file at a time. Where there is a browser, each chapter runs in it, once, and its outputs
+# are compared with the saved ones; elsewhere nbval does both.
+NBVAL := notebooks --nbval --nbval-current-env --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 120
+
+ifeq ($(ONLY),)
 test: check $(READY_TO_TEST)
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
-	@ls notebooks/*.ipynb >/dev/null 2>&1 || exit 0; \
-	$(PY) -m pytest -o filterwarnings=default -p no:cacheprovider --durations=5 --nbval --nbval-current-env \
-	  --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_SECONDS) notebooks
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 \
+	  tests $$($(PY) -m tests.browser.chromium || echo '$(NBVAL)')
+else
+test: $(READY)
+	@$(PY) -m pytest -q -p tests.only --only '$(ONLY)' -n $(WORKERS) --dist worksteal
+endif
+
+test-slow: $(READY_TO_TEST)
+	@$(PY) -m pytest -p tests.slow_table -m slow --seed '$(SEED)' --durations=10
 
 test-gpu: $(READY)
 	@$(PY) -m pytest tests/gpu -m gpu

@@ -7,10 +7,11 @@ move".
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ipywidgets
@@ -19,12 +20,13 @@ from playwright.sync_api import BrowserContext
 from benchmarks.paired import write_table
 from helpers import widgets
 from helpers.widgets.explorer import Explorer
-from tests.browser.notebook import Notebook, chromium, opened
+from tests.browser import chromium
+from tests.browser.desk import Desk, window
+from tests.browser.notebook import Notebook, opened
 from tests.browser.server import Lab, serve
 from tools.tidy_notebooks import LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
 EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
 PRESSES, DISPLAYS, FRAMES = 32, 7, 60
 # A plan in which every dial of MemoryExplorer moves the picture; from one rank a ZeRO stage, for one, does nothing.
@@ -134,9 +136,17 @@ def dial_row(notebook: Notebook, name: str, cell: str) -> dict[str, str]:
     return row(f"{name}: key on a dial to picture, {len(dials)} dials", times, "100 ms")
 
 
+@contextmanager
+def on_a_fresh_page(browser: BrowserContext, lab: Lab, path: str) -> Iterator[Notebook]:
+    desk = Desk(browser, lab)
+    with opened(desk, path) as notebook:
+        yield notebook
+    desk.page.close()
+
+
 def explorer_rows(browser: BrowserContext, lab: Lab, name: str) -> list[dict[str, str]]:
     sources = [f"from helpers.widgets import {name}\n{name}()", *[f"{name}()"] * DISPLAYS, source(name)]
-    with opened(browser, lab, lab.write(f"{name}.ipynb", *sources)) as notebook:
+    with on_a_fresh_page(browser, lab, lab.write(f"{name}.ipynb", *sources)) as notebook:
         first = notebook.page.evaluate(DISPLAY, "cell-0")
         later = [notebook.page.evaluate(DISPLAY, f"cell-{number}") for number in range(1, DISPLAYS + 1)]
         notebook.page.evaluate(DISPLAY, f"cell-{DISPLAYS + 1}")
@@ -150,7 +160,7 @@ def explorer_rows(browser: BrowserContext, lab: Lab, name: str) -> list[dict[str
 def timeline_rows(browser: BrowserContext, lab: Lab) -> list[dict[str, str]]:
     small = "TimelineExplorer(Timeline(spans=spans[:64], source='predicted'))"
     sources = [TIMELINE, small, *[small] * DISPLAYS, *["TimelineExplorer(timeline)"] * DISPLAYS]
-    with opened(browser, lab, lab.write("timeline.ipynb", *sources)) as notebook:
+    with on_a_fresh_page(browser, lab, lab.write("timeline.ipynb", *sources)) as notebook:
         notebook.run("cell-0")
         first, *times = (notebook.page.evaluate(DISPLAY, f"cell-{n}") for n in range(1, 2 * DISPLAYS + 2))
         viewer = notebook.cell(f"cell-{2 * DISPLAYS + 1}").locator(".rr-timeline")
@@ -175,12 +185,12 @@ def size_rows() -> list[dict[str, str]]:
 
 
 def main() -> int:
-    if CHROMIUM is None:
-        print("There is no Chromium here: install Debian's package chromium.", file=sys.stderr)
+    if reason := chromium.why_not():
+        print(f"Nothing is measured: {reason}.", file=sys.stderr)
         return 1
     rows = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        with serve(Path(folder)) as lab, chromium(CHROMIUM, Path(folder) / "profile") as browser:
+        with serve(Path(folder)) as lab, window(chromium.PATH, Path(folder) / "profile") as browser:
             for name in EXPLORERS:
                 rows += explorer_rows(browser, lab, name)
             rows += timeline_rows(browser, lab)

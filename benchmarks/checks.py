@@ -6,46 +6,45 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from benchmarks.paired import write_table
 from helpers.grading import grade, labs, task_of, tasks_of
 from helpers.ranks import Ranks
-from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, load, name_of
+from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
 COMMAND = "python -m benchmarks.checks"
 REPEATS = 5
 COLD = """
 import sys, time
 from helpers.grading import grade
-from tests.grading.submissions import load
-from pathlib import Path
+from tests.grading.submissions import RIGHT_ANSWERS, name_of
 if __name__ == "__main__":
-    submission = load(Path(sys.argv[1]))
+    (answer,) = (one for one in RIGHT_ANSWERS if name_of(one) == sys.argv[1])
+    function = answer.names()[sys.argv[2]]
     start = time.perf_counter()
-    assert grade(submission["TASK"], submission[sys.argv[2]]).passed
+    assert grade(answer.task, function).passed
     print(time.perf_counter() - start)
 """
 
 
-def seconds_of(path: Path, ranks: Ranks) -> float:
-    """One check of what this file hands in, on warm ranks."""
-    submission = load(path)
+def seconds_of(submission: Submission, ranks: Ranks) -> float:
+    """One check of what is handed in, on warm ranks."""
+    function = submission.names().get(task_of(submission.task).name)
     start = time.perf_counter()
-    verdict = grade(submission["TASK"], submission.get(task_of(submission["TASK"]).name), ranks=ranks)
+    verdict = grade(submission.task, function, ranks=ranks)
     seconds = time.perf_counter() - start
-    assert verdict.passed == (path in RIGHT_ANSWERS), verdict
+    assert verdict.passed == (submission in RIGHT_ANSWERS), verdict
     return seconds
 
 
-def of_task(key: str, paths: list[Path]) -> list[Path]:
-    return [path for path in paths if load(path)["TASK"] == key]
+def of_task(key: str, submissions: list[Submission]) -> list[Submission]:
+    return [one for one in submissions if one.task == key]
 
 
 def cold_seconds(key: str) -> float:
     """The first check of a process: the ranks start."""
-    path = of_task(key, RIGHT_ANSWERS)[0]
-    command = [sys.executable, "-c", COLD, str(path), task_of(key).name]
+    answer = of_task(key, RIGHT_ANSWERS)[0]
+    command = [sys.executable, "-c", COLD, name_of(answer), task_of(key).name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -53,8 +52,8 @@ def cold_seconds(key: str) -> float:
 
 
 def row(key: str, ranks: Ranks) -> dict:
-    right = [seconds_of(path, ranks) for path in of_task(key, RIGHT_ANSWERS) for _ in range(REPEATS)]
-    wrong = {path: seconds_of(path, ranks) for path in of_task(key, MUTANTS)}
+    right = [seconds_of(answer, ranks) for answer in of_task(key, RIGHT_ANSWERS) for _ in range(REPEATS)]
+    wrong = {name_of(mutant): seconds_of(mutant, ranks) for mutant in of_task(key, MUTANTS)}
     slowest = max(wrong, key=wrong.get)
     return {
         "check": key,
@@ -63,7 +62,7 @@ def row(key: str, ranks: Ranks) -> dict:
         "first of a kernel, s": cold_seconds(key),
         "mutants, median s": statistics.median(wrong.values()),
         "mutants, worst s": wrong[slowest],
-        "the slowest": name_of(slowest),
+        "the slowest": slowest,
     }
 
 

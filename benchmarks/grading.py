@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import psutil
 from benchmarks.paired import write_table
 from helpers.grading.classroom.rungs import highest
 from tests.grading.classroom import notebooks
-from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS
+from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, TASK, Submission
 
 COMMAND = "python -m benchmarks.grading"
 KINDS = {"right": 11, "mutant": 9, "cheat": 5, "broken": 5}
@@ -29,31 +28,29 @@ JOBS = 2
 INTERRUPT_AT = 10  # graded submissions, then Ctrl-C
 
 
-def task_of(path: Path) -> str:
-    return re.search(r'^TASK = "([^"]+)"', path.read_text(), re.MULTILINE)[1]
+def task_of(cheat: Path) -> str:
+    return TASK.search(cheat.read_text())[1]
 
 
-def answers(rng: random.Random, files: list[Path]) -> dict[str, str]:
-    """For each task of lab 03, one of the files that are about it."""
-    paths = [path for path in files if path.parent.name == "03_ddp"]
-    by_task = {key: [path for path in paths if task_of(path) == key] for key in notebooks.CELLS}
-    return {key: rng.choice(several).read_text() for key, several in by_task.items()}
+def answers(rng: random.Random, submissions: list[Submission]) -> dict[str, str]:
+    """For each task of lab 03, one of the submissions to it."""
+    by_task = {task: [one for one in submissions if one.task == task] for task in notebooks.CELLS}
+    return {task: rng.choice(several).text for task, several in by_task.items()}
 
 
 def make_class(folder: Path) -> None:
     """30 submissions of a fixed mix."""
     rng = random.Random(4)
-    right = [path for path in RIGHT_ANSWERS]
     for number in range(KINDS["right"]):
-        notebooks.write(folder / f"right-{number:02}.ipynb", notebooks.handed_in(answers(rng, right)))
+        notebooks.write(folder / f"right-{number:02}.ipynb", notebooks.handed_in(answers(rng, RIGHT_ANSWERS)))
     for number in range(KINDS["mutant"]):
-        mixed = answers(rng, right) | dict(rng.sample(sorted(answers(rng, MUTANTS).items()), 3))
+        mixed = answers(rng, RIGHT_ANSWERS) | dict(rng.sample(sorted(answers(rng, MUTANTS).items()), 3))
         notebooks.write(folder / f"mutant-{number:02}.ipynb", notebooks.handed_in(mixed))
     for path in rng.sample([path for path in notebooks.CHEATS if task_of(path) in notebooks.CELLS], KINDS["cheat"]):
-        cheat = answers(rng, right) | {task_of(path): path.read_text()}
+        cheat = answers(rng, RIGHT_ANSWERS) | {task_of(path): path.read_text()}
         notebooks.write(folder / f"cheat-{path.stem}.ipynb", notebooks.handed_in(cheat))
     for name in rng.sample(sorted(notebooks.BAD), KINDS["broken"] - 1):
-        broken = answers(rng, right) | notebooks.BAD[name]
+        broken = answers(rng, RIGHT_ANSWERS) | notebooks.BAD[name]
         notebooks.write(folder / f"broken-{name}.ipynb", notebooks.handed_in(broken))
     (folder / "broken-text.ipynb").write_text("no notebook")
 

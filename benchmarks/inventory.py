@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.paired import write_table
 from helpers.measure.memory import record_memory
-from helpers.predict.inventory import inventory
-from helpers.primitives.recompute import recompute_blocks
+from helpers.parallel.shared.recompute import recompute_blocks
+from helpers.predict.memory.inventory import inventory
 from helpers.specs import ModelSpec, Plan
 from helpers.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss

@@ -22,7 +22,7 @@ from benchmarks.paired import paired_ratio, write_table
 from helpers.measure.memory import record_memory
 from helpers.parallel.amp import MasterWeights
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.predict.states import model_states
+from helpers.predict.memory.states import model_states
 from helpers.ranks import Ranks
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.paired import Ratio, ratio_of, write_table
+from helpers.measure.paced import PacedLinear
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.predict.timeline import BackwardPass, simulate_ddp_step
-from helpers.primitives.paced import PacedLinear
+from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
 from helpers.specs import Link
 

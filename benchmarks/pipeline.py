@@ -21,8 +21,8 @@ from benchmarks.paired import ratio_of, write_table
 from helpers.measure.emulate_pipeline import emulate_pipeline_step
 from helpers.measure.memory import record_memory
 from helpers.parallel.pipeline import PipelineStage
-from helpers.predict.pipeline import simulate
-from helpers.primitives.partition import partition
+from helpers.parallel.pipeline.partition import partition
+from helpers.predict.time.pipeline import simulate
 from helpers.ranks import Ranks
 from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
 

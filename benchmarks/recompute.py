@@ -21,8 +21,8 @@ from torch.utils import checkpoint as torchs
 
 from benchmarks.paired import paired_ratio, write_table
 from helpers.measure.memory import record_memory
-from helpers.primitives.chunked_loss import chunked_token_loss
-from helpers.primitives.recompute import Recomputed, checkpoint_sequential, recompute_blocks
+from helpers.parallel.memory.chunked_loss import chunked_token_loss
+from helpers.parallel.shared.recompute import Recomputed, checkpoint_sequential, recompute_blocks
 from helpers.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss
 

@@ -24,9 +24,9 @@ from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.measure.memory import record_memory
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
-from helpers.predict.activations import activations, edge_activations, logits
-from helpers.predict.inventory import inventory
-from helpers.predict.tensor_parallel import tensor_parallel_traffic
+from helpers.predict.memory.activation_bytes import activations, edge_activations, logits
+from helpers.predict.memory.inventory import inventory
+from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.ranks import Ranks
 from helpers.specs import ModelSpec, Plan
 from helpers.units import format_bytes

@@ -26,9 +26,9 @@ from helpers.measure.emulate_zero import emulate_zero3_step
 from helpers.measure.equality import assert_equal
 from helpers.measure.memory import record_memory
 from helpers.parallel.zero import Zero1, Zero2, Zero3
-from helpers.predict.states import model_states
-from helpers.predict.zero import padding_elements, zero_traffic
-from helpers.predict.zero_timeline import Zero3Step, simulate_zero3_step
+from helpers.predict.memory.states import model_states
+from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
+from helpers.predict.traffic.zero import padding_elements, zero_traffic
 from helpers.ranks import Ranks
 from helpers.specs import Link, Plan
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss

@@ -6,6 +6,7 @@ them a broken machine. Nothing here changes the machine; the last check starts f
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import platform
@@ -20,6 +21,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from helpers.interview.wrapping import padded
+from helpers.words import book
+
+say = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
 FEW_BYTES = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
 SMALL_SHM = 128 * 2**20  # containers give 64 MiB unless asked for more
@@ -44,117 +49,105 @@ class Finding:
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     text = ".".join(map(str, version))
     if version[:2] >= OLDEST_PYTHON:
-        return Finding(name="Python", value=text)
-    return Finding(
-        name="Python", value=text, advice="Install Python 3.11 or newer and repeat `make course`.", fatal=True
-    )
+        return Finding(name=say("name.python"), value=text)
+    return Finding(name=say("name.python"), value=text, advice=say("python"), fatal=True)
 
 
 def check_system(system: str = sys.platform, release: str = platform.release()) -> Finding:
     """Linux forks ranks from a prepared process; elsewhere each rank starts from nothing."""
+    name = say("name.system")
     if system.startswith("linux"):
-        kind = "Linux inside Windows (WSL2)" if "microsoft" in release.lower() else "Linux"
-        return Finding(name="system", value=f"{kind}, ranks fork from a prepared process")
+        kind = say("system.wsl" if "microsoft" in release.lower() else "system.linux")
+        return Finding(name=name, value=say("system.forks", kind=kind))
     if system == "darwin":
-        return Finding(name="system", value="macOS, each rank is spawned: starting takes longer")
-    advice = "Use Linux, macOS, or Linux inside Windows (WSL2): ranks need what only they offer."
-    return Finding(name="system", value=system, advice=advice, fatal=True)
+        return Finding(name=name, value=say("system.macos"))
+    return Finding(name=name, value=system, advice=say("system.use"), fatal=True)
 
 
 def check_torch(version: str | None) -> Finding:
     """`version` as torch itself gives it, or None if it cannot be imported."""
+    name = say("name.torch")
     if version is None:
-        return Finding(name="torch", value="not installed", advice="Type `make course`: it installs torch.", fatal=True)
+        return Finding(name=name, value=say("torch.missing"), advice=say("torch.install"), fatal=True)
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
-        return Finding(
-            name="torch", value=version, advice="Upgrade torch to 2.11 or newer: `make course` does.", fatal=True
-        )
-    return Finding(name="torch", value=version)
+        return Finding(name=name, value=version, advice=say("torch.upgrade"), fatal=True)
+    return Finding(name=name, value=version)
 
 
 def check_leftovers(version: str, packages: list[str]) -> Finding:
     """A CPU build of torch beside CUDA's packages wastes 3 GB."""
+    name = say("name.packages")
     extra = [name for name in packages if name.startswith("nvidia-")]
     if not extra or "+cpu" not in version:
-        return Finding(name="packages", value=f"{len(packages)} installed")
-    advice = "Remove .venv and repeat `make course`: torch's CPU build needs none of them."
-    return Finding(name="packages", value=f"{len(extra)} nvidia-* beside the CPU build", advice=advice)
+        return Finding(name=name, value=say("packages.installed", count=len(packages)))
+    return Finding(name=name, value=say("packages.beside", count=len(extra)), advice=say("packages.remove"))
 
 
 def check_devices(gpus: list[str], pinned: str | None) -> Finding:
     """`gpus` are names from the driver; `pinned` is CUDA_VISIBLE_DEVICES, with which a teacher shares out GPUs."""
-    text = f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}" + (f" ({gpus[0]})" if gpus else ", and none is needed")
-    return Finding(name="devices", value=text + (f", CUDA_VISIBLE_DEVICES={pinned}" if pinned is not None else ""))
+    text = say("devices.some", count=len(gpus), first=gpus[0]) if gpus else say("devices.none")
+    text = text if pinned is None else say("devices.pinned", text=text, pinned=pinned)
+    return Finding(name=say("name.devices"), value=text)
 
 
 def check_gpu_build(gpus: list[str], num_usable: int) -> Finding:
     """The driver's list against what torch can use."""
+    name = say("name.gpu_build")
     if not gpus or num_usable:
-        return Finding(name="GPU build", value=f"torch can use {num_usable}")
-    advice = "Repeat `make course TORCH=cuda` for torch's CUDA build, or go on without: every chapter runs on CPU."
-    return Finding(name="GPU build", value="torch sees no GPU although the driver lists some", advice=advice)
+        return Finding(name=name, value=say("gpu_build.uses", count=num_usable))
+    return Finding(name=name, value=say("gpu_build.none"), advice=say("gpu_build.repeat"))
 
 
 def check_backend(num_gpus: int, num_ranks: int = 4) -> Finding:
     if num_gpus >= num_ranks:
-        return Finding(name="backend", value=f"NCCL, one rank a GPU for Ranks({num_ranks})")
-    hint = f"; Ranks({num_gpus}) would use NCCL" if num_gpus else ""
-    return Finding(name="backend", value=f"gloo on CPU for Ranks({num_ranks}){hint}")
+        return Finding(name=say("name.backend"), value=say("backend.nccl", ranks=num_ranks))
+    hint = say("backend.hint", gpus=num_gpus) if num_gpus else ""
+    return Finding(name=say("name.backend"), value=say("backend.gloo", ranks=num_ranks, hint=hint))
 
 
 def check_cores(usable: float, host: int) -> Finding:
     """`usable`: cores this process may use; `host`: cores the machine has."""
-    text = f"{usable:.3g} usable" + (f" of {host} on this machine" if usable < host else "")
-    if usable >= 2:
-        return Finding(name="cores", value=text)
-    advice = "Expect four ranks to take turns on fewer than 2 cores: ask for more, or use Ranks(2)."
-    return Finding(name="cores", value=text, advice=advice)
+    text = say("cores.of" if usable < host else "cores.usable", usable=usable, host=host)
+    return Finding(name=say("name.cores"), value=text, advice="" if usable >= 2 else say("cores.few"))
 
 
 def check_memory(num_bytes: int) -> Finding:
-    text = f"{num_bytes / 1e9:.1f} GB available"
-    if num_bytes >= FEW_BYTES:
-        return Finding(name="memory", value=text)
-    return Finding(name="memory", value=text, advice="Close other programs or use Ranks(2): 1.5 GB should be free.")
+    text = say("memory.available", size=num_bytes / 1e9)
+    advice = "" if num_bytes >= FEW_BYTES else say("memory.close")
+    return Finding(name=say("name.memory"), value=text, advice=advice)
 
 
 def check_shared_memory(path: Path = Path("/dev/shm"), num_bytes: int | None = None) -> Finding:
     """`num_bytes`: free space there, asked from the system if None."""
     if num_bytes is None and not path.is_dir():
-        return Finding(name=str(path), value="none on this system, files are used instead")
+        return Finding(name=str(path), value=say("shared_memory.none"))
     free = shutil.disk_usage(path).free if num_bytes is None else num_bytes
-    text = f"{free / 2**20:.0f} MiB free"
-    if free >= SMALL_SHM:
-        return Finding(name=str(path), value=text)
-    advice = "Give the container more, for example `docker run --shm-size=1g`; until then files are used instead."
-    return Finding(name=str(path), value=text, advice=advice)
+    advice = "" if free >= SMALL_SHM else say("shared_memory.give")
+    return Finding(name=str(path), value=say("shared_memory.free", size=free / 2**20), advice=advice)
 
 
 def check_ports(resolve: Callable[[str], str] = socket.gethostbyname) -> Finding:
     """Whether two processes of this machine can meet: on the loopback address, and under the machine's own name."""
+    name = say("name.ports")
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except OSError as error:
-        advice = "Allow connections to 127.0.0.1 in the firewall: ranks talk through it."
-        return Finding(name="ports", value=f"127.0.0.1 refused ({error})", advice=advice, fatal=True)
+        return Finding(name=name, value=say("ports.refused", error=error), advice=say("ports.allow"), fatal=True)
     try:
         resolve(socket.gethostname())
     except OSError:
-        advice = f"Add `127.0.0.1 {socket.gethostname()}` to /etc/hosts, or torchrun and gloo may wait for a name."
-        return Finding(name="ports", value="127.0.0.1 works, the machine's own name does not", advice=advice)
-    return Finding(name="ports", value="free ones on 127.0.0.1")
+        return Finding(name=name, value=say("ports.no_name"), advice=say("ports.add", host=socket.gethostname()))
+    return Finding(name=name, value=say("ports.free"))
 
 
 def check_disk(path: Path, num_bytes: int | None = None) -> Finding:
     """`num_bytes`: free space under `path`, asked from the system if None."""
     free = shutil.disk_usage(path).free if num_bytes is None else num_bytes
-    text = f"{free / 1e9:.1f} GB free in {path}"
-    if free >= 500_000_000:
-        return Finding(name="disk", value=text)
-    return Finding(name="disk", value=text, advice=f"Free some space: less than 0.5 GB is left in {path}.")
+    advice = "" if free >= 500_000_000 else say("disk.clear", path=path)
+    return Finding(name=say("name.disk"), value=say("disk.free", size=free / 1e9, path=path), advice=advice)
 
 
 def sum_over_ranks() -> float:
@@ -169,7 +162,7 @@ def sum_over_ranks() -> float:
 
 def check_ranks(num_ranks: int = 4) -> Finding:
     """Start `num_ranks` ranks, let them add up their numbers, stop them; the time covers start and first all-reduce."""
-    name = f"{num_ranks} ranks"
+    name = say("name.ranks", count=num_ranks)
     try:
         from helpers.ranks import Ranks
 
@@ -179,19 +172,16 @@ def check_ranks(num_ranks: int = 4) -> Finding:
             seconds = time.monotonic() - start
     except Exception as error:  # whatever it is, the doctor reports it
         text = str(error).strip() or type(error).__name__
-        advice = "Send the lines above to your teacher, or open an issue with this whole report."
-        return Finding(name=name, value=f"cannot talk: {text}", advice=advice, fatal=True)
+        return Finding(name=name, value=say("ranks.silent", text=text), advice=say("ranks.send"), fatal=True)
     return judge_ranks(name, sums, seconds)
 
 
 def judge_ranks(name: str, sums: list[float], seconds: float) -> Finding:
     """What the sums and the seconds of `check_ranks` mean."""
     if sums != [sum(range(len(sums)))] * len(sums):
-        return Finding(
-            name=name, value=f"wrong sums {sums}", advice="Open an issue with this whole report.", fatal=True
-        )
-    advice = "Close other programs: the machine is busy, a free one needs 1 to 3 s." if seconds > SLOW_START else ""
-    return Finding(name=name, value=f"talk, {seconds:.1f} s from nothing to the first all-reduce", advice=advice)
+        return Finding(name=name, value=say("ranks.sums", sums=sums), advice=say("ranks.issue"), fatal=True)
+    advice = say("ranks.busy") if seconds > SLOW_START else ""
+    return Finding(name=name, value=say("ranks.talk", seconds=seconds), advice=advice)
 
 
 def usable_cores(root: Path = Path("/"), host: int | None = None) -> float:
@@ -267,15 +257,18 @@ def report(found: list[Finding]) -> str:
     """The findings as text: a mark, a name, a value, and the advice below the line it belongs to."""
     lines = []
     for finding in found:
-        lines.append(f"{finding.mark:<6} {finding.name:<10} {finding.value}")
+        lines.append(f"{padded(say(f'mark.{finding.mark}'), 6)} {padded(finding.name, 10)} {finding.value}")
         lines += [f"{'':<17} {finding.advice}"] if finding.advice else []
     fatal = sum(finding.fatal for finding in found)
-    lines += ["", f"{fatal} thing(s) must be put right first." if fatal else "Ready."]
+    lines += ["", say("fatal", count=fatal) if fatal else say("ready")]
     return "\n".join(lines)
 
 
 def main() -> int:
     """Print the report; 1 if something stops the course from working, else 0."""
+    if missing := [name for name in ("yaml", "filelock") if importlib.util.find_spec(name) is None]:
+        print(f"{', '.join(missing)} not installed: type `make course`, which installs what the course needs.")
+        return 1
     found = findings()
     print(report(found))
     return int(any(finding.fatal for finding in found))

@@ -19,7 +19,9 @@ from typing import Any, BinaryIO
 
 from filelock import SoftFileLock, Timeout
 
-KINDS = ("check", "quiz")
+from helpers import moved
+
+KINDS = ("check", "quiz", "language")
 PATIENCE = 2.0  # seconds to wait for another program that writes
 STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
 
@@ -67,13 +69,13 @@ def record(
     when: datetime | None = None,
     **more: Any,
 ) -> Entry:
-    """Append one line. kind: "check" or "quiz". key: "03.average". when: now. more: plain data, such as seconds.
+    """Append one line. kind: "check", "quiz" or "language". key: "03.average". when: now. more: plain data.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
     locked for 2 seconds.
     """
     if kind not in KINDS or not isinstance(key, str) or not key:
-        raise ValueError(f'record got kind {kind!r} and key {key!r}: give "check" or "quiz" and a key as "03.average"')
+        raise ValueError(f'record got kind {kind!r} and key {key!r}: give one of {KINDS} and a key as "03.average"')
     time = (when or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     entry = Entry(time=time, kind=kind, key=key, passed=passed, more=more)
     line = json.dumps({"time": entry.time, "kind": kind, "key": key, "passed": passed, **more}, ensure_ascii=False)
@@ -199,7 +201,7 @@ def _parsed(line: str) -> Entry | None:
         return None
     if kind not in KINDS or not isinstance(key, str) or not isinstance(passed, bool):
         return None
-    return Entry(time=time, kind=kind, key=key, passed=passed, more=more)
+    return Entry(time=time, kind=kind, key=moved.task(key), passed=passed, more=more)
 
 
 def _instant(text: str) -> datetime:

@@ -1,8 +1,71 @@
-"""Fixtures that every test may use. Ranks are started once a session: a test that needs ranks reuses them."""
+"""Fixtures that every test may use, the order of the files, and what is said at the end.
+
+Ranks are started once a session: a test that needs ranks reuses them.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
+
+# Before torch is loaded, and for every process that a test starts: its threads sleep while they wait for each other. By
+# default they spin, and beside a second worker and its ranks a small model then trains ten times as slowly.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+os.environ["RANKS_LANGUAGE"] = "en"  # whatever the one who runs the tests has chosen to read
+# Two workers take a file each, so the longest ones come first; they end together if the last ones are short.
+FIRST = (
+    "notebooks/",
+    "tests/browser/test_chapters.py",
+    "tests/grading/",
+    "tests/browser/",
+    "tests/parallel/",
+    "tests/ranks/",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="what slow tests draw from")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(FIRST)}
+    for item in items:
+        if item.path.suffix == ".ipynb":  # nbval's; jupyter_client warns of its own event loops
+            item.add_marker(pytest.mark.filterwarnings("default"))
+    items.sort(key=lambda item: next((places[name] for name in FIRST if item.nodeid.startswith(name)), len(FIRST)))
+
+
+class Load:
+    """How busy the machine was: what a test took says little without it. Seen whenever a test ends."""
+
+    def __init__(self) -> None:
+        self.began, self.seen = time.monotonic(), [os.getloadavg()[0]]
+
+    def pytest_runtest_logreport(self) -> None:
+        self.seen.append(os.getloadavg()[0])
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        mean, most, minutes = sum(self.seen) / len(self.seen), max(self.seen), (time.monotonic() - self.began) / 60
+        if minutes < 1:
+            return
+        words = f"now {self.seen[-1]:.1f}, mean {mean:.1f}, at most {most:.1f} on {os.cpu_count()} cores"
+        terminalreporter.write_line(f"{minutes:.1f} minutes; load: {words}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Ctrl-C is heard, here and in every process that a test starts, also where `&` in a script had it ignored.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Load())
+
+
+@pytest.fixture(scope="session")
+def seed(request) -> int:
+    """What a slow test draws from: `make test-slow SEED=3`; the table names it."""
+    return request.config.getoption("--seed")
 
 
 @pytest.fixture(scope="session")

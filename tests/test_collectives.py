@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from helpers import collectives as ours
 from helpers.measure.comms import record_comms
-from helpers.predict.messages import schedule
+from helpers.predict.traffic.algorithms import schedule
 
 ALGORITHMS = ["ring", "tree", "halving_doubling"]
 OPS = ["sum", "avg", "max", "min", "prod"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from helpers import costs
-from helpers.predict.messages import schedule
+from helpers.predict.traffic.algorithms import schedule
 from helpers.specs import Link
 
 LINK = Link(latency=1e-3, bandwidth=1e9)

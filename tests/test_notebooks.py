@@ -1,4 +1,4 @@
-"""The form of the saved notebooks. That their outputs come out again is checked by nbval, in `make test`."""
+"""The form of the saved notebooks. That their outputs come out again: tests/browser/test_chapters.py, or nbval."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from nbconvert import HTMLExporter
 
 from tools import tidy_notebooks
 
@@ -69,6 +70,13 @@ def test_it_opens_with_its_number_or_its_name_and_closes_in_chinese(chapter, cel
     own = chapter.stem[:2] if chapter.stem[:2].isdigit() else chapter.stem.capitalize()
     assert re.match(rf"# {own}\b", source(cells[0]))
     assert any("本章要点" in source(cell) for cell in cells[-3:])
+
+
+def test_nbconverts_html_holds_the_pictures(chapter, cells):
+    html, _ = HTMLExporter().from_filename(str(chapter))
+    pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(cells) for output in cell["outputs"])
+    assert html.count('src="data:image/') == pictures > 0  # nbconvert takes the SVG where there is one beside the PNG
+    assert "model not found" not in html
 
 
 def test_no_cell_waits_for_a_keyboard(cells):

@@ -230,3 +230,14 @@ def test_numbers_say_their_unit(text, expected):
 def test_records_import_no_torch():
     code = "import sys, helpers.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_profile_has_more_lanes_than_two_and_they_count_as_neither_compute_nor_communication():
+    two = timeline(span(), span(start=1.0, end=2.0, lane="communication", kind="communication"))
+    more = [span(start=2.0, end=5.0, lane=lane, kind="other") for lane in ("data", "waiting", "host")]
+    profile = timeline(*two.spans, *more)
+    assert two.lanes == ("compute", "communication")
+    assert profile.lanes == ("compute", "communication", "waiting", "host", "data")
+    assert profile.exposed_communication(0) == two.exposed_communication(0) == 1.0
+    assert (profile.busy(0), profile.busy(0, "waiting"), profile.idle(0)) == (1.0, 3.0, 4.0)
+    assert Timeline.from_json(profile.to_json()) == profile

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tests.nbgrader_steps import run_steps
 from tools.build_labs import build, faults, lab_of, main
 
+OTHER_TASKS = ("buckets", "sampler", "accumulate", "overlap")
 ROOT = Path(__file__).resolve().parent.parent
 SOLVED = "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION"
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
@@ -183,50 +183,41 @@ def test_a_lab_equals_what_nbgrader_makes(path, has_nbgrader):
         assert own == other, own.id
 
 
-def nbgrader(folder: Path, *words: str) -> str:
-    """Run `nbgrader` in a course folder, away from every setting of this person and machine; what it printed."""
-    private = {name: str(folder / "private") for name in ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
-    private["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls `alembic` by name
-    command = [sys.executable, "-m", "nbgrader", *words, "--course", "trial"]
-    done = subprocess.run(command, cwd=folder, env=os.environ | private, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout + done.stderr
-
-
-def graded_by_nbgrader(folder: Path, solution: nbformat.NotebookNode) -> dict[str, tuple[float, float, bool]]:
-    """Hand in the untouched lab and the solution: (points, points there are, waits for a person) of each."""
+def test_nbgrader_releases_and_grades_a_small_lab_and_lab_03(tmp_path, has_nbgrader):
+    """Of each: (points, points there are, waits for a person). Of lab 03 two tasks are left, and the question."""
     from nbgrader.api import Gradebook
 
-    name = "lab"
-    source = folder / "source" / name
-    source.mkdir(parents=True)
-    nbformat.write(solution, source / f"{name}.ipynb")
-    nbgrader(folder, "generate_assignment", name)
+    lab_03 = nbformat.read(ROOT / "solutions" / "03_ddp.ipynb", 4)
+    lab_03.cells = [cell for cell in lab_03.cells if cell.id.partition("-")[0] not in OTHER_TASKS]
+    solutions = {"small": small(*small().cells[:5]), "03_ddp": lab_03}
+    for name, solution in solutions.items():
+        course(tmp_path / "source", solution, f"{name}.ipynb").joinpath("solutions").rename(tmp_path / "source" / name)
+    trial = ("--course", "trial")
+    run_steps([(tmp_path, ("generate_assignment", name, *trial)) for name in solutions], tmp_path / "private")
+    hand_in(tmp_path, "small", solutions["small"], learners=("untouched", "solved"))
+    hand_in(tmp_path, "03_ddp", lab_03, learners=("solved",))
+    run_steps([(tmp_path, ("autograde", name, *trial)) for name in solutions], tmp_path / "private")
+    points = {cell.id: cell.metadata.nbgrader.get("points", 0) for cell in lab_03.cells}
+    total = sum(points.values())
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db", course_id="trial") as book:
+        assert scores(book, "small") == {"untouched": (0, 5, False), "solved": (2, 5, True)}
+        assert scores(book, "03_ddp") == {"solved": (total - points["explain"], total, True)}
+
+
+def hand_in(folder: Path, name: str, solution: nbformat.NotebookNode, learners: Sequence[str]) -> None:
+    """The lab as it was released, with the sources of each learner."""
     release = nbformat.read(folder / "release" / name / f"{name}.ipynb", 4)
     assert [cell.source for cell in release.cells] == [cell.source for cell in lab_of(solution).cells]
-    for learner, cells in (("untouched", lab_of(solution).cells), ("solved", solution.cells)):
+    for learner in learners:
         handed_in = nbformat.from_dict(release)
-        for cell, own in zip(handed_in.cells, cells, strict=True):
+        source = solution if learner == "solved" else lab_of(solution)
+        for cell, own in zip(handed_in.cells, source.cells, strict=True):
             cell.source = own.source
         target = folder / "submitted" / learner / name
         target.mkdir(parents=True)
         nbformat.write(handed_in, target / f"{name}.ipynb")
-    nbgrader(folder, "autograde", name)
-    with Gradebook(f"sqlite:///{folder}/gradebook.db", course_id="trial") as book:
-        learners = {one.student.id: one for one in book.assignment_submissions(name)}
-        return {key: (one.score, one.max_score, one.needs_manual_grade) for key, one in learners.items()}
 
 
-@pytest.mark.slow
-def test_nbgrader_releases_and_grades_a_small_lab(tmp_path, has_nbgrader):
-    scores = graded_by_nbgrader(tmp_path, small(*small().cells[:5]))
-    assert scores == {"untouched": (0, 5, False), "solved": (2, 5, True)}
-
-
-@pytest.mark.slow
-def test_nbgrader_releases_and_grades_lab_03(tmp_path, has_nbgrader):
-    solution = nbformat.read(ROOT / "solutions" / "03_ddp.ipynb", 4)
-    points = {cell.id: cell.metadata.nbgrader.get("points", 0) for cell in solution.cells}
-    scores = graded_by_nbgrader(tmp_path, solution)
-    total = sum(points.values())
-    assert scores == {"untouched": (0, total, False), "solved": (total - points["explain"], total, True)}
+def scores(book, name: str) -> dict[str, tuple[float, float, bool]]:
+    handed_in = {one.student.id: one for one in book.assignment_submissions(name)}
+    return {key: (one.score, one.max_score, one.needs_manual_grade) for key, one in handed_in.items()}

@@ -31,7 +31,26 @@ def make(folder, *words, **environment):
 
 def test_make_alone_lists_the_commands(clone):
     listed = make(clone).stdout
-    assert all(f"make {name}" in listed for name in "course test test-gpu bench check labs wheelhouse".split())
+    names = "course test test-slow test-gpu bench check labs wheelhouse".split()
+    assert all(f"make {name}" in listed for name in names)
+
+
+def test_a_topic_is_tested_without_check_browser_and_nbval(clone):
+    command = make(clone, "-n", "test", "ONLY=zero", "SYSTEM=1").stdout
+    assert "--only 'zero'" in command and "nbval" not in command and "ruff" not in command
+
+
+@pytest.mark.parametrize(("path", "runs_nbval"), [("", True), ("chromium", False)])
+def test_nbval_runs_the_notebooks_where_there_is_no_browser(path, runs_nbval, clone, tmp_path):
+    """What the shell makes of the recipe, with an echo for pytest."""
+    line = next(line for line in make(clone, "-n", "test", "SYSTEM=1").stdout.splitlines() if "nbval" in line)
+    (tmp_path / "bin").mkdir()
+    if path:
+        (tmp_path / "bin" / path).touch(mode=0o755)
+    shell = ["/bin/sh", "-c", f"echo {line.strip().replace('python3', sys.executable)}"]
+    done = subprocess.run(shell, cwd=ROOT, env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True)
+    assert ("--nbval" in done.stdout.split()) == runs_nbval
+    assert ("nbval and not in JupyterLab" in done.stderr) == runs_nbval
 
 
 def test_no_python_is_a_sentence(clone):

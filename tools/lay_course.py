@@ -3,7 +3,7 @@
 `work/.laid.json` remembers the hash of each file as it was laid. On the next call, for each original:
 not there -> lay it; untouched by the learner -> bring it up to date; changed by the learner -> leave it, and if
 the original moved on since, lay the new version beside it as NAME.new.ipynb and say so, once.
-Solutions are not copied. Standard library only.
+Solutions are not copied. Standard library only, unless a language is chosen: helpers.words keeps it.
 """
 
 from __future__ import annotations
@@ -118,8 +118,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=ROOT)
     parser.add_argument("--work", type=Path, default=None, help="default: work/ in the repository")
+    parser.add_argument("--language", default="", help="in which errors, explorers, hints and quiz speak from now on")
     options = parser.parse_args(arguments)
     try:
+        if options.language:
+            from helpers import words
+
+            words.keep(options.language)
         outcomes = lay(options.root, options.work or options.root / "work")
     except (OSError, ValueError) as error:
         print(f"work/ could not be laid out. {error}", file=sys.stderr)

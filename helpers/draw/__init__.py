@@ -24,7 +24,7 @@ from helpers.draw.formats import number_formats_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
-from helpers.draw.mesh import mesh_coordinates, mesh_group, mesh_scene
+from helpers.draw.mesh import mesh_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.png import to_png
@@ -34,7 +34,7 @@ from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
-from helpers.predict.number_formats import NUMBER_FORMATS, NumberFormat, number_format
+from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
     "NUMBER_FORMATS",
@@ -52,8 +52,6 @@ __all__ = [
     "collective_step_scene",
     "magnitudes_scene",
     "memory_scene",
-    "mesh_coordinates",
-    "mesh_group",
     "mesh_scene",
     "number_format",
     "number_formats_scene",

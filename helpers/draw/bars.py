@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from helpers.comparison import Comparison, Row, compare
 from helpers.draw.axis import bytes_axis
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.records.comparison import Comparison, Row, compare
 from helpers.units import format_bytes
 
 _RIGHT, _BAR = 24.0, 18.0

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from helpers.draw.chunks import LEGEND, cell, words
+from helpers.draw.chunks import cell, legend, say, words
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
-from helpers.predict.messages import Message
+from helpers.predict.traffic.algorithms import Message
 
 _LEFT, _RIGHT, _TITLES = 66.0, 20.0, 24.0
 _BETWEEN = 210.0  # pixels at least for the arrows and their labels
@@ -63,7 +63,7 @@ def collective_step_scene(
     """
     before, after = ([[frozenset(held) for held in rank] for rank in state] for state in (held_before, held_after))
     _check(before, after, messages)
-    head, top = heading(title, [*LEGEND, ("sent in this step", {"fill": "panel", **_SENT})], width)
+    head, top = heading(title, [*legend(), (say("legend.sent"), {"fill": "panel", **_SENT})], width)
     layout = _layout(len(before), len(before[0]), width, top + 8 + _TITLES)
     complete = [reduce(frozenset.union, (rank[chunk] for rank in before)) for chunk in range(layout.num_chunks)]
     items: list[Rect | Label | Line] = [*head, *_titles(layout, step, messages)]
@@ -99,13 +99,13 @@ def _layout(num_ranks: int, num_chunks: int, width: float, top: float) -> _Layou
 
 
 def _titles(layout: _Layout, step: int | None, messages: Sequence[Message]) -> Iterator[Label]:
-    named = "" if step is None else f" step {step}"
-    left, right = (f"before{named}", f"after{named}") if messages else ("held", "held")
+    named = "" if step is None else say("named", step=step)
+    left, right = (say("before", step=named), say("after", step=named)) if messages else (say("held"), say("held"))
     look = {"y": layout.top - 12, "size": _FONT, "colour": "muted", "bold": True}
     yield Label(x=layout.before, text=left, **look)
     yield Label(x=layout.after, text=right, **look)
-    deeds = {"the receiver adds" if one.adds else "the receiver keeps a copy" for one in messages}
-    text = deeds.pop() if len(deeds) == 1 else "" if messages else "nothing left to send"
+    deeds = {say("adds" if one.adds else "copies") for one in messages}
+    text = deeds.pop() if len(deeds) == 1 else "" if messages else say("left")
     middle = (layout.before + layout.num_chunks * layout.width + layout.after) / 2
     yield Label(x=middle, text=text, anchor="middle", **look)
 
@@ -115,7 +115,7 @@ def _grid(layout: _Layout, left: float, state: list, before: list, complete: lis
         if left == layout.before:
             yield Label(x=14, y=layout.row(rank), text=f"rank {rank}")
         for chunk, held in enumerate(chunks):
-            tooltip = f"rank {rank}, chunk {chunk}: {words(held)}"
+            tooltip = words(rank, chunk, held)
             box = layout.box(left, rank, chunk, chunk + 1, tooltip=tooltip)
             share = len(held) / max(1, len(complete[chunk]))
             yield from cell(box, held, share, held != before[rank][chunk], layout.num_ranks)
@@ -146,22 +146,21 @@ def _messages(layout: _Layout, messages: Sequence[Message]) -> Iterator[Rect | L
 
 def _chunks(one: Message, num_chunks: int) -> str:
     if one.first == 0 and one.last == num_chunks:
-        return "everything"
-    return f"chunk {one.first}" if one.last == one.first + 1 else f"chunks {one.first}–{one.last - 1}"
+        return say("everything")
+    return say("chunk" if one.last == one.first + 1 else "chunks", first=one.first, last=one.last - 1)
 
 
 def _text(layout: _Layout, sent: list[Message]) -> str:
     if len(sent) > 1:
-        return f"{len(sent)} messages"
-    return f"{_chunks(sent[0], layout.num_chunks)} to rank {sent[0].receiver}"
+        return say["messages"].say(None, len(sent))
+    return say("to", what=_chunks(sent[0], layout.num_chunks), rank=sent[0].receiver)
 
 
 def _sentence(one: Message, layout: _Layout) -> str:
-    deed = "adds it" if one.adds else "keeps a copy"
-    what = _chunks(one, layout.num_chunks)
-    return f"Rank {one.sender} sends {what} to rank {one.receiver}, which {deed}."
+    name = "sentence_add" if one.adds else "sentence_copy"
+    return say(name, a=one.sender, what=_chunks(one, layout.num_chunks), b=one.receiver)
 
 
 def _state(after: list, complete: list) -> str:
     whole = sum(held == complete[chunk] for rank in after for chunk, held in enumerate(rank))
-    return f"Complete cells: {whole} of {len(after) * len(complete)}."
+    return say("state", whole=whole, cells=len(after) * len(complete))

@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.words import book
 
+say = book("collective")
 _LEFT, _RIGHT = 66.0, 20.0
 _GAP, _STEP_TITLE = 16.0, 20.0
 _CELL = 44.0  # pixels of the largest cell
-LEGEND = [
-    ("partial", {"fill": "buffers", "opacity": 0.45}),
-    ("complete", {"fill": "gradients"}),
-    ("arrived in this step", {"fill": "panel", "stroke": "ink", "stroke_width": 2}),
-]
 
 Step = Sequence[Sequence[frozenset[int]]]  # step[rank][chunk]: the ranks that contributed
 
@@ -56,7 +53,7 @@ def collective_scene(states: Sequence[Step], title: str, *, width: float = WIDTH
     ValueError when there is no state or the states differ in their number of ranks or chunks.
     """
     steps = [[[frozenset(cell) for cell in rank] for rank in step] for step in states]
-    head, top = heading(title, LEGEND, width)
+    head, top = heading(title, legend(), width)
     grid = _grid(steps, width, top + 8)
     complete = [reduce(frozenset.union, (rank[chunk] for rank in steps[-1])) for chunk in range(grid.num_chunks)]
     items: list[Rect | Label] = [*head]
@@ -83,13 +80,14 @@ def _grid(steps: list, width: float, top: float) -> _Grid:
 
 def _step(number: int, step: list, before: list, complete: list, grid: _Grid) -> Iterator[Rect | Label]:
     left, top = grid.corner(number)
-    yield Label(x=left, y=top - 10, text=f"step {number}" if number else "start", size=11, colour="muted", bold=True)
+    text = say("step", number=number) if number else say("start")
+    yield Label(x=left, y=top - 10, text=text, size=11, colour="muted", bold=True)
     for rank, chunks in enumerate(step):
         y = top + rank * grid.cell
         if number % grid.columns == 0:
             yield Label(x=14, y=y + grid.cell / 2, text=f"rank {rank}", size=12)
         for chunk, held in enumerate(chunks):
-            tooltip = f"rank {rank}, chunk {chunk}: {words(held)}"
+            tooltip = words(rank, chunk, held)
             box = Rect(
                 x=left + chunk * grid.cell, y=y, width=grid.cell - 3, height=grid.cell - 3, radius=3, tooltip=tooltip
             )
@@ -97,8 +95,16 @@ def _step(number: int, step: list, before: list, complete: list, grid: _Grid) ->
             yield from cell(box, held, share, held != before[rank][chunk], len(step))
 
 
-def words(held: frozenset[int]) -> str:
-    return "from rank " + " + ".join(map(str, sorted(held))) if held else "nothing"
+def legend() -> list[tuple[str, dict]]:
+    """What the cells' looks mean."""
+    looks = {"partial": {"fill": "buffers", "opacity": 0.45}, "complete": {"fill": "gradients"}}
+    looks["arrived"] = {"fill": "panel", "stroke": "ink", "stroke_width": 2}
+    return [(say(f"legend.{name}"), look) for name, look in looks.items()]
+
+
+def words(rank: int, chunk: int, held: frozenset[int]) -> str:
+    """Where what a cell holds comes from."""
+    return say("cell", rank=rank, chunk=chunk, held=say("from", ranks=sorted(held)) if held else say("nothing"))
 
 
 def cell(box: Rect, held: frozenset[int], share: float, is_new: bool, num_ranks: int) -> Iterator[Rect | Label]:
@@ -133,7 +139,5 @@ def _cell_text(held: frozenset[int], side: float, num_ranks: int) -> tuple[str, 
 def _summary(steps: list, complete: list) -> str:
     counts = [sum(held == complete[chunk] for rank in step for chunk, held in enumerate(rank)) for step in steps]
     cells = len(steps[0]) * len(complete)
-    return (
-        f"{len(steps[0])} ranks, {len(complete)} chunks, {len(steps) - 1} steps. "
-        f"Complete cells of {cells}, from the start on: {', '.join(map(str, counts))}."
-    )
+    sizes = {"ranks": len(steps[0]), "chunks": len(complete), "steps": len(steps) - 1}
+    return say("summary", **sizes, cells=cells, counts=counts)

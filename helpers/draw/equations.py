@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 from helpers.draw.palette import PAINTS, rank_paint
 from helpers.draw.scene import WIDTH, Label, Line, Rect, text_width
-from helpers.predict.tensor_split_blocks import Block, Item, Operation
+from helpers.predict.by_hand.tensor_split_blocks import Block, Item, Operation
+from helpers.words import book
 
 _LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0  # pixels: row names, margin, a matrix's name, between rows
 _LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels of a cell: widths, and the most of its height
 _FONT, _LEGIBLE, _MESSAGE = 11.0, 9.5, 54.0
+say = book("tensor_split")
 _EVERY = {"fill": "panel", "stroke": "rule"}
 _TERM = {"stroke": "communication", "stroke_width": 2.0}
 
@@ -55,16 +57,18 @@ def legend(rows: Mapping[str, Sequence[Item]]) -> list[tuple[str, dict]]:
     blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
     ranks = sorted({rank for block in blocks for rank in block.ranks if rank is not None})
     entries = [(f"rank {rank}", _look(rank)) for rank in ranks]
-    entries += [("every rank", _EVERY)] if any(None in block.ranks or not block.ranks for block in blocks) else []
-    return entries + ([("to be joined", {"fill": "panel", **_TERM})] if any(one.partial for one in blocks) else [])
+    entries += [(say("every"), _EVERY)] if any(None in block.ranks or not block.ranks for block in blocks) else []
+    return entries + ([(say("joined"), {"fill": "panel", **_TERM})] if any(one.partial for one in blocks) else [])
 
 
 def equations_words(row: Sequence[Item]) -> str:
     """A row as a sentence's part: "X · A₀ = Y₀, all-reduce of dX, dX"."""
-    words = [
-        f", {each.op.replace('_', '-')} of {each.name}," if isinstance(each, Operation) else _name(each) for each in row
-    ]
+    words = [f", {_operation(each)}," if isinstance(each, Operation) else _name(each) for each in row]
     return " ".join(filter(None, words)).replace(" ,", ",").strip(", ")
+
+
+def _operation(one: Operation) -> str:
+    return say("operation", op=one.op.replace("_", "-"), name=one.name)
 
 
 def _name(item: Block | str) -> str:
@@ -122,7 +126,7 @@ def _operator(text: str, x: float, space: float, middle: float) -> Iterator[Labe
 
 def _message(item: Operation, x: float, middle: float) -> Iterator[Label | Line]:
     first, _, second = item.op.partition("_")
-    tooltip = f"{item.op.replace('_', '-')} of {item.name}: {item.count} numbers"
+    tooltip = say("message", op=item.op.replace("_", "-"), name=item.name, count=item.count)
     for number, text in enumerate((f"{first}-", second)):
         at = {"x": x + _MESSAGE / 2, "y": middle - 22 + 12 * number}
         yield Label(text=text, size=_FONT, anchor="middle", bold=True, **at)
@@ -140,8 +144,9 @@ def _block(row_name: str, one: Block, left: float, middle: float, cell: _Cell) -
     for row, numbers in enumerate(one.values):
         for column, number in enumerate(numbers):
             owner = one.owner(row, column)
-            whose = "on every rank" if owner is None else f"of rank {owner}"
-            tooltip = f"{row_name}: {one.name}, row {row}, column {column}: {number_text(number)}, {whose}"
+            whose = say("on_every") if owner is None else say("of_rank", rank=owner)
+            place = {"row_name": row_name, "name": one.name, "row": row, "column": column}
+            tooltip = say("number", **place, number=number_text(number), whose=whose)
             x, y = left + column * cell.width, top + row * cell.height
             look = {"width": cell.width - 1.5, "height": cell.height - 1.5, "radius": 2, "tooltip": tooltip}
             yield Rect(x=x, y=y, **look, **_look(owner))
@@ -150,7 +155,7 @@ def _block(row_name: str, one: Block, left: float, middle: float, cell: _Cell) -
             yield Label(**at, text=number_text(number, cell.digits), size=size, anchor="middle", on=on)
     if one.partial:
         box = {"x": left - 2.5, "y": top - 2.5, "width": width + 3.5, "height": num_rows * cell.height + 3.5}
-        yield Rect(**box, radius=3, tooltip=f"{one.name}: a term of a sum over the ranks", **_TERM)
+        yield Rect(**box, radius=3, tooltip=say("term", name=one.name), **_TERM)
 
 
 def _font(one: Block, cell: _Cell) -> float:

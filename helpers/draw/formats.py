@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from helpers.draw.axis import round_step
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.predict.number_formats import NUMBER_FORMATS, NumberFormat, number_format
+from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 _LEFT, _BITS, _RANGE, _RIGHT = 14.0, 96.0, 352.0, 24.0  # left edges of the columns, and the right margin
 _BIT, _BAR, _ROW, _HISTOGRAM, _LANE, _BADGE = 7.5, 14.0, 60.0, 56.0, 16.0, 17.0

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from helpers.draw.axis import round_step
 from helpers.draw.formats import number_text, power_text
+from helpers.draw.palette import SAYS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
-from helpers.predict.number_formats import NUMBER_FORMATS, NumberFormat, number_format
 from helpers.predict.precision import Survival, surviving
+from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 from helpers.records import Magnitudes
 
 LOOKS = {
@@ -72,11 +73,9 @@ def magnitudes_scene(
     """
     chosen, shares = number_format(name), surviving(magnitudes, name, scale)
     axis = _axis(magnitudes, scale, window, width)
-    times = "" if scale == 1 else f" times {scale_text(scale)}"
-    title = title or f"{magnitudes.name}{times}, in {name}"
-    head, y = heading(
-        title, [(f"{word}: {percent(one)}", LOOKS[word]) for word, one in _by_word(shares).items()], width
-    )
+    times = "" if scale == 1 else SAYS["values.times"].format(scale_text(scale))
+    title = title or SAYS("values.in", values=values_word(magnitudes.name), times=times, name=name)
+    head, y = heading(title, [(_share(*one), LOOKS[one[0]]) for one in _by_word(shares).items()], width)
     lanes = list(_bounds(chosen, axis))
     top = y + 6 + len(lanes) * _LANE
     bottom = top + _BARS
@@ -89,8 +88,8 @@ def magnitudes_scene(
         items += _bound_line(axis.x(power), y + 6 + lane * _LANE, end - 4, text, axis)
     for number, one in enumerate(NUMBER_FORMATS.values()):
         items += _range(one, one == chosen, surviving(magnitudes, one, scale), axis, rows + number * _ROW)
-    items.append(Label(x=14, y=bottom + 12, text="size", size=_FONT, colour="muted"))
-    items.append(Label(x=width - 14, y=rows - 16, text="lost", size=_FONT, anchor="end", colour="muted"))
+    items.append(Label(x=14, y=bottom + 12, text=SAYS("values.size"), size=_FONT, colour="muted"))
+    items.append(Label(x=width - 14, y=rows - 16, text=SAYS("values.lost"), size=_FONT, anchor="end", colour="muted"))
     return Scene(width=width, height=end + 6, title=title, summary=_summary(magnitudes, chosen, scale), items=items)
 
 
@@ -117,9 +116,9 @@ def _bounds(one: NumberFormat, axis: _Axis) -> Iterator[tuple[float, str]]:
     """(power, words) of the bounds that the axis shows, the highest first: its words stand above all the others."""
     zero, normal, largest = (math.log2(v) for v in (one.smallest_subnormal / 2, one.smallest_normal, one.largest))
     bounds = [
-        (largest, f"too large above {number_text(one.largest)}"),
-        (normal, f"normal from {power_text(normal)}"),
-        (zero, f"rounded to 0 up to {power_text(zero)}"),
+        (largest, SAYS["values.above"].say(None, number_text(one.largest))),
+        (normal, SAYS["values.from"].say(None, power_text(normal))),
+        (zero, SAYS["values.up_to"].say(None, power_text(zero))),
     ]
     return ((power, text) for power, text in bounds if axis.holds(power))
 
@@ -139,7 +138,7 @@ def _bars(magnitudes: Magnitudes, scale: float, one: NumberFormat | None, axis: 
         x, height = axis.x(power), share / tallest * _BARS
         wide = max(axis.x(power + 1) - x - 1, 0.5)
         look = {"stroke": "rule"} if one is None else LOOKS[_word(one, power)]
-        tooltip = "" if one is None else f"{percent(share)} in [{power_text(power)}, {power_text(power + 1)})"
+        tooltip = "" if one is None else _bin(share, power)
         yield Rect(x=x, y=bottom - height, width=wide, height=height, tooltip=tooltip, **look)
 
 
@@ -155,7 +154,8 @@ def _range(one: NumberFormat, chosen: bool, shares: Survival, axis: _Axis, top: 
     low, normal, high = (math.log2(v) for v in (one.smallest_subnormal, one.smallest_normal, one.largest))
     colour = "ink" if chosen else "muted"
     yield Label(x=14, y=middle, text=one.name, size=12, bold=chosen, colour=colour)
-    tooltip = f"{one.name}: subnormal from {power_text(low)}, normal from {power_text(normal)}, up to {one.largest:.4g}"
+    powers = {"low": power_text(low), "normal": power_text(normal), "high": one.largest}
+    tooltip = SAYS("values.range", name=one.name, **powers)
     outline = {"stroke": "ink", "stroke_width": 1.5} if chosen else {}
     if axis.x(normal) > axis.x(low):
         look = LOOKS["subnormal"] | outline
@@ -167,10 +167,23 @@ def _range(one: NumberFormat, chosen: bool, shares: Survival, axis: _Axis, top: 
 
 
 def _summary(magnitudes: Magnitudes, chosen: NumberFormat, scale: float) -> str:
-    parts = [
-        f"{one.name}: " + ", ".join(f"{word} {percent(share)}" for word, share in _by_word(found).items())
-        for one, found in ((one, surviving(magnitudes, one, scale)) for one in NUMBER_FORMATS.values())
-    ]
-    return (
-        f"{magnitudes.counted:,} {magnitudes.name} times {scale_text(scale)}; chosen {chosen.name}. {'; '.join(parts)}."
-    )
+    parts = []
+    for one in NUMBER_FORMATS.values():
+        found = _by_word(surviving(magnitudes, one, scale))
+        shares = [f"{SAYS(f'fate.{word}')} {percent(share)}" for word, share in found.items()]
+        parts.append(SAYS("values.lists", name=one.name, shares=shares))
+    counted = {"count": magnitudes.counted, "values": values_word(magnitudes.name), "scale": scale_text(scale)}
+    return SAYS("values.summary", **counted, name=chosen.name, parts=parts)
+
+
+def values_word(name: str) -> str:
+    """What values are called: those that the course recorded in the reader's language, a learner's own as they are."""
+    return SAYS(f"values.names.{name}") if f"values.names.{name}" in SAYS else name
+
+
+def _bin(share: float, power: float) -> str:
+    return SAYS("values.bin", share=percent(share), low=power_text(power), high=power_text(power + 1))
+
+
+def _share(word: str, share: float) -> str:
+    return SAYS("fate_share", fate=SAYS[f"fate.{word}"], share=percent(share))

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from helpers.draw.axis import bytes_axis
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.units import format_bytes
+from helpers.words import book
 
+say = book("memory")
 _TOTALS = 116.0  # pixels right of the longest bar, for its total and what is over the limit
 _EXCESS = {"stroke": "ink", "stroke_width": 2.5}
 
@@ -40,8 +42,8 @@ def memory_scene(
     breakdowns: Mapping[str, MemoryBreakdown],
     *,
     capacity: float | None = None,
-    capacity_name: str = "capacity",
-    title: str = "Where the bytes of each rank go",
+    capacity_name: str = "",
+    title: str = "",
     width: float = WIDTH,
 ) -> Scene:
     """One stacked bar for each name ("rank 0", "ZeRO-1"); a line marks `capacity` (bytes) if given.
@@ -54,9 +56,10 @@ def memory_scene(
     largest = max([one.total for one in breakdowns.values()] + [capacity or 0], default=0)
     if not largest > 0:
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
+    title, capacity_name = title or say("where"), capacity_name or say("capacity")
     kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in breakdowns.values())]
     layout = _layout(breakdowns, largest, capacity, width)
-    limited = [("over the limit", _EXCESS)] if any(layout.excess(one.total) for one in breakdowns.values()) else []
+    limited = [(say("over_limit"), _EXCESS)] if any(layout.excess(one.total) for one in breakdowns.values()) else []
     head, top = heading(title, kinds_legend(kinds) + limited, width)
     top += 26 if capacity else 8
     bottom = top + len(breakdowns) * layout.pitch - (layout.pitch - layout.bar) + 8
@@ -94,7 +97,7 @@ def _stack(
     over = layout.excess(breakdown.total)
     if over:
         start = layout.x(layout.limit)
-        tooltip = f"{name} · {over:,.0f} bytes over the limit"
+        tooltip = say("over", name=name, over=over)
         yield Rect(x=start, y=y - 2, width=x - start, height=layout.bar + 4, radius=2, tooltip=tooltip, **_EXCESS)
     yield from _total(breakdown.total, over, x, y + layout.bar / 2, layout)
 
@@ -103,7 +106,7 @@ def _part(name: str, kind: str, num_bytes: float, x: float, y: float, layout: _L
     """A kind's share of a bar, with its bytes where they fit; left out below half a pixel."""
     bar, text = num_bytes * layout.scale, format_bytes(num_bytes)
     if bar >= 0.5:
-        tooltip = f"{name} · {kind} · {num_bytes:,.0f} bytes"
+        tooltip = say("part", name=name, kind=kind_word(kind), num_bytes=num_bytes)
         look = {"fill": kind, "texture": PAINTS[kind].texture if bar > 4 else "", "tooltip": tooltip}
         yield Rect(x=x, y=y, width=max(bar - 1, 0.5), height=layout.bar, **look)
     start, end = _longer_side(x, x + bar, layout)
@@ -126,12 +129,13 @@ def _total(total: float, over: float, x: float, middle: float, layout: _Layout) 
         x = layout.x(layout.limit) + 8
     yield Label(x=x, y=middle - (7 if over else 0), text=text, size=12, bold=True)
     if over:
-        yield Label(x=x, y=middle + 8, text=f"{format_bytes(over)} too much", size=11)
+        yield Label(x=x, y=middle + 8, text=say("too_much", size=format_bytes(over)), size=11)
 
 
 def _sentence(name: str, breakdown: MemoryBreakdown, layout: _Layout) -> str:
     kinds = (kind for kind in MEMORY_KINDS if getattr(breakdown, kind))
-    parts = ", ".join(f"{kind} {format_bytes(getattr(breakdown, kind))}" for kind in kinds)
+    parts = [f"{kind_word(kind)} {format_bytes(getattr(breakdown, kind))}" for kind in kinds]
     over = layout.excess(breakdown.total)
-    ending = "" if not layout.limit else f"; {format_bytes(over)} too much" if over else "; it fits"
-    return f"{name}: {format_bytes(breakdown.total)}{f' ({parts})' if parts else ''}{ending}."
+    ending = say("ending_over" if over else "ending_fits", size=format_bytes(over)) if layout.limit else ""
+    listed = say("parts", parts=parts) if parts else ""
+    return say("bar", name=name, total=format_bytes(breakdown.total), parts=listed, ending=ending)

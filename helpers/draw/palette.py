@@ -11,17 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from helpers.words import book
+
 DARK_TEXT, LIGHT_TEXT = "#0b0d10", "#ffffff"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paint:
-    """fill and text: "#rrggbb". texture: "" or one of TEXTURES. word: what the legend says."""
+    """fill and text: "#rrggbb". texture: "" or one of TEXTURES."""
 
     fill: str
     text: str = DARK_TEXT
     texture: str = ""
-    word: str = ""
 
     @property
     def overlay(self) -> str:
@@ -35,32 +36,33 @@ class Paint:
         return next(shade for shade in shades if contrast(shade, LIGHT.surface) >= GRAPHIC_CONTRAST)
 
 
+SAYS = book("draw")
 TEXTURES = ("stripes", "lines", "dots", "hatch")  # hatch marks the absence of work: idle, not yet there
 
 PAINTS = {
-    "forward": Paint(fill="#0072b2", text=LIGHT_TEXT, word="forward"),
-    "backward": Paint(fill="#009e73", texture="stripes", word="backward"),
-    "input_grad": Paint(fill="#85d4ba", texture="stripes", word="backward: input"),
-    "weight_grad": Paint(fill="#e69f00", texture="lines", word="backward: weight"),
-    "optimizer": Paint(fill="#cc79a7", texture="dots", word="optimizer"),
-    "communication": Paint(fill="#d55e00", word="communication"),
-    "other": Paint(fill="#9aa3ad", word="other"),
-    "parameters": Paint(fill="#0072b2", text=LIGHT_TEXT, word="parameters"),
-    "gradients": Paint(fill="#009e73", texture="stripes", word="gradients"),
-    "activations": Paint(fill="#e69f00", texture="lines", word="activations"),
-    "buffers": Paint(fill="#56b4e9", word="buffers"),
-    "temporaries": Paint(fill="#9aa3ad", texture="stripes", word="temporaries"),
-    "sign": Paint(fill="#d55e00", word="sign"),
-    "exponent": Paint(fill="#0072b2", text=LIGHT_TEXT, word="exponent"),
-    "mantissa": Paint(fill="#56b4e9", word="mantissa"),
-    "rank0": Paint(fill="#0072b2", text=LIGHT_TEXT, word="rank 0"),
-    "rank1": Paint(fill="#e69f00", word="rank 1"),
-    "rank2": Paint(fill="#009e73", word="rank 2"),
-    "rank3": Paint(fill="#cc79a7", word="rank 3"),
-    "rank4": Paint(fill="#56b4e9", word="rank 4"),
-    "rank5": Paint(fill="#d55e00", word="rank 5"),
-    "rank6": Paint(fill="#f0e442", word="rank 6"),
-    "rank7": Paint(fill="#9aa3ad", texture="stripes", word="rank 7"),
+    "forward": Paint(fill="#0072b2", text=LIGHT_TEXT),
+    "backward": Paint(fill="#009e73", texture="stripes"),
+    "input_grad": Paint(fill="#85d4ba", texture="stripes"),
+    "weight_grad": Paint(fill="#e69f00", texture="lines"),
+    "optimizer": Paint(fill="#cc79a7", texture="dots"),
+    "communication": Paint(fill="#d55e00"),
+    "other": Paint(fill="#9aa3ad"),
+    "parameters": Paint(fill="#0072b2", text=LIGHT_TEXT),
+    "gradients": Paint(fill="#009e73", texture="stripes"),
+    "activations": Paint(fill="#e69f00", texture="lines"),
+    "buffers": Paint(fill="#56b4e9"),
+    "temporaries": Paint(fill="#9aa3ad", texture="stripes"),
+    "sign": Paint(fill="#d55e00"),
+    "exponent": Paint(fill="#0072b2", text=LIGHT_TEXT),
+    "mantissa": Paint(fill="#56b4e9"),
+    "rank0": Paint(fill="#0072b2", text=LIGHT_TEXT),
+    "rank1": Paint(fill="#e69f00"),
+    "rank2": Paint(fill="#009e73"),
+    "rank3": Paint(fill="#cc79a7"),
+    "rank4": Paint(fill="#56b4e9"),
+    "rank5": Paint(fill="#d55e00"),
+    "rank6": Paint(fill="#f0e442"),
+    "rank7": Paint(fill="#9aa3ad", texture="stripes"),
 }
 NUM_RANK_PAINTS = 8
 
@@ -78,6 +80,11 @@ DARK = Theme(surface="#111111", ink="#e8ebef")
 GREY = "#808080"
 MUTED_OPACITY, PANEL_OPACITY, RULE_OPACITY = 0.75, 0.1, 0.4
 GRAPHIC_CONTRAST = 3.0  # what a mark needs against its ground. Source: WCAG 2.2, 1.4.11
+
+
+def kind_word(kind: str) -> str:
+    """What a legend calls a kind: "backward: input"; the paint of a rank: "rank 3"."""
+    return f"rank {kind.removeprefix('rank')}" if kind.startswith("rank") else SAYS(f"kind.{kind}")
 
 
 def rank_paint(rank: int) -> str:

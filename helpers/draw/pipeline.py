@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import PAINTS, SAYS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.draw.timelines import panel_titles, shared_title
 from helpers.records import KINDS, Span, Timeline
@@ -42,7 +42,7 @@ def pipeline_scene(
     end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     title = title or shared_title(shown)
     used = {span.kind for timeline in shown for span in timeline.spans}
-    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), ("idle", _IDLE)], width)
+    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (SAYS("idle"), _IDLE)], width)
     scale, marks = (width - _LEFT - _RIGHT) / end, []
     for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
         panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant)
@@ -73,7 +73,7 @@ class _Panel:
 
     def headings(self, width: float, y: float) -> Iterator[Label]:
         if self.held:
-            text = "holds at most" if self.instant is None else "holds now"
+            text = SAYS("holds.most" if self.instant is None else "holds.now")
             yield Label(x=width - _RIGHT + 16, y=y + 10, text=text, size=12, bold=True, colour="muted")
 
     def rows(self, top: float, width: float) -> Iterator[Rect | Label]:
@@ -90,7 +90,7 @@ class _Panel:
     def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
         x, width = _LEFT + span.start * self.scale, span.duration * self.scale
         paint, action = PAINTS[span.kind], Action.parse(span.name)
-        tooltip = f"rank {span.rank} · {span.name} · {paint.word} · {format_seconds(span.duration)}"
+        tooltip = f"rank {span.rank} · {span.name} · {kind_word(span.kind)} · {format_seconds(span.duration)}"
         room = 1.0 if width > 6 else 0.0
         look = {"texture": paint.texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
         yield Rect(x=x, y=y, width=max(0.7, width - room), height=self.bar, fill=span.kind, **look)
@@ -127,8 +127,10 @@ def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
 
 
 def _words(timeline: Timeline, title: str, num_ranks: int) -> str:
-    share = f"bubble {timeline.bubble_fraction:.1%} of {format_seconds(timeline.duration)}"
-    bubble = f"{title}, {timeline.num_ranks} ranks: {share}"
-    chunks = _num_chunks(timeline, num_ranks)
-    peaks = [held_by(timeline, rank) / chunks for rank in timeline.ranks] if timeline.held else []
-    return f"{bubble}; held at most: {', '.join(f'{peak:.3g}' for peak in peaks)}." if peaks else f"{bubble}."
+    whole = format_seconds(timeline.duration)
+    says = SAYS("bubble", share=timeline.bubble_fraction, whole=whole)
+    if timeline.held:
+        chunks = _num_chunks(timeline, num_ranks)
+        peaks = [f"{held_by(timeline, rank) / chunks:.3g}" for rank in timeline.ranks]
+        says = SAYS("held", says=says, peaks=peaks)
+    return SAYS("panel", title=title, num_ranks=timeline.num_ranks, says=says)

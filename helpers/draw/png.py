@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from helpers.draw.figure import DPI, label_colour, to_figure
 from helpers.draw.palette import LIGHT, Theme
-from helpers.draw.scene import Label, Scene
+from helpers.draw.scene import WIDE, Label, Scene
+from helpers.words import language
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names: left, middle or right end of the base line
 _BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
+_CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
+_CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 
@@ -59,15 +62,30 @@ def _write(image: Image, labels: Iterable[Label], scale: float, theme: Theme) ->
     draw = Draw(image)
     for label in labels:
         place = label.x * scale, (label.y + _BASE_LINE * label.size) * scale
-        font = _font(max(1, round(label.size * _WIDTH * scale)), label.bold)
+        font = _font(max(1, round(label.size * _WIDTH * scale)), label.bold, any(one >= WIDE for one in label.text))
         draw.text(place, label.text, fill=label_colour(label, theme), font=font, anchor=_ANCHORS[label.anchor])
 
 
 @cache
-def _font(size: int, bold: bool) -> FreeTypeFont:
-    """size: pixels of an em."""
+def _font(size: int, bold: bool, wide: bool) -> FreeTypeFont:
+    """size: pixels of an em. wide: for Chinese, where this machine has a font for it."""
     from matplotlib import get_data_path
     from PIL.ImageFont import Layout, truetype
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return truetype(Path(get_data_path(), "fonts", "ttf", name), size, layout_engine=Layout.BASIC)
+    path = (wide and chinese_font()) or Path(get_data_path(), "fonts", "ttf", name)
+    return truetype(path, size, layout_engine=Layout.BASIC)
+
+
+@cache
+def chinese_font() -> str | None:
+    """The file of a font with Chinese letters, None where this machine has none."""
+    from matplotlib.font_manager import fontManager
+
+    found = {one.name: one.fname for one in fontManager.ttflist}
+    return next((found[name] for name in _CHINESE if name in found), None)
+
+
+def written() -> str | None:
+    """The language of a PNG where it cannot be the one that was chosen: English needs no font of the machine's own."""
+    return None if language() == "en" or chinese_font() else "en"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from helpers.draw.palette import PAINTS, TEXTURES
+from helpers.draw.palette import PAINTS, TEXTURES, kind_word
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
@@ -115,12 +115,13 @@ class Scene:
         return tuple(item for item in self.items if isinstance(item, Label))
 
 
+WIDE = "\u2e80"  # the first of the letters that are as wide as they are high, as Chinese ones are
 _EMS = dict.fromkeys("iljI.,:;|!'()[] ", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Pixels that the text takes at most in the fonts we use, estimated by classes of letters."""
-    ems = sum(_EMS.get(letter, 0.64) for letter in text)
+    ems = sum(_EMS.get(letter, 0.64 if letter < WIDE else 1.0) for letter in text)
     return ems * size * (1.1 if bold else 1.0)
 
 
@@ -143,4 +144,4 @@ def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[
 
 def kinds_legend(kinds: list[str]) -> list[tuple[str, dict]]:
     """The entries of `heading` for kinds of the palette."""
-    return [(PAINTS[kind].word, {"fill": kind, "texture": PAINTS[kind].texture}) for kind in kinds]
+    return [(kind_word(kind), {"fill": kind, "texture": PAINTS[kind].texture}) for kind in kinds]

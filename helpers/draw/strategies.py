@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.axis import bytes_axis
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.predict.strategies import Candidate
+from helpers.predict.advice.strategies import Candidate
 from helpers.records import MEMORY_KINDS
 from helpers.units import format_bytes, format_seconds
+from helpers.words import book
 
+say = book("advice").section("picture")
 _PITCH, _BAR, _FAR = 30.0, 20.0, 2.0  # pixels from bar to bar, of a bar; bars are cut at so many limits
 _WORDS = 178.0  # pixels right of the longest bar
 
@@ -35,9 +37,9 @@ def strategies_scene(
     items: list[Rect | Label | Line] = [*head, *bytes_axis(row.shown, row.left, row.scale, top - 6, bottom)]
     for number, one in enumerate(candidates):
         items += row.draw(one, top + number * _PITCH)
-    items += row.line(f"{limit_name} {format_bytes(limit)}", top - 6, bottom)
-    items.append(Label(x=width - 14, y=top - 14, text="a rank · step", size=11, anchor="end", colour="muted"))
-    summary = " ".join(_said(one) for one in candidates)
+    items += row.line(say("limit", name=limit_name, size=format_bytes(limit)), top - 6, bottom)
+    items.append(Label(x=width - 14, y=top - 14, text=say("beside"), size=11, anchor="end", colour="muted"))
+    summary = book("advice")("between").join(_said(one) for one in candidates)
     return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
 
 
@@ -55,10 +57,10 @@ class _Row:
         middle = y + _BAR / 2
         if one.is_chosen:
             box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8}
-            yield Rect(**box, radius=4, stroke="ink", stroke_width=2, tooltip=f"chosen: {one.plan_words}")
+            yield Rect(**box, radius=4, stroke="ink", stroke_width=2, tooltip=say("chosen", plan=one.plan_words))
         yield Label(x=self.left - 10, y=middle, text=_name(one), anchor="end", bold=one.is_chosen)
         if one.held is None:
-            yield Label(x=self.left + 8, y=middle, text="cannot run here", colour="muted")
+            yield Label(x=self.left + 8, y=middle, text=say("cannot"), colour="muted")
             return
         yield from self._bar(one, y)
         yield Label(x=self.width - 14, y=middle, text=_words(one), anchor="end", bold=one.is_chosen)
@@ -70,14 +72,14 @@ class _Row:
             long = (min(held + num_bytes, self.shown) - min(held, self.shown)) * self.scale
             if long >= 0.5:
                 look = {"fill": kind, "texture": PAINTS[kind].texture if long > 4 else ""}
-                tooltip = f"{one.name} · {kind} · {num_bytes:,} bytes"
+                tooltip = say("bytes", name=one.title, kind=kind_word(kind), size=num_bytes)
                 x = self.left + held * self.scale
                 yield Rect(x=x, y=y, width=max(long - 1, 0.5), height=_BAR, tooltip=tooltip, **look)
             held += num_bytes
         if held > self.shown:
             for back in (20, 12):
                 x = self.left + self.shown * self.scale - back
-                yield Rect(x=x, y=y - 1, width=3, height=_BAR + 2, fill="surface", tooltip="the bar is cut here")
+                yield Rect(x=x, y=y - 1, width=3, height=_BAR + 2, fill="surface", tooltip=say("cut"))
 
     def line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
         x = self.left + self.limit * self.scale
@@ -86,16 +88,19 @@ class _Row:
 
 
 def _name(one: Candidate) -> str:
-    return f"✓ {one.name}" if one.is_chosen else one.name
+    return f"✓ {one.title}" if one.is_chosen else one.title
 
 
 def _words(one: Candidate) -> str:
-    held = format_bytes(one.held.total)
-    return f"{held} · {format_seconds(one.seconds)}" if one.fits else f"{held} · too much"
+    return f"{format_bytes(one.held.total)} · {_step(one)}"
+
+
+def _step(one: Candidate) -> str:
+    return format_seconds(one.seconds) if one.fits else say("too_much")
 
 
 def _said(one: Candidate) -> str:
     if one.held is None:
-        return f"{one.name}: {one.why}"
-    chosen = ", chosen" if one.is_chosen else ""
-    return f"{one.name}{chosen}: {_words(one).replace(' · ', ' a rank, ')}."
+        return say("refused", name=one.title, why=one.why)
+    held = format_bytes(one.held.total)
+    return say("said", name=one.title, chosen=one.is_chosen, held=held, step=_step(one))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from helpers.draw.equations import equations_items, equations_words, legend
+from helpers.draw.equations import equations_items, equations_words, legend, say
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
-from helpers.predict.tensor_split_blocks import Pass
+from helpers.predict.by_hand.tensor_split_blocks import Pass
 from helpers.units import format_seconds
 
 _HEAD, _BAR, _PITCH, _LEFT, _RIGHT = 32.0, 20.0, 28.0, 130.0, 90.0  # pixels
@@ -20,17 +20,17 @@ def tensor_split_scene(one: Pass, *, title: str, bars: Bars, bars_title: str, wi
 
     All bars share one scale; each ends with its sum.
     """
-    rows = {"one process": one.whole} | {f"rank {rank}": row for rank, row in enumerate(one.by_rank)}
+    rows = {say("one_process"): one.whole} | {f"rank {rank}": row for rank, row in enumerate(one.by_rank)}
     head, top = heading(title, legend(rows), width)
     items, bottom = equations_items(rows, top + 6, width=width)
     below, height = _bars(bars, bars_title, bottom + 6, width)
-    summary = " ".join(f"{name}: {equations_words(row)}." for name, row in rows.items())
-    totals = (f"{name} {format_seconds(_total(parts))}" for name, parts in bars.items())
+    said = [say("row", name=name, says=equations_words(row)) for name, row in rows.items()]
+    totals = [f"{name} {format_seconds(_total(parts))}" for name, parts in bars.items()]
     return Scene(
         width=width,
         height=height,
         title=title,
-        summary=f"{summary} {bars_title}: {', '.join(totals)}.",
+        summary=say("summary", rows=said, title=bars_title, totals=totals),
         items=(*head, *items, *below),
     )
 

@@ -1,4 +1,4 @@
-"""Timelines one above the other on one axis: per rank a lane of compute and a lane of communication.
+"""Timelines one above the other on one axis: per rank a lane of compute, and lower ones of communication and the rest.
 
 Where a rank computes nothing its lane is hatched. Spans too short to see are joined with their neighbours of the same
 kind, so that a picture has at most a few marks a pixel.
@@ -10,25 +10,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import PAINTS, SAYS, kind_word
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
-from helpers.records import KINDS, Span, Timeline
+from helpers.records import KINDS, LANES, Span, Timeline
 from helpers.units import format_bytes, format_seconds
 
 _LEFT, _RIGHT, _GAP = 76.0, 20.0, 14.0
 _SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
 _IDLE = {"fill": "panel", "texture": "hatch"}
-_SOURCES = {"predicted": "predicted", "emulated": "emulated on this machine", "recorded": "recorded on this machine"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """scale: pixels per second. compute, communication: heights of the lanes in pixels."""
+    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank."""
 
     width: float
     end: float
     compute: float
-    communication: float
+    lower: float
+    lanes: tuple[str, ...]
 
     @property
     def scale(self) -> float:
@@ -36,7 +36,7 @@ class _Layout:
 
     @property
     def rank(self) -> float:
-        return self.compute + self.communication + 8
+        return self.compute + 1 + (len(self.lanes) - 1) * (self.lower + 1) + 6
 
     def x(self, seconds: float) -> float:
         return _LEFT + seconds * self.scale
@@ -53,7 +53,8 @@ def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, 
     end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
-    layout = _Layout(width=width, end=end, compute=compute, communication=max(8.0, compute * 0.6))
+    lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
+    layout = _Layout(width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes)
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     marks, grid = [], []
@@ -85,13 +86,13 @@ def _titles(timelines: list[Timeline]) -> set[str]:
 
 def shared_title(timelines: list[Timeline]) -> str:
     titles = _titles(timelines)
-    return titles.pop() if len(titles) == 1 else "One step, rank by rank"
+    return titles.pop() if len(titles) == 1 else SAYS("one_step")
 
 
 def panel_titles(timelines: list[Timeline]) -> list[str]:
     """What each timeline is: its source and, where titles differ, its own one before that."""
     differ = len(_titles(timelines)) > 1
-    return [_panel_title(timeline.title if differ else "", _SOURCES[timeline.source]) for timeline in timelines]
+    return [_panel_title(timeline.title if differ else "", SAYS(timeline.source)) for timeline in timelines]
 
 
 def _panel_title(title: str, source: str) -> str:
@@ -102,17 +103,20 @@ def _panel_title(title: str, source: str) -> str:
 def exposed_sentence(timeline: Timeline) -> str:
     """The sentence of the worst rank, since the others wait for it."""
     exposed = max(map(timeline.exposed_communication, timeline.ranks))
-    return f"exposed communication {format_seconds(exposed)} of {format_seconds(timeline.duration)}"
+    return SAYS("exposed", exposed=format_seconds(exposed), whole=format_seconds(timeline.duration))
 
 
 def _summary(timelines: list[Timeline]) -> str:
     pairs = zip(timelines, panel_titles(timelines), strict=True)
-    return " ".join(f"{title}, {timeline.num_ranks} ranks: {exposed_sentence(timeline)}." for timeline, title in pairs)
+    return " ".join(
+        SAYS("panel", title=title, num_ranks=timeline.num_ranks, says=exposed_sentence(timeline))
+        for timeline, title in pairs
+    )
 
 
 def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), ("idle", _IDLE)], width)
+    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (SAYS("idle"), _IDLE)], width)
 
 
 def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterator[Rect | Label]:
@@ -127,17 +131,23 @@ def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterat
 def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     spans = timeline.for_rank(rank).spans
     compute = [span for span in spans if span.lane == "compute"]
-    messages = [span for span in spans if span.lane == "communication"]
     yield Label(x=14, y=top + layout.compute / 2, text=f"rank {rank}", size=12)
     until = layout.x(timeline.duration) - _LEFT
     yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel")
     for start, end in _idle(compute, timeline.duration, layout):
         yield Rect(x=start, y=top, width=end - start, height=layout.compute, **_IDLE)
     yield from _bars(compute, layout, top, layout.compute)
-    top += layout.compute + 1
-    yield Rect(x=_LEFT, y=top, width=until, height=layout.communication, fill="panel")
-    rows = _rows(messages, layout.scale)
-    height = layout.communication / max(1, len(rows))
+    for number, lane in enumerate(layout.lanes[1:]):
+        y = top + layout.compute + 1 + number * (layout.lower + 1)
+        yield Rect(x=_LEFT, y=y, width=until, height=layout.lower, fill="panel")
+        if lane != "communication":
+            yield Label(x=_LEFT - 6, y=y + layout.lower / 2, text=lane, size=10, anchor="end", colour="muted")
+        yield from _lower_lane([span for span in spans if span.lane == lane], layout, y)
+
+
+def _lower_lane(spans: list[Span], layout: _Layout, top: float) -> Iterator[Rect | Label]:
+    rows = _rows(spans, layout.scale)
+    height = layout.lower / max(1, len(rows))
     for number, row in enumerate(rows):
         yield from _bars(row, layout, top + number * height, height)
 
@@ -198,11 +208,11 @@ def _joined(spans: list[Span], scale: float) -> Iterator[list[Span]]:
 
 def _tooltip(spans: list[Span]) -> str:
     first = spans[0]
-    name = first.name if len(spans) == 1 else f"{len(spans)} spans"
+    name = first.name if len(spans) == 1 else SAYS["spans"].format(len(spans))
     seconds = format_seconds(sum(span.duration for span in spans))
     num_bytes = sum(span.num_bytes for span in spans)
     payload = f" · {format_bytes(num_bytes)}" if num_bytes else ""
-    return f"rank {first.rank} · {name} · {PAINTS[first.kind].word} · {seconds}{payload}"
+    return f"rank {first.rank} · {name} · {kind_word(first.kind)} · {seconds}{payload}"
 
 
 def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:

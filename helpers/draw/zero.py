@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.draw.equations import number_text
-from helpers.draw.palette import PAINTS, rank_paint
+from helpers.draw.palette import PAINTS, kind_word, rank_paint
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.predict.zero_steps import BYTES, EVERY, KINDS, LAYERS, NUMBERS, OWN, STALE, TERM, Number, ZeroStep
+from helpers.predict.by_hand.zero_steps import BYTES, EVERY, KINDS, LAYERS, NUMBERS, OWN, STALE, TERM, Number, ZeroStep
 from helpers.records import MemoryBreakdown
 from helpers.units import format_bytes
+from helpers.words import book
 
 _LEFT, _CELL, _HIGH, _APART, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0  # pixels: grids, and from rank to rank
 _BARS, _SCALE, _BAR = 478.0, 1.5, 13.0  # pixels: where bars start, of a byte, height
 _PALE = 0.35  # the opacity of what is not final; ink is legible on it in both themes
-_NAMES = {"parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer: m"}
-_WORDS = {TERM: "of its own batch", EVERY: "the same on every rank", STALE: "of no use", OWN: "its own to keep"}
+say = book("zero")
+_STATES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # names in zero.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +44,15 @@ def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_tit
     if step.message:
         items += _arrows(step, len(step.held), top)
     below, height = _model(bars, bars_title, top + len(step.held) * _PITCH - 8, width)
-    held = " ".join(_said(step, rank) for rank in ranks)
-    real = "; ".join(f"{one.name} {format_bytes(one.memory.total)}" for one in bars)
-    summary = f"{held} {bars_title}: {real}."
+    real = [f"{one.name} {format_bytes(one.memory.total)}" for one in bars]
+    summary = say("summary", held=[_said(step, rank) for rank in ranks], title=bars_title, real=real)
     return Scene(width=width, height=height, title=title, summary=summary, items=(*items, *below))
 
 
 def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
     """The same at every step, so that nothing moves from one to the next."""
-    owners = [(f"rank {rank}'s own", _look(OWN, rank)) for rank in range(len(step.held))]
-    states = {TERM: "pale: of one batch, to be averaged", EVERY: "every rank's", STALE: "of no use"}
-    return owners + [(word, _look(state, 0)) for state, word in states.items()]
+    owners = [(say("own", rank=rank), _look(OWN, rank)) for rank in range(len(step.held))]
+    return owners + [(say(f"legend.{_STATES[state]}"), _look(state, 0)) for state in (TERM, EVERY, STALE)]
 
 
 def _look(state: str, rank: int) -> dict[str, str | float]:
@@ -72,8 +71,8 @@ def _grid(kind: str) -> float:
 def _headings(y: float) -> Iterator[Label]:
     for kind in KINDS:
         x = _grid(kind) + NUMBERS * _CELL / 2
-        yield Label(x=x, y=y, text=_NAMES[kind], size=11, anchor="middle", bold=True)
-    yield Label(x=_BARS, y=y, text="bytes now", size=11, bold=True)
+        yield Label(x=x, y=y, text=say(f"heading.{kind}"), size=11, anchor="middle", bold=True)
+    yield Label(x=_BARS, y=y, text=say("heading.now"), size=11, bold=True)
 
 
 def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
@@ -94,10 +93,12 @@ def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
 def _number(held: Number | None, rank: int, name: str, kind: str, x: float, y: float) -> Iterator[Rect | Label]:
     box = {"x": x, "y": y, "width": _CELL - 2, "height": _HIGH - 2, "radius": 2}
     if held is None:
-        yield Rect(**box, stroke="rule", tooltip=f"rank {rank} does not hold {name} of the {kind}")
+        yield Rect(**box, stroke="rule", tooltip=say("lacks", rank=rank, name=name, kind=kind_word(kind)))
         return
     text = number_text(held.value)
-    yield Rect(**box, **_look(held.state, rank), tooltip=f"rank {rank}, {kind}, {name}: {text}, {_WORDS[held.state]}")
+    state = say(f"state.{_STATES[held.state]}")
+    tooltip = say("number", rank=rank, kind=kind_word(kind), name=name, text=text, state=state)
+    yield Rect(**box, **_look(held.state, rank), tooltip=tooltip)
     if held.state != STALE:  # the hatching says it; the number is in the tooltip
         on = rank_paint(rank) if held.state == OWN else ""
         at = {"x": x + (_CELL - 2) / 2, "y": y + (_HIGH - 2) / 2}
@@ -107,12 +108,12 @@ def _number(held: Number | None, rank: int, name: str, kind: str, x: float, y: f
 def _frames(step: ZeroStep, top: float) -> Iterator[Rect]:
     """Around the layers that this step computed or sent: one, or all."""
     colour = "communication" if step.message else "ink"
-    word = step.message.op.replace("_", "-") if step.message else "computed"
+    word = step.message.op.replace("_", "-") if step.message else say("computed")
     for kind in dict.fromkeys(kind for kind, _ in sorted(step.touched)):
         rows = [LAYERS.index(layer) for touched, layer in step.touched if touched == kind]
         x, y = _grid(kind) - 2.5, top + min(rows) * _HIGH - 2
         box = {"x": x, "y": y, "width": NUMBERS * _CELL + 3, "height": len(rows) * _HIGH + 2}
-        yield Rect(**box, radius=3, stroke=colour, stroke_width=2, tooltip=f"{word} in this step")
+        yield Rect(**box, radius=3, stroke=colour, stroke_width=2, tooltip=say("touched", word=word))
 
 
 def _bytes(step: ZeroStep, rank: int, kind: str, y: float) -> Iterator[Rect | Label]:
@@ -120,10 +121,11 @@ def _bytes(step: ZeroStep, rank: int, kind: str, y: float) -> Iterator[Rect | La
     num_bytes = step.num_bytes(rank, kind)
     long = num_bytes * _SCALE
     if long:
-        tooltip = f"rank {rank}: {num_bytes} bytes of {kind}, {BYTES[kind]} a number"
+        tooltip = say("bytes", rank=rank, num_bytes=num_bytes, kind=kind_word(kind), each=BYTES[kind])
         box = {"x": _BARS, "y": y + 2, "width": long, "height": _BAR, "tooltip": tooltip}
         yield Rect(**box, fill=kind, texture=PAINTS[kind].texture)
-    yield Label(x=_BARS + long + (6 if long else 0), y=y + 2 + _BAR / 2, text=f"{kind} {num_bytes} B", size=11)
+    text = f"{kind_word(kind)} {num_bytes} B"
+    yield Label(x=_BARS + long + (6 if long else 0), y=y + 2 + _BAR / 2, text=text, size=11)
 
 
 def _arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line | Label]:
@@ -134,7 +136,8 @@ def _arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line | Label
         upper, lower = top + rank * _PITCH + len(LAYERS) * _HIGH + 3, top + (rank + 1) * _PITCH - 5
         for start, end, side in ((upper, lower, -36), (lower, upper, -46)):
             look = {"colour": "communication", "width": 2.0, "arrow": True}
-            yield Line(x1=x + side, y1=start, x2=x + side, y2=end, tooltip=f"{word} of {step.message.kind}", **look)
+            tooltip = say("of", op=word, kind=kind_word(step.message.kind))
+            yield Line(x1=x + side, y1=start, x2=x + side, y2=end, tooltip=tooltip, **look)
         yield Label(x=x - 28, y=(upper + lower) / 2, text=word, size=11, bold=True)
 
 
@@ -156,7 +159,7 @@ def _stage(one: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
     for kind in KINDS:
         num_bytes = getattr(one.memory, kind)
         long = num_bytes * scale
-        tooltip = f"{one.name}: {num_bytes:,} bytes of {kind}"
+        tooltip = say("real", name=one.name, num_bytes=num_bytes, kind=kind_word(kind))
         texture = PAINTS[kind].texture if long > 4 else ""
         yield Rect(x=x, y=y, width=max(0.5, long - 1), height=20, fill=kind, texture=texture, tooltip=tooltip)
         x += long
@@ -165,5 +168,5 @@ def _stage(one: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
 
 def _said(step: ZeroStep, rank: int) -> str:
     """What a rank holds, in words."""
-    counts = ", ".join(f"{len(step.held[rank][kind])} {kind}" for kind in KINDS)
-    return f"Rank {rank} holds {counts}: {step.total_bytes(rank)} bytes."
+    counts = [say("count", count=len(step.held[rank][kind]), kind=kind_word(kind)) for kind in KINDS]
+    return say("held", rank=rank, counts=counts, total=step.total_bytes(rank))

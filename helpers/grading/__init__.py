@@ -2,7 +2,9 @@
 
 How a check is written
 ======================
-One file a lab, named as its topic (`ddp.py`; add it to `LABS` in registry.py). It ends with `TASKS = (Task(...), ...)`.
+One folder a lab, named as its topic. Its `__init__.py` holds one record, `LAB = Lab(number="03", topic="ddp", …)`: the
+tasks, and what of torch's the lab forbids. A folder with a LAB is a lab; no list is kept. What several labs use stands
+in kit/, and their folders do not import each other.
 A task has three parts, so that the same check serves the learner's notebook and a class of strangers:
 
 1. `make(rng, world_size) -> [dict, ...]`, beside the judge: the inputs of each rank, plain data (tensors, numbers,
@@ -13,7 +15,7 @@ A task has three parts, so that the same check serves the learner's notebook and
    `trial.mark("…")` notes an instant on the clock of the log. Exceptions pass through; what the ranks send is recorded.
 3. `judge(world)`, back in the judging process, yields Findings. `world.size`; `world.inputs`, `world.outputs`,
    `world.logs` (a CommLog a rank, in the order of issuing) and `world.marks`, each in rank order. Compute what ONE
-   process gives and compare every rank with the functions of judging.py, which return one Finding each, or yield some:
+   process gives and compare every rank with the functions of kit/judging.py, each of which returns or yields Findings:
 
        for rank, output in enumerate(world.outputs):
            yield expect_tensor("the mean", mean, output["mean"], rank=rank, mistakes={"sum_for_mean": total})
@@ -21,17 +23,18 @@ A task has three parts, so that the same check serves the learner's notebook and
 
    Never trust the outputs: a cheat writes them. Judge what only right work gives.
 
-Hints: a dict of the file, `HINTS = {"sum_for_mean": Hint(en="…", zh="…")}`, key = the mistake. A mistake is recognised
-by the value that it would give (`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`,
-`expect_payload`, `expect(ok, en, zh, mistakes=(key,))`), or by the failure: `recognise(trouble) -> [key, ...]`, for
+Hints: a dict, `{"sum_for_mean": Words(en="…", zh="…")}`, key = the mistake; our labs keep theirs in `hints.yaml`, and
+`hints.of("sum_for_mean", …)` takes those of a task. A mistake is recognised by the value that it would give
+(`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`, `expect_payload`,
+`expect(ok, en, zh, mistakes=(key,))`), or by the failure: `recognise(trouble) -> [key, ...]`, for
 example `["both_receive_first"] if trouble.kind == "hang" and trouble.waits_in("recv") else []`. Of several, the one
-that explains most world sizes is shown; of equals, the one that stands first in HINTS: put the specific ones first.
+that explains most world sizes is shown; of equals, the one that stands first: put the specific ones first.
 A sentence about a value has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`. What
-`expect` says is read behind "on rank 1 of 3 " (or "with 3 ranks ", without a rank). making.py draws numbers and models.
+`expect` says is read behind "on rank 1 of 3 " (or "with 3 ranks ", without a rank). kit/making.py draws numbers.
 
-Each hint has a mutant, `tests/mutants/NN_topic/<mistake>.py`: its docstring says who makes this mistake and why, then
-`TASK = "03.average"`, `HINT = "sum_for_mean"` and the function with the task's name, with imports of its own.
-`tests/right_answers/NN_topic/<style>.py` holds other right ways (`TASK` and the function). tests/grading runs them all.
+Each hint has a mutant in `tests/mutants/NN_topic.yaml`: who makes this mistake and why, and which lines of the solution
+it changes. `tests/right_answers/NN_topic/<style>.py` holds other right ways (`TASK = "03.average"` and the function).
+tests/grading runs them all, and tests/grading/submissions.py says how both are written.
 
 A task in one process, with simulated devices, has `unit="device"`: world_sizes counts devices, `make(rng, devices)`
 returns one dict for all of them, in a list, and the `rank` of a Finding is a device.
@@ -43,13 +46,14 @@ rank that computes for more than `cpu_seconds` is ended; keep torch.optim out of
 
 from helpers.grading.check import NotYet, check, grade
 from helpers.grading.overview import drill, mock_view, progress_view
-from helpers.grading.registry import labs, task_of, tasks_of
-from helpers.grading.task import Finding, Hint, Run, Task, Trial, Trouble, Words, World
+from helpers.grading.registry import Lab, lab_of, labs, task_of, tasks_of
+from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
 from helpers.grading.verdict import Verdict
+from helpers.words import Words
 
 __all__ = [
     "Finding",
-    "Hint",
+    "Lab",
     "NotYet",
     "Run",
     "Task",
@@ -61,6 +65,7 @@ __all__ = [
     "check",
     "drill",
     "grade",
+    "lab_of",
     "labs",
     "mock_view",
     "progress_view",

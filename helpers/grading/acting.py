@@ -11,7 +11,6 @@ import inspect
 import io
 import re
 import signal
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,9 @@ import torch.distributed as dist
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Task, Trial, Trouble
 from helpers.measure.comms import record_comms
-from helpers.ranks import RankError, Ranks, live
+from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import crowd
+from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
 WALL_SECONDS = 30.0  # for one world on an idle machine; a right answer takes about 0.2 s
@@ -84,19 +84,9 @@ def own_ranks() -> Ranks:
     """The grader's own pool, so that the learner's variables on theirs are safe. Started once, stops when idle."""
     global _ranks
     if _ranks is None:
-        with _learners_stay_current():
+        with keep_current():
             _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True)
     return _ranks
-
-
-@contextlib.contextmanager
-def _learners_stay_current() -> Iterator[None]:
-    """%%ranks goes on meaning the learner's ranks, although others start in here."""
-    before = live.current()
-    try:
-        yield
-    finally:
-        live._latest = before and weakref.ref(before)
 
 
 def wall_seconds() -> float:
@@ -119,7 +109,7 @@ class LocalRunner:
         if trouble is not None:
             return Run(trouble=asdict(trouble))
         try:
-            with _learners_stay_current():
+            with keep_current():
                 world = (self.ranks or own_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
             return Run(trouble=asdict(Trouble(kind="no_ranks", text=str(error))))
@@ -159,22 +149,21 @@ def uncallable(task: Task, submitted: Any) -> Trouble | None:
 
 def trouble_of(error: RankError) -> Trouble:
     """A RankError in the grader's words. What it says of kept variables is about our ranks, and is left out."""
-    text = without_our_lines(str(error).rpartition("\n")[0])
-    raised = re.search(r"raised (\w+)", text)
+    said = error.words.map(lambda text: without_our_lines(text.rpartition("\n")[0]))
+    raised = re.search(r"raised (\w+)", said.en)
     name = raised.group(1) if raised and error.kind == "exception" else ""
     kind = {"TooLong": "too_long", "NotImplementedError": "not_written"}.get(name, error.kind)
     if kind in ("too_long", "timeout"):
-        places = [line.strip() for line in text.splitlines()[1:]]
-        return Trouble(kind="too_long", text="\n".join(places), rank=error.rank)
-    return Trouble(kind=kind, text=text, rank=error.rank, type_name=name)
+        kind, name, said = "too_long", "", said.map(lambda text: "\n".join(map(str.strip, text.splitlines()[1:])))
+    return Trouble(kind=kind, text=said.en, said=said, rank=error.rank, type_name=name)
 
 
 def without_our_lines(text: str) -> str:
     """The learner's own lines stay; places in the grader's files go, since nobody who reads them can change those."""
     for name in OWN_FILES:
-        place = rf"(?<![\w.]){re.escape(name)} line \d+(: `[^\n]*`)?"
-        text = re.sub(rf"{place}, under ", "", text)
-        text = re.sub(rf"\n *at {place}$|, {place}$", "", text, flags=re.MULTILINE)
+        place = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
+        text = re.sub(rf"{place}, under |（其中 {place}）", "", text)
+        text = re.sub(rf"\n *(at|位于) {place}$|(, |，){place}$", "", text, flags=re.MULTILINE)
     return text
 
 

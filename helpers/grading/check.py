@@ -13,8 +13,9 @@ from helpers import progress
 from helpers.grading.acting import LocalRunner
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Task, Trouble, World
-from helpers.grading.verdict import LANGUAGES, Tried, Verdict
+from helpers.grading.verdict import Tried, Verdict
 from helpers.ranks import Ranks
+from helpers.words import language
 
 LINE = 110  # characters
 Runner = Callable[[Sequence[dict], int], Run]
@@ -41,19 +42,17 @@ def check(
     key: str,
     submitted: Any,
     *,
-    lang: str = "en",
+    lang: str | None = None,
     seed: int | None = None,
     progress_file: str | os.PathLike | None = None,
 ) -> Verdict:
     """Run a task's check on `submitted` and note the attempt in the learner's progress file.
 
-    key: "03.average". submitted: the function or class itself. lang: "en" or "zh". seed: one that a failed check
-    named, to get the same inputs again. progress_file: where to note it, if not in the home. Raises NotYet, with the
-    verdict, where it fails; ValueError for a key or a language that is not there.
+    key: "03.average". submitted: the function or class itself. lang: "en" or "zh", if not the one chosen. seed: one
+    that a failed check named, to get the same inputs again. progress_file: where to note it, if not in the home.
+    Raises NotYet, with the verdict, where it fails; ValueError for a key or a language that is not there.
     """
-    if lang not in LANGUAGES:
-        raise ValueError(f'lang is {lang!r}: there are "en" and "zh".')
-    verdict = grade(key, submitted, seed=seed, lang=lang)
+    verdict = grade(key, submitted, seed=seed, lang=language(lang))
     if verdict.printed:
         print(verdict.printed, end="")
     if verdict.was_tried:
@@ -75,7 +74,7 @@ def grade(
     submitted: Any = None,
     *,
     seed: int | None = None,
-    lang: str = "en",
+    lang: str | None = None,
     ranks: Ranks | None = None,
     runner: Runner | None = None,
 ) -> Verdict:

@@ -1,40 +1,76 @@
-"""Which task has which key. A lab's file is imported when one of its tasks is asked for."""
+"""Which labs there are, what each asks and what it forbids: a lab's folder here says so in one record, its LAB.
+
+No torch: a task is imported when it is asked for, so a rule is read at once.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
-import importlib.util
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from helpers.grading.task import Task
+if TYPE_CHECKING:
+    from helpers.grading.task import Task
 
-LABS = {  # lab: its file here
-    "01": "collectives",
-    "02": "data_parallel",
-    "03": "ddp",
-    "04": "amp",
-    "05": "memory",
-    "06": "pipeline",
-    "07": "tensor_parallel",
-    "08": "zero",
-}
+_private: dict[str, Lab] = {}  # a teacher's own, in this process alone; each replaces the public one of its number
 
 
-def tasks_of(lab: str) -> dict[str, Task]:
-    """The tasks of a lab ("03"), easy to hard. Raises ValueError for a lab that is not there."""
-    if lab not in labs():
-        raise ValueError(f"there is no lab {lab!r} with checks: there are {', '.join(labs())}.")
-    return {task.key: task for task in importlib.import_module(f"helpers.grading.{LABS[lab]}").TASKS}
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """One lab. number: "03". topic: "ddp", which is the name of its folder, too.
+
+    tasks: easy to hard. "gradients.AVERAGE" is AVERAGE of gradients.py in its folder, imported when it is asked for; a
+    teacher's own task is given as it is.
+    forbids: what torch has and the lab leaves to the learner: modules and objects that no answer may name or import.
+    refuses: of these, classes of which no answer may make an instance, by whatever way it got hold of them.
+    """
+
+    number: str
+    topic: str
+    tasks: tuple[str | Task, ...]
+    forbids: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its notebooks, "03_ddp"."""
+        return f"{self.number}_{self.topic}"
 
 
 def labs() -> list[str]:
     """The numbers of the labs that have checks: "01", "03". A lab that is not written yet is left out."""
-    return [lab for lab, name in LABS.items() if _is_written(f"helpers.grading.{name}")]
+    return sorted({**_found(), **_private})
 
 
-def _is_written(module: str) -> bool:
-    """An empty folder is found too, as a namespace without a file."""
-    spec = importlib.util.find_spec(module)
-    return spec is not None and spec.origin is not None
+def lab_of(number: str) -> Lab:
+    """The lab "03". Raises ValueError for one that is not there."""
+    known = {**_found(), **_private}
+    if number not in known:
+        raise ValueError(f"there is no lab {number!r} with checks: there are {', '.join(labs())}.")
+    return known[number]
+
+
+def add(number: str, tasks: Iterable[Task]) -> None:
+    """Give lab "03" these tasks in this process; each replaces the public one that has its key."""
+    own = lab_of(number) if number in labs() else Lab(number=number, topic="private", tasks=())
+    every = (tasks_of(number) if own.tasks else {}) | {task.key: task for task in tasks}
+    _private[number] = dataclasses.replace(own, tasks=tuple(every.values()))
+
+
+def tasks_of(lab: str) -> dict[str, Task]:
+    """The tasks of a lab ("03"), easy to hard. Raises ValueError for a lab that is not there."""
+    own = lab_of(lab)
+    tasks = [_imported(own.topic, task) if isinstance(task, str) else task for task in own.tasks]
+    return {task.key: task for task in tasks}
+
+
+def _imported(topic: str, name: str) -> Task:
+    file, _, variable = name.partition(".")
+    return getattr(importlib.import_module(f"helpers.grading.{topic}.{file}"), variable)
 
 
 def task_of(key: str) -> Task:
@@ -43,3 +79,12 @@ def task_of(key: str) -> Task:
     if key not in tasks:
         raise ValueError(f"there is no task {key!r}: this lab has {', '.join(tasks)}.")
     return tasks[key]
+
+
+@functools.cache
+def _found() -> dict[str, Lab]:
+    """The folders beside this file that hold a LAB, by its number."""
+    package = importlib.import_module("helpers.grading")
+    folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
+    modules = [importlib.import_module(f"helpers.grading.{name}") for name in folders]
+    return {module.LAB.number: module.LAB for module in modules if hasattr(module, "LAB")}

@@ -12,31 +12,7 @@ from typing import Any
 import torch
 
 from helpers.records import CommEvent, CommLog
-
-
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """The same sentence in English and in Chinese."""
-
-    en: str
-    zh: str
-
-    def format(self, *values: object, **named: object) -> Words:
-        """Both sentences with their braces filled; a value that is Words itself gives each its own language."""
-        languages = {}
-        for lang in ("en", "zh"):
-            own = [value.in_(lang) if isinstance(value, Words) else value for value in values]
-            own_named = {k: v.in_(lang) if isinstance(v, Words) else v for k, v in named.items()}
-            languages[lang] = self.in_(lang).format(*own, **own_named)
-        return Words(**languages)
-
-    def in_(self, lang: str) -> str:
-        """The sentence in "en" or "zh"."""
-        return getattr(self, lang)
-
-
-class Hint(Words):
-    """What a known mistake is, and what to do about it. One or two short sentences, no solution."""
+from helpers.words import Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +43,19 @@ class Trouble:
 
     kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), or
     "not_written", "not_callable", "signature", "cannot_send", "no_ranks". rank: to blame, or None. type_name: of the
-    exception. text: what happened and where, in English, without our own frames.
+    exception. text: what happened and where, in English, without our own frames. said: that in every language,
+    as Words or as the dict of one that crossed a border; None where the text serves all.
     """
 
     kind: str
     text: str = ""
     rank: int | None = None
     type_name: str = ""
+    said: Words | None = None
+
+    def __post_init__(self) -> None:
+        said = Words(**self.said) if isinstance(self.said, Mapping) else Words.of(self.said or self.text)
+        object.__setattr__(self, "said", said)
 
     def waits_in(self, op: str) -> bool:
         """Whether some rank waited in `op` ("recv", "all_reduce", …) when the run was ended."""
@@ -129,7 +111,8 @@ class Task:
     """One task of a lab; `helpers/grading/__init__.py` tells how to write one.
 
     key: "03.average". signature: as the lab prints it, "average_gradients(model)". make, act, judge: the three parts.
-    recognise: keys of hints that fit a Trouble. hints: key of a mistake to its Hint. world_sizes: in this order.
+    recognise: keys of hints that fit a Trouble. hints: what to say of a mistake, by its key; one or two
+    short sentences, no solution. world_sizes: in this order.
     unit: what world_sizes counts, "rank" or "device"; with devices `make` gives the inputs of one process for all of
     them, and the `rank` of a Finding is a device. cpu_seconds: processor time that one rank may use in one world.
     """
@@ -139,7 +122,7 @@ class Task:
     make: Callable[[torch.Generator, int], list[dict[str, Any]]]
     act: Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
     judge: Callable[[World], Iterable[Finding]]
-    hints: Mapping[str, Hint]
+    hints: Mapping[str, Words]
     recognise: Callable[[Trouble], Sequence[str]] = nothing_recognised
     world_sizes: tuple[int, ...] = (1, 2, 3, 4)
     unit: str = "rank"

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from helpers.grading.task import Finding, Hint, Task, Trouble, Words
+from helpers.grading.task import Finding, Task, Trouble
 from helpers.units import format_seconds
+from helpers.words import Words, book, language
 
-LANGUAGES = ("en", "zh")
+SAYS = book("verdict")
 NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")
 
 
@@ -45,14 +46,14 @@ class Verdict:
     tried: tuple[Tried, ...]
     untried: tuple[int, ...]
     mistake: str | None
-    hint: Hint | None
+    hint: Words | None
     seconds: float
     seed: int
-    lang: str = "en"
+    lang: str | None = None
     unit: str = "rank"
 
     @classmethod
-    def of(cls, task: Task, tried: Sequence[Tried], *, seconds: float, seed: int, lang: str = "en") -> Verdict:
+    def of(cls, task: Task, tried: Sequence[Tried], *, seconds: float, seed: int, lang: str | None = None) -> Verdict:
         sizes = {one.size for one in tried}
         untried = tuple(size for size in task.world_sizes if size not in sizes)
         mistake = likeliest(tried, task.hints)
@@ -93,13 +94,12 @@ class Verdict:
 
     def text(self, lang: str | None = None) -> str:
         """In "en" or "zh"; several lines where it failed."""
-        lang = lang or self.lang
+        lang = language(lang or self.lang)
         if self.passed:
-            sizes = ", ".join(str(one.size) for one in self.tried)
-            counted = COUNTED[self.unit], Words(en="" if sizes == "1" else "s", zh="")
-            values = self.key, sizes, *counted, self.num_comparisons, format_seconds(self.seconds)
-            return PASSED.format(*values).in_(lang)
-        lines = [NOT_YET.format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
+            counted = {"sizes": [one.size for one in self.tried], "unit": SAYS[f"counted.{self.unit}"]}
+            took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
+            return SAYS("passed", lang, key=self.key, **counted, **took)
+        lines = [SAYS["not_yet"].format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
     def __repr__(self) -> str:
@@ -108,14 +108,15 @@ class Verdict:
     def _what(self) -> list[Words]:
         one = self.shown
         if one.trouble is not None:
-            details = one.trouble.text.replace("\n", "\n  ")
+            details = one.trouble.said.map(lambda text: text.replace("\n", "\n  "))
             if self.unit == "device":
-                details = details.removeprefix("rank 0 ")  # the one process there is
+                details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
             world = self._sizes([one.size])
-            return [TROUBLES[one.trouble.kind].format(world=world, task=self.signature, details=details)]
+            return [SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)]
         finding = next((f for f in one.failed if self.mistake in f.mistakes), one.failed[0])
-        where = WITH if finding.rank is None else ON_RANK
-        place = {"size": one.size, "world": self._sizes([one.size]), "unit": UNITS[self.unit], "rank": finding.rank}
+        where = SAYS["with" if finding.rank is None else "on_rank"]
+        unit = SAYS[f"unit.{self.unit}"]
+        place = {"size": one.size, "world": self._sizes([one.size]), "unit": unit, "rank": finding.rank}
         return [where.format(says=finding.says, **place)]
 
     def _tally(self) -> list[Words]:
@@ -123,57 +124,16 @@ class Verdict:
             return []
         good = [one.size for one in self.tried if one.passed]
         bad = [one.size for one in self.tried if not one.passed]
-        parts = [GOOD.format(self._sizes(good))] if good else []
-        parts += [BAD.format(self._sizes(bad))] if bad else []
-        parts += [LEFT.format(self._sizes(self.untried))] if self.untried else []
-        join = {"en": "; ", "zh": "；"}
-        tally = Words(**{lang: join[lang].join(part.in_(lang) for part in parts) for lang in LANGUAGES})
-        return [TALLY.format(tally, format_seconds(self.seconds), self.seed)]
+        sizes = {"good": good, "bad": bad, "left": self.untried}
+        parts = [SAYS[name].format(self._sizes(some)) for name, some in sizes.items() if some]
+        return [SAYS["tally"].format(parts, format_seconds(self.seconds), self.seed)]
 
     def _sizes(self, sizes: Sequence[int]) -> Words:
-        *most, last = map(str, sizes)
-        en = f"{', '.join(most)} and {last} {{}}s" if most else f"{last} {{}}{'s' if last != '1' else ''}"
-        return Words(en=en, zh=f"{'、'.join([*most, last])} 个{{}}").format(COUNTED[self.unit])
+        return SAYS["sizes"].format(sizes=sizes, unit=SAYS[f"counted.{self.unit}"])
 
 
-def likeliest(tried: Sequence[Tried], hints: Mapping[str, Hint]) -> str | None:
+def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
     """The mistake that explains most of the failing worlds; of equals, the one whose hint stands first."""
     votes = Counter(key for one in tried if not one.passed for key in one.recognised())
     order = list(hints)
     return max(votes, key=lambda key: (votes[key], -order.index(key)), default=None)
-
-
-UNITS = {"rank": Words(en="rank", zh="rank"), "device": Words(en="device", zh="设备")}
-COUNTED = {"rank": Words(en="rank", zh=" rank"), "device": Words(en="device", zh="设备")}  # behind 4 个
-PASSED = Words(en="{}  passed · {} {}{} · {} comparisons · {}", zh="{}  通过 · {} 个{}{} · 比较了 {} 处 · {}")
-NOT_YET = Words(en="{}  not yet", zh="{}  还没通过")
-ON_RANK = Words(en="on {unit} {rank} of {size} {says}", zh="{unit} {rank}（共 {size} 个）：{says}")
-WITH = Words(en="with {world} {says}", zh="{world} 时：{says}")
-GOOD = Words(en="passed: {}", zh="通过：{}")
-BAD = Words(en="failed: {}", zh="未通过：{}")
-LEFT = Words(en="not tried: {}", zh="未尝试：{}")
-TALLY = Words(en="{} · {} · the same inputs again: seed={}", zh="{} · {} · 用 seed={} 可重现同样的输入")
-TROUBLES = {
-    "exception": Words(en="with {world} an exception:\n{details}", zh="{world} 时出现异常：\n{details}"),
-    "died": Words(en="with {world} a process ended:\n{details}", zh="{world} 时有进程退出：\n{details}"),
-    "hang": Words(en="with {world} it hangs:\n{details}", zh="{world} 时程序卡住：\n{details}"),
-    "mismatch": Words(
-        en="with {world} they do not issue the same operations:\n{details}",
-        zh="{world} 时各 rank 的通信操作不一致：\n{details}",
-    ),
-    "too_long": Words(
-        en="with {world} it does not end in time; when it was stopped:\n{details}",
-        zh="{world} 时超时未结束；停止时：\n{details}",
-    ),
-    "interrupted": Words(en="it was interrupted", zh="被中断"),
-    "not_written": Words(
-        en="it is not written yet: NotImplementedError is still there", zh="还没有写：NotImplementedError 仍在"
-    ),
-    "not_callable": Words(en="this task wants {task}, but got {details}", zh="本题需要 {task}，得到的是 {details}"),
-    "signature": Words(
-        en="this task calls {task}, but yours is {details}", zh="本题的调用方式是 {task}，你的函数是 {details}"
-    ),
-    "cannot_send": Words(en="it cannot be run on the ranks: {details}", zh="无法在各 rank 上运行：{details}"),
-    "no_ranks": Words(en="the ranks did not start: {details}", zh="rank 未能启动：{details}"),
-    "no_answer": Words(en="the ranks gave no usable answer: {details}", zh="rank 没有给出可用的结果：{details}"),
-}

@@ -3,7 +3,7 @@
 `Quiz()` is one sitting; `python -m helpers quiz` is the same in a terminal. Cards come back when FSRS says so."""
 
 from helpers.interview.bank_file import chapters, load_all, load_bank
-from helpers.interview.cards import Card, Cell, Check, Choices, Prediction, Source, Text
+from helpers.interview.cards import Card, Cell, Check, Choices, Prediction, Source
 from helpers.interview.deck import in_order, select, topics
 from helpers.interview.render import corner
 from helpers.interview.reviews import Review, Reviews
@@ -22,7 +22,6 @@ __all__ = [
     "Reviews",
     "Source",
     "Summary",
-    "Text",
     "chapters",
     "corner",
     "in_order",

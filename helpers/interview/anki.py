@@ -18,11 +18,13 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from helpers import words
 from helpers.interview.bank_file import load_all
-from helpers.interview.cards import Card, Source, Text
+from helpers.interview.cards import Card, Source
 from helpers.interview.links import place
 from helpers.interview.render import inline, paragraphs
-from helpers.interview.words import LANGUAGES, check_language, say
+from helpers.interview.words import say
+from helpers.words import LANGUAGES, Words
 
 DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
 NAME = "Rank by Rank · interview"
@@ -59,11 +61,10 @@ code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(1
 def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, language: str = "both") -> int:
     """Write the cards, all where None, as `path`, an .apkg file; returns the number of notes.
 
-    language: "en", "zh" or "both". An earlier deck of ours is replaced, another file never. Raises ValueError for a
-    name, a language or no cards, OSError where the file cannot be written.
+    language: one of LANGUAGES, or "both". An earlier deck of ours is replaced, another file never. Raises ValueError
+    for a name, a language or no cards, OSError where the file cannot be written.
     """
-    languages = LANGUAGES if language == "both" else (language,)
-    check_language(languages[0])
+    languages = tuple(LANGUAGES) if language == "both" else (words.language(language),)
     path = checked_name(path, languages[0])
     cards = tuple(load_all() if cards is None else cards)
     if not cards:
@@ -115,7 +116,7 @@ def checked_name(path: str | os.PathLike, language: str) -> Path:
     return path
 
 
-def _in_all(texts: Iterable[Text], languages: tuple[str, ...], label: str = "") -> str:
+def _in_all(texts: Iterable[Words], languages: tuple[str, ...], label: str = "") -> str:
     """The texts in each language, in blocks that name it, with a label before the first."""
     texts = tuple(texts)
     if not texts:
@@ -123,13 +124,12 @@ def _in_all(texts: Iterable[Text], languages: tuple[str, ...], label: str = "") 
     return "".join(_in_one(texts, language, label) for language in languages)
 
 
-def _in_one(texts: tuple[Text, ...], language: str, label: str) -> str:
+def _in_one(texts: tuple[Words, ...], language: str, label: str) -> str:
     if not label:
-        body = "".join(paragraphs(getattr(text, language)) for text in texts)
+        body = "".join(paragraphs(text.in_(language)) for text in texts)
         return f'<div lang="{language}">{body}</div>'
     name = f'<span class="label">{say(label, language)}{say("colon", language)}</span>'
-    between = {"en": " ", "zh": ""}[language]
-    body = between.join(inline(getattr(text, language)) for text in texts)
+    body = say("between", language).join(inline(text.in_(language)) for text in texts)
     return f'<div lang="{language}">{name}{body}</div>'
 
 

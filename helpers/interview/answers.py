@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from helpers.interview.cards import Card, Prediction
 from helpers.interview.verify import UNITS
@@ -50,7 +50,7 @@ class Judged:
 def judge_rating(given: str, language: str) -> Judged:
     """A folded card is rated by whoever answered it: a word in either language, its first letter, or 1 to 4."""
     said = unicodedata.normalize("NFKC", given).strip().lower()
-    spellings = {name: rating for rating in RATINGS for name in (rating, rating[0], say(rating, "zh"))}
+    spellings = {name: rating for rating in RATINGS for name in (rating[0], *asdict(say[rating]).values())}
     spellings |= {str(number): rating for number, rating in enumerate(RATINGS, start=1)}
     if said not in spellings:
         raise ValueError(say("bad_rating", language, given=_short(given)))
@@ -66,9 +66,7 @@ def judge_choice(given: str, options: tuple[str, ...], right: str, language: str
     if said in [str(place) for place in range(1, len(options) + 1)]:
         said = letters[int(said) - 1]
     if len(said) != 1 or said not in letters:
-        raise ValueError(
-            say("bad_letter", language, given=_short(given), letters={"en": ", ", "zh": "、"}[language].join(letters))
-        )
+        raise ValueError(say("bad_letter", language, given=_short(given), letters=letters))
     if options[letters.index(said)] == right:
         return Judged(passed=True, rating="good", sentence=say("right_choice", language))
     text = right if right[-1] in ".。?？" else right + say("stop", language)
@@ -97,7 +95,7 @@ def asked_unit(predict: Prediction) -> str:
     return re.sub(r"^[-0-9.,\s]+", "", predict.says)
 
 
-def read_number(given: str, unit: str, language: str = "en", example: str = "12.3 MB") -> float:
+def read_number(given: str, unit: str, language: str | None = None, example: str = "12.3 MB") -> float:
     """What was said, in bytes, seconds or as a plain ratio or count. unit: what a number without one is in.
 
     Understood: "64.2 MB", "1,024", "6.42e7 B", "6.42×10^7", "7/8", full-width digits, 万 and 亿, 字节 and 毫秒.

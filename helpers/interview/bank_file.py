@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from helpers.interview.cards import LEVELS, Card, Cell, Check, Choices, Prediction, Source, Text
+from helpers.interview.cards import LEVELS, Card, Cell, Check, Choices, Prediction, Source
+from helpers.words import LANGUAGES, Words
 
 BANK = Path(__file__).parent / "bank"
 CARD_FIELDS = {"required": ("id", "level", "question", "answer", "shown_by")}
@@ -189,10 +190,11 @@ def read_list(fields: dict, name: str, where: str) -> list:
     return items
 
 
-def read_text(value: Any, where: str, name: str) -> Text:
+def read_text(value: Any, where: str, name: str) -> Words:
     """A text in both languages."""
-    if not isinstance(value, dict) or set(value) != {"en", "zh"}:
-        raise ValueError(f"{where}: `{name}` must hold `en:` and `zh:` and nothing else")
+    if not isinstance(value, dict) or value.keys() != LANGUAGES.keys():
+        every = " and ".join(f"`{lang}:`" for lang in LANGUAGES)
+        raise ValueError(f"{where}: `{name}` must hold {every} and nothing else")
     for language, text in value.items():
         if not isinstance(text, str) or not text.strip():
             raise ValueError(
@@ -200,7 +202,7 @@ def read_text(value: Any, where: str, name: str) -> Text:
             )
     if not CHINESE.search(value["zh"]):
         raise ValueError(f"{where}: `{name}.zh` holds no Chinese character; translate it")
-    return Text(en=unfold(value["en"]), zh=unfold(value["zh"]))
+    return Words(**value).map(unfold)
 
 
 def unfold(text: str) -> str:
@@ -251,8 +253,8 @@ def read_choices(fields: Any, where: str) -> Choices:
     if not 2 <= len(wrong) <= 4:
         raise ValueError(f"{where}: `choices.wrong` has {len(wrong)} entries; write two to four")
     right = read_text(fields["right"], where, "choices.right")
-    for language in ("en", "zh"):
-        texts = [getattr(text, language) for text in (right, *wrong)]
+    for language in LANGUAGES:
+        texts = [text.in_(language) for text in (right, *wrong)]
         if len(set(texts)) < len(texts):
             raise ValueError(f"{where}: two of `choices` read the same in `{language}`; make each another answer")
     return Choices(right=right, wrong=wrong)

@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from helpers.words import Words
+
 LEVELS = ("junior", "senior", "staff")
 
 
 def topic_of(chapter: str) -> str:
     """A chapter's name without its number: "ddp" for "03_ddp"; other names as they are."""
     return chapter.lstrip("0123456789_") or chapter
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """One text in English and in simplified Chinese."""
-
-    en: str
-    zh: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +58,8 @@ class Check:
 class Choices:
     """The card as multiple choice: one right answer among wrong ones that people really give."""
 
-    right: Text
-    wrong: tuple[Text, ...]
+    right: Words
+    wrong: tuple[Words, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +67,7 @@ class Prediction:
     """The card as "predict the number". `ask`: the question with everything needed to compute it; `says`: the number
     as printed, with its unit, the same as in one of the card's checks; `tolerance`: relative, 0.05 is 5 %."""
 
-    ask: Text
+    ask: Words
     says: str
     tolerance: float = 0.05
 
@@ -85,12 +79,12 @@ class Card:
     id: str
     chapter: str
     level: str
-    question: Text
-    answer: Text
+    question: Words
+    answer: Words
     shown_by: Cell | Source
-    longer: Text | None = None
-    usual_mistake: Text | None = None
-    follow_ups: tuple[Text, ...] = ()
+    longer: Words | None = None
+    usual_mistake: Words | None = None
+    follow_ups: tuple[Words, ...] = ()
     verify: tuple[Check, ...] = ()
     choices: Choices | None = None
     predict: Prediction | None = None
@@ -104,4 +98,4 @@ class Card:
     def full_answer(self, language: str) -> str:
         """The answer and its longer form in one string; `language` is "en" or "zh"."""
         texts = [self.answer] + ([self.longer] if self.longer else [])
-        return "\n\n".join(getattr(text, language) for text in texts)
+        return "\n\n".join(text.in_(language) for text in texts)

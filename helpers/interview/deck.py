@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from helpers import words
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
-from helpers.interview.words import check_language, say
+from helpers.interview.words import say
 
 FORMS = ("choice", "number", "folded")
 INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
@@ -32,14 +33,14 @@ def select(
     topics: Iterable[str] = (),
     levels: Iterable[str] = (),
     form: str = "mixed",
-    language: str = "en",
+    language: str | None = None,
 ) -> tuple[Card, ...]:
     """The cards of these topics and levels that can be asked in this form; nothing given: all.
 
     A topic is "ddp"; its chapter, "03_ddp", is understood too. Raises ValueError, in `language`, for a name that is
     not there and where no card is left.
     """
-    check_language(language)
+    language = words.language(language)
     cards, levels = tuple(cards), _names(levels)
     wanted = [topic_of(topic).lower() for topic in _names(topics)]
     _check_names("no_topic", wanted, _topics(cards), language)

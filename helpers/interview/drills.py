@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers import progress
+from helpers import progress, words
 from helpers.interview import bank_file
-from helpers.interview.cards import Cell, Text, topic_of
+from helpers.interview.cards import Cell, topic_of
 from helpers.interview.links import cell_address, place
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text
+from helpers.interview.words import say
+from helpers.words import Words
 
 FILE = Path(__file__).with_name("drills.yaml")
 FIELDS = ("key", "minutes", "title", "prompt", "counts", "stub", "explained_by")
@@ -33,9 +35,9 @@ class Drill:
 
     key: str
     minutes: int
-    title: Text
-    prompt: Text
-    counts: tuple[Text, ...]
+    title: Words
+    prompt: Words
+    counts: tuple[Words, ...]
     stub: str
     explained_by: Cell
 
@@ -50,10 +52,10 @@ class Drill:
         lines = [line.split() for line in self.stub.splitlines() if line.startswith(("def ", "class "))]
         return lines[-1][1].partition("(")[0].rstrip(":")
 
-    def places(self, base: str = "", *, language: str = "en") -> tuple[tuple[str, str], tuple[str, str]]:
+    def places(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], tuple[str, str]]:
         """Text and address of the chapter's cell that explains it, and of the lab's task. base: as in links.link."""
         lab = f"labs/{self.explained_by.notebook}.ipynb"
-        task = {"en": f"lab {self.key}, with its picture and hint", "zh": f"实验 {self.key}（有图和提示）"}[language]
+        task = say("drill.place", language, key=self.key)
         address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)
         return place(self.explained_by, base, language=language), (task, address)
 
@@ -118,11 +120,11 @@ class Attempt:
         drill: Drill,
         check: Judge | None = None,
         *,
-        language: str = "en",
+        language: str | None = None,
         path: str | os.PathLike | None = None,
         now: Now | None = None,
     ):
-        self.drill, self._check, self.language, self._path = drill, check, language, path
+        self.drill, self._check, self.language, self._path = drill, check, words.language(language), path
         self.watch = Stopwatch(60.0 * drill.minutes, now)
         self.outcomes: list[Outcome] = []
 
@@ -174,27 +176,15 @@ class Attempt:
         if seconds is None:
             return ""
         limit = self.watch.limit
-        words = {"en": EN, "zh": ZH}[self.language][passed, seconds <= limit]
-        return words.format(
+        name = f"drill.{'passed' if passed else 'open'}_{'in_time' if seconds <= limit else 'late'}"
+        return say(
+            name,
+            self.language,
             used=clock_text(seconds),
             limit=clock_text(limit),
             left=clock_text(limit - seconds),
             over=_over(seconds, limit),
         )
-
-
-EN = {
-    (True, True): "Passed after {used} of {limit}, in time.",
-    (True, False): "Passed after {used}: {over} over the {limit}.",
-    (False, True): "Not yet: {left} of {limit} are left.",
-    (False, False): "Not yet: {over} over the {limit}. You may go on.",
-}
-ZH = {
-    (True, True): "通过，用时 {used}（限时 {limit}），按时完成。",
-    (True, False): "通过，用时 {used}，超出限时 {limit} 共 {over}。",
-    (False, True): "还没通过：限时 {limit}，还剩 {left}。",
-    (False, False): "还没通过：已超出限时 {limit} 共 {over}，可以继续。",
-}
 
 
 def _over(seconds: float, limit: float) -> str:

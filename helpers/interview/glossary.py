@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.bank_file import CHINESE, check_fields, read_entries, read_list, read_shown_by, read_text
-from helpers.interview.cards import Cell, Source, Text
+from helpers.interview.cards import Cell, Source
 from helpers.interview.render import inline
+from helpers.words import Words
 
 FILE = Path(__file__).parent / "glossary.yaml"
 FIELDS = {"required": ("term", "zh", "says", "shown_by")}
@@ -24,7 +25,7 @@ class Term:
 
     term: str
     zh: tuple[str, ...]
-    says: Text
+    says: Words
     shown_by: Cell | Source
     also: tuple[str, ...] = ()
     where: str = ""

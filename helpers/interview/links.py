@@ -11,12 +11,12 @@ import json
 from pathlib import Path
 
 from helpers.interview.cards import Card, Cell, Source
+from helpers.interview.words import say
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = {"en": "chapter {}, cell “{}”", "zh": "{} 章，单元格“{}”"}
 
 
-def link(card: Card, base: str = "", *, language: str = "en") -> tuple[str, str]:
+def link(card: Card, base: str = "", *, language: str | None = None) -> tuple[str, str]:
     """What to read and its address: of the cell that shows the answer, or of the source.
 
     base: the way from the page to the folder of the chapters: "" in a chapter, "../" in a lab.
@@ -24,11 +24,11 @@ def link(card: Card, base: str = "", *, language: str = "en") -> tuple[str, str]
     return place(card.shown_by, base, language=language)
 
 
-def place(shown_by: Cell | Source, base: str = "", *, language: str = "en") -> tuple[str, str]:
+def place(shown_by: Cell | Source, base: str = "", *, language: str | None = None) -> tuple[str, str]:
     """The same for a cell or a source."""
     if isinstance(shown_by, Source):
         return shown_by.source, shown_by.url
-    text = WORDS[language].format(shown_by.notebook, shown_by.anchor)
+    text = say("cell", language, notebook=shown_by.notebook, cell=shown_by.anchor)
     return text, cell_address(f"{shown_by.notebook}.ipynb", shown_by.anchor, base)
 
 

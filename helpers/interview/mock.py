@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from helpers import progress
+from helpers import progress, words
 from helpers.interview.answers import judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, Card
@@ -23,7 +23,6 @@ from helpers.interview.drills import Attempt, Drill, Judge, Outcome, drills
 from helpers.interview.reviews import Journal, Review, Reviews
 from helpers.interview.sheet import Item, Sheet, card_item, drill_item
 from helpers.interview.stopwatch import Now, Stopwatch, utc_now
-from helpers.interview.words import check_language
 
 NUM_CARDS = 5
 CARD_SECONDS = 180.0
@@ -42,15 +41,14 @@ class MockInterview:
         *,
         level: str | None = None,
         topics: Iterable[str] = (),
-        language: str = "en",
+        language: str | None = None,
         seed: int | None = None,
         check: Judge | None = None,
         path: str | os.PathLike | None = None,
         now: Now | None = None,
         cards: Iterable[Card] | None = None,
     ):
-        check_language(language)
-        self.language, self._now = language, now or utc_now
+        self.language, self._now = words.language(language), now or utc_now
         self.seed = secrets.randbelow(10_000) if seed is None else seed
         chance = random.Random(self.seed)
         self._journal = Journal(path, language, self._now)

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from helpers.interview.bank_file import check_fields, read_entries, read_list, read_shown_by, read_text
-from helpers.interview.cards import Cell, Source, Text
+from helpers.interview.cards import Cell, Source
 from helpers.interview.render import BOX, inline, shown_html
 from helpers.interview.verify import function_named, rounds_to, stands_in
+from helpers.words import LANGUAGES, Words
 
 FILE = Path(__file__).parent / "myths.yaml"
 MYTH_FIELDS = {"required": ("id", "claim", "truth", "run", "finds", "shown_by")}
@@ -39,8 +40,8 @@ class Myth:
     """A claim, what is true instead, and the dotted name of the function that settles it on four ranks."""
 
     id: str
-    claim: Text
-    truth: Text
+    claim: Words
+    truth: Words
     run: str
     finds: tuple[Finding, ...]
     shown_by: Cell | Source
@@ -74,7 +75,7 @@ class Refutation:
             sentences.append(f"{where}: the truth says {finding.says!r}, the run returns {value!r}")
         if finding.claimed is not None and self._holds(value, finding.claimed):
             sentences.append(f"{where}: the run returns {value!r}, what the claim says; it refutes nothing")
-        texts = (("en", self.myth.truth.en), ("zh", self.myth.truth.zh))
+        texts = asdict(self.myth.truth).items()
         missing = [language for language, text in texts if not stands_in(finding.says, text)]
         return sentences + [f"{where}: the truth in `{one}` does not contain {finding.says!r}" for one in missing]
 
@@ -142,7 +143,7 @@ def _read_finding(fields: Any, where: str) -> Finding:
 
 def _html(myth: Myth) -> str:
     summary = f'<span lang="en">{inline(myth.claim.en)}</span><br><span lang="zh">{inline(myth.claim.zh)}</span>'
-    truths = [f'<div lang="{one}" style="{BOX}">{inline(getattr(myth.truth, one))}</div>' for one in ("en", "zh")]
+    truths = [f'<div lang="{one}" style="{BOX}">{inline(myth.truth.in_(one))}</div>' for one in LANGUAGES]
     return (
         f'<details style="margin:.5em 0"><summary style="cursor:pointer">{summary}</summary>'
         f"{''.join(truths)}{shown_html(myth)}</details>"

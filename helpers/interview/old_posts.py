@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.bank_file import check_fields, read_entries, read_list, read_text
-from helpers.interview.cards import Text
 from helpers.interview.render import inline
+from helpers.words import Words
 
 FILE = Path(__file__).parent / "old_posts.yaml"
 WHERE = ("process", "ranks", "torchrun")
@@ -32,7 +32,7 @@ class OldPost:
     id: str
     old: str
     today: str
-    why: Text
+    why: Words
     chapter: str
     runs: str
     proof: str

@@ -37,7 +37,7 @@ def show_drills(screen: Screen) -> None:
     """Keys, minutes and titles."""
     for one in drills():
         minutes = say("minutes", screen.language, count=one.minutes)
-        screen.text(f"{getattr(one.title, screen.language)} · {minutes}", first=f"  {one.key:<24} ")
+        screen.text(f"{one.title.in_(screen.language)} · {minutes}", first=f"  {one.key:<24} ")
     screen.line()
     screen.say("drill_how", key=drills()[0].key)
 
@@ -45,7 +45,7 @@ def show_drills(screen: Screen) -> None:
 def mock(screen: Screen, check: Check = None, *, level: str | None = None, topics: list[str] | None = None) -> None:
     """Five cards and a drill, then the sheet, also where it ended early."""
     interview = MockInterview(level=level, topics=topics or (), language=screen.language, check=check)
-    drill_title = getattr(interview.drill.title, screen.language)
+    drill_title = interview.drill.title.in_(screen.language)
     minutes = clock_text(CARD_SECONDS), clock_text(interview.attempt.watch.limit)
     screen.say("mock_welcome", each=minutes[0], drill=drill_title, limit=minutes[1])
     try:
@@ -71,7 +71,7 @@ def _cards(interview: MockInterview, screen: Screen) -> None:
         place = say("place", screen.language, number=number, total=len(interview.cards))
         screen.line(" · ".join([place, card.topic, say(card.level, screen.language)]), "quiet")
         screen.line()
-        screen.text(getattr(card.question, screen.language), style="bold")
+        screen.text(card.question.in_(screen.language), style="bold")
         screen.line()
         if screen.ask(say("ask_unfold", screen.language)).lower() in SKIP:
             interview.skip()
@@ -116,7 +116,7 @@ def write_and_check(one: Drill, begin: Callable[[], Any], submit: Callable[[Any]
             return
 
 
-def load(path: Path, name: str, language: str = "en") -> Any:
+def load(path: Path, name: str, language: str | None = None) -> Any:
     """The function or class of this name in a file, run anew each time. Raises ValueError for what is wrong with it."""
     try:
         source = path.read_text(encoding="utf-8")
@@ -144,12 +144,12 @@ def _show_drill(one: Drill, screen: Screen) -> None:
     screen.line()
     screen.rule()
     minutes = say("minutes", screen.language, count=one.minutes)
-    screen.line(" · ".join([one.key, getattr(one.title, screen.language), minutes]), "bold")
+    screen.line(" · ".join([one.key, one.title.in_(screen.language), minutes]), "bold")
     screen.line()
-    screen.text(getattr(one.prompt, screen.language))
+    screen.text(one.prompt.in_(screen.language))
     screen.line()
     for what in one.counts:
-        screen.text(getattr(what, screen.language), first="  - ")
+        screen.text(what.in_(screen.language), first="  - ")
     screen.line()
 
 

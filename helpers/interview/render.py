@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 
 from helpers.interview.bank_file import load_bank
-from helpers.interview.cards import Card, Text
+from helpers.interview.cards import Card
 from helpers.interview.links import link
 from helpers.interview.words import say
+from helpers.words import Words
 
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"
@@ -69,10 +70,10 @@ def language_html(card: Card, language: str) -> str:
     return f'<div lang="{language}" style="{BOX}">{parts}</div>'
 
 
-def labelled(key: str, texts: list[Text], language: str) -> str:
+def labelled(key: str, texts: list[Words], language: str) -> str:
     """A bold label, the word of this key, and its texts in one paragraph."""
     label, colon = say(key, language), say("colon", language)
-    body = " ".join(inline(getattr(text, language)) for text in texts)
+    body = " ".join(inline(text.in_(language)) for text in texts)
     return f'<p style="margin:.3em 0"><b>{label}</b>{colon}{body}</p>'
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from helpers import words
 from helpers.interview.answers import Judged, asked_unit, judge_choice, judge_number, judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card
 from helpers.interview.deck import form_for, in_order, select
 from helpers.interview.reviews import Journal, Review
-from helpers.interview.words import check_language, say, say_span
+from helpers.interview.words import say, say_span
 
 RETURNS_AFTER = 3  # a card that was not known comes back in the sitting, once, after so many others
 LONGEST = 3600.0  # seconds on one card that are noted: whoever went for lunch did not think for two hours
@@ -68,7 +69,7 @@ class Quiz:
         *,
         topics: Iterable[str] = (),
         levels: Iterable[str] = (),
-        language: str = "en",
+        language: str | None = None,
         form: str = "mixed",
         path: str | os.PathLike | None = None,
         now: Callable[[], datetime] | None = None,
@@ -76,10 +77,9 @@ class Quiz:
         count: int | None = None,
         ahead: bool = False,
     ):
-        check_language(language)
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise ValueError(say("bad_count", language, given=count))
-        self.language, self.form = language, form
+        self.language, self.form = words.language(language), form
         self.cards = tuple(load_all() if cards is None else cards)
         selected = select(self.cards, topics=topics, levels=levels, form=form, language=language)
         self._now = now or (lambda: datetime.now(UTC))
@@ -129,7 +129,7 @@ class Quiz:
         due = self.reviews.add(review)
         self._journal.write(review, seconds=round(seconds, 1), language=self.language)
         returns = say("returns", self.language, span=say_span(due - when, self.language))
-        sentence = f"{judged.sentence}{' ' if self.language == 'en' else ''}{returns}"
+        sentence = f"{judged.sentence}{say('between', self.language)}{returns}"
         answer = Answer(question.card, question.form, judged.passed, judged.rating, sentence, due)
         self.answers.append(answer)
         self._return(answer)
@@ -166,17 +166,17 @@ class Quiz:
         text = card.predict.ask if form == "number" else card.question
         options: list[str] = []
         if form == "choice":
-            options = [getattr(option, self.language) for option in (card.choices.right, *card.choices.wrong)]
+            options = [option.in_(self.language) for option in (card.choices.right, *card.choices.wrong)]
             self._chance.shuffle(options)
         unit = asked_unit(card.predict) if form == "number" else ""
         is_new = card.id not in self.reviews
-        return Question(card, form, getattr(text, self.language), tuple(options), unit, is_new)
+        return Question(card, form, text.in_(self.language), tuple(options), unit, is_new)
 
     def _judge(self, question: Question, given: str) -> Judged:
         if question.form == "folded":
             return judge_rating(given, self.language)
         if question.form == "choice":
-            right = getattr(question.card.choices.right, self.language)
+            right = question.card.choices.right.in_(self.language)
             return judge_choice(given, question.options, right, self.language)
         return judge_number(given, question.card, self.language)
 

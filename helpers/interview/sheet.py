@@ -6,43 +6,23 @@ import html
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from helpers.interview.cards import Card, Cell
 from helpers.interview.drills import Attempt, Drill
 from helpers.interview.links import file_address, link
+from helpers.interview.render import QUIET, anchor, inline
 from helpers.interview.stopwatch import Stopwatch, clock_text
 from helpers.interview.words import say
 
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
-WORDS = {
-    "en": {
-        "title": "Mock interview", "seed": " (seed {})", "columns": ("", "question", "time", "of", "rating", "read"),
-        "strong": "Strong", "weak": "Weak", "none": "none yet", "next": "Next steps", "over": " (over time)",
-        "drill": "drill", "not_reached": "not reached", "passed": "passed", "not_passed": "not passed",
-        "no_answer": "no answer", "comma": ", ", "chapter": "chapter {}", "lab": "lab {}",
-        "read_on": "Read {}. ", "ask_again": "Then ask yourself again: `python -m helpers quiz --topic {}`.",
-        "write_again": "Write it once more tomorrow: `python -m helpers quiz --drill {}`.",
-        "go_on": "Nothing was weak. Take the next one with another seed, or a level higher.",
-        "begin": "Nothing was answered. Begin with one card: say your answer aloud, then look.",
-    },
-    "zh": {
-        "title": "模拟面试", "seed": "（种子 {}）", "columns": ("", "题目", "用时", "限时", "自评", "阅读"),
-        "strong": "强项", "weak": "弱项", "none": "暂无", "next": "下一步", "over": "（超时）", "drill": "手写题",
-        "not_reached": "未做到", "passed": "通过", "not_passed": "未通过", "no_answer": "未作答",
-        "comma": "、", "chapter": "{} 章", "lab": "实验 {}",
-        "read_on": "先读 {}。", "ask_again": "再用 `python -m helpers quiz --topic {} --lang zh` 自测。",
-        "write_again": "明天再写一遍：`python -m helpers quiz --drill {} --lang zh`。",
-        "go_on": "没有弱项。换一个种子再来一场，或者提高一级。",
-        "begin": "还没有作答。先从一张卡片开始：出声回答，然后再看答案。",
-    },
-}  # fmt: skip
+COLUMNS = ("number", "question", "time", "of", "rating", "read")
+CELL = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;border-bottom:1px solid rgba(128,128,128,.4)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One card or the drill. state: a key of WORDS, a rating or "skipped". links: text, href.
+    """One card or the drill. state: a name under "sheet" in quiz.yaml, a rating or "skipped". links: text, href.
 
     seconds: taken, None if not reached.
     """
@@ -72,7 +52,7 @@ class Item:
 
 def card_item(card: Card, watch: Stopwatch, state: str, language: str) -> Item:
     """A card as it went. state: the rating, "skipped" or "not_reached"."""
-    text = getattr(card.question, language)
+    text = card.question.in_(language)
     return Item(
         kind="card", key=card.id, title=text, topic=card.topic, level=card.level, state=state, limit=watch.limit,
         seconds=watch.seconds if watch.began else None, links=_links(card, language),
@@ -83,7 +63,7 @@ def drill_item(drill: Drill, attempt: Attempt, language: str) -> Item:
     """The drill as it went."""
     state = "passed" if attempt.passed else "not_passed" if attempt.outcomes else "no_answer"
     return Item(
-        kind="drill", key=drill.key, title=getattr(drill.title, language), topic=drill.topic, level="",
+        kind="drill", key=drill.key, title=drill.title.in_(language), topic=drill.topic, level="",
         state=state if attempt.watch.began else "not_reached", limit=attempt.watch.limit,
         seconds=attempt.watch.seconds if attempt.watch.began else None, links=drill.places(language=language),
     )  # fmt: skip
@@ -95,7 +75,7 @@ def _links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
     if isinstance(card.shown_by, Cell) and card.shown_by.notebook == card.chapter:
         del files["chapter"]
     found = [
-        (WORDS[language][word].format(card.chapter), href)
+        (say[f"sheet.{word}"].say(language, card.chapter), href)
         for word, path in files.items()
         if (href := file_address(path))
     ]
@@ -110,10 +90,14 @@ class Sheet:
     language: str
     seed: int
 
+    def say(self, name: str) -> str:
+        """A word of the sheet in its language, braces left as they are."""
+        return say[f"sheet.{name}"].in_(self.language)
+
     @property
-    def words(self) -> dict[str, Any]:
-        """Of its language."""
-        return WORDS[self.language]
+    def columns(self) -> list[str]:
+        """Headings of the table."""
+        return [self.say(f"column.{name}") for name in COLUMNS]
 
     @property
     def strong(self) -> tuple[str, ...]:
@@ -130,14 +114,13 @@ class Sheet:
 
     @property
     def heading(self) -> str:
-        return self.words["title"] + self.words["seed"].format(self.seed)
+        return self.say("title") + self.say("seed").format(self.seed)
 
     @property
     def summary(self) -> tuple[str, str]:
         """Two lines: strong topics and weak topics."""
-        words = self.words
         return tuple(
-            words[name] + say("colon", self.language) + (words["comma"].join(topics) or words["none"])
+            self.say(name) + say("colon", self.language) + (self.say("comma").join(topics) or self.say("none"))
             for name, topics in (("strong", self.strong), ("weak", self.weak))
         )
 
@@ -148,25 +131,25 @@ class Sheet:
             if item.is_weak:
                 found = item.links[:1] if item.kind == "card" else item.links
                 steps[self._step(item)] = tuple(dict.fromkeys((*steps.get(self._step(item), ()), *found)))
-        return list(steps.items()) or [(self.words["go_on" if self.strong else "begin"], ())]
+        return list(steps.items()) or [(self.say("go_on" if self.strong else "begin"), ())]
 
     def _step(self, item: Item) -> str:
         last = "write_again" if item.kind == "drill" else "ask_again"
-        return self.words["read_on"] + self.words[last].format(item.key if item.kind == "drill" else item.topic)
+        return self.say("read_on") + self.say(last).format(item.key if item.kind == "drill" else item.topic)
 
     def time(self, item: Item) -> str:
         """Taken, with a word where it was more than the limit."""
         if item.seconds is None:
             return "–"
-        return clock_text(item.seconds) + (self.words["over"] if item.is_over else "")
+        return clock_text(item.seconds) + (self.say("over") if item.is_over else "")
 
     def tag(self, item: Item) -> str:
         """Topic and level, or that it is the drill."""
-        return f"{item.topic} · {item.level or self.words['drill']}"
+        return f"{item.topic} · {item.level or self.say('drill')}"
 
     def state(self, item: Item) -> str:
         """Its rating or what became of it, in words."""
-        return self.words.get(item.state) or say(item.state, self.language)
+        return say(f"sheet.{item.state}" if f"sheet.{item.state}" in say else item.state, self.language)
 
     @property
     def text(self) -> str:
@@ -176,8 +159,8 @@ class Sheet:
             told = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
             lines += [f"{number}. {item.title}", f"   {self.tag(item)} · {told}"]
             lines += [f"   {text}{say('colon', self.language)}{href}" for text, href in item.links]
-        lines += ["", *self.summary, "", self.words["next"]]
-        comma = self.words["comma"]
+        lines += ["", *self.summary, "", self.say("next")]
+        comma = self.say("comma")
         steps = [_filled(sentence, comma.join(text for text, _ in links)) for sentence, links in self.steps()]
         return "\n".join(lines + [f"- {step}" for step in steps])
 
@@ -186,23 +169,21 @@ class Sheet:
 
     def markdown(self) -> str:
         """For a file or a Markdown cell."""
-        columns = self.words["columns"]
+        columns = self.columns
         lines = [f"# {self.heading}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
         for number, item in enumerate(self.items, start=1):
             read = "<br>".join(_markdown_link(*one) for one in item.links)
             title = f"{_cell(item.title)}<br>{self.tag(item)}"
             cells = (str(number), title, self.time(item), clock_text(item.limit), self.state(item), read)
             lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", *(f"**{line}**  " for line in self.summary), "", f"## {self.words['next']}", ""]
-        comma = self.words["comma"]
+        lines += ["", *(f"**{line}**  " for line in self.summary), "", f"## {self.say('next')}", ""]
+        comma = self.say("comma")
         steps = [
             _filled(sentence, comma.join(_markdown_link(*one) for one in links)) for sentence, links in self.steps()
         ]
         return "\n".join(lines + [f"- {step}" for step in steps]) + "\n"
 
     def _repr_html_(self) -> str:
-        from helpers.interview.sheet_html import sheet_html
-
         return sheet_html(self)
 
     def save(self, path: str | os.PathLike) -> Path:
@@ -241,3 +222,34 @@ def _markdown_link(text: str, href: str) -> str:
 def _cell(text: str) -> str:
     """Text in a Markdown table: one line, its bars kept."""
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def sheet_html(sheet: Sheet) -> str:
+    """A row for each card and the drill, topics, next steps. Its colours are the page's: it reads in dark and light."""
+    head = "".join(f'<th scope="col" style="{CELL}">{name}</th>' for name in sheet.columns)
+    rows = "".join(_row(sheet, number, item) for number, item in enumerate(sheet.items, start=1))
+    said = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
+    comma = sheet.say("comma")
+    steps = "".join(
+        f"<li>{inline(sentence).replace('{}', comma.join(anchor(*one) for one in links))}</li>"
+        for sentence, links in sheet.steps()
+    )
+    return (
+        f'<div lang="{sheet.language}" style="max-width:64em"><h3>{html.escape(sheet.heading)}</h3>'
+        f'<table style="border-collapse:collapse;margin:.4em 0">'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{said}"
+        f'<p style="margin:.8em 0 .2em"><b>{sheet.say("next")}</b></p><ul style="margin:.2em 0">{steps}</ul></div>'
+    )
+
+
+def _row(sheet: Sheet, number: int, item: Item) -> str:
+    title = f'{inline(item.title)}<br/><span style="{QUIET}">{html.escape(sheet.tag(item))}</span>'
+    read = "<br/>".join(anchor(*one) for one in item.links)
+    mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
+    cells = (str(number), title, sheet.time(item), clock_text(item.limit), mark + sheet.state(item), read)
+    styles = (CELL, CELL, *(f"{CELL};white-space:nowrap",) * 3, CELL)
+    return (
+        "<tr>"
+        + "".join(f'<td style="{style}">{cell}</td>' for style, cell in zip(styles, cells, strict=True))
+        + "</tr>"
+    )

@@ -135,15 +135,15 @@ def show_answer(card: Card, screen: Screen, form: str = "folded") -> None:
     """
     screen.line()
     if form == "number":
-        screen.text(getattr(card.question, screen.language), style="bold")
+        screen.text(card.question.in_(screen.language), style="bold")
         screen.line()
-    screen.text(getattr(card.answer, screen.language))
-    if form == "number" and card.longer and not stands_in(card.predict.says, getattr(card.answer, screen.language)):
+    screen.text(card.answer.in_(screen.language))
+    if form == "number" and card.longer and not stands_in(card.predict.says, card.answer.in_(screen.language)):
         screen.line()
-        screen.text(getattr(card.longer, screen.language))
+        screen.text(card.longer.in_(screen.language))
     if card.usual_mistake:
         screen.line()
-        _labelled("usual_mistake", getattr(card.usual_mistake, screen.language), screen)
+        _labelled("usual_mistake", card.usual_mistake.in_(screen.language), screen)
     screen.line()
     text, address = link(card, "notebooks/", language=screen.language)
     screen.text(say("shown_by", screen.language, place=text), style="quiet")
@@ -155,13 +155,13 @@ def show_more(card: Card, screen: Screen) -> None:
     """The longer answer and what an interviewer asks next."""
     screen.line()
     if card.longer:
-        screen.text(getattr(card.longer, screen.language))
+        screen.text(card.longer.in_(screen.language))
     else:
         screen.say("no_longer")
     screen.line()
     if card.follow_ups:
-        between = {"en": " ", "zh": ""}[screen.language]
-        _labelled("follow_ups", between.join(getattr(text, screen.language) for text in card.follow_ups), screen)
+        between = say("between", screen.language)
+        _labelled("follow_ups", between.join(text.in_(screen.language) for text in card.follow_ups), screen)
         screen.line()
 
 

@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from helpers import words
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS
 from helpers.interview.deck import FORMS, topics
 from helpers.interview.reviews import Journal
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
-from helpers.interview.words import LANGUAGES, say
+from helpers.interview.words import say
 from helpers.interview.wrapping import padded, width
+from helpers.words import LANGUAGES
 
 COUNT = 10  # questions of a sitting: about ten minutes
 
@@ -36,10 +38,10 @@ def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = Non
 
 
 def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
-    language = _language(arguments)
-    options = _parser(language, arguments).parse_args(arguments)
-    screen = Screen(language)
     try:
+        language = _language(arguments)
+        options = _parser(language, arguments).parse_args(arguments)
+        screen = Screen(language)
         _start(options, screen, check)
     except Over:
         pass
@@ -137,16 +139,16 @@ def _count(text: str, language: str) -> int | None:
 
 def _language(arguments: list[str]) -> str:
     """What --lang says, before anything else is read: also help and errors are in it."""
-    words = [word.partition("=") for word in arguments]
-    given = [value for name, equals, value in words if name == "--lang" and equals]
+    parts = [word.partition("=") for word in arguments]
+    given = [value for name, equals, value in parts if name == "--lang" and equals]
     given += [after for before, after in zip(arguments, arguments[1:], strict=False) if before == "--lang"]
-    return given[-1] if given and given[-1] in LANGUAGES else "en"
+    return words.language(given[-1] if given and given[-1] in LANGUAGES else None)
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what it has to say in the learner's language."""
 
-    language = "en"
+    language: str | None = None
     given: Sequence[str] = ()
 
     def format_usage(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from helpers.interview.cards import Card, Check
+from helpers.words import LANGUAGES
 
 UNITS = {
     "": 1.0, "x": 1.0, "×": 1.0, "%": 0.01,
@@ -61,7 +62,7 @@ def check_problems(card: Card, check: Check) -> list[str]:
         found.append(f"{card.where}: {check.call} returns {value!r}, the card expects {check.value!r}")
     if not rounds_to(check.says, value):
         found.append(f"{card.where}: the text says {check.says!r}, {check.call} returns {value!r}")
-    for language in ("en", "zh"):
+    for language in LANGUAGES:
         if not stands_in(check.says, card.full_answer(language)):
             found.append(f"{card.where}: the answer in `{language}` does not contain {check.says!r}")
     return found

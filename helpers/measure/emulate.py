@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.measure.paced import wait_until
 from helpers.measure.timeline import record_timeline
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.predict.timeline import BackwardPass, simulate_ddp_step
-from helpers.primitives.paced import wait_until
+from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
 from helpers.specs import Link

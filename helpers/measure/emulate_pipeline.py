@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.measure.paced import wait_until
 from helpers.parallel.pipeline import PipelineStage
-from helpers.predict.pipeline import KINDS, Seconds, durations, simulate
-from helpers.primitives.paced import wait_until
+from helpers.predict.time.pipeline import KINDS, Seconds, durations, simulate
 from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
 from helpers.schedules import Action, Schedule
@@ -75,14 +75,14 @@ class _PacedStage(PipelineStage):
         super().__init__(layers, None, schedule, loss=nn.functional.mse_loss)
         self.seconds = seconds
 
-    def _compute(self, action: Action, given: torch.Tensor | None):
+    def compute(self, action: Action, given: torch.Tensor | None):
         duration, now = self.seconds[action.kind][action.stage] * self.slowdown, time.perf_counter()
         start = self.ready if now - self.ready < LATE * duration else now
-        message = super()._compute(action, given)
+        made = super().compute(action, given)
         self.ready = start + duration
         wait_until(self.ready)
         span = Span(
             rank=self.rank, lane="compute", name=str(action), kind=KINDS[action.kind], start=start, end=self.ready
         )
         self.spans.append(span)
-        return message
+        return made

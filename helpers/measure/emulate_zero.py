@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.measure.paced import paced
 from helpers.measure.timeline import record_timeline
 from helpers.parallel.zero import Zero3
-from helpers.predict.zero_timeline import Zero3Step, simulate_zero3_step
-from helpers.primitives.paced import paced
+from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
 from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
 from helpers.specs import Link

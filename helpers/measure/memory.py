@@ -10,7 +10,7 @@ Kinds of a storage, each for its whole life:
     temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
                   step needs for a moment
 What was there before and belongs to neither the model nor the optimizer is not seen. Nor is the inside of a kernel.
-The pretended devices of primitives/devices.py are CPU memory to the meter: they keep count of their own.
+The pretended devices of parallel/shared/devices.py are CPU memory to the meter: they keep count of their own.
 On CUDA kinds are told in the same way, and `allocator` adds what torch's caching allocator says.
 """
 

@@ -9,7 +9,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from helpers.measure.memory_places import module_names
 from helpers.measure.memory_storages import STEP_COUNTERS, Storages
-from helpers.primitives.freed import FreedWeight
+from helpers.parallel.shared.freed import FreedWeight
 
 
 def optimizers_in(optimizer: object) -> list:

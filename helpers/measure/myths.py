@@ -18,11 +18,11 @@ from helpers import collectives
 from helpers.measure.comms import record_comms
 from helpers.measure.memory import record_memory
 from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.ddp.sampler import DistributedSampler
+from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.tensor_parallel import shard_tensor_parallel
 from helpers.parallel.zero import Zero1, Zero3
-from helpers.predict.pipeline import simulate
-from helpers.primitives.recompute import recompute_blocks
-from helpers.primitives.sampler import DistributedSampler
+from helpers.predict.time.pipeline import simulate
 from helpers.ranks import Ranks
 from helpers.records import Timeline
 from helpers.schedules import Schedule, gpipe, one_f_one_b

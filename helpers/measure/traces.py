@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from helpers.records import LANES, Span, Timeline
+from helpers.records import Span, Timeline
 
 _MICRO = 1e6
 
@@ -23,7 +23,7 @@ def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -
     The timeline starts at 0. With `path` the text is also written there.
     """
     shifted = timeline.shifted_to_zero()
-    events = [*_names(shifted), *map(_complete_event, shifted.spans)]
+    events = [*_names(shifted), *(_complete_event(span, shifted.lanes) for span in shifted.spans)]
     other = {"title": timeline.title, "source": timeline.source}
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
     if path is not None:
@@ -34,13 +34,13 @@ def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -
 def _names(timeline: Timeline) -> Iterator[dict]:
     for rank in timeline.ranks:
         yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
-        for number, lane in enumerate(LANES):
+        for number, lane in enumerate(timeline.lanes):
             yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": number, "args": {"name": lane}}
 
 
-def _complete_event(span: Span) -> dict:
+def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
     times = {"ts": span.start * _MICRO, "dur": span.duration * _MICRO}
-    place = {"pid": span.rank, "tid": LANES.index(span.lane)}
+    place = {"pid": span.rank, "tid": lanes.index(span.lane)}
     return {"ph": "X", "name": span.name, "cat": span.kind, **place, **times, "args": {"bytes": span.num_bytes}}
 
 

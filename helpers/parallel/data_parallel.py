@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from helpers.primitives.devices import Devices
+from helpers.parallel.shared.devices import Devices
 
 
 class Send(torch.autograd.Function):

@@ -7,10 +7,11 @@ import os
 import time
 
 from helpers.ranks.board_file import RECORDS, SUFFIX, Board, Entry
-from helpers.ranks.sites import describe, names_of
+from helpers.ranks.sites import SAYS, describe, names_of
+from helpers.words import Words
 
 
-def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[str, int | None]:
+def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
     """(sentence, culprit as a global rank or None) about operation `sequence`, on which the ranks do not agree.
 
     Waits up to `patience` seconds for the others to post theirs, since only a majority tells who is wrong.
@@ -27,14 +28,14 @@ def entries_at(board: Board, sequence: int) -> dict[int, Entry]:
     return {r: e for r in range(board.size) if (e := board.read(r, sequence)) is not None}
 
 
-def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> str:
+def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> Words:
     """Which rank called what, from which line, a line for each side."""
-    where = f"operation {sequence + 1} of {group_words(board)}"
+    where = {"number": sequence + 1, "group": group_words(board)}
     sides = _sides(entries)
     if len(sides) < 2:
-        return f"{where}: {_crossed(board, entries)}"
+        return SAYS["crossed"].format(**where, what=_crossed(board, entries))
     said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return "\n  ".join([f"{where} differs:", *said])
+    return Words.of("\n  ").join([SAYS["differs"].format(**where), *said])
 
 
 def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
@@ -45,7 +46,7 @@ def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
     return board.ranks[sides[0][0]]
 
 
-def first_difference(board_dir: str) -> str | None:
+def first_difference(board_dir: str) -> Words | None:
     """Where the ranks parted: one sentence, or None if every rank posted the same from the same lines.
 
     Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure.
@@ -60,13 +61,11 @@ def first_difference(board_dir: str) -> str | None:
     return None
 
 
-def group_words(board: Board) -> str:
-    return (
-        f"the world group ({names_of(board.ranks)})" if board.name == "0" else f"the group of {names_of(board.ranks)}"
-    )
+def group_words(board: Board) -> Words:
+    return SAYS["world" if board.name == "0" else "group"].format(ranks=names_of(board.ranks))
 
 
-def _difference_in(board: Board) -> str | None:
+def _difference_in(board: Board) -> Words | None:
     counts = [board.count(r) for r in range(board.size)]
     start, common, longest = max(0, max(counts) - RECORDS), min(counts), max(counts)
     for sequence in range(start, common):
@@ -76,25 +75,28 @@ def _difference_in(board: Board) -> str | None:
     return None if common == longest else _uneven_words(board, counts, start)
 
 
-def _uneven_words(board: Board, counts: list[int], start: int) -> str:
+def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
     """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
     few = [r for r, count in enumerate(counts) if count < max(counts)]
     many = next(r for r, count in enumerate(counts) if count == max(counts))
-    tally = "; ".join(f"{names_of([board.ranks[r]])} made {counts[r]}" for r in range(board.size))
+    made = [SAYS["made"].format(ranks=names_of([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
+    tally = {"group": group_words(board), "tally": made}
     for rank in few:
         for sequence in range(start, max(counts)):
             mine, theirs = board.read(rank, sequence), board.read(many, sequence)
             if theirs is not None and (mine is None or mine.site != theirs.site):
-                return f"{_skipped(board, rank, many, sequence, mine, theirs)} Calls in {group_words(board)}: {tally}."
-    return f"the ranks made unequal numbers of calls in {group_words(board)}: {tally}."
+                skipped = _skipped(board, rank, many, sequence, mine, theirs)
+                return SAYS["skipped.tally"].format(skipped=skipped, **tally)
+    return SAYS["uneven"].format(**tally)
 
 
-def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> str:
+def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> Words:
     a, b = board.ranks[rank], board.ranks[many]
-    other = f"rank {b} called {theirs.what} ({describe(theirs.site)})"
+    other = SAYS["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
+    call = {"a": a, "number": sequence + 1, "other": other}
     if mine is None:
-        return f"rank {a} never made call {sequence + 1}, where {other}."
-    return f"call {sequence + 1} of rank {a} was {mine.what} ({describe(mine.site)}), where {other}."
+        return SAYS["skipped.never"].format(**call)
+    return SAYS["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
 
 
 def _sides(entries: dict[int, Entry]) -> list[list[int]]:
@@ -105,17 +107,15 @@ def _sides(entries: dict[int, Entry]) -> list[list[int]]:
     return sorted(sides.values(), key=len)
 
 
-def _says(board: Board, ranks: list[int], entry: Entry) -> str:
-    verb = "calls" if len(ranks) == 1 else "call"
-    return f"{names_of(board.ranks[r] for r in ranks)} {verb} {entry.what} ({describe(entry.site)})"
+def _says(board: Board, ranks: list[int], entry: Entry) -> Words:
+    who = {"ranks": names_of(board.ranks[r] for r in ranks), "count": len(ranks)}
+    return SAYS["calls"].format(**who, what=entry.what, place=describe(entry.site))
 
 
-def _crossed(board: Board, entries: dict[int, Entry]) -> str:
+def _crossed(board: Board, entries: dict[int, Entry]) -> Words:
     for a, mine in entries.items():
         for b, theirs in entries.items():
             if mine.give and theirs.take and mine.give[b] != theirs.take[a]:
-                return (
-                    f"rank {board.ranks[a]} sends {mine.give[b]} to rank {board.ranks[b]} ({describe(mine.site)}), but "
-                    f"rank {board.ranks[b]} expects {theirs.take[a]} from it ({describe(theirs.site)})"
-                )
-    return "the ranks do not agree"
+                ends = {"a": board.ranks[a], "b": board.ranks[b], "gives": mine.give[b], "takes": theirs.take[a]}
+                return SAYS["sends"].format(**ends, place=describe(mine.site), other=describe(theirs.site))
+    return SAYS["disagree"]

@@ -19,7 +19,9 @@ import os
 import struct
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from helpers.words import Words
 
 PAGE = 4096
 RECORDS, RECORD_BYTES = 1024, 384
@@ -30,6 +32,7 @@ _FIELD = b"\x1f"
 _PEER = "\x1e"
 _FLAG = 1024  # offset of the flag inside a rank's page
 SUFFIX = ".board"
+_LONGEST = 1400  # bytes of a sentence in one language
 
 
 @dataclass(frozen=True)
@@ -139,21 +142,22 @@ class Board:
         return None
 
     # -- flags -----------------------------------------------------------------------------------------------------
-    def flag(self, message: str, culprit: int | None) -> None:
+    def flag(self, words: Words, culprit: int | None) -> None:
         """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
         start = self._page(self.rank) + _FLAG
         if not self.words[start // 8]:
-            body = json.dumps([message[:900], culprit], ensure_ascii=False).encode()
+            body = json.dumps([asdict(words.map(_cut)), culprit], ensure_ascii=False).encode()
             self.map[start + 8 : start + 8 + len(body)] = body
             self.words[start // 8] = len(body)
 
-    def flagged(self) -> tuple[str, int | None] | None:
+    def flagged(self) -> tuple[Words, int | None] | None:
         """(sentence, culprit) of the first flag that is up."""
         for rank in range(self.size):
             start = self._page(rank) + _FLAG
             length = self.words[start // 8]
             if length:
-                return tuple(json.loads(self.map[start + 8 : start + 8 + length]))
+                texts, culprit = json.loads(self.map[start + 8 : start + 8 + length])
+                return Words(**texts), culprit
         return None
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -207,3 +211,7 @@ def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
     finally:
         os.close(handle)
     return path
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_LONGEST].decode(errors="ignore")

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from helpers.ranks.board_file import CHANNEL_BYTES, CHANNEL_RECORDS, Board, Entry
-from helpers.ranks.sites import Frame, describe
+from helpers.ranks.sites import SAYS, Frame, describe
+from helpers.words import Words
 
 _ROOM = CHANNEL_BYTES - 24
 SEND, RECEIVE = False, True
@@ -108,10 +109,7 @@ class Channels:
         return known
 
 
-def message_words(name: str, me: int, peer: int, what: str, site: Frame, other: Entry) -> str:
+def message_words(name: str, me: int, peer: int, what: str, site: Frame, other: Entry) -> Words:
     """One sentence about a send and a receive that do not fit. `me` and `peer` are global ranks."""
-    mine, theirs = ("sends", "expects") if name == "send" else ("expects", "sends")
-    return (
-        f"rank {me} {mine} {what} {'to' if name == 'send' else 'from'} rank {peer} ({describe(site)}), "
-        f"but rank {peer} {theirs} {other.what} ({describe(other.site)})"
-    )
+    both = {"me": me, "what": what, "place": describe(site), "peer": peer}
+    return SAYS[f"message.{name}"].format(**both, other=other.what, there=describe(other.site))

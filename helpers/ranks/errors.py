@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from helpers.ranks.sites import Frame
+from helpers.words import Words
 
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
 
@@ -17,23 +18,28 @@ _CONSEQUENCES = (
     "Socket closed",
     "Read error",
     "Write error",
+    "Application timeout caused pair closure",
     "NCCL communicator was aborted",
 )
 
 
 class RankError(RuntimeError):
-    """A run failed on one rank or on several.
+    """A run failed on one rank or on several. `str(error)` is in the language that was chosen, `words` in all.
 
     Attributes: `kind`, one of exception, died, hang, mismatch, timeout, interrupted; `rank`, the rank to blame, or
     None where none is; `tracebacks`, the full traceback text of each rank that raised.
     """
 
-    def __init__(self, message: str, *, kind: str = "exception", rank: int | None = None, tracebacks=None):
+    def __init__(self, message: Words | str, *, kind: str = "exception", rank: int | None = None, tracebacks=None):
         super().__init__(message)
+        self.words = Words.of(message)
         self.kind, self.rank, self.tracebacks = kind, rank, dict(tracebacks or {})
 
+    def __str__(self) -> str:
+        return str(self.words)
+
     def __reduce__(self):
-        return _rebuild, (str(self), self.kind, self.rank, self.tracebacks)
+        return _rebuild, (self.words, self.kind, self.rank, self.tracebacks)
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the message alone, since our own frames would teach nothing."""
@@ -50,6 +56,7 @@ class Failure:
 
     type_name: str
     message: str
+    words: Words  # the message, in every language where it is ours
     frames: list[Frame]
     time: float  # seconds, time.perf_counter
     traceback: str

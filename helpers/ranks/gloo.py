@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,13 +62,3 @@ def open_sockets() -> dict[int, int]:
             if stat.S_ISSOCK(status.st_mode):
                 found[int(name)] = status.st_ino
     return found
-
-
-def shut_down(sockets: dict[int, int]) -> None:
-    """End the connections of these sockets (as `open_sockets` gave them): threads blocked on them end with an error."""
-    for number, inode in sockets.items():
-        with contextlib.suppress(OSError):
-            if os.fstat(number).st_ino == inode:
-                with socket.socket(fileno=os.dup(number)) as one:
-                    if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # gloo aborts if it cannot listen
-                        one.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,6 @@ Ranks here are group ranks, unless a name says global.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -25,19 +24,21 @@ import torch.distributed as dist
 from helpers.ranks import board as boards
 from helpers.ranks.board_file import RECORDS, Board, Entry
 from helpers.ranks.channels import Channels, message_words
-from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, error_of, is_timeout, needed_by, shut_down
+from helpers.ranks.ending import Connections
+from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, error_of, is_timeout, needed_by
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
 from helpers.ranks.session import Listeners, Session
 from helpers.ranks.signatures import Signature, call_site, message_signature
-from helpers.ranks.sites import describe, names_of
+from helpers.ranks.sites import SAYS, describe, names_of
 from helpers.ranks.waiting import DirectWait
 from helpers.ranks.work import Message, PendingOp, WireError, WireWork, event_of
+from helpers.words import Words
 
 Issue = Callable[[], dist.Work]
 
 
 class WireGroup:
-    """The state of one group. `sockets`: the descriptors that gloo opened for it, with their inodes."""
+    """The state of one group."""
 
     def __init__(self, session: Session, listeners: Listeners, name: str, ranks: tuple[int, ...], rank: int):
         self.session, self.listeners, self.name, self.ranks, self.rank = session, listeners, name, ranks, rank
@@ -48,9 +49,10 @@ class WireGroup:
         self.sequence = self.num_messages = 0
         self.turn, self.delivered, self.next_delivery = threading.Lock(), {}, 0  # for the emulated link
         self.received: Counter = Counter()  # tag -> completed receives
-        self.sockets: dict[int, int] = {}
+        self.connections: Connections  # set once the real group is made
+        self.issued: set[WireWork] = set()  # given to gloo's threads, and not back as far as this rank has followed it
         self.is_native = session.config.inner == "nccl"  # its works are handed out as they are
-        session.groups.append(self)
+        self.is_released = False
         session.counters[name] = 0
 
     def use_board(self, path: str) -> None:
@@ -86,6 +88,8 @@ class WireGroup:
             post()
             try:
                 work.inner = issue()
+                if not isinstance(work, Message):
+                    self.issued.add(work)
             except BaseException:
                 self._withdraw(work)
                 raise
@@ -109,7 +113,7 @@ class WireGroup:
         """No rank may be a whole ring ahead of another, or its signatures would be lost unread."""
         while sequence >= RECORDS and min(map(self.board.count, range(self.size))) <= sequence - RECORDS:
             time.sleep(0.001)
-            self.session.look()
+            self.look()
             self.session.raise_if_broken()
 
     def _announce(self, work: Message) -> None:
@@ -127,10 +131,10 @@ class WireGroup:
             words = message_words(work.signature.name, me, peer, work.signature.what, work.site, other)
             self._refuse(words, None)
 
-    def _refuse(self, message: str, culprit: int | None) -> None:
+    def _refuse(self, message: Words, culprit: int | None) -> None:
         """Tell every rank, and raise, before anything is issued."""
         self.board.flag(message, culprit)
-        self.session.look()
+        self.look()
         raise WireError(message, kind="mismatch", culprit=culprit)
 
     def _withdraw(self, work: WireWork) -> None:
@@ -146,11 +150,12 @@ class WireGroup:
     def _follow(self, work: WireWork) -> dist.Work:
         """Have `_arrived` called once gloo is done, whether it offers a future or not."""
         if self.is_native:
+            self.issued.discard(work)
             work.finish()
             return work.inner
         if work.signature.name in WITHOUT_FUTURE or isinstance(work.inner, BlockingCall):
             arrived = partial(self._arrived, work)
-            work.direct = DirectWait(work.inner.wait, arrived, self.session.waiters, self.session.cut)
+            work.direct = DirectWait(work.inner.wait, arrived, self.session.waiters, self.cut)
             if getattr(work, "peer", 0) is None:
                 work.direct.hand_over()  # nothing ends a receive from any source, not even cut sockets
         else:
@@ -158,6 +163,7 @@ class WireGroup:
         return work
 
     def _arrived(self, work: WireWork, error: BaseException | None) -> None:
+        self.issued.discard(work)
         if error is None and work.signature.on_gpu:
             torch.cuda.synchronize()
         if error is not None:
@@ -184,11 +190,9 @@ class WireGroup:
         missing = self.missing(work) if is_timeout(error) else []
         if not missing:
             return error
-        who = f"{names_of(missing)} {'has' if len(missing) == 1 else 'have'} not called it"
-        seconds = time.perf_counter() - work.started
-        return RuntimeError(
-            f"{work.signature.what} ({describe(work.site)}) timed out after {seconds:.1f} s: {who}. {error}"
-        )
+        what = {"what": work.signature.what, "place": describe(work.site), "error": error}
+        who = {"ranks": names_of(missing), "count": len(missing), "seconds": time.perf_counter() - work.started}
+        return RuntimeError(SAYS("timed_out", **what, **who))
 
     def _due(self, work: WireWork) -> float:
         """When the emulated link would have delivered it."""
@@ -255,30 +259,39 @@ class WireGroup:
         return [] if self.channels.is_matched(work.receives, work.peer, work.tag, work.number) else [work.peer]
 
     # -- life ------------------------------------------------------------------------------------------------------
-    def look(self) -> tuple[str, int | None] | None:
-        """What has gone wrong on any rank: (sentence, culprit). Reads the peers' messages on the way."""
-        if self.board is None:
-            return None
+    def look(self) -> None:
+        """End all if something has gone wrong on any rank. Reads the peers' messages on the way."""
+        if self.board is None or self.is_released:
+            return
         self.channels.drain()
-        return self.board.flagged() or self._withdrawn()
+        message, culprit = self.board.flagged() or self._withdrawn() or (None, None)
+        if message and self.session.give_up(message, kind="mismatch", culprit=culprit):
+            self.session.fail(message, kind="mismatch", culprit=culprit)
 
-    def _withdrawn(self) -> tuple[str, int] | None:
+    def _withdrawn(self) -> tuple[Words, int] | None:
         """A rank whose real group would not take an operation that this rank has issued: nobody can complete it."""
-        for group, work in self.session.works():
-            if group is self and work.inner is not None and not isinstance(work, Message):
+        for work in self._own():
+            if work.inner is not None and not isinstance(work, Message):
                 for rank in range(self.size):
                     entry = self.board.read(rank, work.sequence)
                     if entry is not None and entry.withdrawn:
                         who = self.ranks[rank]
-                        return f"rank {who} could not issue {entry.what} ({describe(entry.site)}), but others did", who
+                        return SAYS["withdrawn"].format(rank=who, what=entry.what, place=describe(entry.site)), who
         return None
+
+    def cut(self) -> None:
+        """End its connections: nothing more can be sent in it, so its world is over too."""
+        self.session.give_up(SAYS["cut"])
+        self.connections.close()
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
-        own = [work for group, work in self.session.works() if group is self]
+        self.is_released = True
+        own = self._own()
         for work in own:
-            work.finish(WireError("its process group was destroyed"))
+            work.finish(WireError(SAYS["destroyed"]))
         if own:
-            shut_down(self.sockets)  # for a thread that waits inside gloo
-        with contextlib.suppress(ValueError):
-            self.session.groups.remove(self)
+            self.connections.close()  # for a thread that waits inside gloo
+
+    def _own(self) -> list[WireWork]:
+        return [work for group, work in self.session.works() if group is self]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.ranks import inplace
@@ -75,7 +76,7 @@ class Ranks:
         )
         self._pool = Pool(self._settings)
         self._start()
-        self._become_current()
+        _make_current(self)
 
     def __len__(self) -> int:
         return self.num_ranks
@@ -132,17 +133,11 @@ class Ranks:
         return self._slices[size]
 
     def _smaller(self, size: int) -> Ranks:
-        s, before = self._settings, current()
-        smaller = Ranks(
-            size, device=s.device, timeout=self.timeout, link=s.link, check=s.check, slow=s.slow, quiet=True
-        )
-        if before is not None:
-            before._become_current()
-        return smaller
-
-    def _become_current(self) -> None:
-        global _latest
-        _latest = weakref.ref(self)
+        s = self._settings
+        with keep_current():
+            return Ranks(
+                size, device=s.device, timeout=self.timeout, link=s.link, check=s.check, slow=s.slow, quiet=True
+            )
 
     def close(self) -> None:
         """End every process of this world and of its slices. The next run starts them again."""
@@ -239,6 +234,21 @@ def current() -> Ranks | None:
     return _latest() if _latest is not None else None
 
 
+@contextlib.contextmanager
+def keep_current() -> Iterator[None]:
+    """Within, others may start Ranks, and %%ranks goes on meaning those that it means now."""
+    before = current()
+    try:
+        yield
+    finally:
+        _make_current(before)
+
+
+def _make_current(ranks: Ranks | None) -> None:
+    global _latest
+    _latest = weakref.ref(ranks) if ranks is not None else None
+
+
 def _refuse_nesting() -> None:
     worker = sys.modules.get("helpers.ranks.worker")
     if worker is not None and worker.ACTIVE is not None:
@@ -254,7 +264,7 @@ def print_texts(texts: dict[int, str]) -> None:
     for rank, text in sorted(texts.items()):
         if text:
             groups.setdefault(text.rstrip("\n"), []).append(rank)
-    labels = {text: names_of(ranks) for text, ranks in groups.items()}
+    labels = {text: str(names_of(ranks)) for text, ranks in groups.items()}
     width = max(map(len, labels.values()), default=0)
     for text, label in labels.items():
         for line in text.split("\n"):

@@ -20,9 +20,10 @@ from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
 from helpers.ranks.report import Report
-from helpers.ranks.sites import names_of
+from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
 from helpers.specs import Link
+from helpers.words import Words
 
 START_LIMIT = 60.0  # seconds for ranks to meet
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
@@ -106,17 +107,13 @@ class Pool:
 
     def _wait_until_ready(self) -> None:
         watch = Watch([RankState(m.rank, m.conn, m.pid) for m in self.members])
-        watch.settle(START_LIMIT)
-        lost = [s for s in watch.states if s.dead or s.failure or not s.done]
-        if lost:
+        if lost := watch.meet(START_LIMIT):
             raise RankError(self._start_failed(lost), kind="died", rank=lost[0].rank)
 
-    def _start_failed(self, lost: Sequence[RankState]) -> str:
+    def _start_failed(self, lost: Sequence[RankState]) -> Words:
         said = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
-        return (
-            f"{names_of(s.rank for s in lost)} of {self.settings.num_ranks} did not start: {said[0] or 'no answer'}\n"
-            "`python -m helpers doctor` says what this machine lacks."
-        )
+        who = {"ranks": names_of(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
+        return SAYS["start.failed"].format(**who, said=said[0] or SAYS["start.silent"])
 
     def stop(self) -> None:
         """End every rank at once and remove what they left."""
@@ -154,7 +151,7 @@ class Pool:
         error.texts = {s.rank: "".join(s.text) for s in states}
         raise error
 
-    def _difference(self, states: Sequence[RankState]) -> str | None:
+    def _difference(self, states: Sequence[RankState]) -> Words | None:
         """A sentence if the ranks did not issue the same number of operations on every group they share.
 
         Also if the wire found a mismatch that the learner's code caught: the world is over all the same.
@@ -168,14 +165,14 @@ class Pool:
                 return self._first_difference() or _unequal(name, counts)
         return None
 
-    def _first_difference(self) -> str | None:
+    def _first_difference(self) -> Words | None:
         from helpers.ranks.board import first_difference
 
         if self.settings.backend != "wire" or not self.settings.check:
             return None
         return first_difference(os.path.join(self.board, f"board{self.generation}"))
 
-    def _explain_and_recover(self, watch: Watch, verdict: str, difference: str | None, cell: str | None) -> RankError:
+    def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
             if verdict == "failed":
@@ -190,8 +187,8 @@ class Pool:
         except KeyboardInterrupt:
             error = report.error("interrupted")
             self.stop()
-            how = RESTARTED
-        error.args = (f"{error}\n{how}",)
+            how = SAYS["after.restarted"]
+        error.words = Words.of("\n").join([error.words, how])
         return error
 
     def _is_sound(self, watch: Watch) -> bool:
@@ -200,23 +197,23 @@ class Pool:
         return not broken and not watch.unfinished and self._difference(watch.states) is None
 
     # -- recovery --------------------------------------------------------------------------------------------------
-    def _recover(self, watch: Watch, sound: bool) -> str:
+    def _recover(self, watch: Watch, sound: bool) -> Words:
         if any(s.dead for s in watch.states):
             return self._restart()
         if sound:
-            return KEPT
+            return SAYS["after.kept"]
         watch.announce_end()
         watch.settle(END_LIMIT * crowd())
         if watch.unfinished or any(s.dead for s in watch.states):
             return self._restart()
         return self._meet_again()
 
-    def _restart(self) -> str:
+    def _restart(self) -> Words:
         self.stop()
         self.start()
-        return RESTARTED
+        return SAYS["after.restarted"]
 
-    def _meet_again(self) -> str:
+    def _meet_again(self) -> Words:
         self.generation += 1
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
         watch = Watch(states)
@@ -224,24 +221,17 @@ class Pool:
             tell(state, ("abort", "the ranks meet again after a failure"))
         for state in states:
             tell(state, ("reinit", self.generation))
-        watch.settle(REINIT_LIMIT)
-        if any(not s.done or s.dead or s.failure for s in states):
+        if watch.meet(REINIT_LIMIT):
             return self._restart()
         holders = sorted({name for s in states for name in s.value})
         if not holders:
-            return KEPT
-        names, one = ", ".join(f"`{name}`" for name in holders), len(holders) == 1
-        again = "holds the old process group: make it again" if one else "hold the old process group: make them again"
-        return f"Your variables are kept, but {names} still {again}."
+            return SAYS["after.kept"]
+        return SAYS["after.holders"].format(names=[f"`{name}`" for name in holders], count=len(holders))
 
 
-KEPT = "Your variables are kept; the next cell works."
-RESTARTED = "The ranks were started anew, so their variables are lost; the next cell works."
-
-
-def _unequal(group: str, counts: dict[int, int]) -> str:
-    listed = ", ".join(f"rank {rank}: {count}" for rank, count in counts.items())
-    return f"the ranks issued different numbers of operations on group {group} ({listed})"
+def _unequal(group: str, counts: dict[int, int]) -> Words:
+    listed = [SAYS["count"].format(rank, count) for rank, count in counts.items()]
+    return SAYS["unequal"].format(group=group, counts=listed)
 
 
 def _tail(folder: str, rank: int) -> str:

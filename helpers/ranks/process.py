@@ -16,32 +16,28 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any, BinaryIO
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
 
 
 class ZygoteClient:
-    """Asks the zygote for ranks and hears from it how they ended. One lives in each kernel."""
+    """Asks the zygote for ranks and hears from it how they ended. One lives in each kernel.
 
-    def __init__(self) -> None:
+    start: makes its process, given its end of the socket and the file for its output.
+    """
+
+    def __init__(self, start: Callable[[socket.socket, BinaryIO], Any] | None = None) -> None:
         self.lock = threading.RLock()
         self.owner = os.getpid()
         self.log = tempfile.TemporaryFile()
         self.socket, theirs = socket.socketpair()
-        environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.ranks.zygote", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            env=environment,
-            start_new_session=True,  # Jupyter's interrupt goes to the kernel's process group alone
-        )
+        self.process = (start or _fresh)(theirs, self.log)
         theirs.close()
         self.pending = b""
         self.ready = False
         self.started: list[int] = []
+        self.forked: set[int] = set()
         self.exits: dict[int, int] = {}
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
@@ -52,7 +48,9 @@ class ZygoteClient:
             with theirs:
                 socket.send_fds(self.socket, [json.dumps(spec).encode() + b"\n"], [theirs.fileno()])
             self._read_until(lambda: self.started)
-            return self.started.pop(0), Connection(ours.detach())
+            pid = self.started.pop(0)
+            self.forked.add(pid)
+            return pid, Connection(ours.detach())
 
     def wait_until_ready(self) -> None:
         self._read_until(lambda: self.ready)
@@ -63,8 +61,13 @@ class ZygoteClient:
             self.socket.sendall(json.dumps({"keep" if keep else "forget": path}).encode() + b"\n")
 
     def exit_status(self, pid: int, limit: float = 1.0) -> int | None:
-        """Exit code of a rank, minus the signal's number if one killed it, None if it is not known within `limit`."""
+        """Exit code of a rank, minus the signal's number if one killed it, None if it is not known within `limit`.
+
+        Of a rank of an earlier zygote, which died with it, nobody will ever know: None at once.
+        """
         with self.lock:
+            if pid not in self.forked:
+                return None
             deadline = time.monotonic() + limit
             while pid not in self.exits and (left := deadline - time.monotonic()) > 0:
                 self._read(left)
@@ -116,6 +119,19 @@ class ZygoteClient:
         self.log.close()
 
 
+def _fresh(theirs: socket.socket, log: BinaryIO) -> subprocess.Popen:
+    environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
+    return subprocess.Popen(
+        [sys.executable, "-m", "helpers.ranks.zygote", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        start_new_session=True,  # Jupyter's interrupt goes to the kernel's process group alone
+    )
+
+
 def _python_path() -> str:
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
@@ -134,6 +150,13 @@ def zygote() -> ZygoteClient:
             _client = ZygoteClient()
             atexit.register(_client.close)
         return _client
+
+
+def adopt(client: ZygoteClient) -> None:
+    """Take the ranks from this zygote, as long as it lives."""
+    global _client
+    with _client_lock:
+        _client = client
 
 
 def kill(pid: int) -> None:

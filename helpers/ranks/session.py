@@ -1,4 +1,4 @@
-"""What the wire of one process keeps: its groups, what is pending, who listens, the link, and the watching thread."""
+"""What all groups of one process share: the fault, what is pending, why the world is over, the link, who listens."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from helpers.ranks.gloo import shut_down
 from helpers.ranks.link import EmulatedLink
 from helpers.ranks.waiting import Waiters
-from helpers.ranks.work import PendingOp, WireError, WireWork
+from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link
-
-if TYPE_CHECKING:
-    from helpers.ranks.group import WireGroup
-
-TICK = 0.05  # seconds between two looks at the board
+from helpers.words import Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +79,17 @@ class WireConfig:
 
 
 class Session:
+    """Knows no group: the groups of one world hold it, and world.py holds both."""
+
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.config, self.waiters = config, waiters
-        self.groups: list[WireGroup] = []
         self.counters: dict[str, int] = {}
-        self.pending: dict[int, tuple[WireGroup, WireWork]] = {}
+        self.pending: dict[int, tuple[object, WireWork]] = {}  # each with the group that issued it
         self.link = EmulatedLink(config.link) if config.link else None
         self.fault = Fault.of(config.slow or {}, config.rank)
         self.broken: WireError | None = None
         self.num_operations = 0
-        self.closed, self.busy = False, threading.Event()
-        threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
+        self.busy = threading.Event()  # while something is pending
 
     # -- one operation ---------------------------------------------------------------------------------------------
     def begin(self, name: str) -> None:
@@ -107,9 +101,9 @@ class Session:
 
     def raise_if_broken(self) -> None:
         if self.broken is not None:
-            raise WireError(self.broken.message, kind=self.broken.kind, culprit=self.broken.culprit)
+            raise WireError(self.broken.words, kind=self.broken.kind, culprit=self.broken.culprit)
 
-    def add(self, group: WireGroup, work: WireWork) -> None:
+    def add(self, group: object, work: WireWork) -> None:
         self.pending[id(work)] = group, work
         if not self.busy.is_set():
             self.busy.set()
@@ -117,65 +111,23 @@ class Session:
     def remove(self, work: WireWork) -> None:
         self.pending.pop(id(work), None)
 
-    def works(self) -> list[tuple[WireGroup, WireWork]]:
+    def works(self) -> list[tuple[object, WireWork]]:
         return list(self.pending.values())
 
-    # -- the watch -------------------------------------------------------------------------------------------------
-    def _watch(self) -> None:
-        """Every 50 ms, as long as something is pending: follow what nobody waits for; end all if a rank says so."""
-        while not self.closed:
-            self.busy.wait()
-            time.sleep(TICK)
-            if not self.pending:
-                self.busy.clear()
-                if self.pending:
-                    self.busy.set()
-                continue
-            self._follow_the_unfollowed()
-            self.look()
+    # -- its end ---------------------------------------------------------------------------------------------------
+    def give_up(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None) -> bool:
+        """Nothing more may be issued. Only the first reason counts: whether this one is it."""
+        if self.broken is not None:
+            return False
+        self.broken = WireError(message, kind=kind, culprit=culprit)
+        return True
 
-    def _follow_the_unfollowed(self) -> None:
-        """Nobody has waited for these yet, and perhaps nobody will."""
-        for _, work in self.works():
-            if work.direct is not None and time.perf_counter() - work.started > TICK:
-                work.direct.hand_over()
-
-    def look(self) -> None:
-        for group in list(self.groups):
-            found = group.look()
-            if found is not None and self.broken is None:
-                self.broken = WireError(found[0], kind="mismatch", culprit=found[1])
-                self.fail(found[0], kind="mismatch", culprit=found[1])
-
-    def fail(self, message: str, *, kind: str = "aborted", culprit: int | None = None) -> None:
+    def fail(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None) -> None:
+        """End what is pending."""
         for _, work in self.works():
             work.finish(WireError(message, kind=kind, culprit=culprit))
             if work.direct is not None:
                 work.direct.end()
-
-    def cut(self) -> None:
-        """End every connection of this world: nothing more can be sent in it."""
-        if self.broken is None:
-            self.broken = WireError("the connections of this world were cut; it has to be made anew")
-        for group in list(self.groups):
-            shut_down(group.sockets)
-
-    def close(self) -> None:
-        """End this session: what is pending fails, the boards are let go."""
-        self.closed = True
-        self.busy.set()
-        self.fail("the process group was replaced by a new one")
-        for group in list(self.groups):
-            group.release()
-        self.groups.clear()
-        if self.link is not None:
-            self.link.close()
-
-    def describe_pending(self) -> Iterator[PendingOp]:
-        now = time.perf_counter()
-        for group, work in self.works():
-            if not work.done:
-                yield group.describe(work, now)
 
 
 class Listeners:

@@ -9,6 +9,9 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from types import FrameType
 
+from helpers.words import Words, book
+
+SAYS = book("ranks")
 Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
@@ -47,26 +50,27 @@ def learner_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def package_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the course's package below the learner's (`parallel/ddp.py`, for example)."""
+    """The innermost frame of the course's package below the learner's (`parallel/zero/stage3.py`, for example)."""
     own = learner_frame(frames)
     start = frames.index(own) + 1 if own in frames else 0
     inside = [f for f in frames[start:] if is_package(f[0])]
     return inside[-1] if inside else None
 
 
-def describe(frame: Frame, current_cell: str | None = None) -> str:
+def describe(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
     path, line, _ = frame
     text = linecache.getline(path, line).strip()
-    return f"{_name(path, current_cell)} line {line}" + (f": `{text}`" if text else "")
+    place = SAYS["site.line"].format(name=_name(path, current_cell), line=line)
+    return SAYS["site.code"].format(place=place, text=text) if text else place
 
 
-def _name(path: str, current_cell: str | None) -> str:
+def _name(path: str, current_cell: str | None) -> Words | str:
     if path.startswith(CELL_PREFIX):
-        return "cell" if current_cell in (None, path) else "an earlier cell,"
+        return SAYS["site.cell" if current_cell in (None, path) else "site.earlier"]
     if "ipykernel_" in path:
         number = _cell_number(path)
-        return "cell" if number is None else f"cell [{number}]"
+        return SAYS["site.cell"] if number is None else SAYS["site.numbered"].format(number)
     return os.path.basename(path)
 
 
@@ -77,23 +81,23 @@ def _cell_number(path: str) -> int | None:
     return names.get(path)
 
 
-def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> str:
+def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> Words:
     """The learner's line, and before it the package's line when the stack goes through the course's own code."""
     own, inside = learner_frame(frames), package_frame(frames)
     if own is None and inside is None:
-        return describe(frames[-1]) if frames else "an unknown line"
+        return describe(frames[-1]) if frames else SAYS["site.unknown"]
     if inside is None:
         return describe(own, current_cell)
     if own is None:
         return describe(inside)
-    return f"{describe(inside)}, under {describe(own, current_cell)}"
+    return SAYS["site.under"].format(inside=describe(inside), own=describe(own, current_cell))
 
 
-def names_of(ranks: Iterable[int]) -> str:
+def names_of(ranks: Iterable[int]) -> Words:
     """'rank 1', 'ranks 0-3', 'ranks 0, 2'."""
     numbers = sorted(ranks)
     if len(numbers) == 1:
-        return f"rank {numbers[0]}"
+        return SAYS["site.rank"].format(numbers[0])
     if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"ranks {numbers[0]}-{numbers[-1]}"
-    return "ranks " + ", ".join(map(str, numbers))
+        return SAYS["site.range"].format(numbers[0], numbers[-1])
+    return SAYS["site.list"].format(numbers)

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from helpers.ranks.errors import Failure, Where
+from helpers.words import Words
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on
@@ -34,7 +35,7 @@ class RankState:
     failure: Failure | None = None
     done: bool = False
     dead: bool = False
-    broken: str | None = None  # why the wire gave up this world, even if the learner's code caught it
+    broken: Words | None = None  # why the wire gave up this world, even if the learner's code caught it
     counters: dict[str, int] = field(default_factory=dict)
     where: Where | None = None
     unmoved_since: float | None = None
@@ -101,6 +102,13 @@ class Watch:
         end = self.clock + limit
         while self.unfinished and self.clock < end:
             self.receive(end - self.clock)
+
+    def meet(self, limit: float) -> list[RankState]:
+        """Wait until every rank has answered; who has not. Ends as soon as one cannot: the others wait for it alone."""
+        end = self.clock + limit
+        while self.unfinished and not self.failed and self.clock < end:
+            self.receive(end - self.clock)
+        return self.failed or self.unfinished
 
     def settle_or_wait(self, limit: float) -> None:
         """The same after a first failure; ends early once every unfinished rank is seen to wait for another."""

@@ -16,12 +16,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from helpers.ranks.board_file import Board
+from helpers.ranks.ending import Connections, Ended
 from helpers.ranks.gloo import open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
-from helpers.ranks.session import Listeners, Session, WireConfig
+from helpers.ranks.session import Listeners, WireConfig
 from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import PendingOp, WireError
+from helpers.ranks.world import World
 from helpers.records import CommEvent
 
 __all__ = [
@@ -35,13 +37,14 @@ __all__ = [
     "cut",
     "fail_pending",
     "install",
+    "let_go",
     "pending",
     "reset",
     "subscribe",
 ]
 
-_session: Session | None = None
-_listeners, _waiters = Listeners(), Waiters()  # for all sessions of this process
+_world: World | None = None
+_listeners, _waiters, _ended = Listeners(), Waiters(), Ended()  # for all worlds of this process
 
 
 class Wire(Methods, dist.ProcessGroup):
@@ -59,10 +62,10 @@ class Wire(Methods, dist.ProcessGroup):
 
 def install(config: WireConfig) -> None:
     """Register the backend "wire" and set how this process's groups behave from now on."""
-    global _session
-    if _session is not None:
-        _session.close()
-    _session = Session(config, _waiters)
+    global _world
+    if _world is not None:
+        _world.close()
+    _world = World(config, _waiters)
     if "WIRE" not in dist.Backend._plugins:
         dist.Backend.register_backend("wire", _create, extended_api=True, devices=["cpu", "cuda"])
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
@@ -75,29 +78,34 @@ def subscribe(callback: Callable[[CommEvent], None]) -> Callable[[], None]:
 
 def counters() -> dict[str, int]:
     """Group name -> collectives issued so far on this rank. Sends and receives are not counted."""
-    return dict(_session.counters) if _session else {}
+    return dict(_world.session.counters) if _world else {}
 
 
 def pending() -> list[PendingOp]:
     """What this rank has issued and what is not complete, oldest first; `missing` says for whom each one waits."""
-    return list(_session.describe_pending()) if _session else []
+    return list(_world.pending()) if _world else []
 
 
 def fail_pending(message: str) -> None:
     """End every pending operation of this rank: its `wait()` or future raises WireError(message)."""
-    if _session:
-        _session.fail(message)
+    if _world:
+        _world.session.fail(message)
 
 
 def cut() -> None:
-    """Shut down the sockets of this process's groups, so that gloo's blocked threads end."""
-    if _session:
-        _session.cut()
+    """End the connections of this process's groups: gloo's blocked threads come out. The peers notice nothing."""
+    if _world:
+        _world.cut()
+
+
+def let_go() -> None:
+    """All ranks have met in a new world: give up what was held for the sake of the old one's groups (ending.py)."""
+    _ended.let_go()
 
 
 def broken() -> WireError | None:
     """What ended this world (a mismatch, or `cut`), also if a learner's code caught it; only a new world can go on."""
-    return _session.broken if _session else None
+    return _world.session.broken if _world else None
 
 
 def cause_of(error: BaseException) -> WireError | None:
@@ -110,31 +118,33 @@ def cause_of(error: BaseException) -> WireError | None:
 
 def reset() -> None:
     """Forget groups, counters and boards, before a new world is made in a new board_dir."""
-    global _session
-    if _session is not None:
-        _session.close()
-        _session = Session(_session.config, _waiters)
+    global _world
+    if _world is not None:
+        _world.close()
+        _world = World(_world.session.config, _waiters)
 
 
 def _create(options, backend_options=None) -> Wire:
     """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
-    if _session is None:
+    if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
     before = open_sockets()
     backend, kind = _backend(options, backend_options)
     opened = {number: inode for number, inode in open_sockets().items() if before.get(number) != inode}
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    group = WireGroup(_session, _listeners, options.group_id, ranks, options.group_rank)
-    if _session.config.check:
+    group = WireGroup(_world.session, _listeners, options.group_id, ranks, options.group_rank)
+    if _world.session.config.check:
         group.use_board(_board_path(options, ranks))
-    group.sockets = opened
-    return Wire(options.store, group, backend, kind)
+    made = Wire(options.store, group, backend, kind)
+    group.connections = Connections(made, opened, _ended)
+    _world.join(group)
+    return made
 
 
 def _backend(options, backend_options) -> tuple[dist.Backend, dist.ProcessGroup.BackendType]:
     """The backend that does the work, named and timed as torch would."""
     store, rank, size = options.store, options.group_rank, options.group_size
-    if _session.config.inner == "nccl":
+    if _world.session.config.inner == "nccl":
         settings = backend_options or dist.ProcessGroupNCCL.Options()
         settings._timeout = options.timeout
         backend, kind = dist.ProcessGroupNCCL(store, rank, size, settings), dist.ProcessGroup.BackendType.NCCL
@@ -153,7 +163,7 @@ def _devices(kind: dist.ProcessGroup.BackendType) -> tuple[str, ...]:
 def _board_path(options, ranks: tuple[int, ...]) -> str:
     """The first rank makes the file of the group and tells the others its path through the store."""
     if options.group_rank == 0:
-        options.store.set("board", Board.create(_session.config.board_dir, options.group_id, ranks))
+        options.store.set("board", Board.create(_world.session.config.board_dir, options.group_id, ranks))
     return options.store.get("board").decode()
 
 

@@ -20,6 +20,7 @@ from torch.distributed import Work
 from helpers.ranks.signatures import Signature
 from helpers.ranks.sites import Frame
 from helpers.records import CommEvent
+from helpers.words import Words
 
 if TYPE_CHECKING:
     from helpers.ranks.waiting import DirectWait
@@ -31,15 +32,15 @@ class WireError(RuntimeError):
     """An operation that the wire refused or ended.
 
     `kind`: "mismatch" (the ranks did not issue the same operation) or "aborted" (ended from outside).
-    `culprit`: the global rank to blame, or None where nobody can tell. `message`: the sentence.
+    `culprit`: the global rank to blame, or None where nobody can tell. `words`: the sentence in every language.
     """
 
-    def __init__(self, message: str, *, kind: str = "aborted", culprit: int | None = None):
-        super().__init__(message)
-        self.message, self.kind, self.culprit = message, kind, culprit
+    def __init__(self, message: Words | str, *, kind: str = "aborted", culprit: int | None = None):
+        super().__init__(str(message))
+        self.words, self.kind, self.culprit = Words.of(message), kind, culprit
 
     def __reduce__(self):
-        return _rebuild, (self.message, self.kind, self.culprit)
+        return _rebuild, (self.words, self.kind, self.culprit)
 
 
 def _rebuild(message, kind, culprit) -> WireError:

@@ -37,6 +37,7 @@ from helpers.ranks.holders import dead_holders
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
 from helpers.specs import Link
+from helpers.words import Words
 
 PR_SET_PDEATHSIG = 1
 _leave = os._exit  # before it is wrapped: leaving with the kernel needs no last words
@@ -90,6 +91,7 @@ class Worker:
         limit = datetime.timedelta(seconds=self.spec["group_timeout"])
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=limit)
         self.group_is_up = True
+        wire.let_go()
 
     def wire_config(self, generation: int) -> wire.WireConfig:
         board = os.path.join(self.spec["board"], f"board{generation}")
@@ -171,7 +173,7 @@ class Worker:
             del error
         self.output.finish()
         broken = wire.broken()
-        self.send(("done", *reply, dict(wire.counters()), broken and str(broken)))
+        self.send(("done", *reply, dict(wire.counters()), broken and broken.words))
 
     def call(self, blob: bytes) -> bytes:
         fn, args, kwargs = unpack(blob)
@@ -201,6 +203,7 @@ class Worker:
         return Failure(
             type_name=type(error).__name__,
             message=str(from_wire or error),
+            words=from_wire.words if from_wire else Words.of(str(error)),
             frames=self.own_frames(frames),
             time=time.perf_counter(),
             traceback="".join(traceback.format_exception(error)),

@@ -4,14 +4,14 @@ Timeline         spans of compute and communication on every rank, and what each
 CommLog          one event for each operation of torch.distributed
 MemoryBreakdown  bytes by kind at a named instant
 Magnitudes       how many values lie in each power of two
-compare          predicted beside measured beside a guess (`helpers/comparison.py`)
+compare          predicted beside measured beside a guess (comparison.py)
 
 Times are seconds, sizes are bytes. On one Linux machine all ranks share one clock, `time.perf_counter`.
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
 """
 
-from helpers.comparison import Comparison, compare
 from helpers.records.comms import OPS, CommEvent, CommLog
+from helpers.records.comparison import Comparison, compare
 from helpers.records.magnitudes import Magnitudes
 from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
 from helpers.records.timeline import KINDS, LANES, SOURCES, Span, Timeline, covered_seconds

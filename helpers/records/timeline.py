@@ -1,4 +1,8 @@
-"""What every rank does and when, in two lanes: compute and communication. And what it holds in memory meanwhile."""
+"""What every rank does and when, in lanes. And what it holds in memory meanwhile.
+
+Every timeline has the lanes compute and communication. A profile adds waiting for other ranks, what the host does, and
+the loading of data.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from helpers.records.checks import Json, check_items, check_number, check_one_of
 from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
 from helpers.units import format_seconds
 
-LANES = ("compute", "communication")
+LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
 KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "other")
 SOURCES = ("predicted", "emulated", "recorded")
 
@@ -97,6 +101,12 @@ class Timeline(Json):
         return len(self.ranks)
 
     @property
+    def lanes(self) -> tuple[str, ...]:
+        """Compute, communication, and those of the others in which something happens."""
+        used = {"compute", "communication", *(span.lane for span in self.spans)}
+        return tuple(lane for lane in LANES if lane in used)
+
+    @property
     def start(self) -> float:  # seconds; 0 without spans
         return min((span.start for span in self.spans), default=0.0)
 
@@ -139,7 +149,8 @@ class Timeline(Json):
 
     def exposed_communication(self, rank: int) -> float:
         """Seconds in which the rank communicates and computes nothing: what overlap did not hide."""
-        return covered_seconds(self.for_rank(rank).spans) - self.busy(rank)
+        spans = (span for span in self.for_rank(rank).spans if span.lane in ("compute", "communication"))
+        return covered_seconds(spans) - self.busy(rank)
 
     def idle(self, rank: int) -> float:
         """Seconds of the whole timeline in which the rank computes nothing; exposed communication is part of them."""

@@ -1,7 +1,7 @@
 """Does a schedule run to its end? Played without clocks: each rank does its next action once what it needs is done.
 
-    F of stage s needs F of stage s - 1             I of stage s: as B
-    B of stage s needs F of s and B (or I) of s + 1  W of stage s needs I of stage s
+    F and B need the message that they wait for (messages.py)
+    B of a stage needs its F, too; W needs its I
 Sends never block here: the runtime posts them and goes on, and each message has a name of its own.
 """
 
@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule
-
-Step = tuple[int, str, int]  # stage, what is there afterwards ("F", "I" or "W"), micro-batch
+from helpers.schedules.messages import Step, awaited_by
 
 
 def gives(single: Action) -> tuple[Step, ...]:
@@ -21,15 +20,16 @@ def gives(single: Action) -> tuple[Step, ...]:
     return tuple((single.stage, kind, single.microbatch) for kind in kinds)
 
 
+def earlier(single: Action) -> Step | None:
+    """What its own stage must have done before: F before a backward, I before W."""
+    before = {FORWARD: None, WEIGHT: INPUT}.get(single.kind, FORWARD)
+    return before and (single.stage, before, single.microbatch)
+
+
 def needs(single: Action, num_stages: int) -> tuple[Step, ...]:
     """What must be there before an action may start."""
-    stage, j = single.stage, single.microbatch
-    if single.kind == FORWARD:
-        return ((stage - 1, FORWARD, j),) if stage > 0 else ()
-    if single.kind == WEIGHT:
-        return ((stage, INPUT, j),)
-    after = ((stage + 1, INPUT, j),) if stage < num_stages - 1 else ()
-    return ((stage, FORWARD, j), *after)
+    message = awaited_by(single, num_stages)
+    return tuple(filter(None, (earlier(single), message and message.origin)))
 
 
 def validate(schedule: Schedule) -> Schedule:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
+from helpers.mesh import Mesh
 from helpers.specs.checks import check_count, check_divides, check_one_of
 
 
@@ -107,9 +109,14 @@ class Plan:
         if self.num_chunks > 1 and self.pp == 1:
             raise ValueError(f"Plan: num_chunks={self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
 
+    @cached_property
+    def mesh(self) -> Mesh:
+        """Which rank stands where, and the groups of each axis."""
+        return Mesh(dp=self.dp, pp=self.pp, cp=self.cp, tp=self.tp)
+
     @property
     def world_size(self) -> int:
-        return self.dp * self.tp * self.pp * self.cp
+        return self.mesh.world_size
 
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError, as a sentence, where this plan does not fit the shape of `model`.

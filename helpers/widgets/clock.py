@@ -11,28 +11,19 @@ import traitlets
 
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text, utc_now
 from helpers.widgets.bundle import bundle
+from helpers.words import book
+from helpers.words import language as chosen
 
 STATIC = Path(__file__).parent / "static"
-WORDS = {
-    "en": {
-        "ready": "not begun", "running": "of {limit} left", "over": "over the {limit}; you may go on",
-        "ended": "of {limit} used", "minutes": "{n} minutes left.", "minute": "1 minute left.",
-        "up": "Time is up. You may go on.",
-    },
-    "zh": {
-        "ready": "尚未开始", "running": "剩余（限时 {limit}）", "over": "超时（限时 {limit}），可以继续",
-        "ended": "用时（限时 {limit}）", "minutes": "还剩 {n} 分钟。", "minute": "还剩 1 分钟。",
-        "up": "时间到，可以继续。",
-    },
-}  # fmt: skip
+SAYS = book("sitting").section("clock")
 
 
 class Clock(anywidget.AnyWidget):
     """`begin()` starts it, `stop()` ends it. Without a front end: `.text`, `.watch.seconds`.
 
-    minutes: the limit. language: "en" or "zh". now: as in Stopwatch. `show(watch)` makes it the clock of a Stopwatch
-    that somebody else begins and stops; after either, `refresh()`. A screen reader hears of 5 minutes, 1 minute, and
-    the end.
+    minutes: the limit. language: "en" or "zh", if not the one chosen. now: as in Stopwatch. `show(watch)` makes it the
+    clock of a Stopwatch that somebody else begins and stops; after either, `refresh()`. A screen reader hears of 5
+    minutes, 1 minute, and the end.
     """
 
     TEXT = "[widget] Clock: counts down against a limit, and tells when time is up"
@@ -44,10 +35,10 @@ class Clock(anywidget.AnyWidget):
     ended = traitlets.Float(0.0).tag(sync=True)
     words = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, minutes: float = 15, *, language: str = "en", now: Now | None = None) -> None:
+    def __init__(self, minutes: float = 15, *, language: str | None = None, now: Now | None = None) -> None:
         self._now = now or utc_now
         self.watch = Stopwatch(60.0 * minutes, now)
-        super().__init__(limit=self.watch.limit, words=WORDS[language])
+        super().__init__(limit=self.watch.limit, words=_words(language))
         self.on_msg(self._tell_time)
 
     def begin(self) -> Clock:
@@ -76,7 +67,7 @@ class Clock(anywidget.AnyWidget):
 
     def speak(self, language: str) -> None:
         """Words in "en" or "zh"."""
-        self.words = WORDS[language]
+        self.words = _words(language)
 
     @property
     def text(self) -> str:
@@ -102,3 +93,7 @@ class Clock(anywidget.AnyWidget):
         """A saved notebook keeps the limit alone: neither when it began nor how far it is."""
         text = escape(f"{clock_text(self.limit)} {self.words['ready'].format(limit=clock_text(self.limit))}")
         return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, {"text/html": f"<p>{text}</p>"})
+
+
+def _words(language: str | None) -> dict[str, str]:
+    return {name: words.in_(chosen(language)) for name, words in SAYS.items()}

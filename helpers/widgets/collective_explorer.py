@@ -7,15 +7,17 @@ import ipywidgets
 from helpers import costs
 from helpers.draw import collective_scene, collective_step_scene
 from helpers.draw.scene import Scene
-from helpers.predict.messages import COLLECTIVES, Message, Schedule, algorithms, schedule
+from helpers.predict.traffic.algorithms import COLLECTIVES, Message, Schedule, algorithms, schedule
 from helpers.specs import LINKS
 from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows, with_sentence
 from helpers.widgets.stepper import SteppedExplorer
+from helpers.words import book
 
 SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)
-ONE, ALL = "one step", "all steps"
+say = book("collective")
+ONE, ALL = "one", "all"
 
 
 class CollectiveExplorer(SteppedExplorer):
@@ -29,13 +31,14 @@ class CollectiveExplorer(SteppedExplorer):
 
     def __init__(self, collective: str = "all_reduce", *, algorithm: str | None = None, ranks: int = 4) -> None:
         known = algorithms(collective)
-        self.collective = choice(_named(COLLECTIVES), collective, "collective")
-        self.algorithm = choice(_named(known), algorithm or known[0], "algorithm")
-        self.ranks = dial(range(2, 9), ranks, "ranks")
+        self.collective = choice(_named(COLLECTIVES), collective, say("collective"))
+        self.algorithm = choice(_named(known), algorithm or known[0], say("algorithm"))
+        self.ranks = dial(range(2, 9), ranks, say("ranks"))
         sizes = [(format_bytes(size), size) for size in SIZES]
-        self.size = dial(sizes, 40_000_000, "size", tooltip="the whole buffer: what each rank has, or has in the end")
-        self.link = dial(tuple(LINKS), "10 Gb/s", "link", tooltip="between any two ranks")
-        self.view = ipywidgets.ToggleButtons(options=(ONE, ALL), tooltips=("with its messages", "side by side"))
+        self.size = dial(sizes, 40_000_000, say("size"), tooltip=say("buffer"))
+        self.link = dial(tuple(LINKS), "10 Gb/s", say("link"), tooltip=say("between"))
+        views = [(say(view), view) for view in (ONE, ALL)]
+        self.view = ipywidgets.ToggleButtons(options=views, tooltips=(say("with"), say("beside")))
         self.view.style.button_width = "84px"
         self.collective.observe(self._offer_algorithms, names="value")
         self.view.observe(self._draw, names="value")
@@ -58,14 +61,14 @@ class CollectiveExplorer(SteppedExplorer):
             return self.overview
         plan, step = self.plan, self.step.value
         states = list(plan.replay())
-        title = f"{self._name}: step {step} of {plan.num_steps}"
+        title = say("title", name=self._name, step=step, num_steps=plan.num_steps)
         return collective_step_scene(states[step - 1], states[step], plan.step(step - 1), title=title, step=step)
 
     @property
     def overview(self) -> Scene:
         """All steps, one grid each."""
         plan = self.plan
-        return collective_scene(list(plan.replay()), f"{self._name}, {plan.num_steps} steps")
+        return collective_scene(list(plan.replay()), say("overview", name=self._name, num_steps=plan.num_steps))
 
     @property
     def saved(self) -> Scene:
@@ -85,9 +88,9 @@ class CollectiveExplorer(SteppedExplorer):
         return [
             {
                 "rank": str(rank),
-                "sent": format_bytes(plan.sent_bytes(rank, size, step)),
-                "received": format_bytes(plan.received_bytes(rank, size, step)),
-                "complete chunks": f"{complete[rank]} of {plan.num_chunks}",
+                say("column.sent"): format_bytes(plan.sent_bytes(rank, size, step)),
+                say("column.received"): format_bytes(plan.received_bytes(rank, size, step)),
+                say("column.complete"): say("of", part=complete[rank], whole=plan.num_chunks),
             }
             for rank in range(plan.world_size)
         ]
@@ -98,32 +101,32 @@ class CollectiveExplorer(SteppedExplorer):
 
     @property
     def _name(self) -> str:
-        return (
-            f"{_word(self.collective.value).capitalize()} on {self.ranks.value} ranks by {_word(self.algorithm.value)}"
-        )
+        collective = _word(self.collective.value).capitalize()
+        return say("name", collective=collective, ranks=self.ranks.value, algorithm=_word(self.algorithm.value))
 
     @property
     def _so_far(self) -> str:
         plan, size, link, step = self.plan, self.size.value, LINKS[self.link.value], self.step.value
         now, end = ([plan.sent_bytes(rank, size, k) for rank in range(plan.world_size)] for k in (step, None))
         took, takes = (format_seconds(plan.seconds(size, link, k)) for k in (step, None))
-        whose = "a rank" if len(set(now)) == len(set(end)) == 1 else "by the busiest rank"
-        return (
-            f"Step {step} of {plan.num_steps}: {deeds(plan, step, size)}. "
-            f"Sent so far: {_of(max(now), max(end))} {whose}, {_of(sum(now), sum(end))} in all. "
-            f"Time so far: {took} of {takes}."
-        )
+        whose = say("a_rank" if len(set(now)) == len(set(end)) == 1 else "busiest")
+        sent = {"most": _of(max(now), max(end)), "whose": whose, "all": _of(sum(now), sum(end))}
+        done = {"step": step, "num_steps": plan.num_steps, "deeds": deeds(plan, step, size)}
+        return say("so_far", **done, **sent, took=took, takes=takes)
 
     @property
     def _whole(self) -> str:
         what = (self.collective.value, self.size.value, self.ranks.value)
         link, by = LINKS[self.link.value], self.algorithm.value
-        waits = format_seconds(costs.rounds(what[0], what[2], by) * link.latency)
-        fastest = f" Fastest here: {_word(costs.fastest(*what, link))}." if len(self.algorithm.options) > 1 else ""
-        return (
-            f"A buffer of {format_bytes(what[1])}. The busiest rank sends {format_bytes(costs.sent_bytes(*what, by))}, "
-            f"all together {format_bytes(costs.total_bytes(*what, by))}. "
-            f"Predicted {format_seconds(costs.seconds(*what, link, by))}, latency {waits} of it.{fastest}"
+        several = len(self.algorithm.options) > 1
+        return say(
+            "whole",
+            size=format_bytes(what[1]),
+            sends=format_bytes(costs.sent_bytes(*what, by)),
+            all=format_bytes(costs.total_bytes(*what, by)),
+            seconds=format_seconds(costs.seconds(*what, link, by)),
+            waits=format_seconds(costs.rounds(what[0], what[2], by) * link.latency),
+            fastest=say("fastest", algorithm=_word(costs.fastest(*what, link))) if several else "",
         )
 
     def _offer_algorithms(self, change: object) -> None:
@@ -143,33 +146,30 @@ def _named(names: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _of(part: float, whole: float) -> str:
-    return f"{format_bytes(part)} of {format_bytes(whole)}"
+    return say("of", part=format_bytes(part), whole=format_bytes(whole))
 
 
 def deeds(plan: Schedule, step: int, size: float) -> str:
     """What the messages of a step do, in words; steps count from 1, size in bytes."""
     first, *others = messages = plan.step(step - 1)
-    what = _what(first, plan, size)
+    what, deed = _what(first, plan, size), "add" if first.adds else "copy"
     if len(messages) > 2:
-        who = "each rank" if len(messages) == plan.world_size else f"each of {len(messages)} ranks"
-        return f"{who} sends {what} to {_to(messages, plan)}, which {'adds it' if first.adds else 'keeps a copy'}"
-    pairs = f"rank {first.sender} sends {what} to rank {first.receiver}"
-    if not others:
-        return f"{pairs}, which {'adds it' if first.adds else 'keeps a copy'}"
-    pairs += "".join(f" and rank {other.sender} to rank {other.receiver}" for other in others)
-    return f"{pairs}; both {'add what they get' if first.adds else 'keep a copy'}"
+        who = say("each") if len(messages) == plan.world_size else say("each_of", count=len(messages))
+        return say(f"many_{deed}", who=who, what=what, to=_to(messages, plan))
+    ends = {"a": first.sender, "b": first.receiver}
+    for other in others:
+        return say(f"two_{deed}", what=what, **ends, c=other.sender, d=other.receiver)
+    return say(f"one_{deed}", what=what, **ends)
 
 
 def _what(message: Message, plan: Schedule, size: float) -> str:
     count = message.last - message.first
     num_bytes = format_bytes(size * count / plan.num_chunks)
-    if count == plan.num_chunks:
-        return f"the whole buffer ({num_bytes})"
-    return f"{count} chunk{'s' if count > 1 else ''} ({num_bytes})"
+    return say("what_whole" if count == plan.num_chunks else "what", count=count, size=num_bytes)
 
 
 def _to(messages: tuple[Message, ...], plan: Schedule) -> str:
     if plan.algorithm == "ring":
-        return "its right neighbour"
+        return say("right")
     distances = {abs(m.receiver - m.sender) for m in messages}
-    return f"a rank {distances.pop()} away" if len(distances) == 1 else "its partner"
+    return say("away", distance=distances.pop()) if len(distances) == 1 else say("partner")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
-from helpers.predict.data_parallel import DataParallelStep, simulate_data_parallel_step
+from helpers.predict.time.data_parallel import DataParallelStep, simulate_data_parallel_step
 from helpers.records import Timeline
 from helpers.specs import Link
 from helpers.units import format_count, format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
+from helpers.words import book
 
+say = book("timelines").section("data_parallel")
 PARAMETERS = (1_000_000, 10_698_240, 25_000_000, 124_000_000, 350_000_000)
 GIGABYTES = (3, 6, 12, 25, 50, 100)  # a second; PCIe 3.0 x16 carries about 12
 TOKENS, VOCABULARY = 16_384, 68  # of the whole batch
@@ -27,18 +29,16 @@ class DataParallelExplorer(Explorer):
     TEXT = "[widget] DataParallelExplorer: one step, with dials for devices, link, parameters and Python's share"
 
     def __init__(self) -> None:
-        self.devices = dial([(str(n), n) for n in range(1, 9)], 4, "devices", tooltip="GPUs of one machine")
-        self.link = dial(
-            [(f"{n} GB/s", n) for n in GIGABYTES], 12, "link", tooltip="what the master's link carries a second"
-        )
+        self.devices = dial([(str(n), n) for n in range(1, 9)], 4, say("devices"), tooltip=say("of_one"))
+        self.link = dial([(f"{n} GB/s", n) for n in GIGABYTES], 12, say("link"), tooltip=say("carries"))
         self.parameters = dial(
-            [(format_count(n), n) for n in PARAMETERS], 10_698_240, "parameters", tooltip="of the model, in fp32"
+            [(format_count(n), n) for n in PARAMETERS], 10_698_240, say("parameters"), tooltip=say("of_model")
         )
         self.python = dial(
             [(f"{n} ms", n) for n in (0, 1, 2, 5, 10, 20)],
             2,
-            "Python's lock",
-            tooltip="in which a replica's forward holds it",
+            say("lock"),
+            tooltip=say("holds"),
         )
         super().__init__((self.devices, self.link, self.parameters, self.python))
 
@@ -60,7 +60,7 @@ class DataParallelExplorer(Explorer):
     def scene(self) -> Scene:
         """The picture of the dials as they stand; its axis reaches at least to the step of one device."""
         num_devices, size = self.devices.value, format_count(self.parameters.value)
-        title = f"DataParallel: {size} parameters, devices: {num_devices} (rank 0 is the master)"
+        title = say("title", size=size, devices=num_devices)
         return timeline_scene(self.step(num_devices), title=title, end=self.step(1).duration)
 
     @property
@@ -69,9 +69,7 @@ class DataParallelExplorer(Explorer):
         step = self.step(self.devices.value)
         gain = self.step(1).duration / step.duration
         busy, whole = format_seconds(step.exposed_communication(0)), format_seconds(step.duration)
-        return (
-            f"{gain:.2f} times one device. The master's link is busy for {busy} of {whole}, and nobody computes then."
-        )
+        return say("sentence", gain=gain, busy=busy, whole=whole)
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -79,10 +77,11 @@ class DataParallelExplorer(Explorer):
         step = self.step(self.devices.value)
         return [
             {
-                "device": f"{rank} (master)" if rank == 0 else str(rank),
-                "computes": format_seconds(step.busy(rank, "compute")),
-                "sends or receives": format_seconds(step.busy(rank, "communication")),
-                "waits": format_seconds(step.duration - step.busy(rank, "compute") - step.exposed_communication(rank)),
+                say("device"): say["master"].say(None, rank) if rank == 0 else str(rank),
+                say("computes"): format_seconds(computes),
+                say("sends"): format_seconds(step.busy(rank, "communication")),
+                say("waits"): format_seconds(step.duration - computes - step.exposed_communication(rank)),
             }
             for rank in range(self.devices.value)
+            for computes in [step.busy(rank, "compute")]
         ]

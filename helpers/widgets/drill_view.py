@@ -29,14 +29,14 @@ class DrillView(ipywidgets.VBox):
         key: str,
         check: Judge | None = None,
         *,
-        language: str = "en",
+        language: str | None = None,
         path: str | os.PathLike | None = None,
         now: Now | None = None,
     ) -> None:
         self.attempt = Attempt(drill(key), check, language=language, path=path, now=now)
         self.clock = Clock(self.drill.minutes, language=language, now=now).show(self.attempt.watch)
         self.begin_button = parts.button(self.begin, style="primary")
-        self.begin_button.description = parts.WORDS[language]["begin"]
+        self.begin_button.description = parts.SAYS("begin", self.attempt.language)
         self.prompt = ipywidgets.HTML(parts.drill_html(self.drill, language))
         self.how, self.said, self.links = ipywidgets.HTML(), ipywidgets.HTML(), parts.Page()
         head = parts.row(self.clock, self.begin_button)
@@ -66,7 +66,7 @@ class DrillView(ipywidgets.VBox):
         """What is shown now, as plain text."""
         outcomes = [repr(self.attempt.outcomes[-1])] if self.attempt.outcomes else []
         language = self.attempt.language
-        return "\n".join([self.clock.text, getattr(self.drill.prompt, language), self.drill.stub, *outcomes])
+        return "\n".join([self.clock.text, self.drill.prompt.in_(language), self.drill.stub, *outcomes])
 
     def _draw(self) -> None:
         language, outcomes = self.attempt.language, self.attempt.outcomes

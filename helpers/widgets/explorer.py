@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -10,9 +11,12 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
-from helpers.draw.scene import WIDTH, text_width
+from helpers.draw.palette import SAYS
+from helpers.draw.png import written
+from helpers.draw.scene import WIDE, WIDTH, text_width
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.dials import panel
+from helpers.words import reading
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -25,10 +29,11 @@ _FOLD = """<style>
 .rr-table th, .rr-table td {padding: 2px 12px; text-align: right; color: var(--jp-content-font-color0, #111);
  border-bottom: 1px solid var(--jp-border-color2, #bbb); font-variant-numeric: tabular-nums}
 .rr-table th:first-child {text-align: left}
-</style><details><summary>As a table</summary></details>"""
+</style><details><summary>{summary}</summary></details>"""
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:772px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:10px 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
+_PIECES = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")  # between them a line may end
 _ROOM = WIDTH - 28  # pixels of a line of the sentence below a saved picture
 
 
@@ -49,7 +54,7 @@ class Explorer(ipywidgets.VBox):
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
         self._kept = 0.0
-        self._fold = ipywidgets.HTML(_FOLD)
+        self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", SAYS("table")))
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
         for dial in self.dials:
@@ -97,7 +102,9 @@ class Explorer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, self.TEXT, png_of(self.saved))
+        with reading(written()):
+            saved = self.saved
+        return bundle(shown, self.TEXT, png_of(saved))
 
 
 def _shown(sentence: str, scene: Scene) -> str:
@@ -142,10 +149,10 @@ def with_sentence(scene: Scene | None, sentence: str) -> Scene:
 def _wrapped(sentence: str) -> list[str]:
     """The sentence in lines that fit below a saved picture."""
     lines = [""]
-    for word in sentence.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if text_width(longer, _FONT) <= _ROOM:
+    for piece in _PIECES.findall(sentence):
+        longer = lines[-1] + piece
+        if text_width(longer.strip(), _FONT) <= _ROOM:
             lines[-1] = longer
         else:
-            lines.append(word)
-    return lines
+            lines.append(piece.lstrip())
+    return [line.strip() for line in lines]

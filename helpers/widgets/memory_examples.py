@@ -18,7 +18,6 @@ NAMES = {
     "llama3-8b": "Llama-3 8B",
     "llama3-70b": "Llama-3 70B",
     "llama3-405b": "Llama-3 405B",
-    FREE: "a GPT of your own",
 }
 # name -> (model, GPU, plan). The last: The Llama 3 Herd of Models, table 4, 8,192 tokens; its schedule is interleaved,
 # this one is plain 1F1B.

@@ -8,8 +8,9 @@ from dataclasses import replace
 import ipywidgets
 
 from helpers.draw import memory_scene
+from helpers.draw.palette import kind_word
 from helpers.draw.scene import Scene
-from helpers.predict.fit import HEADROOM, Fit, fit
+from helpers.predict.advice.fit import Fit, fit
 from helpers.predict.memory import memory, rank_kinds
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
@@ -18,7 +19,9 @@ from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import EXAMPLES, FREE, NAMES
 from helpers.widgets.overlay import overlay_rows, overlay_words, rank_of
+from helpers.words import book
 
+say = book("memory")
 _POWERS = [2**n for n in range(15)]
 _BOXES = ("num_layers", "hidden", "num_heads", "vocab")  # what the number boxes say, in their order
 _SMALL = 0.02  # of a GPU's memory: bars below it would be slivers beside the line of its capacity
@@ -51,11 +54,12 @@ class MemoryExplorer(Explorer):
         self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}
         self._is_setting = False
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
+        look = {"layout": _width(_BOX), "style": _label_width(76)}
         self.boxes = tuple(
-            ipywidgets.IntText(value=value, description=name, layout=_width(_BOX), style=_label_width(76))
+            ipywidgets.IntText(value=value, description=say(f"dial.{name}"), **look)
             for name, value in {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": 50_257}.items()
         )
-        self.make_it_fit = ipywidgets.Button(description="Make it fit", tooltip="set the dials to the offered change")
+        self.make_it_fit = ipywidgets.Button(description=say("dial.make_it_fit"), tooltip=say("dial.set"))
         self.make_it_fit.on_click(self._take_advice)
         plan_dials = tuple(getattr(self, name) for name in _PLAN_DIALS)
         super().__init__((self.example, self.model, self.gpu, self.seq, *plan_dials, *self.boxes))
@@ -66,36 +70,37 @@ class MemoryExplorer(Explorer):
             self.lay_over(self.plan, measured)
 
     def _make_dials(self, model: str, gpu: str) -> None:
-        self.example = choice([("choose one", ""), *((name, name) for name in EXAMPLES)], "", "example")
-        self.model = choice([(_named(key), key) for key in NAMES], model, "model")
+        self.example = choice([(say("dial.choose"), ""), *((name, name) for name in EXAMPLES)], "", say("dial.example"))
+        self.model = choice([(_named(key), key) for key in (*NAMES, FREE)], model, say("dial.model"))
         seq = PRESETS[model].seq if model in PRESETS else 1024
-        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, "sequence")
-        self.gpu = choice(
-            [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()], gpu, "GPU", tooltip=HEADROOM
+        self.seq = dial([(f"{n:,}", n) for n in (128, 256, *_POWERS[9:], 32_768, 131_072)], seq, say("dial.sequence"))
+        gpus = [(f"{key}, {format_bytes(one.memory)}", key) for key, one in GPUS.items()]
+        self.gpu = choice(gpus, gpu, say("dial.GPU"), tooltip=say("headroom"))
+        self.dp = dial(_POWERS, 1, "DP", tooltip=say("dial.dp"))
+        self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip=say("dial.tp"))
+        self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip=say("dial.pp"))
+        self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip=say("dial.cp"))
+        self.zero = dial((0, 1, 2, 3), 0, say("dial.zero"), tooltip=say("dial.shards"))
+        self.sequence_parallel = choice(
+            [(say(f"dial.{on}"), on) for on in (False, True)], False, say("dial.sequence_parallel")
         )
-        self.dp = dial(_POWERS, 1, "DP", tooltip="data parallel: copies of the model, each with its own batch")
-        self.tp = dial((1, 2, 3, 4, 6, 8, 16), 1, "TP", tooltip="tensor parallel: ranks that share each matrix")
-        self.pp = dial((1, 2, 3, 4, 6, 8, 12, 16, 32, 64), 1, "PP", tooltip="pipeline parallel: stages of layers")
-        self.cp = dial((1, 2, 4, 8, 16), 1, "CP", tooltip="context parallel: ranks that share a sequence")
-        self.zero = dial((0, 1, 2, 3), 0, "ZeRO stage", tooltip="1 shards optimizer state, 2 gradients, 3 parameters")
-        self.sequence_parallel = choice([("off", False), ("on", True)], False, "seq. parallel")
         self.micro_batch = dial(
-            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, "micro-batch", tooltip="sequences that go through the model together"
+            (1, 2, 3, 4, 6, 8, 16, 32, 64), 1, say("dial.micro_batch"), tooltip=say("dial.together")
         )
-        self.num_microbatches = dial(_POWERS[:10], 1, "micro-batches", tooltip="before each step of the optimizer")
-        self.recompute = choice(Plan.KNOWN["recompute"], "none", "recompute")
-        self.attention = choice(Plan.KNOWN["attention"], "flash", "attention")
-        self.precision = choice(Plan.KNOWN["precision"], "mixed", "precision")
-        self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", "optimizer")
+        self.num_microbatches = dial(_POWERS[:10], 1, say("dial.num_microbatches"), tooltip=say("dial.before"))
+        self.recompute = choice(Plan.KNOWN["recompute"], "none", say("dial.recompute"))
+        self.attention = choice(Plan.KNOWN["attention"], "flash", say("dial.attention"))
+        self.precision = choice(Plan.KNOWN["precision"], "mixed", say("dial.precision"))
+        self.optimizer = choice(Plan.KNOWN["optimizer"], "adamw", say("dial.optimizer"))
 
     def _arranged(self) -> ipywidgets.VBox:
         """Examples and model above, then three columns; 800 pixels hold it, a narrower page wraps."""
         for wide in (self.example, self.model):
             wide.layout.width, wide.style.description_width = f"{1.5 * _COLUMN:.0f}px", "62px"
         columns = (
-            _column("Spread it", (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
-            _column("Feed it", (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
-            _column("Save memory", (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
+            _column(say("dial.spread"), (self.dp, self.tp, self.pp, self.cp, self.sequence_parallel)),
+            _column(say("dial.feed"), (self.seq, self.micro_batch, self.num_microbatches, self.gpu)),
+            _column(say("dial.save"), (self.zero, self.recompute, self.attention, self.precision, self.optimizer)),
         )
         self.make_it_fit.layout = ipywidgets.Layout(
             width=f"{_COLUMN - _LABEL - 14}px", margin=f"4px 2px 2px {_LABEL + 8}px"
@@ -126,8 +131,8 @@ class MemoryExplorer(Explorer):
         """Each kind of rank; what the offered change makes of the fullest one; then what was measured."""
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
         if self.advice.changes and self.advice.after:
-            bars["after the change"] = self.advice.after
-        return bars | {f"measured: {name}": one for name, one in self.measured.items()}
+            bars[say("after")] = self.advice.after
+        return bars | {say("measured", name=name): one for name, one in self.measured.items()}
 
     @property
     def measured(self) -> dict[str, MemoryBreakdown]:
@@ -145,25 +150,25 @@ class MemoryExplorer(Explorer):
             return self.advice.stage
         if rank >= self.plan.world_size:
             raise ValueError(f"measured on rank {rank}, but this plan has ranks 0 to {self.plan.world_size - 1}")
-        return rank // (self.plan.world_size // self.plan.pp)
+        return self.plan.mesh.coordinates(rank)["pp"]
 
     @property
     def scene(self) -> Scene:
         """The picture of the dials. What is next to nothing on this GPU gets an axis of its own, without the limit."""
-        size, gpu = GPUS[self.gpu.value].memory, f"{self.plan.world_size:,} x {self.gpu.value}"
-        title = f"{NAMES[self.model.value]}, {self.spec.num_params:,} parameters, on {gpu}"
+        size, gpus = GPUS[self.gpu.value].memory, {"gpus": self.plan.world_size, "gpu": self.gpu.value}
+        title = say("title", name=_model(self.model.value), params=self.spec.num_params, **gpus)
         is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size
         return memory_scene(self.bars, capacity=None if is_small else size, title=title)
 
     @property
     def sentence(self) -> str:
         """Whether it fits, what takes most, the smallest change that makes it fit, and how far off measurements are."""
-        return " ".join(filter(None, (self.advice.words, self._overlay_words)))
+        return say("between").join(filter(None, (self.advice.words, self._overlay_words)))
 
     @property
     def _overlay_words(self) -> str:
         if self._measured and not self.measured:
-            return "Nothing was measured with these dials."
+            return say("not_measured")
         return overlay_words(self.predicted, self.measured)
 
     @property
@@ -172,7 +177,7 @@ class MemoryExplorer(Explorer):
         bars = self.bars
         kinds = [kind for kind in MEMORY_KINDS if any(getattr(bar, kind) for bar in bars.values())]
         return [
-            {"ranks": name} | {kind: format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
+            {say("ranks"): name} | {kind_word(kind): format_bytes(getattr(bar, kind)) for kind in (*kinds, "total")}
             for name, bar in bars.items()
         ] + overlay_rows(self.predicted, self.measured, kinds)
 
@@ -251,7 +256,11 @@ def _turn(widget: ipywidgets.Widget, value: object) -> None:
 
 
 def _named(key: str) -> str:
-    return NAMES[key] if key == FREE else f"{NAMES[key]} · {PRESETS[key].num_params:,} parameters"
+    return _model(key) if key == FREE else say("dial.named", name=_model(key), params=PRESETS[key].num_params)
+
+
+def _model(key: str) -> str:
+    return say("dial.own") if key == FREE else NAMES[key]
 
 
 def _width(pixels: float) -> ipywidgets.Layout:

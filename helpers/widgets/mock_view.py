@@ -21,24 +21,6 @@ from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
 
-WORDS = {
-    "en": {
-        "intro": "Five questions of 3 minutes, then one drill of 15. Say each answer aloud, as you would to a person. "
-        "Then look at the card and rate yourself. The clock tells when time is up and cuts nothing off.",
-        "card": "Question {n} of {all} · {level} · {topic}", "finish": "Finish here",
-        "drill": "Drill · {topic}",
-        "give_up": "Give up the drill", "save": "Save the sheet", "saved": "Saved as {path}.",
-        "unsaved": "The sheet could not be saved: {error}.", "again": "One more interview",
-    },
-    "zh": {
-        "intro": "五道题，每题 3 分钟，再加一道 15 分钟的手写题。像面对面试官那样出声回答，然后看答案，给自己打分。"
-        "时间到了会提醒，但不会打断你。",
-        "card": "第 {n} 题，共 {all} 题 · {level} · {topic}", "finish": "到此结束",
-        "drill": "手写题 · {topic}", "give_up": "放弃手写题",
-        "save": "保存总结", "saved": "已保存为 {path}。", "unsaved": "总结没能保存：{error}。",
-        "again": "再来一场",
-    },
-}  # fmt: skip
 FILE = "mock-interview.md"
 
 
@@ -58,7 +40,7 @@ class MockView(ipywidgets.VBox):
         *,
         level: str | None = None,
         topics: Iterable[str] = (),
-        language: str = "en",
+        language: str | None = None,
         seed: int | None = None,
         path: str | os.PathLike | None = None,
         now: Now | None = None,
@@ -68,7 +50,7 @@ class MockView(ipywidgets.VBox):
         self._options["cards"] = None if cards is None else tuple(cards)
         self._seed = seed
         self.level = choice([("all · 全部", ""), *((name, name) for name in LEVELS)], level or "", "level · 级别")
-        self.language = choice([("English", "en"), ("简体中文", "zh")], language, "language · 语言")
+        self.language = parts.languages(language)
         self._make_controls(Clock(3, language=language, now=now))
         super().__init__(self._arranged())
         self.add_class("rr-sitting")
@@ -137,11 +119,10 @@ class MockView(ipywidgets.VBox):
 
     def save(self, path: str | os.PathLike = FILE) -> None:
         """Write the sheet to a file, .md, .html or .txt; one that is there stays."""
-        words = WORDS[self.language.value]
         try:
-            told = words["saved"].format(path=self.sheet.save(path).name)
+            told = self._say("mock.saved", path=self.sheet.save(path).name)
         except OSError as error:
-            told = words["unsaved"].format(error=error.strerror or error)
+            told = self._say("mock.unsaved", error=error.strerror or error)
         self._draw()
         self.note.value = f'<p class="rr-said" role="status">{escape(told)}</p>'
 
@@ -184,26 +165,26 @@ class MockView(ipywidgets.VBox):
     @property
     def text(self) -> str:
         """What is shown now, as plain text."""
-        drill = [getattr(self.interview.drill.prompt, self.language.value)] if self.stage == "drill" else []
+        drill = [self.interview.drill.prompt.in_(self.language.value)] if self.stage == "drill" else []
         card = [self._meta, self._question] if self.stage == "card" else drill
         said = [repr(self._outcome)] if self._outcome else []
         over = [self.sheet.text] if self.stage == "over" else []
-        ready = [WORDS[self.language.value]["intro"]] if self.stage == "ready" else []
+        ready = [self._say("mock.intro")] if self.stage == "ready" else []
         return "\n".join([*ready, *card, *said, *over, *([self.problem] if self.problem else [])])
 
     @property
     def _question(self) -> str:
-        return getattr(self.interview.card.question, self.language.value)
+        return self.interview.card.question.in_(self.language.value)
 
     @property
     def _meta(self) -> str:
         cards, card = self.interview.cards, self.interview.card
         number = {"n": cards.index(card) + 1, "all": len(cards)}
-        return WORDS[self.language.value]["card"].format(**number, level=card.level, topic=card.topic)
+        return self._say("mock.card", **number, level=card.level, topic=card.topic)
 
     def _draw(self, focus: ipywidgets.Widget | None = None) -> None:
         stage, language = self.stage, self.language.value
-        self._draw_controls(stage, WORDS[language] | parts.WORDS[language])
+        self._draw_controls(stage)
         self._draw_clock(stage, language)
         self.asked.value = self._asked_html(stage)
         card = self.interview.card if self._is_open else None
@@ -219,14 +200,14 @@ class MockView(ipywidgets.VBox):
             focus.focus()
 
     def _asked_html(self, stage: str) -> str:
-        words, language = WORDS[self.language.value], self.language.value
+        language = self.language.value
         if stage == "ready":
-            return f'<p class="rr-question">{escape(words["intro"])}</p>'
+            return f'<p class="rr-question">{escape(self._say("mock.intro"))}</p>'
         if stage == "card":
             return parts.question_html(self._meta, self._question)
         if stage == "drill":
             drill = self.interview.drill
-            meta = escape(words["drill"].format(topic=drill.topic))
+            meta = escape(self._say("mock.drill", topic=drill.topic))
             return f'<p class="rr-meta">{meta}</p>{parts.drill_html(drill, language)}'
         return ""
 
@@ -240,25 +221,28 @@ class MockView(ipywidgets.VBox):
             self.clock.show(self.interview.watch)
         parts.display(self.clock, stage in ("card", "drill"))
 
-    def _draw_controls(self, stage: str, words: dict[str, str]) -> None:
+    def _draw_controls(self, stage: str) -> None:
         is_asking = stage == "card"
-        self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{words["rate"]}</span>'
+        self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{self._say("rate")}</span>'
         for name, each in self.rating_buttons.items():
             each.description = say(name, self.language.value)
         shown = {  # button: its words, and whether it is there
             self.begin_button: ("begin", stage == "ready"),
             self.show_button: ("show", is_asking and not self._is_open),
             self.skip_button: ("skip", is_asking),
-            self.give_up_button: ("give_up", stage == "drill"),  # of its own: a second Enter must not reach it
-            self.finish_button: ("finish", is_asking or stage == "drill"),
-            self.save_button: ("save", stage == "over"),
-            self.again_button: ("again", stage == "over"),
+            self.give_up_button: ("mock.give_up", stage == "drill"),  # of its own: a second Enter must not reach it
+            self.finish_button: ("mock.finish", is_asking or stage == "drill"),
+            self.save_button: ("mock.save", stage == "over"),
+            self.again_button: ("mock.again", stage == "over"),
         }
         for each, (word, is_shown) in shown.items():
-            each.description = words[word]
+            each.description = self._say(word)
             parts.display(each, is_shown)
         parts.display(self._rating_box, is_asking and self._is_open)
         parts.display(self._dials, stage in ("ready", "nothing"))
+
+    def _say(self, name: str, **values: object) -> str:
+        return parts.SAYS(name, self.language.value, **values)
 
     def __repr__(self) -> str:
         return self.TEXT
@@ -266,4 +250,4 @@ class MockView(ipywidgets.VBox):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         """A saved notebook keeps what an interview is: neither its questions nor how it went."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, self.TEXT, {"text/html": f"<p>{escape(WORDS[self.language.value]['intro'])}</p>"})
+        return bundle(shown, self.TEXT, {"text/html": f"<p>{escape(self._say('mock.intro'))}</p>"})

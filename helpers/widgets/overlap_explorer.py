@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
-from helpers.predict.timeline import BackwardPass, gpt_backward, simulate_ddp_step
+from helpers.predict.time.ddp import BackwardPass, gpt_backward, simulate_ddp_step
 from helpers.records import Timeline
 from helpers.specs import Link, ModelSpec
 from helpers.units import format_bytes, format_count, format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
 from helpers.widgets.runs import Runs
+from helpers.words import book
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 
@@ -26,6 +27,7 @@ GIGABITS = (1, 2, 5, 10, 25, 50, 100, 200, 400)
 MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
 TERAFLOPS = (1, 2, 5, 10, 20, 50, 100, 200, 400)
 WORLD_SIZES = (2, 4, 8, 16, 64, 256)
+say = book("timelines").section("overlap")
 _SHOWN = 4  # ranks in the picture; all do the same
 
 
@@ -50,13 +52,13 @@ class OverlapExplorer(Runs, Explorer):
         run: Callable[..., Timeline] | None = None,
     ) -> None:
         self._model, self._tokens, self._recorded = model, tokens, recorded
-        self.bucket = dial(tuple(BUCKETS), "25 MiB", "bucket", tooltip="gradients travel together up to this size")
-        self.bandwidth = dial([(f"{n} Gb/s", n) for n in GIGABITS], 10, "bandwidth", tooltip="of the link of each rank")
-        self.latency = dial([(f"{n} µs", n) for n in MICROSECONDS], 300, "latency", tooltip="that every message pays")
-        self.ranks = dial(WORLD_SIZES, 4, "ranks", tooltip="that train together")
-        self.compute = dial([(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, "compute", tooltip="what a rank reaches")
+        self.bucket = dial([(_bucket(one), one) for one in BUCKETS], "25 MiB", say("bucket"), tooltip=say("together"))
+        self.bandwidth = dial([(f"{n} Gb/s", n) for n in GIGABITS], 10, say("bandwidth"), tooltip=say("of_link"))
+        self.latency = dial([(f"{n} µs", n) for n in MICROSECONDS], 300, say("latency"), tooltip=say("pays"))
+        self.ranks = dial(WORLD_SIZES, 4, say("ranks"), tooltip=say("train"))
+        self.compute = dial([(f"{n} TFLOP/s", n) for n in TERAFLOPS], 10, say("compute"), tooltip=say("reaches"))
         dials = (self.bucket, self.bandwidth, self.latency, self.ranks, self.compute)
-        super().__init__(dials, controls=self._runs(run, "play this step on real ranks"))
+        super().__init__(dials, controls=self._runs(run, say("play")))
 
     @property
     def timeline(self) -> Timeline:
@@ -95,30 +97,27 @@ class OverlapExplorer(Runs, Explorer):
         """The picture of the dials as they stand; its axis stays while only the bucket moves."""
         longest = max(self._step(bucket).duration for bucket in ("one gradient", "everything"))
         shown = [self.timeline, *map(_first_ranks, self._below.values())]
-        size = format_count(self._model.num_params)
-        return timeline_scene(*shown, title=f"GPT, {size} parameters, {self.ranks.value} ranks", end=longest)
+        title = say("title", size=format_count(self._model.num_params), ranks=self.ranks.value)
+        return timeline_scene(*shown, title=title, end=longest)
 
     @property
     def sentence(self) -> str:
         """What is exposed, of how much, in how many messages; beside it what the run showed."""
         step = self.timeline
         messages = [span for span in step.for_rank(0).spans if span.lane == "communication"]
-        count = f"{len(messages)} message" + ("s" if len(messages) > 1 else "")
         size = format_bytes(sum(span.num_bytes for span in messages))
-        alike = f" All {self.ranks.value} ranks do the same; {_SHOWN} are shown." if self.ranks.value > _SHOWN else ""
-        ran = self.emulated and f" Exposed: predicted {_exposed(step)}, emulated {_exposed(self.emulated)}."
-        return (
-            f"exposed communication {_exposed(step)} of {format_seconds(step.duration)}, "
-            f"{count} for {size} of gradients.{alike}{ran or ''}"
-        )
+        alike = say("alike", ranks=self.ranks.value, shown=_SHOWN) if self.ranks.value > _SHOWN else ""
+        ran = say("ran", predicted=_exposed(step), emulated=_exposed(self.emulated)) if self.emulated else ""
+        times = {"exposed": _exposed(step), "whole": format_seconds(step.duration)}
+        return say("sentence", **times, count=len(messages), size=size, alike=alike, ran=ran)
 
     @property
     def rows(self) -> list[dict[str, str]]:
         """The step in numbers: predicted, and beside it what was run."""
-        columns = {"predicted": _numbers(self.timeline)}
-        columns |= {word: _numbers(timeline) for word, timeline in self._below.items()}
-        names = columns["predicted"]
-        return [{"one step": name} | {word: column[name] for word, column in columns.items()} for name in names]
+        shown = {"predicted": self.timeline, **self._below}
+        columns = {say(f"columns.{word}"): _numbers(timeline) for word, timeline in shown.items()}
+        names = next(iter(columns.values()))
+        return [{say("one_step"): name} | {word: column[name] for word, column in columns.items()} for name in names]
 
 
 def _first_ranks(timeline: Timeline) -> Timeline:
@@ -140,11 +139,17 @@ def _numbers(timeline: Timeline) -> dict[str, str]:
     rank = _worst(timeline)
     messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
     sent, exposed = timeline.busy(rank, "communication"), timeline.exposed_communication(rank)
-    return {
-        "whole step": format_seconds(timeline.duration),
+    numbers = {
+        "whole": format_seconds(timeline.duration),
         "communication": format_seconds(sent),
-        "exposed communication": format_seconds(exposed),
-        "hidden behind compute": f"{1 - exposed / sent:.0%}" if sent else "–",
+        "exposed": format_seconds(exposed),
+        "hidden": f"{1 - exposed / sent:.0%}" if sent else "–",
         "messages": format_count(len(messages)),
         "payload": format_bytes(sum(span.num_bytes for span in messages)),
     }
+    return {say(f"rows.{name}"): number for name, number in numbers.items()}
+
+
+def _bucket(name: str) -> str:
+    """What the dial says."""
+    return say(f"sizes.{name}") if f"sizes.{name}" in say else name

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from helpers.draw.palette import kind_word
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.units import format_bytes, format_ratio
+from helpers.words import book
 
+say = book("memory")
 Breakdowns = Mapping[str, MemoryBreakdown]
 _RANK = re.compile(r"\brank (\d+)\b")
 
@@ -23,37 +26,35 @@ def apart(predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
     kinds = [kind for kind in MEMORY_KINDS if getattr(predicted, kind) or getattr(measured, kind)]
     equal = [kind for kind in kinds if getattr(predicted, kind) == getattr(measured, kind)]
     if equal == kinds:
-        return "equal to the byte" if kinds else "nothing predicted, nothing measured"
+        return say("equal" if kinds else "no_bytes")
     absent = [kind for kind in kinds if kind not in equal and not getattr(measured, kind)]
-    same = [f"{_joined(equal)} equal to the byte"] if equal else []
+    same = [say("same", kinds=list(map(kind_word, equal)))] if equal else []
     different = [_difference(kind, predicted, measured) for kind in kinds if kind not in (*equal, *absent)]
     missing = [_missing(absent, predicted)] if absent else []
-    return "; ".join([*same, *different, *missing, f"in all {_ratio(predicted.total, measured.total)}"])
+    in_all = say("in_all", ratio=_ratio(predicted.total, measured.total))
+    return say("list", parts=[*same, *different, *missing, in_all])
 
 
 def _missing(kinds: list[str], predicted: MemoryBreakdown) -> str:
     size = format_bytes(sum(getattr(predicted, kind) for kind in kinds))
-    return f"no {_joined(kinds)} there ({size} predicted)"
+    return say("absent", kinds=list(map(kind_word, kinds)), size=size)
 
 
 def _difference(kind: str, predicted: MemoryBreakdown, measured: MemoryBreakdown) -> str:
     before, after = getattr(predicted, kind), getattr(measured, kind)
-    return f"{kind} {_ratio(before, after)}" if before else f"{kind} {format_bytes(after)}, none predicted"
+    if not before:
+        return say("unpredicted", kind=kind_word(kind), size=format_bytes(after))
+    return say("differs", kind=kind_word(kind), ratio=_ratio(before, after))
 
 
 def _ratio(before: float, after: float) -> str:
     """The ratio with two digits after the point; where that reads 1.00 although they differ, the bytes between them."""
     if not before or format_ratio(after / before) != "1.00":
         ratio = format_ratio(after / before) if before else "–"
-        return f"{ratio} of the prediction ({format_bytes(after)} of {format_bytes(before)})"
+        return say("ratio", ratio=ratio, after=format_bytes(after), before=format_bytes(before))
     if after == before:
-        return "equal to the byte"
-    return f"{format_bytes(abs(after - before))} {'more' if after > before else 'less'} than the prediction"
-
-
-def _joined(words: list[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+        return say("equal")
+    return say("more_than" if after > before else "less_than", size=format_bytes(abs(after - before)))
 
 
 def overlay_words(predicted: Breakdowns, measured: Breakdowns) -> str:
@@ -61,7 +62,7 @@ def overlay_words(predicted: Breakdowns, measured: Breakdowns) -> str:
     said: dict[str, list[str]] = {}
     for name, breakdown in measured.items():
         said.setdefault(apart(predicted[name], breakdown), []).append(_with_instant(name, breakdown))
-    return " ".join(f"Measured, {_joined(names)}: {words}." for words, names in said.items())
+    return say("between").join(say("said", names=names, words=words) for words, names in said.items())
 
 
 def _with_instant(name: str, breakdown: MemoryBreakdown) -> str:
@@ -70,9 +71,10 @@ def _with_instant(name: str, breakdown: MemoryBreakdown) -> str:
 
 def overlay_rows(predicted: Breakdowns, measured: Breakdowns, kinds: list[str]) -> list[dict[str, str]]:
     """The rows "measured / predicted" of the explorer's table, a ratio for each kind."""
+    columns = (*kinds, "total")
     return [
-        {"ranks": f"measured / predicted: {name}"}
-        | {kind: _plain_ratio(getattr(predicted[name], kind), getattr(one, kind)) for kind in (*kinds, "total")}
+        {say("ranks"): say("over_predicted", name=name)}
+        | {kind_word(kind): _plain_ratio(getattr(predicted[name], kind), getattr(one, kind)) for kind in columns}
         for name, one in measured.items()
     ]
 

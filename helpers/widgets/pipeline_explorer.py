@@ -10,22 +10,16 @@ from dataclasses import replace
 
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.scene import Scene
-from helpers.predict.pipeline import held_activations, simulate
+from helpers.predict.time.pipeline import held_activations, simulate
 from helpers.records import Timeline
 from helpers.schedules import ORDERS, Schedule, interleaved
 from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.runs import Runs
 from helpers.widgets.stepper import SteppedExplorer
+from helpers.words import book
 
-NAMES = {
-    "naive": "naive",
-    "GPipe": "gpipe",
-    "1F1B": "one_f_one_b",
-    "interleaved 1F1B": "interleaved",
-    "zero bubble H1": "zb_h1",
-    "zero bubble H2": "zb_h2",
-}
+say = book("timelines").section("pipeline")
 RANKS, MICROBATCHES, CHUNKS = (2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (2, 3, 4)
 MILLISECONDS = (1, 2, 5, 8, 10, 12, 15, 20, 30)
 SENDS = (0, 0.2, 0.5, 1, 2, 5, 10)
@@ -54,19 +48,21 @@ class PipelineExplorer(Runs, SteppedExplorer):
         run: Callable[..., Timeline] | None = None,
     ) -> None:
         self._activation_bytes, self._last = activation_bytes, None
-        self.schedule = choice(list(NAMES.items()), schedule, "schedule", tooltip="who does what, in which order")
-        self.ranks = dial(RANKS, 4, "ranks", tooltip="stages of the pipeline, one a rank")
-        self.microbatches = dial(MICROBATCHES, 8, "micro-batches", tooltip="that the batch is cut into")
-        self.chunks = dial(CHUNKS, 2, "chunks", tooltip="pieces of the model a rank holds, for interleaved 1F1B only")
-        self.forward = _milliseconds("forward", "one micro-batch on one rank")
-        self.backward_input = _milliseconds("backward: input", "gradient of the input of one rank's layers")
-        self.backward_weight = _milliseconds("backward: weight", "gradient of the weights of one rank's layers")
-        self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, "send", tooltip="until the next rank can use it")
-        slow = [("none", "none"), ("the first", 0), ("the second", 1), ("the last", -1)]
-        self.slow = choice(slow, "none", "a slow rank", tooltip="takes twice as long for everything")
+        self.schedule = choice(
+            [(say(f"names.{name}"), name) for name in ORDERS], schedule, say("schedule"), tooltip=say("who")
+        )
+        self.ranks = dial(RANKS, 4, say("ranks"), tooltip=say("stages"))
+        self.microbatches = dial(MICROBATCHES, 8, say("microbatches"), tooltip=say("cut"))
+        self.chunks = dial(CHUNKS, 2, say("chunks"), tooltip=say("pieces"))
+        self.forward = _milliseconds("forward")
+        self.backward_input = _milliseconds("input")
+        self.backward_weight = _milliseconds("weight")
+        self.send = dial([(f"{n:g} ms", n) for n in SENDS], 0.5, say("send"), tooltip=say("until"))
+        slow = [(say(f"slows.{rank}"), rank) for rank in ("none", 0, 1, -1)]
+        self.slow = choice(slow, "none", say("slow"), tooltip=say("twice"))
         dials = (self.schedule, self.ranks, self.microbatches, self.chunks, self.forward, self.backward_input)
         dials = (*dials, self.backward_weight, self.send, self.slow)
-        super().__init__(dials, controls=self._runs(run, "play this schedule on real ranks"))
+        super().__init__(dials, controls=self._runs(run, say("play")))
 
     @property
     def order(self) -> Schedule:
@@ -109,8 +105,8 @@ class PipelineExplorer(Runs, SteppedExplorer):
     @property
     def scene(self) -> Scene:
         """The picture of the dials as they stand."""
-        name = self.schedule.label
-        title = f"{name}, {self.ranks.value} ranks, {_count(self.microbatches.value, 'micro-batch', 'es')}"
+        name = say(f"names.{self.schedule.value}")
+        title = say("title", name=name, ranks=self.ranks.value, count=self.microbatches.value)
         shown = [replace(timeline, title=title) for timeline in self._shown]
         return pipeline_scene(*shown, title=title, num_ranks=self.order.num_ranks, instant=self.instant)
 
@@ -118,15 +114,12 @@ class PipelineExplorer(Runs, SteppedExplorer):
     def sentence(self) -> str:
         """Bubble, by both conventions, whole step and memory; beside it what the run showed."""
         timeline, order = self.timeline, self.order
-        bubble = f"Bubble {timeline.bubble_fraction:.1%} of the time ({timeline.bubble_over_ideal:.1%} over ideal time)"
+        bubble = {"bubble": timeline.bubble_fraction, "ideal": timeline.bubble_over_ideal}
         peak = max(map(order.in_flight, timeline.ranks)) / order.num_chunks
-        holds = (
-            f"a rank holds at most {_count(peak, 'micro-batch', 'es')}, {format_bytes(peak * self._activation_bytes)}"
-        )
-        ran = f" Emulated bubble {self.emulated.bubble_fraction:.1%}." if self.emulated else ""
-        few = self.microbatches.value < self.ranks.value
-        wait = " With fewer micro-batches than ranks some rank is always idle." if few else ""
-        return f"{bubble}; the step takes {format_seconds(timeline.duration)}; {holds}.{ran}{wait}"
+        holds = {"peak": say("count", count=peak), "size": format_bytes(peak * self._activation_bytes)}
+        ran = say("ran", bubble=self.emulated.bubble_fraction) if self.emulated else ""
+        few = say("few") if self.microbatches.value < self.ranks.value else ""
+        return say("sentence", **bubble, whole=format_seconds(timeline.duration), **holds, ran=ran, few=few)
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -137,10 +130,10 @@ class PipelineExplorer(Runs, SteppedExplorer):
         return [
             {
                 "rank": str(rank),
-                "works": format_seconds(works[rank]),
-                "waits": format_seconds(timeline.duration - works[rank]),
-                "holds at most": _count(held[rank], "micro-batch", "es"),
-                "activations": format_bytes(held[rank] * self._activation_bytes),
+                say("works"): format_seconds(works[rank]),
+                say("waits"): format_seconds(timeline.duration - works[rank]),
+                say("holds"): say("count", count=held[rank]),
+                say("activations"): format_bytes(held[rank] * self._activation_bytes),
             }
             for rank in timeline.ranks
         ]
@@ -158,9 +151,5 @@ class PipelineExplorer(Runs, SteppedExplorer):
         return replace(timeline, held=held_activations(self.order, timeline.spans, num_bytes))
 
 
-def _milliseconds(description: str, what: str):
-    return dial([(f"{n} ms", n) for n in MILLISECONDS], 10, description, tooltip=what)
-
-
-def _count(number: float, word: str, plural: str) -> str:
-    return f"{number:.3g} {word}{plural if number != 1 else ''}"
+def _milliseconds(name: str):
+    return dial([(f"{n} ms", n) for n in MILLISECONDS], 10, say(name), tooltip=say(f"of_{name}"))

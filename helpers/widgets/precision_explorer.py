@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from helpers.draw import Scene, magnitudes_scene
-from helpers.draw.magnitudes import percent, scale_text
-from helpers.predict.number_formats import NUMBER_FORMATS
+from helpers.draw.magnitudes import percent, scale_text, values_word
 from helpers.predict.precision import SCALES, Survival, best_scale, recorded_magnitudes, surviving
+from helpers.predict.precision.formats import NUMBER_FORMATS
 from helpers.records import Magnitudes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
+from helpers.words import book
 
+say = book("precision")
 UNSCALED = ("weights", "activations")  # of forward: the loss is not there yet, so its scale is not in them
 DEFAULT = "gradients of activations"
 
@@ -32,10 +34,12 @@ class PrecisionExplorer(Explorer):
         if not self._known:
             raise ValueError("PrecisionExplorer got no magnitudes; give a Magnitudes, or leave them out")
         start = DEFAULT if DEFAULT in self._known else next(iter(self._known))
-        self.values = choice(tuple(self._known), start, "values", tooltip="which numbers of a training step")
-        self.format = dial(tuple(NUMBER_FORMATS), "fp16", "format", tooltip="in which the values are kept")
+        self.values = choice(
+            [(values_word(name), name) for name in self._known], start, say("values"), tooltip=say("which")
+        )
+        self.format = dial(tuple(NUMBER_FORMATS), "fp16", say("format"), tooltip=say("kept"))
         scales = [(scale_text(scale), scale) for scale in SCALES]
-        self.scale = dial(scales, 1.0, "loss scale", tooltip="the loss, and so every gradient, is multiplied by it")
+        self.scale = dial(scales, 1.0, say("scale"), tooltip=say("multiplied"))
         super().__init__((self.values, self.format, self.scale))
 
     @property
@@ -65,38 +69,32 @@ class PrecisionExplorer(Explorer):
     def sentence(self) -> str:
         """What survives in percent; what it was unscaled, or which scale would keep most."""
         name, found = self.format.value, self.survival
-        times = "" if self.applied_scale == 1 else f" times {scale_text(self.applied_scale)}"
-        kept = (
-            f"{self.magnitudes.name.capitalize()}{times} in {name}: {percent(found.normal)} normal, "
-            f"{percent(found.subnormal)} subnormal, {percent(found.zero)} rounded to zero, "
-            f"{percent(found.overflow)} too large."
-        )
-        return f"{kept} {self._advice(found)}"
+        times = "" if self.applied_scale == 1 else say("times", scale=scale_text(self.applied_scale))
+        values = values_word(self.magnitudes.name).capitalize()
+        return say("sentence", values=values, times=times, name=name, **_shares(found), advice=self._advice(found))
 
     def _advice(self, found: Survival) -> str:
         if self.magnitudes.name in UNSCALED:
-            return "The loss scale does not reach them: forward computes them before there is a loss."
+            return say("unscaled")
         before, best = surviving(self.magnitudes, self.format.value), best_scale(self.magnitudes, self.format.value)
         if found.overflow and self.applied_scale > 1:
-            return "One value too large is enough: the whole step is skipped, and the scale halved."
+            return say("skipped")
         if best == 1 or before.normal == 1:
-            return "They need no loss scale."
+            return say("enough")
         if self.applied_scale > 1:
-            return f"Unscaled, {percent(before.zero)} would be rounded to zero."
+            return say("without", share=percent(before.zero))
         after = surviving(self.magnitudes, self.format.value, best)
-        return f"A loss scale of {scale_text(best)} would keep {percent(after.normal)} of them normal."
+        return say("best", scale=scale_text(best), share=percent(after.normal))
 
     @property
     def rows(self) -> Rows:
         """The same for every format."""
         every = {name: surviving(self.magnitudes, name, self.applied_scale) for name in NUMBER_FORMATS}
         return [
-            {
-                "format": name,
-                "normal": percent(one.normal),
-                "subnormal": percent(one.subnormal),
-                "rounded to zero": percent(one.zero),
-                "too large": percent(one.overflow),
-            }
+            {say("format"): name} | {say(f"fate.{fate}"): share for fate, share in _shares(one).items()}
             for name, one in every.items()
         ]
+
+
+def _shares(found: Survival) -> dict[str, str]:
+    return {fate: percent(getattr(found, fate)) for fate in ("normal", "subnormal", "zero", "overflow")}

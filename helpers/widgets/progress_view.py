@@ -13,9 +13,10 @@ import ipywidgets
 from helpers import progress
 from helpers.progress import Standing
 from helpers.widgets.bundle import bundle
+from helpers.words import book
 
-PASSED, NOT_YET, NOT_TRIED = "✓ passed", "◐ not yet", "○ not tried"
-COLUMNS = ("task", "state", "attempts", "last try")
+say = book("progress")
+COLUMNS = ("task", "state", "attempts", "last")
 _STYLE = """<style>
 .rr-progress table {border-collapse: collapse; margin: 4px 14px 10px; font-size: 13px; min-width: 420px}
 .rr-progress caption {text-align: left; font-weight: 600; padding: 2px 0}
@@ -44,7 +45,7 @@ class ProgressView(ipywidgets.VBox):
     ) -> None:
         self._tasks, self._path = tasks, path
         self.html = ipywidgets.HTML()
-        self.button = ipywidgets.Button(description="Read again", tooltip="read the progress file again")
+        self.button = ipywidgets.Button(description=say("again"), tooltip=say("reads"))
         self.button.layout.margin = "0 14px 8px"
         self.button.on_click(self.refresh)
         super().__init__([self.html, self.button])
@@ -58,7 +59,7 @@ class ProgressView(ipywidgets.VBox):
             self._read()
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
             reason = getattr(error, "strerror", None) or str(error)
-            self.problem = f"Your progress file cannot be read ({reason}). What you have passed still counts."
+            self.problem = say("unreadable", reason=reason)
         self.html.value = _STYLE + _html(
             self._sentences, [self._rows(lab) for lab in self.tasks.items()], self.next_task
         )
@@ -70,7 +71,7 @@ class ProgressView(ipywidgets.VBox):
         self._last = {entry.key: entry.time for entry in checks}
         self._latest = checks[-1].key if checks else ""
         if found.num_skipped:
-            self.problem = f"Lines of your progress file that could not be read: {found.num_skipped}."
+            self.problem = say("skipped", count=found.num_skipped)
 
     @property
     def tasks(self) -> Mapping[str, Sequence[str]]:
@@ -94,11 +95,11 @@ class ProgressView(ipywidgets.VBox):
         """How many are passed, and the next one."""
         keys = [key for lab in self.tasks.values() for key in lab]
         if not any(key in self._done for key in keys):
-            return f"Nothing tried yet. Begin with {self.next_task}." if keys else "Nothing tried yet."
+            return say("begin", task=self.next_task) if keys else say("nothing")
         passed = sum(map(self._passed, keys))
         if self.next_task is None:
-            return f"All {passed} tasks passed." if passed > 1 else "The one task is passed."
-        return f"{passed} of {len(keys)} task{'s' if len(keys) > 1 else ''} passed. Next: {self.next_task}."
+            return say("all", count=passed) if passed > 1 else say("one")
+        return say("some", passed=passed, count=len(keys), task=self.next_task)
 
     @property
     def text(self) -> str:
@@ -118,7 +119,7 @@ class ProgressView(ipywidgets.VBox):
     def _rows(self, lab: tuple[str, Sequence[str]]) -> tuple[str, list[tuple[str, ...]]]:
         """The caption of a lab, and a row of cells for each of its tasks."""
         number, keys = lab
-        caption = f"Lab {number}: {sum(map(self._passed, keys))} of {len(keys)} passed"
+        caption = say("lab", lab=number, passed=sum(map(self._passed, keys)), count=len(keys))
         return caption, [(key, *_cells(self._done.get(key), self._last.get(key))) for key in keys]
 
     def __repr__(self) -> str:
@@ -135,9 +136,9 @@ class ProgressView(ipywidgets.VBox):
 def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:
     """State, attempts, last try in the time of this machine, to the minute."""
     if standing is None or last is None:
-        return NOT_TRIED, "", ""
+        return say("not_tried"), "", ""
     when = datetime.fromisoformat(last).astimezone().strftime("%Y-%m-%d %H:%M")
-    return (PASSED if standing.passed else NOT_YET), str(standing.attempts), when
+    return say("passed" if standing.passed else "not_yet"), str(standing.attempts), when
 
 
 def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, ...]]]], following: str | None) -> str:
@@ -148,13 +149,13 @@ def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, 
 
 def _table(caption: str, rows: Sequence[Sequence[str]], following: str | None) -> str:
     columns = COLUMNS[: len(rows[0])] if rows else ()
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    head = "".join(f'<th scope="col">{say(name)}</th>' for name in columns)
     body = "".join(_row(row, is_next=row[0] == following) for row in rows)
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _row(row: Sequence[str], *, is_next: bool) -> str:
     cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-    key = escape(row[0]) + (" ← next" if is_next else "")
+    key = escape(row[0]) + (say("next") if is_next else "")
     mark = ' aria-current="step"' if is_next else ""
     return f'<tr{mark}><th scope="row">{key}</th>{cells}</tr>'

@@ -23,21 +23,6 @@ from helpers.widgets.dials import choice
 
 LETTERS = "abcde"
 MAX_OPTIONS = len(LETTERS)
-WORDS = {
-    "en": {
-        "meta": "{level} · {topic}{new}", "new": " · new", "check": "Check", "next": "Next",
-        "ahead": "Ask what is not due", "answer": "your answer",
-        "asked": "Asked {asked}, right {right}, to come {remaining}.",
-        "over": "Nothing is due with these dials. Asked {asked}, right {right}; due tomorrow: {due}.",
-        "weakest": " Weakest: {topic}.",
-    },
-    "zh": {
-        "meta": "{level} · {topic}{new}", "new": " · 新", "check": "检查", "next": "下一题", "ahead": "提前复习",
-        "asked": "已答 {asked}，答对 {right}，还剩 {remaining}。", "answer": "你的答案",
-        "over": "当前筛选下没有到期的卡片。已答 {asked}，答对 {right}；明天到期：{due}。",
-        "weakest": "最弱的主题：{topic}。",
-    },
-}  # fmt: skip
 
 
 class QuizView(ipywidgets.VBox):
@@ -53,7 +38,7 @@ class QuizView(ipywidgets.VBox):
         self,
         topics: Iterable[str] | str = (),
         levels: Iterable[str] | str = (),
-        language: str = "en",
+        language: str | None = None,
         form: str = "mixed",
         *,
         path: str | os.PathLike | None = None,
@@ -76,7 +61,7 @@ class QuizView(ipywidgets.VBox):
         known = [("all · 全部", ""), *((name, name) for name in topics(self._cards))]
         self.topic = choice(known, topic_of(topic), "topic · 主题")
         self.level = choice([("all · 全部", ""), *((name, name) for name in LEVELS)], level, "level · 级别")
-        self.language = choice([("English", "en"), ("简体中文", "zh")], language, "language · 语言")
+        self.language = parts.languages(language)
         forms = [(f"{name} · {say(name, 'zh')}", name) for name in ("mixed", *FORMS)]
         self.form = choice(forms, form, "form · 题型")
         self.dials = (self.topic, self.level, self.form, self.language)
@@ -178,15 +163,14 @@ class QuizView(ipywidgets.VBox):
     @property
     def sentence(self) -> str:
         """How the sitting stands; at its end what is due tomorrow."""
-        words = WORDS[self.language.value]
         if self.quiz is None:
             return ""
         counts = {"asked": self.quiz.asked, "right": self.quiz.right, "remaining": self.quiz.remaining}
         if self.question is not None:
-            return words["asked"].format(**counts)
+            return self._say("quiz.asked", **counts)
         summary = self.quiz.summary()
-        weakest = words["weakest"].format(topic=summary.weakest) if summary.weakest else ""
-        return words["over"].format(**counts, due=summary.due_tomorrow) + weakest
+        weakest = self._say("quiz.weakest", topic=summary.weakest) if summary.weakest else ""
+        return self._say("quiz.over", **counts, due=summary.due_tomorrow) + weakest
 
     @property
     def text(self) -> str:
@@ -200,9 +184,8 @@ class QuizView(ipywidgets.VBox):
 
     @property
     def _meta(self) -> str:
-        words, card = WORDS[self.language.value], self.question.card
-        new = words["new"] if self.question.is_new else ""
-        return words["meta"].format(level=card.level, topic=card.topic, new=new)
+        card, new = self.question.card, self._say("quiz.new") if self.question.is_new else ""
+        return self._say("quiz.meta", level=card.level, topic=card.topic, new=new)
 
     @property
     def _is_answered(self) -> bool:
@@ -229,20 +212,20 @@ class QuizView(ipywidgets.VBox):
 
     def _draw_controls(self, form: str) -> None:
         """Those that the question at hand needs. form: of a question not answered yet, or ""."""
-        language, words = self.language.value, parts.WORDS[self.language.value] | WORDS[self.language.value]
-        for each, name in zip(self._named_buttons, ("show", "skip", "next", "ahead", "check"), strict=True):
-            each.description = words[name]
+        names = ("show", "skip", "quiz.next", "quiz.ahead", "quiz.check")
+        for each, name in zip(self._named_buttons, names, strict=True):
+            each.description = self._say(name)
         for name, each in self.rating_buttons.items():
-            each.description = say(name, language)
+            each.description = say(name, self.language.value)
         options = self.question.options if form == "choice" else ()
         for number, each in enumerate(self.option_buttons):
             parts.display(each, number < len(options))
             each.description = f"{LETTERS[number]})  {_plain(options[number])}" if number < len(options) else ""
-        self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{words["rate"]}</span>'
+        self._rating_label.value = f'<span style="font-size:14px;margin-right:8px">{self._say("rate")}</span>'
         self.unit.value = (
             f'<span style="font-size:14px">{escape(self.question.unit)}</span>' if form == "number" else ""
         )
-        self.field.description = words["answer"]
+        self.field.description = self._say("quiz.answer")
         parts.display(self._options_box, form == "choice")
         parts.display(self._number_box, form == "number")
         parts.display(self._rating_box, form == "folded" and self._is_open)
@@ -254,6 +237,9 @@ class QuizView(ipywidgets.VBox):
     @property
     def _named_buttons(self) -> tuple[ipywidgets.Button, ...]:
         return self.show_button, self.skip_button, self.next_button, self.ahead_button, self.check_button
+
+    def _say(self, name: str, **values: object) -> str:
+        return parts.SAYS(name, self.language.value, **values)
 
     def __repr__(self) -> str:
         return self.TEXT

@@ -7,25 +7,14 @@ from html import escape
 
 import ipywidgets
 
-from helpers.interview.cards import Card, Text
+from helpers.interview.cards import Card
 from helpers.interview.drills import Drill
 from helpers.interview.render import anchor, inline, paragraphs
 from helpers.interview.words import say
+from helpers.widgets.dials import choice
+from helpers.words import LANGUAGES, Words, book, language
 
-WORDS = {
-    "en": {
-        "short": "30 seconds", "long": "3 minutes: what you add", "shown": "Shown by", "counts": "What counts",
-        "given": "To begin with", "explained": "Explained by", "comma": ", ", "show": "Show the answer",
-        "skip": "Skip", "rate": "How did it go?", "begin": "Begin",
-        "then": "Write it in the next cell, then run there:",
-    },
-    "zh": {
-        "short": "30 秒回答", "long": "3 分钟：再补充",
-        "shown": "出处", "counts": "评判标准", "given": "开头", "explained": "讲解",
-        "comma": "，", "show": "看答案", "skip": "跳过", "rate": "答得怎么样？",
-        "begin": "开始", "then": "在下一个单元格里写出来，然后运行：",
-    },
-}  # fmt: skip
+SAYS = book("sitting")
 STYLE = """<style>
 .rr-sitting {max-width: 860px; color: var(--jp-content-font-color0, currentColor)}
 .rr-sitting .widget-html-content {line-height: 1.5; font-size: 15px; white-space: normal}
@@ -73,30 +62,28 @@ def answer_html(card: Card, language: str, *, asked: str = "") -> str:
 
     asked: what was asked, where that is not the card's own question: then this stands above its answer.
     """
-    question = getattr(card.question, language)
+    question = card.question.in_(language)
     own = f'<p class="rr-meta" style="margin:0">{inline(question)}</p>' if asked and asked != question else ""
-    words = WORDS[language]
-    folds = [(words["long"], [card.longer] if card.longer else [])]
+    folds = [(SAYS("long", language), [card.longer] if card.longer else [])]
     folds += [(say("usual_mistake", language), [card.usual_mistake] if card.usual_mistake else [])]
     folds += [(say("follow_ups", language), list(card.follow_ups))]
-    body = f'{own}<b class="rr-label">{words["short"]}</b>{paragraphs(getattr(card.answer, language))}'
+    body = f'{own}<b class="rr-label">{SAYS("short", language)}</b>{paragraphs(card.answer.in_(language))}'
     body += "".join(_fold(label, texts, language) for label, texts in folds if texts)
     return f'<div class="rr-answer" lang="{language}">{body}</div>'
 
 
-def _fold(label: str, texts: Sequence[Text], language: str) -> str:
-    told = "".join(paragraphs(getattr(text, language)) for text in texts)
+def _fold(label: str, texts: Sequence[Words], language: str) -> str:
+    told = "".join(paragraphs(text.in_(language)) for text in texts)
     return f"<details><summary>{escape(label)}</summary>{told}</details>"
 
 
 def drill_html(drill: Drill, language: str) -> str:
     """What to write, what counts, and the stub to copy."""
-    words = WORDS[language]
-    counts = "".join(f"<li>{inline(getattr(text, language))}</li>" for text in drill.counts)
+    counts = "".join(f"<li>{inline(text.in_(language))}</li>" for text in drill.counts)
     return (
-        f'<div class="rr-answer" lang="{language}"><p><b>{escape(getattr(drill.title, language))}</b></p>'
-        f'{paragraphs(getattr(drill.prompt, language))}<b class="rr-label">{words["counts"]}</b><ul>{counts}</ul>'
-        f'<b class="rr-label">{words["given"]}</b><pre>{escape(drill.stub)}</pre></div>'
+        f'<div class="rr-answer" lang="{language}"><p><b>{escape(drill.title.in_(language))}</b></p>'
+        f'{paragraphs(drill.prompt.in_(language))}<b class="rr-label">{SAYS("counts", language)}</b><ul>{counts}</ul>'
+        f'<b class="rr-label">{SAYS("given", language)}</b><pre>{escape(drill.stub)}</pre></div>'
     )
 
 
@@ -125,9 +112,8 @@ class Page(ipywidgets.Output):
 
 def links_html(label: str, links: Sequence[tuple[str, str]], language: str) -> str:
     """ "Shown by: …", each a link."""
-    words = WORDS[language]
-    told = words["comma"].join(anchor(*one) for one in links)
-    return f'<p style="margin:2px 14px;font-size:13px">{words[label]}{say("colon", language)}{told}</p>'
+    told = SAYS("comma", language).join(anchor(*one) for one in links)
+    return f'<p style="margin:2px 14px;font-size:13px">{SAYS(label, language)}{say("colon", language)}{told}</p>'
 
 
 def button(act: Callable[[], object], *, width: str = "auto", style: str = "", tooltip: str = "") -> ipywidgets.Button:
@@ -135,6 +121,11 @@ def button(act: Callable[[], object], *, width: str = "auto", style: str = "", t
     made = ipywidgets.Button(button_style=style, tooltip=tooltip, layout=ipywidgets.Layout(width=width))
     made.on_click(lambda _: act())
     return made
+
+
+def languages(value: str | None) -> ipywidgets.Dropdown:
+    """The dial of the language; it starts at `value`, else at the one chosen."""
+    return choice([(name, lang) for lang, name in LANGUAGES.items()], language(value), "language · 语言")
 
 
 def row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:
@@ -150,7 +141,7 @@ def display(widget: ipywidgets.Widget, is_shown: bool) -> None:
 
 def how_html(call: str, language: str) -> str:
     """The line that hands in an answer, to copy."""
-    then = f'<p class="rr-meta" style="margin:0">{WORDS[language]["then"]}</p>'
+    then = f'<p class="rr-meta" style="margin:0">{SAYS("then", language)}</p>'
     return f'<div style="margin:2px 14px">{then}<pre>{escape(call)}</pre></div>'
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import ipywidgets
 
+from helpers.draw.palette import SAYS
 from helpers.widgets.explorer import Explorer
 
 _INTERVAL = 1200  # milliseconds a step stays: time to read its sentence
@@ -15,11 +16,11 @@ class Stepper(ipywidgets.HBox):
     """`step` is the slider, 1 to the number of steps. Play moves it in a browser; without one set `step.value`."""
 
     def __init__(self) -> None:
-        tooltip = "which step is shown; arrow keys move it"
-        self.step = ipywidgets.IntSlider(value=1, min=1, max=1, description="step", tooltip=tooltip)
+        said = {"description": SAYS("step.step"), "tooltip": SAYS("step.which")}
+        self.step = ipywidgets.IntSlider(value=1, min=1, max=1, **said)
         self.step.style.description_width, self.step.layout.width = "initial", "270px"
-        moves = "Play moves the picture by itself, a step each 1.2 s; nothing moves until you press it"
-        self.play = ipywidgets.Play(value=1, min=1, max=1, interval=_INTERVAL, show_repeat=False, tooltip=moves)
+        options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": SAYS("step.plays")}
+        self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
         ipywidgets.jslink((self.play, "value"), (self.step, "value"))
         self.play.layout.width = "96px"
         super().__init__([_button("previous", self._back), _button("next", self._forward), self.play, self.step])
@@ -38,7 +39,8 @@ class Stepper(ipywidgets.HBox):
 
 
 def _button(word: str, act: object) -> ipywidgets.Button:
-    button = ipywidgets.Button(description=word, tooltip=f"the {word} step", layout=ipywidgets.Layout(width="80px"))
+    said = {"description": SAYS(f"step.{word}"), "tooltip": SAYS(f"step.the_{word}")}
+    button = ipywidgets.Button(**said, layout=ipywidgets.Layout(width="80px"))
     button.on_click(act)
     return button
 

@@ -10,13 +10,16 @@ import ipywidgets
 
 from helpers.draw.scene import Scene
 from helpers.draw.strategies import strategies_scene
-from helpers.predict import advice_page
-from helpers.predict.advise import Advice, advise
+from helpers.predict.advice import page as advice_page
+from helpers.predict.advice.advise import Advice, advise
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
 from helpers.specs.clusters import INTRA
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
+from helpers.words import book, language
+
+say = book("advice")
 
 NETWORKS = {  # cards of a node, and what one carries
     "1 Gb/s": (1, "1 Gb/s"),
@@ -31,7 +34,7 @@ _PAGE = """<style>
 .rr-strategy p[aria-live] {min-height: 5.6em !important}
 .rr-page {margin: 2px 14px; font-size: 13px; text-decoration: underline}
 .rr-strategy .rr-page {color: var(--jp-content-link-color, #06c)}</style>
-<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">A page to print</a>"""
+<a class="rr-page" download="strategy.html" href="data:text/html;base64,{page}">{print}</a>"""
 
 
 class StrategyExplorer(Explorer):
@@ -49,16 +52,16 @@ class StrategyExplorer(Explorer):
         network: str = "8 x 400 Gb/s",
     ) -> None:  # fmt: skip
         self.model = choice(
-            [(NAMES[key], key) for key in PRESETS], model, "model", tooltip="each with the context of its pre-training"
+            [(NAMES[key], key) for key in PRESETS], model, say("dial.model"), tooltip=say("dial.context")
         )
-        self.gpu = choice(tuple(GPUS), gpu, "GPU", tooltip="with the links inside a node that it usually has")
-        self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, "GPUs per node")
-        self.nodes = dial([2**n for n in range(11)], nodes, "nodes")
+        self.gpu = choice(tuple(GPUS), gpu, say("dial.GPU"), tooltip=say("dial.links"))
+        self.gpus_per_node = dial((1, 2, 4, 8), gpus_per_node, say("dial.gpus_per_node"))
+        self.nodes = dial([2**n for n in range(11)], nodes, say("dial.nodes"))
         self.network = dial(
-            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, "network",
-            tooltip="of a node, all its network cards together: one card, or 8 of 400 Gb/s",
+            [(name.replace("8 x 400 Gb/s", "3.2 Tb/s"), name) for name in NETWORKS], network, say("dial.network"),
+            tooltip=say("dial.cards"),
         )  # fmt: skip
-        self.batch = dial([2**n for n in range(15)], 512, "batch", tooltip="sequences of a step, over all GPUs")
+        self.batch = dial([2**n for n in range(15)], 512, say("dial.batch"), tooltip=say("dial.sequences"))
         self._print = ipywidgets.HTML()
         super().__init__((self.model, self.gpu, self.gpus_per_node, self.nodes, self.network, self.batch))
         self.children = (*self.children, self._print)
@@ -80,25 +83,25 @@ class StrategyExplorer(Explorer):
     @property
     def advice(self) -> Advice:
         """What `advise` finds for the dials. ValueError where the batch cannot be divided."""
-        return _advised(self.spec, self.cluster, self.batch.value)
+        return _advised(self.spec, self.cluster, self.batch.value, language())
 
     @property
     def scene(self) -> Scene:
         """Every strategy's fullest rank against what a GPU may hold."""
         advice = self.advice
-        title = f"{NAMES[self.model.value]} on {advice_page.cluster_name(self.cluster)}"
-        return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=title)
+        title = say("title", model=NAMES[self.model.value], cluster=advice_page.cluster_name(self.cluster))
+        return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name=say("usable"), title=title)
 
     @property
     def sentence(self) -> str:
         """The choice, the rule, the reason, and what else should be known."""
-        return " ".join((self.advice.sentence, *self.advice.remarks))
+        return say("between").join((self.advice.sentence, *self.advice.remarks))
 
     @property
     def rows(self) -> Rows:
         """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
         columns = ("strategy", "a rank", "sends", "step", "why")
-        return [{name: row[name] for name in columns} for row in advice_page.rows(self.advice)]
+        return [{advice_page.column(name): row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:
         """Write the page to print; its path."""
@@ -111,9 +114,9 @@ class StrategyExplorer(Explorer):
         except ValueError:
             self._print.value = ""
         else:
-            self._print.value = _PAGE.replace("{page}", page)
+            self._print.value = _PAGE.replace("{page}", page).replace("{print}", say("dial.print"))
 
 
 @lru_cache(maxsize=32)  # one setting is asked for by the sentence, the picture, the table and the page
-def _advised(model: ModelSpec, cluster: Cluster, global_batch: int) -> Advice:
+def _advised(model: ModelSpec, cluster: Cluster, global_batch: int, lang: str) -> Advice:
     return advise(model, cluster, global_batch=global_batch)

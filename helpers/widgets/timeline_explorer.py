@@ -16,16 +16,18 @@ import anywidget
 import traitlets
 
 from helpers.draw import Scene, timeline_scene
-from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY
+from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, SAYS, kind_word
+from helpers.draw.png import written
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
-from helpers.records import KINDS, MEMORY_KINDS, Span, Timeline
+from helpers.records import KINDS, LANES, MEMORY_KINDS, Span, Timeline
 from helpers.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.explorer import with_sentence
 from helpers.widgets.timeline_arrays import encode
+from helpers.words import book, reading
 
 STATIC = Path(__file__).parent / "static"
-WORDS = {"idle": "idle", "silent": "–", "over": "has ended"}
+say = book("timelines").section("viewer")
 
 
 class TimelineExplorer(anywidget.AnyWidget):
@@ -69,7 +71,7 @@ class TimelineExplorer(anywidget.AnyWidget):
         ]
         paints = {
             kind: {"fill": paint.fill, "text": paint.text, "texture": paint.texture, "overlay": paint.overlay}
-            | {"edge": paint.edge, "word": paint.word}
+            | {"edge": paint.edge, "word": kind_word(kind)}
             for kind, paint in PAINTS.items()
         }
         theme = {"light_ink": LIGHT.ink, "light_surface": LIGHT.surface, "dark_ink": DARK.ink}
@@ -82,11 +84,12 @@ class TimelineExplorer(anywidget.AnyWidget):
             "panels": panels,
             "names": list(names),
             "kinds": list(KINDS),
+            "lanes": list(LANES),
             "memory_kinds": list(MEMORY_KINDS),
             "paints": paints,
             "theme": theme,
             "units": {"seconds": SECONDS, "bytes": DECIMAL},
-            "words": WORDS,
+            "words": {name: str(words) for name, words in say.items()} | {"table": SAYS("table")},
             "rows": self.rows,
         }
 
@@ -105,7 +108,8 @@ class TimelineExplorer(anywidget.AnyWidget):
     def sentence(self) -> str:
         """What is exposed in each timeline, or what is wrong with the input."""
         pairs = zip(self.timelines, self._panel_titles, strict=True)
-        return self.error or " ".join(f"{title}: {exposed_sentence(timeline)}." for timeline, title in pairs)
+        said = (SAYS("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
+        return self.error or " ".join(said)
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -119,7 +123,7 @@ class TimelineExplorer(anywidget.AnyWidget):
         pairs = zip(self.timelines, self._panel_titles, strict=True)
         rank = self.selected_rank
         said = [_said(timeline, title, rank, self.playhead) for timeline, title in pairs if rank in timeline.ranks]
-        return f"Play head at {format_seconds(self.playhead)}, rank {rank}. {' '.join(said)}"
+        return say("reading", time=format_seconds(self.playhead), rank=rank, said=said)
 
     @property
     def text(self) -> str:
@@ -133,7 +137,8 @@ class TimelineExplorer(anywidget.AnyWidget):
         return self.TEXT
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        scene = with_sentence(None, self.error) if self.error else self.scene
+        with reading(written()):
+            scene = with_sentence(None, self.error) if self.error else self.scene
         return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, png_of(scene))
 
 
@@ -171,30 +176,31 @@ def _read(number: int, given: object) -> Timeline:
 def _row(timeline: Timeline, title: str, rank: int) -> dict[str, str]:
     messages = [span for span in timeline.for_rank(rank).spans if span.lane == "communication"]
     return {
-        "timeline": title,
+        say("timeline"): title,
         "rank": str(rank),
-        "computes for": format_seconds(timeline.busy(rank)),
-        "exposed communication": format_seconds(timeline.exposed_communication(rank)),
-        "computes nothing for": format_seconds(timeline.idle(rank)),
-        "messages": format_count(len(messages)),
-        "payload": format_bytes(sum(span.num_bytes for span in messages)),
+        say("computes_for"): format_seconds(timeline.busy(rank)),
+        say("exposed"): format_seconds(timeline.exposed_communication(rank)),
+        say("nothing"): format_seconds(timeline.idle(rank)),
+        say("messages"): format_count(len(messages)),
+        say("payload"): format_bytes(sum(span.num_bytes for span in messages)),
     }
 
 
 def _said(timeline: Timeline, title: str, rank: int, playhead: float) -> str:
     """One sentence: computes, communicates, holds."""
     if playhead > timeline.duration:
-        return f"{title}: {WORDS['over']}."
+        return SAYS("panel_of", title=title, says=say("over"))
     instant = min(timeline.start + playhead, timeline.end)
     spans = timeline.at(rank, instant)
     lanes = ([span for span in spans if span.lane == lane] for lane in ("compute", "communication"))
-    computes, sends = (" and ".join(map(_named, lane)) for lane in lanes)
+    computes, sends = ([_named(span) for span in lane] for lane in lanes)
     holds = timeline.holds(rank, instant)
-    kinds = [f"{PAINTS[kind].word} {format_bytes(size)}" for kind in PAINTS if (size := getattr(holds, kind, 0))]
+    kinds = [f"{kind_word(kind)} {format_bytes(size)}" for kind in PAINTS if (size := getattr(holds, kind, 0))]
     total = f"{format_bytes(holds.total)} = " if len(kinds) > 1 else ""
-    memory = f"; holds {total}{' + '.join(kinds) or '0 B'}" if timeline.held else ""
-    return f"{title}: computes {computes or WORDS['idle']}; communicates {sends or WORDS['silent']}{memory}."
+    memory = say("holds", total=total, kinds=kinds or ["0 B"]) if timeline.held else ""
+    lanes = {"computes": computes or [say("idle")], "sends": sends or [say("silent")]}
+    return say("computes", title=title, **lanes, holds=memory)
 
 
 def _named(span: Span) -> str:
-    return f"{span.name} ({format_bytes(span.num_bytes)})" if span.num_bytes else span.name
+    return say("span", name=span.name, size=format_bytes(span.num_bytes)) if span.num_bytes else span.name

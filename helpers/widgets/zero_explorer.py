@@ -5,19 +5,29 @@ from __future__ import annotations
 from helpers import costs
 from helpers.draw.scene import Scene
 from helpers.draw.zero import StageBar, zero_scene
-from helpers.predict.states import model_states
-from helpers.predict.zero_steps import BYTES, LAYERS, NUMBERS, RANKS, STAGES, ZeroStep, seconds, sent_bytes, zero_steps
+from helpers.predict.by_hand.zero_steps import (
+    BYTES,
+    LAYERS,
+    NUMBERS,
+    RANKS,
+    STAGES,
+    ZeroStep,
+    seconds,
+    sent_bytes,
+    zero_steps,
+)
+from helpers.predict.memory.states import model_states
 from helpers.records import MemoryBreakdown
 from helpers.specs import LINKS, Plan
 from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows
 from helpers.widgets.stepper import SteppedExplorer
+from helpers.words import book
 
 BILLIONS = (0.125, 0.35, 1.5, 7.5, 13, 70, 175)
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-WORDS = ("0: nothing is sharded", "1: optimizer state", "2: and gradients", "3: and parameters")
-NAMES = {0: "stage 0", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
+say = book("zero")
 
 
 class ZeroExplorer(SteppedExplorer):
@@ -31,12 +41,12 @@ class ZeroExplorer(SteppedExplorer):
     TEXT = "[widget] ZeroExplorer: a training step at each ZeRO stage, number by number, and a real model's bytes"
 
     def __init__(self, stage: int = 3, *, step: int = 1) -> None:
-        stages = list(zip(WORDS, STAGES, strict=True))
-        self.stage = choice(stages, stage, "stage", tooltip="what each rank holds only its share of")
-        sizes = [(f"{number:g} billion", number * 1e9) for number in BILLIONS]
-        self.parameters = dial(sizes, 7.5e9, "parameters", tooltip="of the model below, 2 + 2 + 12 bytes each")
-        self.ranks = dial(WORLDS, 64, "ranks", tooltip="that train the model below, data parallel")
-        self.link = dial(tuple(LINKS), "100 Gb/s", "link", tooltip="between the ranks that train the model below")
+        stages = [(say(f"stage.{number}"), number) for number in STAGES]
+        self.stage = choice(stages, stage, say("stage.stage"), tooltip=say("stage.what"))
+        sizes = [(say("billion", number=number), number * 1e9) for number in BILLIONS]
+        self.parameters = dial(sizes, 7.5e9, say("parameters"), tooltip=say("of_model"))
+        self.ranks = dial(WORLDS, 64, say("ranks"), tooltip=say("train"))
+        self.link = dial(tuple(LINKS), "100 Gb/s", say("link"), tooltip=say("between"))
         super().__init__((self.stage, self.parameters, self.ranks, self.link))
         self.step.value = step
 
@@ -64,17 +74,18 @@ class ZeroExplorer(SteppedExplorer):
     @property
     def scene(self) -> Scene:
         """The picture of the dials as they stand."""
-        title = f"{NAMES[self.stage.value]} · step {self.step.value} of {self.num_steps} · {self._where}"
+        steps = {"step": self.step.value, "num_steps": self.num_steps}
+        title = say("title", name=_name(self.stage.value), **steps, where=self._where)
         bars = [
             StageBar(
-                name=NAMES[stage],
+                name=_name(stage),
                 memory=self.states(stage),
-                words=f" · sends {format_bytes(self.sent(stage))}, {format_seconds(self.seconds(stage))}",
+                words=say("sends", size=format_bytes(self.sent(stage)), time=format_seconds(self.seconds(stage))),
                 chosen=stage == self.stage.value,
             )
             for stage in STAGES
         ]
-        what = f"{self.parameters.label} parameters on {self.ranks.value} ranks, {self.link.value}"
+        what = say("bars", **self._model, link=self.link.value)
         return zero_scene(self.shown, title=title, bars=bars, bars_title=what)
 
     @property
@@ -82,33 +93,29 @@ class ZeroExplorer(SteppedExplorer):
         """What happens in this step, what it sends, and what the real model's rank holds."""
         step, stage = self.shown, self.stage.value
         most = max(one.total_bytes(0) for one in zero_steps(stage))
-        sends = f" {self._message}" if step.message else ""
-        here = f"A rank holds {step.total_bytes(0)} B now, {most} B at most."
-        real = f"{format_bytes(self.states(stage).total)} a rank with {self.parameters.label} parameters"
-        return (
-            f"{self._where.capitalize()}: {step.deed}.{sends} {here} Between steps {real} on {self.ranks.value} ranks."
-        )
+        here = {"now": step.total_bytes(0), "most": most, "real": format_bytes(self.states(stage).total)}
+        said = {"deed": say(f"deed.{step.deed}"), "message": self._message if step.message else ""}
+        return say("sentence", where=self._where.capitalize(), **said, **here, **self._model)
 
     @property
     def rows(self) -> Rows:
         """The model of real size at each stage."""
-        return [
-            {
-                "stage": NAMES[stage],
-                "parameters": format_bytes(self.states(stage).parameters),
-                "gradients": format_bytes(self.states(stage).gradients),
-                "optimizer": format_bytes(self.states(stage).optimizer),
-                "total": format_bytes(self.states(stage).total),
-                "a rank sends": format_bytes(self.sent(stage)),
-                "time": format_seconds(self.seconds(stage)),
-            }
-            for stage in STAGES
-        ]
+        return [self._row(stage) for stage in STAGES]
+
+    def _row(self, stage: int) -> dict[str, str]:
+        held = self.states(stage)
+        kinds = {kind: format_bytes(getattr(held, kind)) for kind in ("parameters", "gradients", "optimizer", "total")}
+        sent = {"sends": format_bytes(self.sent(stage)), "time": format_seconds(self.seconds(stage))}
+        return {say(f"column.{name}"): cell for name, cell in ({"stage": _name(stage)} | kinds | sent).items()}
+
+    @property
+    def _model(self) -> dict[str, object]:
+        return {"parameters": self.parameters.label, "ranks": self.ranks.value}
 
     @property
     def _where(self) -> str:
-        step = self.shown
-        return f"{step.phase}, layer {step.layers}" if len(step.layers) == 1 else step.phase
+        step, phase = self.shown, say(f"phase.{self.shown.phase}")
+        return say("where", phase=phase, layer=step.layers) if len(step.layers) == 1 else phase
 
     @property
     def _message(self) -> str:
@@ -117,5 +124,8 @@ class ZeroExplorer(SteppedExplorer):
         buffer = BYTES[message.kind] * message.share * number
         now = costs.sent_bytes(message.op, buffer, RANKS)
         so_far, whole = (sent_bytes(stage, number, RANKS, until) for until in (self.step.value, None))
-        word = message.op.replace("_", "-")
-        return f"The {word} makes each rank send {now:.0f} B, {so_far:.0f} of {whole:.0f} B so far."
+        return say("message", op=message.op.replace("_", "-"), now=now, so_far=so_far, whole=whole)
+
+
+def _name(stage: int) -> str:
+    return say(f"name.{stage}")

@@ -1,25 +1,14 @@
-"""A notebook in a real browser, as a person meets it: open, run, turn a dial, look; and what went wrong meanwhile."""
+"""A notebook in a real browser, as a person meets it: open, run, turn a dial, look."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Route, TimeoutError, sync_playwright
+from playwright.sync_api import Locator, TimeoutError
 
-from tests.browser.server import Lab
-
-# These arguments opened JupyterLab 5 times of 5. The last four keep Chromium's own errands off the network.
-ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
-VIEWPORT = {"width": 1400, "height": 1000}
-OUTSIDE = re.compile(r"^(?:https?|wss?|ftp)://(?!(?:127\.0\.0\.1|localhost)[:/])")
-THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-BROKEN = ("Error displaying widget", "model not found")
+from tests.browser.desk import THEMES, VIEWPORT, Desk
 
 PANEL = "window.jupyterapp.shell.currentWidget"
 IS_READY = """path => {
@@ -27,10 +16,6 @@ IS_READY = """path => {
     return panel?.context?.path === path && panel.context.isReady && panel.sessionContext?.isReady
         && panel.sessionContext.session?.kernel?.status === "idle";
 }"""
-SET_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
-# JupyterLab fades a splash out for 200 ms; a second switch meanwhile throws in its own code.
-HAS_THEME = """light => document.body.dataset.jpThemeLight === String(light)
-    && !document.getElementById("jupyterlab-splash")"""
 # Not awaited: the command returns at the first error, also one on purpose, while the cells below it still run.
 RUN_ALL = f"""() => {{
     for (const cell of {PANEL}.content.widgets) if (cell.model.type === "code") cell.model.clearExecution();
@@ -58,29 +43,20 @@ INTERRUPT = f"() => {PANEL}.sessionContext.session.kernel.interrupt()"
 IS_DONE = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).model.executionCount !== null"
 DIFFERS = "([node, before]) => node.innerHTML !== before"
 HEIGHT = f"() => Math.ceil({PANEL}.content.widgets.reduce((sum, cell) => sum + cell.node.offsetHeight + 10, 0))"
-SHUT_DOWN = f"() => {PANEL}?.sessionContext?.shutdown()"
+# One at a time: its kernel has ended before the next begins. What is not saved is not asked about.
+OPEN = "path => window.jupyterapp.commands.execute('docmanager:open', {path, factory: 'Notebook'}).then(() => null)"
+CLOSE = """async keep => {
+    for (const panel of [...window.jupyterapp.shell.widgets("main")].filter(one => one.context?.path !== keep)) {
+        await panel.sessionContext?.shutdown();
+        panel.dispose();
+    }
+}"""
 
 
 @contextmanager
-def chromium(executable: str, folder: Path) -> Iterator[BrowserContext]:
-    """Debian's Chromium with a fresh profile in `folder`; nothing is downloaded."""
-    with sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            folder,
-            executable_path=executable,
-            headless=True,
-            args=ARGUMENTS,
-            viewport=VIEWPORT,
-            service_workers="block",
-        )
-        yield context
-        context.close()
-
-
-@contextmanager
-def opened(browser: BrowserContext, lab: Lab, path: str) -> Iterator[Notebook]:
+def opened(desk: Desk, path: str) -> Iterator[Notebook]:
     """A Notebook, closed afterwards; AssertionError if it has a complaint then."""
-    notebook = Notebook(browser, lab, path)
+    notebook = Notebook(desk, path)
     try:
         yield notebook
     finally:
@@ -89,63 +65,27 @@ def opened(browser: BrowserContext, lab: Lab, path: str) -> Iterator[Notebook]:
 
 
 class Notebook:
-    """One tab with one notebook. `close()` ends its kernel and returns `complaints`.
+    """The notebook on the desk; there is one at a time. `close()` ends its kernel and returns the desk's complaints."""
 
-    complaints: console errors, exceptions of the page, requests that would have left the machine (they are stopped),
-    and widgets that JupyterLab could not show. One sentence each; empty is good.
-    """
-
-    def __init__(self, browser: BrowserContext, lab: Lab, path: str) -> None:
-        self.page: Page = browser.new_page()
-        self._errors: list[str] = []
-        self._outside: list[str] = []
-        self._theme = ""
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self._errors.append(f"exception in the page: {error.stack or error}"))
-        self.page.on("websocket", lambda socket: self._note_outside(socket.url))
-        self.page.route(OUTSIDE, self._stop)
-        self.page.goto(lab.url(path))
+    def __init__(self, desk: Desk, path: str) -> None:
+        self.desk, self.page, self.path = desk, desk.page, path
+        self.page.evaluate(OPEN, path)
         self.page.wait_for_function(IS_READY, arg=path, timeout=60_000)
         self.theme("light")
 
-    def _hear(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self._errors.append(f"console: {message.text[:500]} ({message.location.get('url', '')[:200]})")
-
-    def _note_outside(self, url: str) -> None:
-        if OUTSIDE.match(url):
-            self._outside.append(f"a request left the machine: {url[:200]}")
-
-    def _stop(self, route: Route) -> None:
-        self._note_outside(route.request.url)
-        route.abort()
-
-    @property
-    def complaints(self) -> list[str]:
-        text = self.page.inner_text("body")
-        broken = [f"JupyterLab shows {words!r}" for words in BROKEN if words.lower() in text.lower()]
-        return self._errors + self._outside + broken
-
-    def take_complaints(self) -> list[str]:
-        """The complaints until now; they are not repeated."""
-        found = self.complaints
-        self._errors.clear()
-        self._outside.clear()
-        return found
+    def theme(self, name: str) -> None:
+        self.desk.theme(name)
 
     def close(self) -> list[str]:
-        found = self.complaints
-        self.page.evaluate(SHUT_DOWN)
-        self.page.close()
+        found = self.desk.take_complaints()
+        self.page.evaluate(CLOSE, None)
+        self.desk.take_complaints()
         return found
 
-    def theme(self, name: str) -> None:
-        """Switch JupyterLab to its own light or dark theme."""
-        if self._theme == name:
-            return
-        self._theme = name
-        self.page.evaluate(SET_THEME, THEMES[name])
-        self.page.wait_for_function(HAS_THEME, arg=name == "light")
+    def come_back(self) -> None:
+        """Close what was opened from here."""
+        self.page.evaluate(CLOSE, self.path)
+        self.page.wait_for_function(IS_READY, arg=self.path)
 
     def run_all(self, limit: float = 120) -> None:
         """Run every cell; returns when all have run, an unexpected error came, or `limit` seconds have passed."""
@@ -238,13 +178,21 @@ class Notebook:
             raise AssertionError(f"{keys} on {dial} leaves the picture; the focus is on {focus}") from None
         return picture.inner_html()
 
-    def screenshot(self, path: Path, of: Locator | None = None) -> None:
-        """A PNG of `of`, or of the whole notebook; the window is made high enough for it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def screenshot(self, name: str, of: Locator | None = None) -> None:
+        """If the desk keeps pictures: a PNG of `of`, or of the whole notebook; the window is made high enough."""
+        if self.desk.pictures is None:
+            return
         height = self.page.evaluate(HEIGHT) if of is None else of.bounding_box()["height"]
         is_higher = height + 150 > VIEWPORT["height"]
         if is_higher:
             self.page.set_viewport_size(VIEWPORT | {"height": min(int(height) + 150, 12_000)})
-        (of or self.page.locator(".jp-NotebookPanel-notebook").first).screenshot(path=path, animations="disabled")
+        shown = of or self.page.locator(".jp-NotebookPanel-notebook").first
+        shown.screenshot(path=self.desk.pictures / name, animations="disabled")
         if is_higher:
             self.page.set_viewport_size(VIEWPORT)
+
+    def pictures(self, name: str, of: Locator) -> None:
+        """A screenshot in each theme, if the desk keeps pictures."""
+        for theme in THEMES if self.desk.pictures else ():
+            self.theme(theme)
+            self.screenshot(f"{name}-{theme}.png", of)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
@@ -24,6 +23,8 @@ from tools import open_lab
 
 START_LIMIT = 60.0  # seconds
 PRIVATE = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+# A run that is killed ends nothing: then kernels whose tab is gone end after ten minutes, and a server without kernels.
+UNUSED = ("--MappingKernelManager.cull_idle_timeout=600", "--ServerApp.shutdown_no_activity_timeout=600")
 # JupyterLab asks jupyter.org for news and PyPI for updates unless this plugin is off.
 NO_NEWS = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 
@@ -36,9 +37,10 @@ class Lab:
     token: str
     work: Path
 
-    def url(self, path: str) -> str:
-        """The address at which a notebook of `work` opens, in a fresh layout."""
-        return f"{self.address}/lab/tree/{quote(path)}?token={self.token}&reset"
+    @property
+    def url(self) -> str:
+        """Where JupyterLab opens in a fresh layout."""
+        return f"{self.address}/lab?token={self.token}&reset"
 
     def write(self, path: str, *sources: str, **named: str) -> str:
         """Save a notebook with these code cells, named cell-0, cell-1, … or by their keyword; returns `path`."""
@@ -58,7 +60,7 @@ def serve(folder: Path) -> Iterator[Lab]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = open_lab.lab_command(work, port=str(port), ip="127.0.0.1", screen=False, root_user=os.getuid() == 0)
-    command += ["--expose-app-in-browser", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0"]
+    command += ["--expose-app-in-browser", f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0", *UNUSED]
     with open(log, "w") as output:
         server = subprocess.Popen(
             command, cwd=work, env=_private(folder), stdout=output, stderr=output, start_new_session=True

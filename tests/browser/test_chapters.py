@@ -1,14 +1,13 @@
-"""Each chapter in a real JupyterLab: as saved it shows its pictures, then it runs from top to bottom."""
+"""Each chapter in a real JupyterLab: as saved it shows its pictures, then one run shows its widgets and its outputs."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.saved_outputs import differences
 from tools.tidy_notebooks import WIDGET_VIEW
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,12 +24,19 @@ def chapter(request) -> Path:
 
 
 @pytest.fixture(scope="module")
-def notebook(chapter, lab, browser):
-    """The chapter in a tab, shared by its tests, which run in order: first as saved, then run."""
+def notebook(chapter, desk):
+    """The learner's copy of the chapter, as saved."""
     from tests.browser.notebook import opened
 
-    with opened(browser, lab, chapter.name) as notebook:
+    with opened(desk, chapter.name) as notebook:
         yield notebook
+
+
+@pytest.fixture(scope="module")
+def ran(notebook):
+    """The chapter after one run from top to bottom, which serves all tests from here on."""
+    notebook.run_all(CHAPTER_LIMIT)
+    return notebook
 
 
 def pictures(chapter: Path) -> dict[str, int]:
@@ -40,32 +46,27 @@ def pictures(chapter: Path) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def test_a_saved_chapter_shows_its_pictures_when_opened_again(chapter, notebook, screenshots):
+def test_a_saved_chapter_shows_its_pictures_when_opened_again(chapter, notebook):
     for name, count in pictures(chapter).items():
         images = notebook.cell(name).locator("img[src^='data:image/']")
         images.nth(count - 1).wait_for()
         assert images.count() == count, name
         assert all(image.evaluate(IS_DRAWN) for image in images.all()), name
-    assert notebook.complaints == []
-    notebook.screenshot(screenshots / f"{chapter.stem}-saved.png")
+    assert notebook.desk.complaints == []
+    notebook.screenshot(f"{chapter.stem}-saved.png")
 
 
-def test_it_runs_from_top_to_bottom_and_shows_every_widget(chapter, notebook, screenshots):
-    notebook.run_all(CHAPTER_LIMIT)
-    assert notebook.errors == {}
-    assert notebook.not_run == []
-    for cell in notebook.code_cells:
+def test_it_runs_from_top_to_bottom_and_shows_every_widget(chapter, ran):
+    assert ran.errors == {}
+    assert ran.not_run == []
+    for cell in ran.code_cells:
         if any(WIDGET_VIEW in output.get("data", {}) for output in cell["outputs"]):
-            shown = notebook.cell(cell["id"]).locator(SHOWN)
+            shown = ran.cell(cell["id"]).locator(SHOWN)
             shown.first.locator(DRAWN).first.wait_for()
-            notebook.screenshot(screenshots / f"{chapter.stem}-{cell['id']}.png", notebook.cell(cell["id"]))
-    notebook.screenshot(screenshots / f"{chapter.stem}.png")
+            ran.screenshot(f"{chapter.stem}-{cell['id']}.png", ran.cell(cell["id"]))
+    ran.screenshot(f"{chapter.stem}.png")
 
 
-def test_nbconverts_html_holds_the_pictures(chapter, tmp_path):
-    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--output-dir", str(tmp_path), str(chapter)]
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
-    html = (tmp_path / f"{chapter.stem}.html").read_text(encoding="utf-8")
-    images = html.count('src="data:image/')  # nbconvert takes the SVG where there is one beside the PNG
-    assert images == sum(pictures(chapter).values()) > 0
-    assert "model not found" not in html
+def test_its_outputs_are_the_saved_ones(chapter, ran, request):
+    if found := differences(request.session, chapter, ran.cells):
+        pytest.fail("\n\n".join(found), pytrace=False)

@@ -18,11 +18,11 @@ FAULTS = {
 
 
 @pytest.fixture
-def unchecked(lab, browser):
+def unchecked(lab, desk):
     """A Notebook whose complaints the test itself reads."""
     from tests.browser.notebook import Notebook
 
-    return lambda *sources: Notebook(browser, lab, lab.write("planted.ipynb", *sources))
+    return lambda *sources: Notebook(desk, lab.write("planted.ipynb", *sources))
 
 
 def test_each_planted_fault_is_found(unchecked):
@@ -33,11 +33,11 @@ def test_each_planted_fault_is_found(unchecked):
     assert {name for name, (_, words) in FAULTS.items() if not any(words in line for line in found)} == set(), found
 
 
-def test_a_complaint_fails_the_test_that_opened_the_notebook(lab, browser):
+def test_a_complaint_fails_the_test_that_opened_the_notebook(lab, desk):
     from tests.browser.notebook import opened
 
     with pytest.raises(AssertionError, match="console: planted"):
-        with opened(browser, lab, lab.write("planted.ipynb", SHOW, FAULTS["console.error"][0])) as notebook:
+        with opened(desk, lab.write("planted.ipynb", SHOW, FAULTS["console.error"][0])) as notebook:
             notebook.run_all()
 
 

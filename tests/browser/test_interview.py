@@ -88,23 +88,25 @@ def press(output, name):
     button.press("Enter")
 
 
-def pictures(notebook, screenshots, name, output):
-    for theme in ("light", "dark"):
-        notebook.theme(theme)
-        notebook.screenshot(screenshots / f"{name}-{theme}.png", output)
+def test_they_are_shown_in_light_and_dark(notebook):
+    outputs = {cell: shown(notebook, cell) for cell in ("folded", "mock", "drill", "clock")}
+    notebook.theme("dark")
+    for cell, output in outputs.items():
+        output.locator(".rr-sitting:visible, .rr-clock:visible").first.wait_for()
+        notebook.screenshot(f"{cell}-dark.png", output)
 
 
-def test_a_folded_card_is_answered_by_keyboard_alone(notebook, screenshots):
+def test_a_folded_card_is_answered_by_keyboard_alone(notebook):
     output = shown(notebook, "folded")
     output.get_by_text("Asked 0, right 0").wait_for()
     question = output.locator(".rr-question").inner_text()
-    pictures(notebook, screenshots, "quiz-folded", output)
+    notebook.pictures("quiz-folded", output)
     press(output, "Show the answer")
     output.get_by_text("30 seconds").wait_for()
     focus = notebook.page.locator(":focus")
     focus.filter(has_text="good").wait_for()  # the focus went on by itself
     output.locator("summary").first.press("Enter")
-    pictures(notebook, screenshots, "quiz-answer", output)
+    notebook.pictures("quiz-answer", output)
     press(output, "good")
     output.get_by_text("It comes back in").wait_for()
     notebook.page.locator(":focus").filter(has_text="Next").press("Enter")
@@ -113,26 +115,26 @@ def test_a_folded_card_is_answered_by_keyboard_alone(notebook, screenshots):
     output.get_by_role("button", name="Show the answer").wait_for()
 
 
-def test_a_folded_card_in_chinese(notebook, screenshots):
+def test_a_folded_card_in_chinese(notebook):
     output = shown(notebook, "folded-zh")
     press(output, "看答案")
     output.get_by_text("30 秒回答").wait_for()
     for summary in output.locator("summary").all():
         summary.click()
-    pictures(notebook, screenshots, "quiz-answer-zh", output)
+    notebook.pictures("quiz-answer-zh", output)
 
 
-def test_one_of_several_is_chosen(notebook, screenshots):
+def test_one_of_several_is_chosen(notebook):
     output = shown(notebook, "choice")
-    pictures(notebook, screenshots, "quiz-choice", output)
+    notebook.pictures("quiz-choice", output)
     output.get_by_role("button", name=re.compile("^b\\)")).press("Enter")
     output.locator(".rr-said").wait_for()
-    pictures(notebook, screenshots, "quiz-chosen", output)
+    notebook.pictures("quiz-chosen", output)
 
 
-def test_a_number_is_typed_and_what_is_none_is_told(notebook, screenshots):
+def test_a_number_is_typed_and_what_is_none_is_told(notebook):
     output = shown(notebook, "number")
-    pictures(notebook, screenshots, "quiz-number", output)
+    notebook.pictures("quiz-number", output)
     field = output.locator("input[type=text]:visible")
     field.fill("many")
     field.press("Enter")
@@ -140,13 +142,13 @@ def test_a_number_is_typed_and_what_is_none_is_told(notebook, screenshots):
     field.fill("0.001")
     field.press("Enter")
     output.locator(".rr-said").filter(has_text="you said 0.001").wait_for()
-    pictures(notebook, screenshots, "quiz-number-wrong", output)
+    notebook.pictures("quiz-number-wrong", output)
 
 
-def test_a_damaged_file_is_told(notebook, screenshots):
+def test_a_damaged_file_is_told(notebook):
     output = shown(notebook, "damaged")
     output.get_by_role("alert").filter(has_text="could not be read").wait_for()
-    pictures(notebook, screenshots, "quiz-damaged", output)
+    notebook.pictures("quiz-damaged", output)
 
 
 def test_dials_choose_and_what_matches_nothing_is_told(notebook):
@@ -158,49 +160,49 @@ def test_dials_choose_and_what_matches_nothing_is_told(notebook):
 
 
 # -- the mock interview ----------------------------------------------------------------------------------------------
-def test_a_mock_interview_from_begin_to_sheet(notebook, screenshots):
+def test_a_mock_interview_from_begin_to_sheet(notebook):
     output = shown(notebook, "mock")
-    pictures(notebook, screenshots, "mock-ready", output)
+    notebook.pictures("mock-ready", output)
     press(output, "Begin")
     output.get_by_text("Question 1 of 5").wait_for()
     output.get_by_role("timer").filter(has_text=re.compile(r"[23]:\d\d")).wait_for()
-    pictures(notebook, screenshots, "mock-card", output)
+    notebook.pictures("mock-card", output)
     for number, rating in enumerate(("good", "again", "easy"), start=1):
         output.get_by_text(f"Question {number} of 5").wait_for()
         press(output, "Show the answer")
         if number == 1:
-            pictures(notebook, screenshots, "mock-answer", output)
+            notebook.pictures("mock-answer", output)
         press(output, rating)
     for number in (4, 5):
         output.get_by_text(f"Question {number} of 5").wait_for()
         press(output, "Skip")
     output.get_by_text("interview.submit(").wait_for()  # the name that the notebook gave it
-    pictures(notebook, screenshots, "mock-drill", output)
+    notebook.pictures("mock-drill", output)
     notebook.run("submit")
     assert notebook.result("submit").startswith("Not yet: ")
     notebook.run("submit-right")
     output = notebook.cell("mock").locator(".jp-Cell-outputArea")
     output.get_by_role("heading", name="Mock interview (seed 1)").wait_for()
-    pictures(notebook, screenshots, "mock-sheet", output)
+    notebook.pictures("mock-sheet", output)
     press(output, "Save the sheet")
     output.get_by_text("Saved as mock-interview.md").wait_for()
 
 
-def test_a_mock_interview_in_chinese(notebook, screenshots):
+def test_a_mock_interview_in_chinese(notebook):
     output = shown(notebook, "mock-zh")
     press(output, "开始")
     output.get_by_text("第 1 题，共 5 题").wait_for()
     press(output, "看答案")
-    pictures(notebook, screenshots, "mock-answer-zh", output)
+    notebook.pictures("mock-answer-zh", output)
     press(output, "吃力")
     for number in range(2, 6):
         output.get_by_text(f"第 {number} 题").wait_for()
         press(output, "跳过")
     output.get_by_text("评判标准").wait_for()
-    pictures(notebook, screenshots, "mock-drill-zh", output)
+    notebook.pictures("mock-drill-zh", output)
     press(output, "到此结束")
     output.get_by_role("heading", name="模拟面试").wait_for()
-    pictures(notebook, screenshots, "mock-sheet-zh", output)
+    notebook.pictures("mock-sheet-zh", output)
 
 
 RATED = {"en": ("good", "hard", "easy", "again", "good"), "zh": ("想起来了", "吃力", "很轻松", "忘了", "想起来了")}
@@ -211,7 +213,7 @@ SAID = {  # the buttons; what is said of a wrong answer and of a right one; the 
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_as_a_candidate_would(language, notebook, screenshots):
+def test_as_a_candidate_would(language, notebook):
     """With the lab's own check: a wrong answer gets its hint, a right one the sheet."""
     begin, show, wrong, right, title = SAID[language]
     output = shown(notebook, f"candidate-{language}")
@@ -226,7 +228,7 @@ def test_as_a_candidate_would(language, notebook, screenshots):
     assert right in notebook.result("right")
     output = notebook.cell(f"candidate-{language}").locator(".jp-Cell-outputArea")
     output.get_by_role("heading", name=title).wait_for()
-    pictures(notebook, screenshots, f"candidate-{language}", output)
+    notebook.pictures(f"candidate-{language}", output)
 
 
 # -- clock and drill -------------------------------------------------------------------------------------------------
@@ -246,10 +248,10 @@ def test_the_clock_counts_down_while_the_kernel_works(notebook):
     )
 
 
-def test_over_time_is_told(notebook, screenshots):
+def test_over_time_is_told(notebook):
     output = shown(notebook, "late")
     output.get_by_role("timer").filter(has_text=re.compile(r"\+0:\d\d.*over the 1:00; you may go on")).wait_for()
-    pictures(notebook, screenshots, "clock-late", output)
+    notebook.pictures("clock-late", output)
 
 
 def test_a_screen_reader_is_told_when_time_is_up(notebook):
@@ -257,41 +259,37 @@ def test_a_screen_reader_is_told_when_time_is_up(notebook):
     output.locator("[aria-live=polite]").filter(has_text="Time is up. You may go on.").wait_for(timeout=10_000)
 
 
-def test_a_drill_is_begun_and_checked(notebook, screenshots):
+def test_a_drill_is_begun_and_checked(notebook):
     output = shown(notebook, "drill")
-    pictures(notebook, screenshots, "drill", output)
+    notebook.pictures("drill", output)
     assert "Passed after 0:0" in notebook.run("check") + notebook.result("check")
     output = notebook.cell("drill").locator(".jp-Cell-outputArea")
     output.get_by_role("link", name="lab 03.average, with its picture and hint").wait_for()
-    pictures(notebook, screenshots, "drill-passed", output)
-    pictures(notebook, screenshots, "drill-zh", shown(notebook, "drill-zh"))
+    notebook.pictures("drill-passed", output)
+    notebook.pictures("drill-zh", shown(notebook, "drill-zh"))
 
 
 # -- links -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("where", ["corner", "quiz"])
-def test_a_link_opens_the_chapter_at_the_cell(where, lab, browser):
-    """In a tab of its own, since another notebook comes to the front."""
-    from tests.browser.notebook import opened
+IN_VIEW = """name => {
+    const cell = window.jupyterapp.shell.currentWidget.content.widgets.find(cell => cell.model.id === name);
+    const box = cell?.node.getBoundingClientRect();
+    return box && box.height > 0 && box.top >= 0 && box.top < window.innerHeight;
+}"""
+COMES_TO_THE_FRONT = "path => window.jupyterapp.shell.currentWidget?.context?.path === path"
 
-    with opened(browser, lab, lab.write(f"links-{where}.ipynb", **CELLS)) as notebook:
-        notebook.run("setup")
-        if where == "quiz":
-            output = shown(notebook, "folded")
-            press(output, "Show the answer")
-        else:
-            notebook.run("corner")
-            output = notebook.cell("corner").locator(".jp-Cell-outputArea")
-            output.locator("summary").first.click()
-        found = output.get_by_role("link", name=re.compile("^chapter 03_ddp, cell"))
-        found.first.wait_for()
-        cell = re.search("“(.+)”", found.first.inner_text()).group(1)
-        found.first.click()
-        page = notebook.page
-        opened_at = "path => window.jupyterapp.shell.currentWidget?.context?.path === path"
-        page.wait_for_function(opened_at, arg="03_ddp.ipynb", timeout=30_000)
-        in_view = """name => {
-            const cell = window.jupyterapp.shell.currentWidget.content.widgets.find(cell => cell.model.id === name);
-            const box = cell?.node.getBoundingClientRect();
-            return box && box.height > 0 && box.top >= 0 && box.top < window.innerHeight;
-        }"""
-        page.wait_for_function(in_view, arg=cell, timeout=30_000)
+
+@pytest.mark.parametrize("where", ["corner", "folded"])
+def test_a_link_opens_the_chapter_at_the_cell(where, notebook):
+    notebook.run(where)
+    output = notebook.cell(where).locator(".jp-Cell-outputArea")
+    if where == "folded":
+        press(output, "Show the answer")
+    else:
+        output.locator("summary").first.click()
+    link = output.get_by_role("link", name=re.compile("^chapter 03_ddp, cell")).first
+    link.wait_for()
+    cell = re.search("“(.+)”", link.inner_text()).group(1)
+    link.click()
+    notebook.page.wait_for_function(COMES_TO_THE_FRONT, arg="03_ddp.ipynb", timeout=30_000)
+    notebook.page.wait_for_function(IN_VIEW, arg=cell, timeout=30_000)
+    notebook.come_back()

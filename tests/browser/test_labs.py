@@ -17,7 +17,7 @@ EDITABLE = """() => window.jupyterapp.shell.currentWidget.content.widgets
 
 
 @pytest.fixture(scope="module")
-def notebook(lab, browser):
+def notebook(lab, desk):
     """The laid lab in a tab, its first cell run. What learners do in it goes to a progress file in the lab's folder."""
     from tests.browser.notebook import opened
 
@@ -26,7 +26,7 @@ def notebook(lab, browser):
     home = f'import os; os.environ["HOME"] = {str(lab.work)!r}'
     own.cells.insert(0, nbformat.v4.new_code_cell(home, id="home"))
     nbformat.write(own, path)
-    with opened(browser, lab, "labs/03_ddp.ipynb") as notebook:
+    with opened(desk, "labs/03_ddp.ipynb") as notebook:
         notebook.run("home")
         notebook.run("imports")
         yield notebook
@@ -52,15 +52,15 @@ def test_every_picture_is_drawn(notebook):
         notebook.cell(f"{name}-picture").locator(".jp-OutputArea-output img[src^='data:image/']").first.wait_for()
 
 
-def test_a_wrong_answer_gets_its_hint_and_no_traceback(notebook, screenshots):
+def test_a_wrong_answer_gets_its_hint_and_no_traceback(notebook):
     lines = SOLUTION["average"].splitlines()
     shown = written(notebook, "average", "\n".join(line for line in lines if "/=" not in line))
     assert shown.startswith("03.average  not yet")
     assert "a sum where a mean is meant" in shown and "Traceback" not in shown
-    notebook.screenshot(screenshots / "lab-03-not-yet.png", notebook.cell("average-check"))
+    notebook.screenshot("lab-03-not-yet.png", notebook.cell("average-check"))
 
 
-def test_the_right_answers_pass(notebook, screenshots):
+def test_the_right_answers_pass(notebook):
     for name in TASKS:
         assert f"03.{name}  passed" in written(notebook, name, SOLUTION[name])
-    notebook.screenshot(screenshots / "lab-03.png")
+    notebook.screenshot("lab-03.png")

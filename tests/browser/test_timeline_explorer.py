@@ -9,7 +9,7 @@ from helpers.records import Span, Timeline
 SETUP = """
 import time
 busy = False
-from helpers.predict.timeline import BackwardPass, simulate_ddp_step
+from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
 from helpers.records import Span, Timeline
 from helpers.specs import Link
 from helpers.widgets import TimelineExplorer
@@ -174,18 +174,18 @@ def test_play_steps_from_edge_to_edge_for_those_who_want_no_motion(viewer):
     assert seen == [f"play head at {second}.00 s" for second in (2, 3, 4, 5)]
 
 
-def test_it_follows_the_theme(viewer, screenshots):
+def test_it_follows_the_theme(viewer):
     shown = viewer()
-    shown.notebook.screenshot(screenshots / "timeline-light.png", shown.root)
+    shown.notebook.screenshot("timeline-light.png", shown.root)
     light = shown.picture()
     shown.notebook.theme("dark")
     shown.differs_from(light)
-    shown.notebook.screenshot(screenshots / "timeline-dark.png", shown.root)
+    shown.notebook.screenshot("timeline-dark.png", shown.root)
 
 
-def test_sixteen_ranks_are_reached_by_keys_and_scroll(viewer, screenshots):
+def test_sixteen_ranks_are_reached_by_keys_and_scroll(viewer):
     shown = viewer("many")
-    shown.notebook.screenshot(screenshots / "timeline-16-light.png", shown.root)
+    shown.notebook.screenshot("timeline-16-light.png", shown.root)
     before = shown.picture()
     shown.canvas.focus()
     for _ in range(15):
@@ -199,7 +199,7 @@ def test_sixteen_ranks_are_reached_by_keys_and_scroll(viewer, screenshots):
     light = shown.picture()
     shown.notebook.theme("dark")
     shown.differs_from(light)
-    shown.notebook.screenshot(screenshots / "timeline-16-dark.png", shown.root)
+    shown.notebook.screenshot("timeline-16-dark.png", shown.root)
 
 
 @pytest.mark.parametrize("cell", [name for name in CELLS if name.startswith("bad-")])

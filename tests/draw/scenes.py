@@ -19,11 +19,12 @@ from helpers.draw import (
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
-from helpers.predict.advise import advise
-from helpers.predict.messages import schedule
-from helpers.predict.pipeline import simulate
-from helpers.predict.tensor_split import split
-from helpers.predict.zero_steps import zero_steps
+from helpers.mesh import Mesh
+from helpers.predict.advice.advise import advise
+from helpers.predict.by_hand.tensor_split import split
+from helpers.predict.by_hand.zero_steps import zero_steps
+from helpers.predict.time.pipeline import simulate
+from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
@@ -190,11 +191,11 @@ SCENES = {
     "ZeRO-2, update": zero(2, 11),
     "ZeRO-1, end": zero(1, 10),
     "ZeRO-0, start": zero(0, 1),
-    "mesh": mesh_scene({"pp": 2, "dp": 2, "tp": 4}, rank=5),
-    "mesh across nodes": mesh_scene({"dp": 2, "tp": 16}, rank=18),
-    "mesh of 256": mesh_scene({"pp": 4, "dp": 16, "cp": 2, "tp": 2}, rank=77),
-    "mesh of 64": mesh_scene({"pp": 2, "dp": 4, "cp": 2, "tp": 4}, rank=3),
-    "mesh of 3 on 2": mesh_scene({"dp": 3}, gpus_per_node=2, rank=None),
+    "mesh": mesh_scene(Mesh(pp=2, dp=2, tp=4), rank=5),
+    "mesh across nodes": mesh_scene(Mesh(dp=2, tp=16), rank=18),
+    "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
+    "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
+    "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
     "gather": collective_scene(gathered(4), "Ring all-gather"),
     "gather 12": collective_scene(gathered(12), "Ring all-gather"),
     "reduce": collective_scene(reduced(5), "Reduce"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw import Line, Rect, collective_step_scene
-from helpers.predict.messages import schedule
+from helpers.predict.traffic.algorithms import schedule
 
 
 def step_scene(collective, algorithm, num_ranks, number):

@@ -5,8 +5,8 @@ import pytest
 from helpers.draw import Label, Line, Rect
 from helpers.draw.equations import equations_items, equations_words, legend, number_text
 from helpers.draw.tensor_split import tensor_split_scene
-from helpers.predict.tensor_split import FORWARD, INPUTS, split
-from helpers.predict.tensor_split_blocks import Block
+from helpers.predict.by_hand.tensor_split import FORWARD, INPUTS, split
+from helpers.predict.by_hand.tensor_split_blocks import Block
 from tests.draw.scenes import SCENES, tooltips
 
 

@@ -1,31 +1,12 @@
-"""Ranks stand in a mesh as torch numbers them, and the groups of a rank are those that torch would make."""
+"""A mesh on its nodes: the groups of a rank are marked, and words say whether they cross nodes."""
 
-import math
 import re
 
 import pytest
-import torch
 
-from helpers.draw import Rect, mesh_coordinates, mesh_group, mesh_scene
+from helpers.draw import Rect, mesh_scene
+from helpers.mesh import Mesh
 from tests.draw.scenes import SCENES
-
-MESHES = [{"dp": 5}, {"dp": 2, "tp": 4}, {"pp": 3, "dp": 2, "tp": 4}, {"pp": 2, "dp": 3, "cp": 1, "tp": 2}]
-
-
-def torch_mesh(axes):
-    """init_device_mesh lays out torch.arange(world_size).view(mesh_shape)."""
-    return torch.arange(math.prod(axes.values())).view(tuple(axes.values()))
-
-
-@pytest.mark.parametrize("axes", MESHES, ids=str)
-def test_coordinates_and_groups_are_those_of_torch(axes):
-    mesh = torch_mesh(axes)
-    for rank in range(mesh.numel()):
-        place = (mesh == rank).nonzero()[0].tolist()
-        assert mesh_coordinates(axes, rank) == dict(zip(axes, place, strict=True))
-        for dim, name in enumerate(axes):
-            index = [*place[:dim], slice(None), *place[dim + 1 :]]
-            assert mesh_group(axes, rank, name) == mesh[tuple(index)].tolist()
 
 
 def marked(scene, fill):
@@ -73,12 +54,9 @@ def test_without_a_rank_nothing_is_marked_and_the_last_node_may_be_half_full():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"axes": {}}, "the mesh has 0 axes; give 1 to 6"),
-        ({"axes": {"dp": 0}}, "dp is 0, but it must be a whole number of at least 1"),
-        ({"axes": {"dp": 2.0}}, "dp is 2.0, but it must be a whole number"),
-        ({"axes": {"dp": 4}, "gpus_per_node": 0}, "gpus_per_node is 0, but"),
-        ({"axes": {"dp": 4}, "rank": 4}, "rank 4 is not in the mesh, whose ranks are 0 to 3"),
-        ({"axes": {"dp": 1024}}, "the mesh has 1024 ranks; a picture holds 512"),
+        ({"mesh": Mesh(dp=4), "gpus_per_node": 0}, "gpus_per_node is 0, but"),
+        ({"mesh": Mesh(dp=4), "rank": 4}, "rank 4 does not exist"),
+        ({"mesh": Mesh(dp=1024)}, "the mesh has 1024 ranks; a picture holds 512"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments, sentence):

@@ -85,7 +85,7 @@ def test_ink_has_contrast_aa_on_its_ground(theme):
         KINDS,
         MEMORY_KINDS,
         RANKS,
-        (*AXIS_KINDS, "parameters"),
+        (*AXIS_KINDS.values(), "parameters"),
         ("sign", "exponent", "mantissa", "other"),
         ("buffers", "gradients", "communication"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.draw import Label, Line, Rect, pipeline_scene
-from helpers.predict.pipeline import simulate
+from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
 from helpers.schedules import interleaved, one_f_one_b
 

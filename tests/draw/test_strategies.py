@@ -6,7 +6,7 @@ import pytest
 
 from helpers.draw import Line, Rect
 from helpers.draw.strategies import strategies_scene
-from helpers.predict.advise import advise
+from helpers.predict.advice.advise import advise
 from helpers.specs import CLUSTERS, PRESETS
 from tests.draw.scenes import SCENES
 

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.draw import Rect, timeline_scene
 from helpers.draw.axis import ticks
-from helpers.records import Timeline
+from helpers.records import Span, Timeline
 from tests.draw.scenes import SCENES, ddp_step, span, tooltips
 
 
@@ -33,6 +33,17 @@ def test_timelines_share_one_axis():
     )
     short, long = (item for item in scene.items if isinstance(item, Rect) and "forward" in item.tooltip)
     assert (long.x, long.width + 1) == pytest.approx((short.x, 2 * (short.width + 1)))
+
+
+def test_a_profile_shows_the_lanes_it_has_by_name():
+    lanes = ("compute", "communication", "waiting", "data")
+    spans = [Span(rank=0, lane=lane, name=f"in {lane}", kind="other", start=0, end=1) for lane in lanes]
+    scene = timeline_scene(Timeline(spans=spans, source="recorded"))
+    bars = {item.tooltip.split(" · ")[1]: item.y for item in scene.items if isinstance(item, Rect) and item.tooltip}
+    assert sorted(bars, key=bars.get) == [f"in {lane}" for lane in lanes]
+    named = {label.text for label in scene.labels()}
+    assert {"waiting", "data"} <= named and not {"host", "compute"} & named
+    assert scene.height > timeline_scene(Timeline(spans=spans[:2], source="recorded")).height
 
 
 def test_messages_under_way_together_do_not_cover_each_other():

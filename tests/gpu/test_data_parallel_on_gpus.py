@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.parallel.data_parallel import DataParallel
-from helpers.primitives.devices import Devices
+from helpers.parallel.shared.devices import Devices
 from helpers.ranks.limits import num_gpus
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from helpers.measure.equality import assert_equal, state_of
-from helpers.parallel.offload import GPU, HOST, OffloadedOptimizer, PinnedDevices, offload_activations
-from helpers.primitives.chunked_loss import chunked_token_loss
-from helpers.primitives.recompute import checkpoint, recompute_blocks
+from helpers.parallel.memory import GPU, HOST, OffloadedOptimizer, PinnedDevices, offload_activations
+from helpers.parallel.memory.chunked_loss import chunked_token_loss
+from helpers.parallel.shared.recompute import checkpoint, recompute_blocks
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.measure.equality import assert_equal
+from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
-from helpers.primitives.clip import clip_grad_norm_
 from helpers.ranks import RankError
 from helpers.ranks.limits import num_gpus
 from helpers.workloads import GPT, GPTConfig, token_loss

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.measure.equality import assert_equal
-from helpers.parallel.offload import PinnedDevices
+from helpers.parallel.memory import PinnedDevices
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
 

@@ -10,8 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.measure.equality import assert_equal
-from helpers.parallel.zero import Zero1, Zero2
-from helpers.primitives import sharded_checkpoint
+from helpers.parallel.zero import Zero1, Zero2, sharded_checkpoint
 from helpers.workloads import MLP
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,20 +1,17 @@
-"""Submissions from files, graded on the session's ranks."""
+"""Submissions, graded on the session's ranks."""
 
 from __future__ import annotations
 
 import pytest
 
 from helpers.grading import Verdict, grade, task_of
-from tests.grading.submissions import load
 
 
 @pytest.fixture
 def graded(ranks):
-    """graded(path): the verdict on the function of a mutant, a right answer or a solution."""
+    """graded(submission): the verdict on a mutant or a right answer."""
 
-    def verdict(path, *, seed: int | None = None) -> Verdict:
-        submission = load(path)
-        key = submission["TASK"]
-        return grade(key, submission.get(task_of(key).name), seed=seed, ranks=ranks)
+    def verdict(submission, *, seed: int | None = None) -> Verdict:
+        return grade(submission.task, submission.names().get(task_of(submission.task).name), seed=seed, ranks=ranks)
 
     return verdict

@@ -1,22 +1,122 @@
-"""Mutants and right answers: files that hold what a learner might hand in."""
+"""What learners might hand in: mutants from tests/mutants/NN_topic.yaml, and right answers from tests/right_answers/.
+
+A mutant is one mistake, planted in a right answer:
+
+    03.average:                  # the task
+      divided_twice:             # the name: the hint that it must get, or that hint and _more
+        who: Whoever finds ReduceOp.AVG and keeps the division of the first attempt.
+        edit: |
+          - dist.all_reduce(parameter.grad)
+          + dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+Also: `hint: divided_twice`, where the name says more; `base: NAME`, where the lab's solution is not what is edited: a
+file of right_answers/NN_topic/, or a mutant above; and `text: |` instead of `edit`, where a whole cell is shorter.
+tests/grading/edits.py says how edits are written. `imports` on top of a file is for what the lab's first cell lacks.
+A right answer is a file of Python: what it does another way, `TASK = "03.average"`, imports and the function.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.grading import tasks_of
+from helpers.grading.classroom import labs
+from helpers.grading.classroom.rungs import ROOT
+from helpers.interview.bank_file import read_yaml
+from tests.grading.edits import edited
+
 TESTS = Path(__file__).resolve().parent.parent
-MUTANTS = sorted((TESTS / "mutants").glob("*/*.py"))
-RIGHT_ANSWERS = sorted((TESTS / "right_answers").glob("*/*.py"))
+FIELDS = {"who", "hint", "base", "edit", "text"}
+TASK = re.compile(r'^TASK = "([^"]+)"$', re.MULTILINE)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Run a file as a notebook would; its names. Its functions travel to the ranks by value, as a cell's do."""
-    names: dict[str, Any] = {"__name__": f"submission_{path.stem}"}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
-    return names
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """An answer to a task. write: gives its cell. hint, who: of a mutant, what it must be told and who hands it in."""
+
+    lab: str
+    name: str
+    task: str
+    write: Callable[[], str]
+    hint: str = ""
+    who: str = ""
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.write()
+
+    def names(self) -> dict[str, Any]:
+        """What a notebook knows below this cell: its functions travel to the ranks by value, as a cell's do."""
+        names: dict[str, Any] = {"__name__": f"submission_{self.name}"}
+        above = [text for task, text in cells_of(self.lab).items() if task != self.task]
+        exec(compile("\n\n\n".join([*above, self.text]), name_of(self), "exec"), names)
+        return names
 
 
-def name_of(path: Path) -> str:
+def name_of(submission: Submission) -> str:
     """'03_ddp/sum_for_mean'."""
-    return f"{path.parent.name}/{path.stem}"
+    return f"{submission.lab}/{submission.name}"
+
+
+@functools.cache
+def cells_of(lab: str) -> dict[str, str]:
+    """Of the lab's solution, the first cell ("") and the one of each task, without nbgrader's marks."""
+    sources = {name: labs.source_of(cell) for name, _, cell in labs.marked(ROOT / "solutions" / f"{lab}.ipynb")}
+    homes = {"imports": ""} | labs.load(lab).homes
+    return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
+
+
+def right_answers(lab: str) -> Iterator[Submission]:
+    for path in sorted((TESTS / "right_answers" / lab).glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        yield Submission(lab=lab, name=path.stem, task=TASK.search(text)[1], write=lambda text=text: text)
+
+
+def mutants(path: Path) -> Iterator[Submission]:
+    """Those of a lab's file. Raises ValueError with file and mutant for what is not as it should be."""
+    document, lab = dict(read_yaml(path)), path.stem
+    known = {answer.name: answer for answer in right_answers(lab)}
+    imports = document.pop("imports", "")
+    for task, entries in document.items():
+        if task not in tasks_of(lab[:2]):
+            raise ValueError(f"{path.name}: {task!r} is no task of this lab, and all else but `imports` is one")
+        solution = Submission(lab=lab, name="solution", task=task, write=lambda task=task: cells_of(lab)[task])
+        for name, fields in entries.items():
+            where = f"{path.name}, {fields.where}, {name}"
+            check(fields, where, known)
+            if name in known:
+                raise ValueError(f"{where}: another answer of this lab has this name; choose a new one")
+            write = functools.partial(written, fields, where, imports, known.get(fields.get("base"), solution))
+            own = {"hint": fields.get("hint", name), "who": fields["who"]}
+            known[name] = Submission(lab=lab, name=name, task=task, write=write, **own)
+            yield known[name]
+
+
+def check(fields: dict[str, str], where: str, known: Container[str]) -> None:
+    """Raise ValueError for a field that is missing, too much, or names nothing."""
+    if unknown := fields.keys() - FIELDS:
+        raise ValueError(f"{where}: {min(unknown)!r} is no field of a mutant; there are {', '.join(sorted(FIELDS))}")
+    if not fields.get("who") or ("edit" in fields) == ("text" in fields):
+        raise ValueError(f"{where}: a mutant has `who`, and either `edit` or `text`")
+    if "base" in fields and (fields["base"] not in known or "text" in fields):
+        raise ValueError(f"{where}: `base` is {fields['base']!r}; name a right answer or a mutant above, to edit")
+
+
+def written(fields: dict[str, str], where: str, imports: str, base: Submission) -> str:
+    """The cell of a mutant. Raises ValueError with the mutant for an edit that does not fit."""
+    if "text" in fields:
+        return imports + fields["text"]
+    try:
+        return imports + edited(base.text, fields["edit"])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+LABS = sorted(path.stem for path in (TESTS / "mutants").glob("*.yaml"))
+RIGHT_ANSWERS = [answer for lab in LABS for answer in right_answers(lab)]
+MUTANTS = [mutant for lab in LABS for mutant in mutants(TESTS / "mutants" / f"{lab}.yaml")]

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from helpers.grading import grade, task_of
+from helpers.grading.kit.meter import Meter, dead_end, one_thread, whole
 from helpers.grading.memory import accumulate, activations, chunked, counting, recompute
-from helpers.grading.memory.meter import Meter, dead_end, one_thread, whole
 from helpers.grading.task import Trial
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig
-from tests.grading.submissions import MUTANTS, load
+from tests.grading.submissions import MUTANTS, name_of
 
 SEEDS = range(6)
 FLOATS = 8  # bytes
@@ -139,7 +139,7 @@ def test_one_thread_is_given_back():
 # -- what is held ----------------------------------------------------------------------------------------------------
 def acted(name: str, key: str, seed: int) -> tuple[dict, dict]:
     """Inputs and outputs of a mutant, in this process."""
-    task, mutant = task_of(key), load(next(path for path in MUTANTS if path.parts[-2:] == ("05_memory", f"{name}.py")))
+    task, (mutant,) = task_of(key), (one.names() for one in MUTANTS if name_of(one) == f"05_memory/{name}")
     inputs = task.inputs(seed, 1)[0]
     with torch.random.fork_rng(devices=[]), one_thread():
         return inputs, task.act(mutant[task.name], inputs, Trial(0, 1))

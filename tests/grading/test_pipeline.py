@@ -10,28 +10,20 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading import answers, grade, making, task_of
-from helpers.grading.classroom.rules import forbidden
-from helpers.grading.collectives.messages import RETURNED, calls_of
+from helpers.grading import task_of
+from helpers.grading.kit import answers, making
+from helpers.grading.kit.messages import RETURNED, calls_of
 from helpers.grading.pipeline import cutting, orders, playing, stage
-from helpers.grading.task import Run, Trouble, World
-from helpers.predict.pipeline import simulate
-from helpers.primitives.partition import balanced
+from helpers.grading.task import Run, World
+from helpers.parallel.pipeline.partition import balanced
+from helpers.predict.time.pipeline import simulate
 from helpers.schedules import Schedule, validate
-from tests.grading.submissions import RIGHT_ANSWERS, load, name_of
 
 SEEDS = range(6)
-FUNCTIONS = {
-    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES),
-    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES),
-    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS),
-    "held": (playing.held, playing.WRONG_HELD),
-}
-OWN = [path for path in RIGHT_ANSWERS if path.parent.name == "06_pipeline"]
 
 
 def cases_of(key: str, seed: int) -> list:
-    return task_of("06.bubble" if key == "held" else key).inputs(seed, 1)[0]["cases"]
+    return task_of(key).inputs(seed, 1)[0]["cases"]
 
 
 # -- what is right ---------------------------------------------------------------------------------------------------
@@ -69,47 +61,11 @@ def test_the_slowest_stage_is_the_largest_sum():
     assert cutting.slowest([3, 1, 4, 1, 5], [1, 1, 3]) == 10
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("key", FUNCTIONS)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_wrong_function_shows_and_no_two_are_alike(key, seed):
-    right, mistakes = FUNCTIONS[key]
-    cases = cases_of(key, seed)
-    given = [("right", [right(*case) for case in cases])]
-    given += [(name, [wrong(*case) for case in cases]) for name, several in mistakes.items() for wrong in several]
-    for i, (name, mine) in enumerate(given):
-        others = [other for other, theirs in given[:i] if answers.alike(mine, theirs)]
-        assert set(others) <= {name}, f"{name} gives what {others} gives"
-
-
-def test_a_mistake_is_named_only_where_it_explains_every_answer(ranks):
-    def gpipe(rank, num_stages, num_microbatches):
-        backwards = range(num_microbatches) if rank else reversed(range(num_microbatches))
-        return [f"{rank}F{j}" for j in range(num_microbatches)] + [f"{rank}B{j}" for j in backwards]
-
-    verdict = grade("06.gpipe", gpipe, ranks=ranks)
-    assert not verdict.passed and verdict.mistake is None
-    assert "gpipe(0, " in verdict.text("en")
-
-
 def test_answers_are_compared_as_people_mean_them():
     assert answers.alike([0.1 + 0.2, [3]], (0.3, [torch.tensor(3.0)]))
     assert not answers.alike(1, True) and not answers.alike([1, 2], [1]) and not answers.alike(["0F0"], "0F0")
     assert answers.shown_as(1 / 3, 0.5) == (0.333333, 0.5)
     assert answers.shown_as(1 / 3, 1 / 3 + 1e-8) == (1 / 3, 1 / 3 + 1e-8)
-
-
-@pytest.mark.parametrize(
-    ("text", "mistakes"),
-    [
-        ("every rank waits\n  rank 0 waits in send, a line 1\n  rank 1 waits in send, a line 2", ["sends_block"]),
-        ("every rank waits\n  rank 0 waits in send, a line 1\n  rank 1 waits in recv, a line 2", ["sends_block"]),
-        ("every rank waits\n  rank 0 waits in send and recv, a line 1\n  rank 1 waits in recv", ["nobody_sends"]),
-        ("every rank waits\n  rank 0 waits in all_reduce, a line 1", []),
-    ],
-)
-def test_a_hang_is_named_by_what_ranks_wait_in(text, mistakes):
-    assert stage.recognise(Trouble(kind="hang", text=text)) == mistakes
 
 
 # -- on live ranks ---------------------------------------------------------------------------------------------------
@@ -145,22 +101,3 @@ def test_both_orders_are_asked_and_they_differ_where_they_can(size):
         assert m > 1, "neighbours send to each other only if something is in flight"
     widths = [first["widths"] for first, _ in calls]
     assert all(before[1] == after[0] for before, after in pairwise(widths))
-
-
-@pytest.mark.parametrize("path", OWN, ids=name_of)
-@pytest.mark.parametrize("seed", SEEDS[:2])
-def test_a_right_answer_passes_with_any_numbers(path, seed, graded):
-    verdict = graded(path, seed=seed)
-    assert verdict.passed, verdict.text()
-
-
-def test_what_the_lab_leaves_to_the_learner_is_forbidden():
-    for name in ("torch.distributed.pipelining.Schedule1F1B", "helpers.schedules", "helpers.parallel.pipeline"):
-        assert forbidden(name, "06")
-    assert not forbidden("torch.distributed.isend", "06")
-
-
-def test_the_right_answers_cover_every_task():
-    assert {load(path)["TASK"] for path in OWN} == {
-        f"06.{name}" for name in "gpipe one_f_one_b bubble cut stage".split()
-    }

@@ -1,23 +1,90 @@
-"""Which labs there are: those whose checks are written."""
+"""Which labs there are: the folders with a LAB, and nothing else has a list of them."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from helpers import grading
-from helpers.grading import labs, registry, tasks_of
+from helpers.grading import lab_of, labs, registry, task_of, tasks_of
+from helpers.grading.classroom.cli import GIVES_ANSWERS_AWAY
+from helpers.grading.classroom.rules import forbidden
+
+ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.py")}
 
 
-def test_a_lab_whose_checks_are_not_written_is_left_out(monkeypatch, tmp_path):
-    (tmp_path / "hollow").mkdir()
+@pytest.fixture
+def found_anew(monkeypatch):
+    """What the other tests found is found again after this one."""
+    monkeypatch.setattr(registry, "_private", {})
+    registry._found.cache_clear()
+    yield
+    registry._found.cache_clear()
+
+
+def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, monkeypatch, tmp_path):
+    for folder in ("hollow", "spare", "tenth"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spare" / "__init__.py").touch()
+    record = 'LAB = Lab(number="10", topic="tenth", tasks=(), forbids=("torch.compile",))'
+    (tmp_path / "tenth" / "__init__.py").write_text(f"from helpers.grading.registry import Lab\n{record}\n")
+    before = labs()
+    registry._found.cache_clear()
     monkeypatch.setattr("helpers.grading.__path__", [*grading.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "LABS", {"03": "ddp", "98": "nowhere", "99": "hollow"})
-    assert labs() == ["03"]
-    for lab in ("98", "99", "00", ""):
-        with pytest.raises(ValueError, match="there are 03"):
+    assert labs() == [*before, "10"] and lab_of("10").name == "10_tenth"
+    assert forbidden("torch.compile", "10") and not forbidden("torch.compile", "03")
+    for lab in ("99", "00", ""):
+        with pytest.raises(ValueError, match="there are 01, .*10"):
             tasks_of(lab)
 
 
-def test_every_key_begins_with_the_number_of_its_lab():
-    for lab in labs():
-        assert all(key.startswith(f"{lab}.") for key in tasks_of(lab))
+def test_a_record_stands_in_the_folder_of_its_topic_and_no_room_lacks_one():
+    assert {lab_of(number).topic for number in labs()} == ROOMS
+    assert all(key.startswith(f"{number}.") for number in labs() for key in tasks_of(number))
+
+
+def test_a_teachers_task_replaces_the_public_one_of_its_key(found_anew):
+    public, spare = tasks_of("03"), task_of("01.cost")
+    registry.add("03", [spare])
+    registry.add("99", [spare])
+    assert list(tasks_of("03")) == [*public, "01.cost"] and lab_of("03").forbids
+    assert list(tasks_of("99")) == ["01.cost"] and not forbidden("torch.nn.Linear", "99")
+    registry.add("03", [spare])
+    assert len(tasks_of("03")) == len(public) + 1
+
+
+def test_a_record_brings_no_task_and_a_task_nothing_that_gives_answers_away():
+    """`act` runs beside the learner's code, so all of its file is imported there, by the nursery too."""
+    hidden = tuple(name.replace("/", ".") for name in GIVES_ANSWERS_AWAY)
+    code = f"""
+import sys
+from helpers.grading import lab_of, labs
+assert all(lab_of(number).tasks for number in labs())
+assert not [name for name in sys.modules if name.endswith(".hints")]
+from helpers.grading.classroom import nursery
+nursery.preload()
+sys.exit(" ".join(name for name in sys.modules if name.startswith({hidden!r})) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- what a lab leaves to the learner --------------------------------------------------------------------------------
+FORBIDDEN = {
+    "06": "torch.distributed.pipelining.Schedule1F1B helpers.schedules helpers.parallel.pipeline",
+    "07": "torch.distributed.tensor.parallel torch.distributed.nn.functional.all_reduce "
+    "helpers.parallel.tensor_parallel helpers.parallel.tensor_parallel.conjugate",
+    "08": "torch.distributed.optim.ZeroRedundancyOptimizer torch.distributed.fsdp.fully_shard helpers.parallel.zero "
+    "torch.nn.parallel.DistributedDataParallel helpers.parallel.zero.flat_shards",
+}
+ALLOWED = {"06": "torch.distributed.isend", "07": "torch.distributed.all_reduce torch.nn.Linear"}
+ALLOWED |= {"08": "torch.distributed.reduce_scatter"}
+
+
+@pytest.mark.parametrize("lab", FORBIDDEN)
+def test_what_the_lab_leaves_to_the_learner_is_forbidden(lab):
+    assert not [name for name in FORBIDDEN[lab].split() if not forbidden(name, lab)]
+    assert not [name for name in ALLOWED[lab].split() if forbidden(name, lab)]

@@ -10,17 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helpers.grading import grade, task_of, tasks_of
-from helpers.grading.classroom.rules import forbidden
-from helpers.grading.judging import same
-from helpers.grading.task import Trouble
+from helpers.grading import grade, task_of
+from helpers.grading.kit.judging import same
 from helpers.grading.tensor_parallel import heads, layers, loss, phases, row
-from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, load, name_of
+from tests.grading.planted import assert_told_apart, each
+from tests.grading.submissions import MUTANTS
 
 SEEDS = range(6)
 LAB = "07_tensor_parallel"
-OWN = [path for path in RIGHT_ANSWERS if path.parent.name == LAB]
-PLANTED = {path.stem: path for path in MUTANTS if path.parent.name == LAB}
+PLANTED = {mutant.name: mutant for mutant in MUTANTS if mutant.lab == LAB}
 SIZES = (1, 2, 3, 4)
 
 
@@ -62,9 +60,7 @@ def test_every_wrong_cut_of_heads_shows_and_no_two_are_alike(size, seed):
                 given[name].append(cut(one["weight"], one["num_heads"], one["num_kv_heads"], rank, size))
     if size < 4:
         del given["wrong_kv_head"]  # one head is left then, and rank % 1 is right
-    for i, (name, mine) in enumerate(given.items()):
-        alike = [other for other in list(given)[:i] if all(map(torch.equal, mine, given[other]))]
-        assert not alike, f"{name} gives what {alike} gives"
+    assert_told_apart(given.items(), lambda mine, theirs: all(map(torch.equal, mine, theirs)))
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
@@ -97,19 +93,6 @@ def test_a_part_that_is_cut_again_is_no_part_width(width, size):
     assert not {len(part) for part in parts} & set(row.PART_WIDTHS)
 
 
-@pytest.mark.parametrize(
-    ("key", "shapes", "mistake"),
-    [
-        ("column", "(6x5 and 3x12)", "cut_across"),
-        ("row", "(6x5 and 10x2)", "cut_across"),
-        ("row", "(6x3 and 5x4)", "input_cut_again"),
-    ],
-)
-def test_a_product_that_cannot_be_is_named_by_its_shapes(key, shapes, mistake):
-    text = f"mat1 and mat2 shapes cannot be multiplied {shapes}"
-    assert list(task_of(f"07.{key}").recognise(Trouble(kind="exception", text=text))) == [mistake]
-
-
 def test_parameters_of_a_layer_inside_count_and_a_plain_tensor_does_not():
     inner, bare = nn.Sequential(nn.Linear(2, 3)), nn.Module()
     bare.weight = torch.zeros(3, 2)
@@ -139,21 +122,10 @@ def test_every_wrong_loss_and_gradient_shows_and_no_two_mistakes_are_alike(size,
     whole = loss.Whole(calls_of("cross_entropy", size, seed)[0])
     rank = seed % size
     for wrong, right in ((whole.wrong_losses(rank), whole.loss), (whole.wrong_gradients(rank), whole.gradients[rank])):
-        values = [("right", right)]
-        for key, several in wrong.items():
-            values += [(key, value) for value in (several if isinstance(several, list) else [several])]
-        for i, (key, value) in enumerate(values):
-            others = {other for other, theirs in values[:i] if same(theirs, value)}
-            assert others <= {key}, f"{key} gives what {others} gives"
+        assert_told_apart(each(right, wrong), same)
 
 
 # -- on live ranks ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", OWN, ids=name_of)
-def test_a_right_answer_passes_with_other_numbers(path, graded):
-    verdict = graded(path, seed=1)
-    assert verdict.passed, verdict.text()
-
-
 @pytest.mark.parametrize("stem", ["max_follows_gradient", "bias_shared_out", "gradient_changed", "wrong_kv_head"])
 def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded):
     verdict = graded(PLANTED[stem], seed=1)
@@ -161,22 +133,20 @@ def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded)
 
 
 @pytest.mark.parametrize(
-    ("stem", "says"),
+    ("name", "says"),
     [
         ("backward_reduced_twice", r"2\.00 times the right value|the messages of backward"),
         ("gathers_the_logits", r"the messages of forward: number 1 is 'all_gather of \d+ B'"),
         ("view_of_the_whole", r"layer\.weight keeps \d+ B in memory, expected \d+ B"),
     ],
 )
-def test_what_is_wrong_is_said_in_numbers(stem, says, graded):
-    assert re.search(says, graded(PLANTED[stem], seed=2).text("en"))
+def test_what_is_wrong_is_said_in_numbers(name, says, graded):
+    assert re.search(says, graded(PLANTED[name], seed=2).text("en"))
 
 
 def test_the_order_of_the_messages_is_judged(ranks):
     """Everything right, and the sum before the maximum."""
-    source = PLANTED["max_not_reduced"].with_name("not_divided.py")
-    names = load(source)
-    good = names["vocab_parallel_cross_entropy"]
+    good = PLANTED["not_divided"].names()["vocab_parallel_cross_entropy"]
 
     def vocab_parallel_cross_entropy(logits, targets):
         import torch
@@ -192,16 +162,3 @@ def test_the_order_of_the_messages_is_judged(ranks):
 def test_a_collective_that_autograd_cannot_see_is_named(graded):
     verdict = graded(PLANTED["unknown_to_autograd_row"])
     assert phases.UNSEEN in verdict.text("en") and verdict.mistake == "unknown_to_autograd"
-
-
-# -- the class -------------------------------------------------------------------------------------------------------
-def test_what_the_lab_leaves_to_the_learner_is_forbidden():
-    torchs = ("torch.distributed.tensor.parallel", "torch.distributed.nn.functional.all_reduce")
-    for name in (*torchs, "helpers.parallel.tensor_parallel", "helpers.primitives.conjugate"):
-        assert forbidden(name, "07")
-    assert not forbidden("torch.distributed.all_reduce", "07") and not forbidden("torch.nn.Linear", "07")
-
-
-def test_the_right_answers_cover_every_task_twice():
-    keys = [load(path)["TASK"] for path in OWN]
-    assert {key: keys.count(key) for key in tasks_of("07")} == dict.fromkeys(tasks_of("07"), 2)

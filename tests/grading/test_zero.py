@@ -7,25 +7,15 @@ import math
 import pytest
 import torch
 
-from helpers.grading import grade, task_of
-from helpers.grading.answers import alike
-from helpers.grading.classroom.rules import forbidden
-from helpers.grading.judging import same
-from helpers.grading.task import Run, Trouble, World
-from helpers.grading.zero import costs, cutting, gradients, optimizer, parameters, parts, resuming
-from helpers.predict.states import model_states
+from helpers.grading import task_of
+from helpers.grading.kit.judging import same
+from helpers.grading.zero import costs, gradients, optimizer, parameters, parts, resuming
+from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
-from tests.grading.submissions import RIGHT_ANSWERS, load, name_of
+from tests.grading.planted import assert_told_apart, each, world_of
 
 SEEDS = range(4)
 SIZES = (1, 2, 3, 4)
-OWN = [path for path in RIGHT_ANSWERS if path.parent.name == "08_zero"]
-
-
-def world_of(key: str, size: int, seed: int = 0) -> World:
-    """What the judge has of the inputs, before anybody answered."""
-    inputs = task_of(key).inputs(seed, size)
-    return World.of(inputs, Run(outputs=[None] * size, events=[[]] * size, marks=[[]] * size))
 
 
 # -- shards ----------------------------------------------------------------------------------------------------------
@@ -38,25 +28,6 @@ def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
     joined = torch.cat(shards)
     assert torch.equal(joined[:num_elements], line) and not joined[num_elements:].any()
     assert parts.padded_bytes([num_elements], size) == 8 * joined.numel()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_wrong_cut_shows_and_no_two_are_alike(seed):
-    cases = task_of("08.shard").inputs(seed, 1)[0]["cases"]
-    every = {"right": [cutting.right]} | cutting.WRONG
-    given = [(key, [cut(*case) for case in cases]) for key, several in every.items() for cut in several]
-    for i, (key, mine) in enumerate(given):
-        like = {other for other, theirs in given[:i] if all(map(same, mine, theirs))}
-        assert like <= {key}, f"{key} cuts as {like} does"
-
-
-def test_a_mistake_is_named_only_where_it_explains_every_shard(ranks):
-    def shard(tensors, rank, world_size):
-        own = cutting.right(tensors, rank, world_size)
-        return own.clone() if rank else own.flip(0)
-
-    verdict = grade("08.shard", shard, ranks=ranks)
-    assert not verdict.passed and verdict.mistake is None
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
@@ -91,11 +62,10 @@ def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_planted_optimizer_tells_another_story(size, seed):
     world = world_of("08.stage1", size, seed)
-    told = {"right": optimizer.Planted().stories(world)}
-    told |= {key: several[0].stories(world) for key, several in optimizer.planted(size).items()}
-    flat = {key: torch.cat([parts.flat_of(step.values()) for story in told[key] for step in story]) for key in told}
-    for key, mine in flat.items():
-        assert not [other for other, theirs in flat.items() if other != key and same(mine, theirs)]
+    planted = {key: several[0] for key, several in optimizer.planted(size).items()}
+    told = [(key, one.stories(world)) for key, one in each(optimizer.Planted(), planted)]
+    flat = [(key, torch.cat([parts.flat_of(step.values()) for one in story for step in one])) for key, story in told]
+    assert_told_apart(flat, same)
 
 
 @pytest.mark.parametrize("held", [0, 5, 6, 7, 22, 24])
@@ -132,20 +102,6 @@ def test_stage_3_has_the_gradients_of_one_process(size):
         assert same(weight.detach().flatten(), torch.cat(shards)[: weight.numel()])
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "unpadded"),
-    [
-        ("mismatch", "rank 0 calls all_gather float64 (51,), rank 1 calls all_gather float64 (50,)", True),
-        ("exception", "Check failed: outputs[0].sizes() in `dist.reduce_scatter(own, parts)`", True),
-        ("exception", "NameError: name 'own' is not defined in `dist.reduce_scatter(own, parts)`", False),
-        ("exception", "shape '[3, 4]' is invalid for input of size 13", False),
-        ("hang", "rank 0 waits in reduce_scatter", False),
-    ],
-)
-def test_a_refused_message_is_told_from_other_errors(kind, text, unpadded):
-    assert parts.is_unpadded(Trouble(kind=kind, text=text)) == unpadded
-
-
 # -- resume ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("size", SIZES)
 def test_a_resumed_line_is_the_one_that_was_saved(size):
@@ -179,45 +135,3 @@ def test_the_bytes_held_are_the_chapters(seed):
 def test_the_bytes_sent_are_those_of_the_paper(stage, m, share):
     """Section 7 of the paper, in units of the model: 2 for stages 1 and 2, 3 for stage 3; each with micro-batches."""
     assert costs.sent(800, 4, stage, m) == share * 2 * 800 * 3 / 4
-
-
-@pytest.mark.parametrize("which", ["held", "sent"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_wrong_cost_shows_and_no_two_are_alike(which, seed):
-    cases = task_of("08.cost").inputs(seed, 1)[0]["cases"]
-    right, wrong = {"held": (costs.held, costs.WRONG_HELD), "sent": (costs.sent, costs.WRONG_SENT)}[which]
-    every = {"right": [right]} | wrong
-    given = [(key, [one(*case) for case in cases]) for key, several in every.items() for one in several]
-    for i, (key, mine) in enumerate(given):
-        like = {other for other, theirs in given[:i] if alike(mine, theirs)}
-        assert like <= {key}, f"{key} counts as {like} does"
-
-
-# -- on live ranks ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", OWN, ids=name_of)
-def test_a_right_answer_passes_with_other_numbers(path, graded):
-    verdict = graded(path, seed=1)
-    assert verdict.passed, verdict.text()
-
-
-def test_what_the_lab_leaves_to_the_learner_is_forbidden():
-    for name in (
-        "torch.distributed.optim.ZeroRedundancyOptimizer",
-        "torch.distributed.fsdp.fully_shard",
-        "torch.nn.parallel.DistributedDataParallel",
-        "helpers.parallel.zero",
-        "helpers.primitives.flat_shards",
-    ):
-        assert forbidden(name, "08")
-    assert not forbidden("torch.distributed.reduce_scatter", "08")
-
-
-def test_the_right_answers_cover_every_task():
-    assert {load(path)["TASK"].partition(".")[2] for path in OWN} == {
-        "shard",
-        "stage1",
-        "stage2",
-        "stage3",
-        "resume",
-        "cost",
-    }

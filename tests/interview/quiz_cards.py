@@ -6,13 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from helpers.interview import Card, Cell, Check, Choices, Prediction, Text
+from helpers.interview import Card, Cell, Check, Choices, Prediction
+from helpers.words import Words
 
 START = datetime(2026, 3, 1, 20, 0, tzinfo=UTC)
 
 
-def text(name: str) -> Text:
-    return Text(en=f"{name}?", zh=f"{name} 呢？")
+def text(name: str) -> Words:
+    return Words(en=f"{name}?", zh=f"{name} 呢？")
 
 
 def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choices=False, predict="", tolerance=0.05):
@@ -25,7 +26,7 @@ def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choice
         chapter=chapter,
         level=level,
         question=text(f"question {card_id}"),
-        answer=Text(en=f"**answer** {card_id} is `{predict}`", zh=f"**答案** {card_id}：`{predict}`"),
+        answer=Words(en=f"**answer** {card_id} is `{predict}`", zh=f"**答案** {card_id}：`{predict}`"),
         longer=text(f"longer {card_id}"),
         usual_mistake=text(f"mistake {card_id}"),
         follow_ups=(text(f"next {card_id}"),),

@@ -176,7 +176,10 @@ def test_an_id_is_unique_in_the_whole_bank(tmp_path):
         load_all(tmp_path)
 
 
-def test_importing_the_bank_loads_neither_torch_nor_yaml():
-    program = "import sys, helpers.interview; print({'torch', 'yaml'} & set(sys.modules))"
+def test_importing_the_bank_loads_neither_torch_nor_yaml_and_reading_it_no_torch():
+    program = (
+        "import sys, helpers.interview; print({'torch', 'yaml'} & set(sys.modules)); "
+        "from helpers.interview import load_all, myths; load_all(), myths.myths(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "set()"
+    assert done.stdout.split() == ["set()", "False"]

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from helpers import progress
-from helpers.interview import Card, Cell, Quiz, Text
+from helpers.interview import Card, Cell, Quiz
 from helpers.interview.cards import LEVELS
 from helpers.interview.mock import CARD_SECONDS, MockInterview
+from helpers.words import Words
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 
@@ -25,7 +26,7 @@ class Clock:
 
 
 def card(name, chapter="03_ddp", level="junior"):
-    text = Text(en=f"{name}?", zh=f"{name}？")
+    text = Words(en=f"{name}?", zh=f"{name}？")
     shown = Cell(notebook=chapter, anchor="bytes")
     return Card(id=name, chapter=chapter, level=level, question=text, answer=text, shown_by=shown)
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from helpers.interview import Card, Cell, Check, Text
+from helpers.interview import Card, Cell, Check
 from helpers.interview.verify import build, compute, problems, rounds_to, stands_in
 from helpers.specs import Link
+from helpers.words import Words
 
 
 def card(check, en="It sends 64.2 MB.", zh="发送 64.2 MB。"):
-    text = Text(en=en, zh=zh)
+    text = Words(en=en, zh=zh)
     cell = Cell(notebook="90_example", anchor="prove")
     return Card(
         id="a-card", chapter="90_example", level="junior", question=text, answer=text, shown_by=cell, verify=(check,)

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.measure.emulate_pipeline import MAX_RANKS, emulate_pipeline_step
-from helpers.predict.pipeline import simulate
+from helpers.predict.time.pipeline import simulate
 from helpers.schedules import gpipe, interleaved, zb_h1
 
 TIMES = dict(forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.001)

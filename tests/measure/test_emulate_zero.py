@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.measure.emulate_zero import MAX_RANKS, emulate_zero3_step
-from helpers.predict.zero_timeline import Zero3Step, simulate_zero3_step
+from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
 from helpers.specs import Link
 
 # Three layers of 8 MiB; their gathers take about as long as their forwards.

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from helpers.measure.memory import allocator_bytes, record_memory, save_snapshot
 from helpers.parallel.amp import MasterWeights
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.predict.states import model_states
-from helpers.primitives import recompute
+from helpers.parallel.shared import recompute
+from helpers.predict.memory.states import model_states
 from helpers.records import Timeline
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss

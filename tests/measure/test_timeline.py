@@ -160,6 +160,14 @@ def test_a_chrome_trace_has_a_process_a_rank_and_microseconds(tmp_path):
     assert trace["otherData"] == {"title": "two ranks", "source": "recorded"}
 
 
+def test_the_lanes_of_a_profile_are_threads_of_their_own():
+    waits = Span(rank=0, lane="waiting", name="for rank 1", kind="other", start=6, end=7)
+    trace = json.loads(to_chrome_trace(Timeline(spans=(span("forward", 5, 6), waits), source="recorded")))
+    threads = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert threads == {0: "compute", 1: "communication", 2: "waiting"}
+    assert [event["tid"] for event in trace["traceEvents"] if event["ph"] == "X"] == [0, 2]
+
+
 def test_the_profiler_of_torch_becomes_a_timeline(tmp_path):
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

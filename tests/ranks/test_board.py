@@ -12,6 +12,7 @@ from helpers.ranks import board as words
 from helpers.ranks import board_file
 from helpers.ranks.board_file import RECORDS, Board, Entry
 from helpers.ranks.channels import CHANNEL_RECORDS, RECEIVE, SEND, Channels
+from helpers.words import Words
 
 LOSS, STEP = ("/course/train.py", 12, "loss"), ("/course/train.py", 30, "step")
 SUM4 = Entry("all_reduce SUM float32 (4,)", site=LOSS)
@@ -102,21 +103,23 @@ def test_the_first_who_differs_is_found(group):
 
 def test_a_flag_is_seen_by_all_and_the_first_one_stays(group):
     assert group[0].flagged() is None
-    group[2].flag("a sentence — 一句话", 1)
-    group[2].flag("another", None)
-    assert [board.flagged() for board in group] == [("a sentence — 一句话", 1)] * 4
+    sentence = Words(en="a sentence", zh="一句话")
+    group[2].flag(sentence, 1)
+    group[2].flag(Words.of("another"), None)
+    assert [board.flagged() for board in group] == [(sentence, 1)] * 4
 
 
 def test_a_flag_longer_than_its_page_is_cut(group):
-    group[3].flag("很长" * 5000, None)
+    group[3].flag(Words.of("很长" * 5000), None)
     message, _ = group[0].flagged()
-    assert message.startswith("很长很长") and group[3].count(3) == 0
+    assert message.zh.startswith("很长很长") and group[3].count(3) == 0
 
 
 @pytest.mark.parametrize("odd", range(4))
 def test_the_one_against_three_is_to_blame(group, odd):
     post(group, *[SUM6 if rank == odd else SUM4 for rank in range(4)])
     sentence, culprit = words.explain(group[0], 0, patience=0)
+    sentence = str(sentence)
     assert culprit == odd
     assert f"rank {odd} calls all_reduce SUM float32 (6,) (train.py line 12)" in sentence
     assert "call all_reduce SUM float32 (4,)" in sentence
@@ -133,7 +136,7 @@ def test_split_sizes_are_told_from_both_sides(group):
     one = ("1 row",) * 4
     post(group, Entry(what, one, one, STEP), Entry(what, ("1 row", "1 row", "2 rows", "1 row"), one, STEP))
     post(group[2:], Entry(what, one, one, LOSS), Entry(what, one, one, STEP))
-    sentence, _ = words.explain(group[0], 0, patience=0)
+    sentence = str(words.explain(group[0], 0, patience=0)[0])
     assert "rank 1 sends 2 rows to rank 2 (train.py line 30)" in sentence
     assert "rank 2 expects 1 row from it (train.py line 12)" in sentence
 
@@ -142,7 +145,7 @@ def test_a_sub_group_is_named_by_its_ranks(tmp_path):
     path = Board.create(str(tmp_path), "7", (1, 3))
     boards = [Board(path, 0), Board(path, 1)]
     post(boards, SUM4, SUM6)
-    sentence, _ = words.explain(boards[0], 0, patience=0)
+    sentence = str(words.explain(boards[0], 0, patience=0)[0])
     assert "the group of ranks 1, 3" in sentence and "rank 3 calls all_reduce SUM float32 (6,)" in sentence
 
 
@@ -161,7 +164,7 @@ def test_the_first_different_operation_is_told(group, tmp_path):
     post(group, SUM4, SUM4, SUM4, SUM4)
     post(group, SUM4, Entry("barrier", site=STEP), SUM4, SUM4, sequence=1)
     post(group, SUM6, SUM4, SUM6, SUM6, sequence=2)
-    sentence = words.first_difference(str(tmp_path))
+    sentence = str(words.first_difference(str(tmp_path)))
     assert "operation 2 of the world group" in sentence and "rank 1 calls barrier (train.py line 30)" in sentence
 
 
@@ -170,14 +173,14 @@ def test_a_skipped_call_whose_neighbour_looks_the_same_is_found_by_its_line(grou
     step = Entry(SUM4.what, site=STEP)
     post(group, SUM4, step, SUM4, SUM4)
     post(group, step, None, step, step, sequence=1)
-    sentence = words.first_difference(str(tmp_path))
+    sentence = str(words.first_difference(str(tmp_path)))
     assert "rank 1" in sentence and "train.py line 12" in sentence and "train.py line 30" in sentence
 
 
 def test_a_missing_last_call_is_told_with_its_line(group, tmp_path):
     post(group, SUM4, SUM4, SUM4, SUM4)
     post(group, SUM4, None, SUM4, SUM4, sequence=1)
-    sentence = words.first_difference(str(tmp_path))
+    sentence = str(words.first_difference(str(tmp_path)))
     assert "rank 1" in sentence and "train.py line 12" in sentence
 
 

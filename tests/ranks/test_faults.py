@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-LIMIT = 30  # seconds; a fault that is never reported, not a measure of speed (benchmarks/faults.py measures)
+LIMIT = 30  # seconds; a fault that is never reported, not a measure of speed (test_late_faults.py measures)
 
 
 @dataclass(frozen=True)

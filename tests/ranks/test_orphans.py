@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -81,6 +82,12 @@ def test_ranks_die_with_a_zygote_that_is_killed_and_the_next_run_works(kernel):
     assert set(map(int, reply.text.split())).isdisjoint(pids)
 
 
+def test_nobody_waits_for_the_end_of_a_rank_of_another_zygote(monkeypatch):
+    zygote = process.zygote()
+    monkeypatch.setattr(zygote, "_read", None)
+    assert zygote.exit_status(os.getpid()) is None
+
+
 def test_a_script_that_ends_without_closing_leaves_nothing(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -105,17 +112,18 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow
-def test_a_hundred_faults_in_a_row_leave_no_process_and_no_file():
-    import random
+@pytest.mark.parametrize("times", [2, pytest.param(17, marks=pytest.mark.slow)])
+def test_faults_in_a_row_leave_no_process_and_no_file(times):
+    """Every fault so many times, in an order of chance, on a rank of chance."""
 
     draw = random.Random(0)
+    faults = draw.sample(FAULTS * times, len(FAULTS) * times)
     others = folders_of(os.getpid())  # of the pools that the session's tests share
     before = {child.pid for child in psutil.Process(process.zygote().process.pid).children()}
     with Ranks(3, device="cpu", quiet=True) as trio:
-        for _ in range(100):
+        for fault in faults:
             with pytest.raises(RankError):
-                trio.cell(draw.choice(FAULTS).format(r=draw.randrange(3)))
+                trio.cell(fault.format(r=draw.randrange(3)))
             assert trio.run(lambda: 1) == [1, 1, 1]
         last, zygote = trio.pids, psutil.Process(trio.pids[0]).parent()
         mine = {trio._pool.folder, trio._pool.board}

@@ -12,24 +12,24 @@ def test_the_innermost_frame_of_the_learner_is_theirs_and_not_a_librarys():
 
 def test_without_any_frame_of_the_learner_there_is_none():
     assert sites.learner_frame([PACKAGE, LIBRARY]) is None
-    assert sites.describe_stack([]) == "an unknown line"
+    assert str(sites.describe_stack([])) == "an unknown line"
 
 
 def test_a_stack_through_the_package_names_both_lines():
-    assert sites.describe_stack([CELL, PACKAGE, LIBRARY], CELL[0]) == "nowhere.py line 71, under cell line 4"
+    assert str(sites.describe_stack([CELL, PACKAGE, LIBRARY], CELL[0])) == "nowhere.py line 71, under cell line 4"
 
 
 def test_a_line_of_an_earlier_cell_says_so():
-    assert sites.describe(CELL, f"{sites.CELL_PREFIX} 9>") == "an earlier cell, line 4"
+    assert str(sites.describe(CELL, f"{sites.CELL_PREFIX} 9>")) == "an earlier cell, line 4"
 
 
 def test_the_text_of_the_line_stands_behind_it():
     here = (__file__, 3, "<module>")
-    assert sites.describe(here).startswith("test_sites.py line 3: `LIBRARY")
+    assert str(sites.describe(here)).startswith("test_sites.py line 3: `LIBRARY")
 
 
 def test_names_of_ranks():
-    assert sites.names_of([2]) == "rank 2"
-    assert sites.names_of([3, 0, 1, 2]) == "ranks 0-3"
-    assert sites.names_of([0, 1]) == "ranks 0, 1"
-    assert sites.names_of([0, 2, 3]) == "ranks 0, 2, 3"
+    assert str(sites.names_of([2])) == "rank 2"
+    assert str(sites.names_of([3, 0, 1, 2])) == "ranks 0-3"
+    assert str(sites.names_of([0, 1])) == "ranks 0, 1"
+    assert str(sites.names_of([0, 2, 3])) == "ranks 0, 2, 3"

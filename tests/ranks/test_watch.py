@@ -123,3 +123,10 @@ def test_ranks_that_have_all_finished_are_not_deadlocked(watch):
     for state in watch.states:
         state.take(("done", "ok", b"", {}, None), 0.0)
     assert not watch.is_deadlocked()
+
+
+def test_ranks_meet_no_longer_than_all_of_them_can(watch):
+    assert watch.meet(limit=0.05) == watch.states, "nobody has answered"
+    watch.states[1].lose()
+    watch.receive = None  # the others wait for rank 1, and nobody for them
+    assert watch.meet(limit=60) == [watch.states[1]]

@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks, wire
-from helpers.ranks.session import Fault, Session, WireConfig
+from helpers.ranks.session import Fault, WireConfig
 from helpers.ranks.waiting import Waiters
+from helpers.ranks.world import World
 from helpers.specs import Link
 
 
@@ -97,16 +98,16 @@ def test_a_dropped_rank_dies_and_is_named():
 
 # -- the wire itself, in one process -----------------------------------------------------------------------------------
 def test_before_it_is_installed_there_is_nothing(monkeypatch):
-    monkeypatch.setattr(wire, "_session", None)
+    monkeypatch.setattr(wire, "_world", None)
     assert (wire.pending(), wire.counters(), wire.broken()) == ([], {}, None)
     wire.fail_pending("nobody listens"), wire.cut(), wire.reset()
     with pytest.raises(RuntimeError, match="call wire.install"):
         wire._create(None)
 
 
-def test_a_closed_session_leaves_no_thread(tmp_path):
-    session = Session(config(tmp_path, link=Link(latency=0, bandwidth=1e9)), Waiters())
-    session.close()
+def test_a_closed_world_leaves_no_thread(tmp_path):
+    world = World(config(tmp_path, link=Link(latency=0, bandwidth=1e9)), Waiters())
+    world.close()
     deadline = time.monotonic() + 10
     while any(name in {"wire watch", "emulated link"} for name in thread_names()) and time.monotonic() < deadline:
         time.sleep(0.01)

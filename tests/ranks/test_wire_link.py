@@ -156,7 +156,7 @@ def test_two_receives_of_one_rank_follow_each_other(slow_ranks):
 def test_collectives_take_the_link_in_their_own_order_however_gloo_completes_them():
     taken = []
     link = SimpleNamespace(hold=lambda due, deliver: taken.append(due))
-    session = SimpleNamespace(config=SimpleNamespace(inner="gloo"), groups=[], counters={}, link=link)
+    session = SimpleNamespace(config=SimpleNamespace(inner="gloo"), counters={}, link=link)
     group = WireGroup(session, None, "0", (0, 1), 0)
     group._due = lambda work: work.sequence
     for sequence, inner in [(2, "work"), (0, "work"), (3, "work"), (1, None), (4, "work")]:

@@ -6,7 +6,6 @@ import pytest
 
 from helpers.interview.stopwatch import Stopwatch, clock_text
 from helpers.widgets import Clock
-from helpers.widgets.clock import WORDS
 
 
 class Time:
@@ -65,8 +64,7 @@ def test_it_tells_the_browser_what_time_it_is_here(monkeypatch):
     assert sent == [{"now": datetime(2026, 1, 1, tzinfo=UTC).timestamp()}]
 
 
-def test_words_stand_in_both_languages():
-    assert WORDS["en"].keys() == WORDS["zh"].keys()
+def test_it_speaks_both_languages():
     clock = Clock(language="zh")
     assert clock.text == "15:00 尚未开始"
     clock.speak("en")

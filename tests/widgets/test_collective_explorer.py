@@ -7,7 +7,7 @@ import pytest
 
 from helpers import costs
 from helpers.draw import collective_scene
-from helpers.predict.messages import COLLECTIVES, algorithms
+from helpers.predict.traffic.algorithms import COLLECTIVES, algorithms
 from helpers.specs import LINKS
 from helpers.widgets import CollectiveExplorer
 from helpers.widgets.collective_explorer import ALL, ONE, deeds

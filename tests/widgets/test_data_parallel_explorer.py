@@ -28,12 +28,6 @@ def test_one_device_has_no_link_to_wait_for(explorer):
     assert explorer.sentence.startswith("1.00 times one device. The master's link is busy for 0 s")
 
 
-def test_what_a_saved_notebook_keeps(explorer):
-    bundle = explorer._repr_mimebundle_()
-    assert bundle["text/plain"] == explorer.TEXT == repr(explorer)
-    assert bundle["image/png"]
-
-
 def test_the_table_accounts_for_the_whole_step(explorer):
     explorer.devices.value = 1
     (alone,) = explorer.rows

@@ -123,13 +123,6 @@ def test_all_labels_get_the_width_of_the_longest(explorer):
     assert len(widths) == 1 and float(widths.pop().removesuffix("px")) >= 18 * 5
 
 
-@pytest.mark.parametrize(("include", "exclude"), [(None, None), (["text/plain"], None), (None, ["image/png"])])
-def test_a_saved_notebook_keeps_a_picture_and_a_stable_text(explorer, include, exclude):
-    bundle = explorer._repr_mimebundle_(include=include, exclude=exclude)
-    assert bundle["text/plain"] == Halves.TEXT == repr(explorer)
-    assert bundle["image/png"].startswith("iVBOR")
-
-
 def test_a_dial_starts_at_one_of_its_options():
     with pytest.raises(ValueError, match="'link' would start at 3; expected one of 1 GB/s, 2 GB/s"):
         dial([("1 GB/s", 1), ("2 GB/s", 2)], 3, "link")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw import Label, Line
-from helpers.predict.pipeline import simulate
+from helpers.predict.time.pipeline import simulate
 from helpers.schedules import ORDERS
 from helpers.widgets import PipelineExplorer
 

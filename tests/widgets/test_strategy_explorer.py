@@ -4,7 +4,7 @@ from base64 import b64decode
 
 import pytest
 
-from helpers.predict.advise import advise
+from helpers.predict.advice.advise import advise
 from helpers.specs import CLUSTERS, LINKS, PRESETS
 from helpers.widgets import StrategyExplorer
 

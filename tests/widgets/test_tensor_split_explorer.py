@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.predict.tensor_split import CUTS
+from helpers.predict.by_hand.tensor_split import CUTS
 from helpers.widgets import TensorSplitExplorer
 
 
@@ -30,7 +30,7 @@ def test_it_starts_with_the_mlp_and_its_one_sum():
 @pytest.mark.parametrize("sequence", [False, True])
 def test_every_pass_of_every_cut_is_equal_to_one_process(cut, sequence):
     shown = explorer(cut=cut, sequence=sequence, ranks=4)
-    for look in shown.look.options:
+    for _, look in shown.look.options:
         shown.look.value = look
         assert "results are equal to one process" in shown.sentence and shown.shown.difference < 1e-14
 
@@ -65,7 +65,10 @@ def test_a_wider_layer_has_more_to_compute_a_byte():
 def test_words_have_no_gradient_so_an_embedding_has_two_passes():
     shown = explorer(look="backward: inputs")
     shown.cut.value = "embedding"
-    assert shown.look.options == ("forward", "backward: weights") and shown.look.value == "forward"
+    assert [look for _, look in shown.look.options] == [
+        "forward",
+        "backward: weights",
+    ] and shown.look.value == "forward"
     shown.look.value = "backward: weights"
     shown.cut.value = "head"
     assert len(shown.look.options) == 3 and shown.look.value == "backward: weights"

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, judge_story, named, told_by
-from helpers.grading.judging import expect, expect_only
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.kit.stories import Story, judge_story, named, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 2.0**-4

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, judge_story, overflow_notes, told_by
-from helpers.grading.judging import expect_only
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_only
+from helpers.grading.kit.stories import Story, judge_story, overflow_notes, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.05

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import number
-from helpers.grading.judging import expect_only
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_only
+from helpers.grading.kit.stories import number
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 FP16 = torch.finfo(torch.float16)
 SUBNORMAL = 2.0**-24  # the smallest that fp16 holds

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
 from helpers.grading.amp import hints
-from helpers.grading.amp.stories import Story, alike, judge_story, named, number, overflow_notes, told_by
-from helpers.grading.judging import expect
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect
+from helpers.grading.kit.stories import Story, alike, judge_story, named, number, overflow_notes, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.1

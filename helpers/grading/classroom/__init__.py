@@ -6,6 +6,7 @@ over a socket, reads tensors and plain data back, and compares. So a forged verd
     submissions, labs   which files there are, and what the lab asks
     program, scan       what a notebook defines, and what it must not do; parsed, never run
     launch, rungs       the sandbox, as strict as the system allows
+    nursery, forked     where sandboxes are forked from, torch imported; and the grader's side of it
     sandbox, watch      G's side of S: questions, limits, the end
     student, guard      inside S: cells, ranks, hooks
     wire                bytes between the two, believed by neither

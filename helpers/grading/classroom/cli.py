@@ -19,8 +19,10 @@ from helpers.grading.classroom.state import State, open_state
 from helpers.grading.classroom.submissions import Submission, find
 from helpers.grading.classroom.tables import write_tables
 from helpers.units import format_seconds
+from helpers.words import LANGUAGES, language
 
 REPORT = "report.html"
+GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "helpers/parallel")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--jobs", type=int, help="submissions at a time (default: one a core)")
     made.add_argument("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
     made.add_argument("--rung", choices=rungs.RUNGS, help="how strictly to shut in (default: as strictly as possible)")
-    made.add_argument("--lang", choices=("en", "zh"), default="en", help="of the verdicts")
+    made.add_argument("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
     return made
 
 
@@ -74,7 +76,7 @@ def _grade(options: argparse.Namespace) -> int:
         rung=rung,
         private=_private(options, out),
         checks=str(options.checks.resolve()) if options.checks else "",
-        lang=options.lang,
+        lang=language(options.lang),
     )
     print(f"{len(submissions)} submissions. {rungs.WORDS[rung]}", flush=True)
     return _run(submissions, settings, state, candidates, max(1, options.jobs or int(usable_cores())))
@@ -139,7 +141,7 @@ def _seed(options: argparse.Namespace) -> int | None:
 
 def _private(options: argparse.Namespace, out: Path) -> tuple[str, ...]:
     """What learners' code must not see: the others' work, results, seed, checks, and what gives answers away."""
-    own = [rungs.ROOT / name for name in ("solutions", "tests", "work", "notebooks", "helpers/parallel")]
+    own = [rungs.ROOT / name for name in GIVES_ANSWERS_AWAY]
     handed_in = [path if path.is_dir() else path.parent for path in options.paths]
     more = [path for path in (options.seed_file, options.checks) if path]
     return tuple(sorted({str(path.resolve()) for path in [*own, *handed_in, out, *more] if path.exists()}))

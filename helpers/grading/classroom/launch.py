@@ -1,5 +1,7 @@
 """Start one process in a sandbox: `python -I launch.py CONFIG`, with CONFIG in JSON. Standard library only.
 
+With "run" in the configuration, which JSON cannot have, that is called in the sandbox instead of the command.
+
 rung "namespaces"   own users, processes, network and mounts: loopback only, files read-only but a small /tmp, what
                     others handed in hidden, no capability left. For root, and for users where the kernel allows it.
 rung "uid"          another user's id, for root in a container. The network stays.
@@ -100,7 +102,7 @@ def _become(config: dict) -> None:
     """Turn this process into the command, with less power than it has. Never returns."""
     try:
         os.setsid()
-        os.close(config["lifeline"])
+        close_all_but(config["control"])
         os.environ.clear()
         os.environ.update(config["env"])
         if config["rung"] == "uid":
@@ -118,10 +120,19 @@ def _become(config: dict) -> None:
         os.chdir(config["home"])
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        os.execv(config["command"][0], config["command"])
+        if "run" not in config:
+            os.execv(config["command"][0], config["command"])
+        os._exit(config["run"]())
     except BaseException as error:
         os.write(2, f"the sandbox did not start: {error!r}\n".encode())
     os._exit(125)
+
+
+def close_all_but(*kept: int) -> None:
+    """Close every file descriptor but these and the first three."""
+    edges = sorted({2, *(one for one in kept if one > 2), os.sysconf("SC_OPEN_MAX")})
+    for before, after in zip(edges, edges[1:], strict=False):
+        os.closerange(before + 1, after)
 
 
 def _drop_capabilities() -> None:

@@ -18,7 +18,8 @@ from helpers.grading.classroom.scan import Suspicion, scan
 from helpers.grading.classroom.submissions import Submission, Unreadable, read
 from helpers.grading.classroom.watch import Limits
 from helpers.grading.task import Run
-from helpers.grading.verdict import TROUBLES
+from helpers.grading.verdict import SAYS
+from helpers.words import LANGUAGES
 
 MOST_TEXT = 4_000
 
@@ -192,8 +193,9 @@ def run_of(fields: Any) -> Run:
     try:
         trouble = fields["trouble"]
         if trouble is not None:
-            trouble = {"kind": trouble["kind"], "text": trouble["text"][:MOST_TEXT], "type_name": trouble["type_name"]}
-            if trouble["kind"] not in TROUBLES or not isinstance(trouble["type_name"], str):
+            said = {lang: trouble["said"][lang][:MOST_TEXT] for lang in LANGUAGES}
+            trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "said": said}
+            if f"trouble.{trouble['kind']}" not in SAYS or not isinstance(trouble["type_name"], str):
                 raise wire.Broken("a trouble that there is not")
         lists = {name: fields[name] for name in ("outputs", "events", "marks")}
         if not all(isinstance(value, list) for value in lists.values()):

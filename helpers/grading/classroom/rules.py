@@ -1,53 +1,12 @@
-"""What a lab leaves to the learner, and so what a submission must not take from elsewhere."""
+"""What no submission may take from elsewhere. What it must not take from torch, the LAB of its lab says."""
 
 from __future__ import annotations
 
-COURSE = ("helpers.parallel", "helpers.primitives", "helpers.collectives", "helpers.grading", "solutions", "tests")
-COURSE += ("helpers.schedules", "helpers.predict.pipeline", "helpers.measure.emulate_pipeline")
+from helpers.grading.registry import lab_of
+
+COURSE = ("helpers.parallel", "helpers.collectives", "helpers.grading", "solutions", "tests")
+COURSE += ("helpers.schedules", "helpers.predict.time.pipeline", "helpers.measure.emulate_pipeline")
 ALLOWED = ("helpers.grading.check",)
-TORCH = {
-    "02": ("torch.nn.DataParallel", "torch.nn.parallel", "torch.cuda.comm"),
-    "03": (
-        "torch.nn.parallel",
-        "torch.utils.data.DistributedSampler",
-        "torch.utils.data.distributed",
-        "torch.distributed.algorithms",
-        "torch.distributed._composable",
-        "torch.distributed.fsdp",
-    ),
-    "04": (
-        "torch.amp",
-        "torch.cuda.amp",
-        "torch.cpu.amp",
-        "torch.autocast",
-        "torch._amp_foreach_non_finite_check_and_unscale_",
-        "torch._amp_update_scale_",
-        "torch.distributed.fsdp.sharded_grad_scaler",
-    ),
-    "05": (
-        "torch.utils.checkpoint",
-        "torch.autograd.graph.save_on_cpu",
-        "torch.distributed._tools",
-        "torch.nn.functional.linear_cross_entropy",
-        "torch.utils._python_dispatch",
-    ),
-    "06": ("torch.distributed.pipelining",),
-    "07": (
-        "torch.distributed.tensor",
-        "torch.distributed._tensor",
-        "torch.distributed.nn",
-        "torch.distributed._functional_collectives",
-    ),
-    "08": (
-        "torch.distributed.fsdp",
-        "torch.distributed._composable",
-        "torch.distributed.optim",
-        "torch.distributed.tensor",
-        "torch.distributed._tensor",
-        "torch.distributed.algorithms",
-        "torch.nn.parallel",
-    ),
-}
 NETWORK = ("socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing")
 PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
@@ -60,7 +19,7 @@ def forbidden(name: str, lab: str) -> str | None:
         return None
     if within(name, COURSE):
         return f"uses {name}, which holds what the lab leaves to the learner"
-    if within(name, TORCH.get(lab, ())):
+    if within(name, lab_of(lab).forbids):
         return f"uses torch's own {name}, which the lab leaves to the learner"
     if within(name, NETWORK):
         return f"uses the network ({name})"

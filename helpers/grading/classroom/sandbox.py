@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -17,10 +18,11 @@ from contextlib import suppress
 from typing import Any
 
 from helpers.grading.classroom import rungs, wire
+from helpers.grading.classroom.forked import ENVIRONMENT, START_SECONDS, Forked, nursery
 from helpers.grading.classroom.watch import Limits, Watch
+from helpers.ranks.zygote import FORKS
 
 KEPT_OUTPUT = 4_000  # characters of what it prints; the rest is read and thrown away
-START_SECONDS = 90.0
 INSIDE = "/tmp/learner"  # its folder, where it has a file system of its own
 
 
@@ -45,7 +47,7 @@ class Sandbox:
 
     def __init__(self, opening: dict[str, Any], *, rung: str, limits: Limits, hide: list[str] | None = None):
         self.opening, self.rung, self.limits, self.hide = opening, rung, limits, hide or []
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen | Forked | None = None
         self.reason: str | None = None
         self.printed = ""
         self.peak = 0
@@ -69,16 +71,11 @@ class Sandbox:
         more["uid"] = uid
         keep = (self.opening["checks"],) if self.opening["checks"] else ()
         argument = rungs.config(self.rung, command, lifeline=lifeline, home=inside, keep=keep, **more)
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", str(rungs.LAUNCH), argument],
-            pass_fds=[theirs.fileno(), lifeline],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        theirs.close()
-        os.close(lifeline)
+        try:
+            self.process = (_forked if FORKS else _fresh)(argument, theirs.fileno(), lifeline)
+        finally:
+            theirs.close()
+            os.close(lifeline)
         threading.Thread(target=self._pump, args=(self.process.stdout,), daemon=True).start()
         self.watch = Watch(self.process.pid, self.limits, self._kill)
         self.watch.start()
@@ -178,13 +175,23 @@ OUT_OF_TIME = "the time for the whole notebook is used up"
 
 def _environment(home: str) -> dict[str, str]:
     """Nothing of the grader's own environment but where programs are."""
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": home,
-        "TMPDIR": home,
-        "LANG": "C.UTF-8",
-        "PYTHONPATH": str(rungs.ROOT),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
+    return {**ENVIRONMENT, "HOME": home, "TMPDIR": home}
+
+
+def _forked(argument: str, control: int, lifeline: int) -> Forked:
+    try:
+        return nursery().fork(json.loads(argument), control, lifeline)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise Ended(f"the sandbox did not start ({error})") from None
+
+
+def _fresh(argument: str, control: int, lifeline: int) -> subprocess.Popen:
+    """Where fork is not safe."""
+    return subprocess.Popen(
+        [sys.executable, "-I", str(rungs.LAUNCH), argument],
+        pass_fds=[control, lifeline],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )

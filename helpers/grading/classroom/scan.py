@@ -112,7 +112,6 @@ class _Reader:
         return ".".join([self.aliases.get(node.id, node.id), *reversed(parts)])
 
     def _used(self, name: str) -> Iterator[str]:
-        name = name.replace("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") if self.lab == "03" else name
         root = name.partition(".")[0]
         if root in {value.partition(".")[0] for value in self.aliases.values()}:
             if name.startswith("sys.modules"):

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from helpers import costs
-from helpers.grading import making
 from helpers.grading.collectives import hints
-from helpers.grading.judging import expect, expect_only
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.specs import Link
+from helpers.words import Words
 
 NUM_CASES = 14
 Number = float | int

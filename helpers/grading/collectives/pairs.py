@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
 from helpers.grading.collectives import hints
-from helpers.grading.collectives.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
-from helpers.grading.judging import expect_equal, expect_ops, expect_payload, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")

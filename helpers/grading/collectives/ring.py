@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.collectives import hints
-from helpers.grading.collectives.messages import (
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.messages import (
     MESSAGES,
     calls_of,
     each_call,
@@ -22,8 +23,8 @@ from helpers.grading.collectives.messages import (
     recognise_among,
     sends_of,
 )
-from helpers.grading.judging import expect, expect_ops, expect_payload, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 RING = (*MESSAGES, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.collectives import hints
-from helpers.grading.collectives.messages import calls_of, each_call, expect_messages, is_to_itself, sends_of
-from helpers.grading.judging import expect, expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_tensor, same
+from helpers.grading.kit.messages import calls_of, each_call, expect_messages, is_to_itself, sends_of
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.words import Words
 
 AFTER = Words(en="with root {} the tensor", zh="root 为 {} 时，张量")
 

@@ -4,9 +4,18 @@ cutting.py   02.scatter, 02.gather      memory.py    02.memory
 replicas.py  02.replicate, 02.step      threads.py   02.parallel_apply
 """
 
-from helpers.grading.data_parallel.cutting import GATHER, SCATTER
-from helpers.grading.data_parallel.memory import MEMORY
-from helpers.grading.data_parallel.replicas import REPLICATE, STEP
-from helpers.grading.data_parallel.threads import PARALLEL_APPLY
+from helpers.grading.registry import Lab
 
-TASKS = (SCATTER, MEMORY, GATHER, REPLICATE, PARALLEL_APPLY, STEP)
+LAB = Lab(
+    number="02",
+    topic="data_parallel",
+    tasks=(
+        "cutting.SCATTER",
+        "memory.MEMORY",
+        "cutting.GATHER",
+        "replicas.REPLICATE",
+        "threads.PARALLEL_APPLY",
+        "replicas.STEP",
+    ),
+    forbids=("torch.nn.DataParallel", "torch.nn.parallel", "torch.cuda.comm"),
+)

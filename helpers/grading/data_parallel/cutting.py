@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.data_parallel import hints
-from helpers.grading.judging import expect, expect_equal, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.words import Words
 
 Rule = Callable[[Tensor, int], Sequence[Tensor]]
 

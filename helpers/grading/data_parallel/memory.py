@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
 from helpers.grading.data_parallel import hints
-from helpers.grading.judging import expect_equal
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_equal
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
 FLOAT32 = 4  # bytes
@@ -49,7 +50,7 @@ def judge(world: World) -> Iterator[Finding]:
         yield expect_equal(NUM_DEVICES, num_devices, len(given))
         for device, (expected, mine) in enumerate(zip(right, given, strict=False)):
             for kind in KINDS:
-                what = BYTES.format(Words(**NAMES[kind]), case["batch"])
+                what = BYTES.format(NAMES[kind], case["batch"])
                 known = {key: values[device][kind] for key, values in wrong.items()}
                 yield expect_equal(what, expected[kind], mine.get(kind), rank=device, mistakes=known)
 
@@ -111,11 +112,11 @@ MISTAKES: dict[str, Callable[[int, dict, Held], Held]] = {
     "idle_replicas": idle_replicas,
 }
 NAMES = {
-    "parameters": {"en": "parameters", "zh": "参数"},
-    "gradients": {"en": "gradients", "zh": "梯度"},
-    "optimizer": {"en": "optimizer states", "zh": "优化器状态"},
-    "input": {"en": "input", "zh": "输入"},
-    "outputs": {"en": "outputs", "zh": "输出"},
+    "parameters": Words(en="parameters", zh="参数"),
+    "gradients": Words(en="gradients", zh="梯度"),
+    "optimizer": Words(en="optimizer states", zh="优化器状态"),
+    "input": Words(en="input", zh="输入"),
+    "outputs": Words(en="outputs", zh="输出"),
 }
 NUM_DEVICES = Words(en="the number of dicts in the list", zh="列表中 dict 的个数")
 BYTES = Words(en="the number of bytes of {} (batch of {})", zh="{}的字节数（batch 大小 {}）")

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
 from helpers.grading.data_parallel import hints
 from helpers.grading.data_parallel.cutting import batch_sizes
-from helpers.grading.judging import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 Named = Mapping[str, Tensor]
 LEARNING_RATE = 0.1

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.data_parallel import hints
-from helpers.grading.judging import expect, expect_equal, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.ranks.limits import crowd
+from helpers.words import Words
 
 MEETING_SECONDS = 0.5  # that a replica waits for the others on an idle machine; threads start in under a millisecond
 HEAD_START = 0.005  # seconds between one replica's return and the next one's

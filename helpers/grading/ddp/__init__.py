@@ -3,8 +3,27 @@
 gradients.py   03.start, 03.average, 03.buckets      overlap.py   03.overlap      data.py   03.sampler, 03.accumulate
 """
 
-from helpers.grading.ddp.data import ACCUMULATE, SAMPLER
-from helpers.grading.ddp.gradients import AVERAGE, BUCKETS, START
-from helpers.grading.ddp.overlap import OVERLAP
+from helpers.grading.registry import Lab
 
-TASKS = (START, AVERAGE, BUCKETS, SAMPLER, ACCUMULATE, OVERLAP)  # as the lab asks them
+LAB = Lab(
+    number="03",
+    topic="ddp",
+    tasks=(
+        "gradients.START",
+        "gradients.AVERAGE",
+        "gradients.BUCKETS",
+        "data.SAMPLER",
+        "data.ACCUMULATE",
+        "overlap.OVERLAP",
+    ),
+    forbids=(
+        "torch.nn.parallel",
+        "torch.nn.DataParallel",
+        "torch.utils.data.DistributedSampler",
+        "torch.utils.data.distributed",
+        "torch.distributed.algorithms",
+        "torch.distributed._composable",
+        "torch.distributed.fsdp",
+    ),
+    refuses=("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler"),
+)

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
 from helpers.grading.ddp import hints
 from helpers.grading.ddp.gradients import STEP_GRADIENTS, STEP_PARAMETERS, mean_of, scaled, sum_of
-from helpers.grading.judging import expect, expect_equal, expect_only, expect_tensors
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensors
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 EPOCHS = 3
 Named = dict[str, Tensor]

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
 from helpers.grading.ddp import hints
-from helpers.grading.judging import expect_equal, expect_only, expect_tensors, same
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
-from helpers.primitives.bucket_rule import split_into_buckets
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_equal, expect_only, expect_tensors, same
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.words import Words
 
 GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]
@@ -141,6 +141,8 @@ def make_buckets(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
 
 def right_plan(lengths: Sequence[int], cap: int) -> list[int]:
     """Bytes of each message, by the rule of the course and of torch."""
+    from helpers.parallel.shared.bucket_rule import split_into_buckets  # here: it is hidden where a learner's code runs
+
     sizes = [8 * length for length in lengths]
     buckets = split_into_buckets(sizes, bucket_cap=cap, first_bucket_cap=cap)
     return [sum(sizes[i] for i in bucket) for bucket in buckets]

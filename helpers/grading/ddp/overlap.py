@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.grading import making
 from helpers.grading.ddp import hints
 from helpers.grading.ddp.gradients import PARAMETER, STEP_GRADIENTS, scaled, sum_of
-from helpers.grading.judging import expect, expect_payload, expect_tensors
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_payload, expect_tensors
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.records import CommEvent
 

@@ -1,13 +1,27 @@
 """Lab 05: where the memory goes. Three tasks count bytes, three keep them down, and those are watched while they run.
 
 counting.py     05.count, 05.states      accumulate.py   05.accumulate      chunked.py   05.chunked
-activations.py  05.activations           recompute.py    05.checkpoint      meter.py     bytes that a run holds
+activations.py  05.activations           recompute.py    05.checkpoint
 """
 
-from helpers.grading.memory.accumulate import ACCUMULATE
-from helpers.grading.memory.activations import ACTIVATIONS
-from helpers.grading.memory.chunked import CHUNKED
-from helpers.grading.memory.counting import COUNT, STATES
-from helpers.grading.memory.recompute import CHECKPOINT
+from helpers.grading.registry import Lab
 
-TASKS = (COUNT, STATES, ACTIVATIONS, ACCUMULATE, CHECKPOINT, CHUNKED)  # as the lab asks them
+LAB = Lab(
+    number="05",
+    topic="memory",
+    tasks=(
+        "counting.COUNT",
+        "counting.STATES",
+        "activations.ACTIVATIONS",
+        "accumulate.ACCUMULATE",
+        "recompute.CHECKPOINT",
+        "chunked.CHUNKED",
+    ),
+    forbids=(
+        "torch.utils.checkpoint",
+        "torch.autograd.graph.save_on_cpu",
+        "torch.distributed._tools",
+        "torch.nn.functional.linear_cross_entropy",
+        "torch.utils._python_dispatch",
+    ),
+)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_equal, expect_tensors
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensors
+from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import Meter, one_thread
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.units import format_bytes
+from helpers.words import Words
 
 LEARNING_RATE = 0.1
 PADDING = -100

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
-from helpers.grading.judging import expect_equal
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_equal
+from helpers.grading.kit.meter import whole
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import whole
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
 
 def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:

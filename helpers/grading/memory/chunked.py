@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_tensor
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_tensor
+from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import Meter, dead_end, one_thread
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.units import format_bytes
+from helpers.words import Words
 
 PADDING = -100
 ROOM = 8  # chunks of logits that may be held at once: log-softmax, its gradient, a copy or two

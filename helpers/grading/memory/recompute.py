@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.memory import hints
-from helpers.grading.memory.meter import Meter, dead_end, one_thread
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.units import format_bytes
+from helpers.words import Words
 
 NUM_BLOCKS, ROWS, DROPOUT = 4, 96, 0.3
 HELD, PEAK = 0.5, 0.75  # of what the same blocks hold without recomputation

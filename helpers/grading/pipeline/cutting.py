@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
-from helpers.grading.answers import act, shortened, simplified
-from helpers.grading.judging import expect
+from helpers.grading.kit import making
+from helpers.grading.kit.answers import act, shortened, simplified
+from helpers.grading.kit.judging import expect
 from helpers.grading.pipeline import hints
 from helpers.grading.task import Finding, Task, World
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading import making
-from helpers.grading.answers import Answer, act, judge_answers
+from helpers.grading.kit import making
+from helpers.grading.kit.answers import Answer, act, judge_answers
 from helpers.grading.pipeline import hints
-from helpers.grading.task import Finding, Task, Words, World
+from helpers.grading.task import Finding, Task, World
+from helpers.words import Words
 
 Actions = list[str]
 WHAT = Words(en="the list of actions", zh="动作列表")

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading import making
-from helpers.grading.answers import Answer, act, judge_two_answers
+from helpers.grading.kit import making
+from helpers.grading.kit.answers import Answer, act, judge_two_answers
 from helpers.grading.pipeline import hints
-from helpers.grading.task import Finding, Task, Words, World
-from helpers.schedules import Action
+from helpers.grading.task import Finding, Task, World
+from helpers.schedules import Action, Message, awaited_by, sent_by
+from helpers.words import Words
 
 Rows = Sequence[Sequence[str]]
 Seconds = Sequence[float]
@@ -66,25 +67,25 @@ class Played:
 def play(actions: Rows, forward: Seconds, backward: Seconds, *, waits: str = "FB") -> Played:
     """Each rank in its order; waits: the kinds of actions that wait for a neighbour, "FB" for all."""
     todo = [list(map(Action.parse, row)) for row in actions]
-    last, free, ends = len(todo) - 1, [0.0] * len(todo), {}
+    num_stages, free = len(todo), [0.0] * len(todo)
+    sent: dict[Message | None, float] = {None: 0.0}  # when each was; who waits for none starts at once
     spans: list[list[tuple[float, float]]] = [[] for _ in todo]
+
+    def awaited(action: Action) -> Message | None:
+        message = awaited_by(action, num_stages)
+        return message if message and message.direction in waits else None
+
     while any(todo):
         for rank, row in enumerate(todo):
-            while row and all(need in ends or need[1] not in waits for need in needs(row[0], last)):
+            while row and awaited(row[0]) in sent:
                 action = row.pop(0)
-                start = max([free[rank], *(ends.get(need, 0.0) for need in needs(action, last) if need[1] in waits)])
+                start = max(free[rank], sent[awaited(action)])
                 free[rank] = start + (forward if action.kind == "F" else backward)[rank]
-                ends[tuple(action[:3])] = free[rank]
+                if message := sent_by(action, num_stages):
+                    sent[message] = free[rank]
                 spans[rank].append((start, free[rank]))
     busy = [sum(end - start for start, end in row) for row in spans]
     return Played(busy=busy, spans=[(row[0][0], row[-1][1]) for row in spans], held=[most_held(row) for row in actions])
-
-
-def needs(action: Action, last: int) -> list[tuple[int, str, int]]:
-    """What another stage must have done."""
-    if action.kind == "F":
-        return [(action.stage - 1, "F", action.microbatch)] if action.stage else []
-    return [(action.stage + 1, "B", action.microbatch)] if action.stage < last else []
 
 
 def most_held(row: Sequence[str]) -> int:

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading import making
-from helpers.grading.answers import alike, is_number
-from helpers.grading.collectives.messages import RETURNED, calls_of, each_call, is_to_itself
-from helpers.grading.judging import expect, expect_equal, expect_payload, expect_tensors
+from helpers.grading.kit import making
+from helpers.grading.kit.answers import alike, is_number
+from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensors
+from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
 from helpers.grading.pipeline import hints
 from helpers.grading.pipeline.playing import rows
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.words import Words
 
 Named = dict[str, Tensor]
 FLOAT = 8  # bytes

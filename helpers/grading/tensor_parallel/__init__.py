@@ -5,10 +5,23 @@ heads.py      07.heads                                         loss.py          
 phases.py     what forward and backward send, in order
 """
 
-from helpers.grading.tensor_parallel.column import COLUMN
-from helpers.grading.tensor_parallel.heads import HEADS
-from helpers.grading.tensor_parallel.loss import CROSS_ENTROPY
-from helpers.grading.tensor_parallel.operators import ALL_REDUCE_IDENTITY, IDENTITY_ALL_REDUCE
-from helpers.grading.tensor_parallel.row import ROW
+from helpers.grading.registry import Lab
 
-TASKS = (IDENTITY_ALL_REDUCE, ALL_REDUCE_IDENTITY, COLUMN, ROW, HEADS, CROSS_ENTROPY)  # as the lab asks them
+LAB = Lab(
+    number="07",
+    topic="tensor_parallel",
+    tasks=(
+        "operators.IDENTITY_ALL_REDUCE",
+        "operators.ALL_REDUCE_IDENTITY",
+        "column.COLUMN",
+        "row.ROW",
+        "heads.HEADS",
+        "loss.CROSS_ENTROPY",
+    ),
+    forbids=(
+        "torch.distributed.tensor",
+        "torch.distributed._tensor",
+        "torch.distributed.nn",
+        "torch.distributed._functional_collectives",
+    ),
+)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.collectives.messages import calls_of, each_call
-from helpers.grading.judging import expect_only, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_only, expect_tensor
+from helpers.grading.kit.messages import calls_of, each_call
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import hints
+from helpers.words import Words
 
 HEAD_DIM = 12  # rows of a head: 2, 3 and 4 ranks can cut it, which is the mistake
 RESULT = Words(en="for {} query heads and {} key-value heads the part", zh="{} 个 query 头、{} 个 key-value 头时的部分")

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_tensor
-from helpers.grading.task import Finding, Trial, Words
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_tensor
+from helpers.grading.task import Finding, Trial
 from helpers.grading.tensor_parallel.phases import FLOAT, Call, autograd_sees_all, there_and_back
 from helpers.units import format_bytes
+from helpers.words import Words
 
 PARAMETER = Words(en="layer.{}", zh="layer.{} ")
 GRADIENT = Words(en="the gradient of layer.{}", zh="layer.{} 的梯度")

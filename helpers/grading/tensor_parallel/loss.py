@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading import making
-from helpers.grading.collectives.messages import each_call
-from helpers.grading.judging import expect, expect_equal, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
+from helpers.grading.kit.messages import each_call
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
@@ -27,6 +27,7 @@ from helpers.grading.tensor_parallel.phases import (
     message,
     there_and_back,
 )
+from helpers.words import Words
 
 PADDING = -100
 FAR = 1000.0  # exp(1000) is infinite, exp(-1000) is 0, in float64 too

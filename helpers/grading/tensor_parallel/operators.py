@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
-from helpers.grading.collectives.messages import each_call
-from helpers.grading.judging import expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_tensor, same
+from helpers.grading.kit.messages import each_call
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import hints
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
@@ -24,6 +24,7 @@ from helpers.grading.tensor_parallel.phases import (
     recognise,
     there_and_back,
 )
+from helpers.words import Words
 
 OUTPUT = Words(en="the output", zh="输出")
 OF_X = Words(en="the gradient of x", zh="x 的梯度")

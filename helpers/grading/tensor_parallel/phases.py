@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.collectives.messages import calls_of
-from helpers.grading.judging import expect, expect_equal
-from helpers.grading.memory.meter import dead_end
-from helpers.grading.task import Finding, Trial, Trouble, Words, World
+from helpers.grading.kit.judging import expect, expect_equal
+from helpers.grading.kit.messages import calls_of
+from helpers.grading.kit.meter import dead_end
+from helpers.grading.task import Finding, Trial, Trouble, World
 from helpers.records import CommEvent
 from helpers.units import format_bytes
+from helpers.words import Words
 
 FLOAT = 8  # bytes
 FORWARD, BACKWARD = "forward", "backward"

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
-from helpers.grading.collectives.messages import each_call
-from helpers.grading.judging import expect_tensor
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_tensor
+from helpers.grading.kit.messages import each_call
 from helpers.grading.task import Finding, Task, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.layers import (

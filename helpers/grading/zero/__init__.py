@@ -4,11 +4,26 @@ cutting.py    08.shard    optimizer.py  08.stage1   gradients.py  08.stage2   pa
 resuming.py   08.resume   costs.py      08.cost     parts.py      the right shards, and the wrong ones
 """
 
-from helpers.grading.zero.costs import COST
-from helpers.grading.zero.cutting import SHARD
-from helpers.grading.zero.gradients import STAGE_2
-from helpers.grading.zero.optimizer import STAGE_1
-from helpers.grading.zero.parameters import STAGE_3
-from helpers.grading.zero.resuming import RESUME
+from helpers.grading.registry import Lab
 
-TASKS = (SHARD, STAGE_1, STAGE_2, STAGE_3, RESUME, COST)  # as the lab asks them
+LAB = Lab(
+    number="08",
+    topic="zero",
+    tasks=(
+        "cutting.SHARD",
+        "optimizer.STAGE_1",
+        "gradients.STAGE_2",
+        "parameters.STAGE_3",
+        "resuming.RESUME",
+        "costs.COST",
+    ),
+    forbids=(
+        "torch.distributed.fsdp",
+        "torch.distributed._composable",
+        "torch.distributed.optim",
+        "torch.distributed.tensor",
+        "torch.distributed._tensor",
+        "torch.distributed.algorithms",
+        "torch.nn.parallel",
+    ),
+)

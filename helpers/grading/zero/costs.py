@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from helpers.grading import making
-from helpers.grading.answers import Answer, act, judge_two_answers
-from helpers.grading.task import Finding, Task, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.answers import Answer, act, judge_two_answers
+from helpers.grading.task import Finding, Task, World
 from helpers.grading.zero import hints
+from helpers.words import Words
 
 HELD = Words(en="the bytes that a rank holds", zh="一个 rank 持有的字节数")
 SENT = Words(en="the bytes that a rank sends", zh="一个 rank 发送的字节数")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.judging import expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_tensor, same
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import (
     expect_own_memory,
@@ -21,6 +21,7 @@ from helpers.grading.zero.parts import (
     padded,
     shard_of,
 )
+from helpers.words import Words
 
 Cut = Callable[[Sequence[Tensor], int, int], Tensor]
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_payload, expect_tensor, same
-from helpers.grading.memory.meter import Meter, one_thread
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_payload, expect_tensor, same
+from helpers.grading.kit.meter import Meter, one_thread
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
 from helpers.units import format_bytes
+from helpers.words import Words
 
 MICRO_BATCHES = (1, 2)  # of each step
 EXAMPLES, SLACK = 2, 512  # bytes

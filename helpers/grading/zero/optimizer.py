@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.amp.stories import Story, judge_story, told_by
-from helpers.grading.judging import expect, expect_payload
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_payload
+from helpers.grading.kit.stories import Story, judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import (

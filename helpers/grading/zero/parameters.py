@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_equal, expect_payload, expect_tensor
-from helpers.grading.memory.meter import Meter, dead_end, one_thread
-from helpers.grading.task import Finding, Task, Trial, Trouble, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensor
+from helpers.grading.kit.meter import Meter, dead_end, one_thread
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import FLOAT, Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
 from helpers.units import format_bytes
+from helpers.words import Words
 
 NUM_LAYERS, ROWS, MICRO_BATCHES = 4, 2, 2
 ODD = (13, 17)  # neither 2 nor 3 divides a product of them

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from helpers.grading.judging import expect
-from helpers.grading.memory.meter import Meter
+from helpers.grading.kit.judging import expect
+from helpers.grading.kit.meter import Meter
 from helpers.grading.task import Finding, Trouble, World
 from helpers.units import format_bytes
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading import making
-from helpers.grading.judging import expect, expect_equal, expect_only, expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, Words, World
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensor, same
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import expect_own_memory, own_memory, shard_of, shards_of
+from helpers.words import Words
 
 NAMES = ("parameters", "exp_avg", "exp_avg_sq")
 OLD_SIZES = (2, 3, 11)  # of the worlds that saved; in a listing rank 10 stands before rank 2

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.primitives.bucket_rule import MIB
-from helpers.primitives.buckets import watch_gradients
-from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, missing_gradients_message
+from helpers.parallel.shared.bucket_rule import MIB
+from helpers.parallel.shared.buckets import watch_gradients
+from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, missing_gradients_message
 
 REDUCES = ("reduce_scatter", "all_reduce")
 

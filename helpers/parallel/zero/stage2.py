@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.primitives.agreement import broadcast_tensors
-from helpers.primitives.bucket_rule import MIB
-from helpers.primitives.buckets import watch_gradients, when_backward_starts
-from helpers.primitives.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
+from helpers.parallel.shared.agreement import broadcast_tensors
+from helpers.parallel.shared.bucket_rule import MIB
+from helpers.parallel.shared.buckets import watch_gradients, when_backward_starts
+from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
 
 
 class GradientBucket:
@@ -151,7 +151,7 @@ class Zero2(ShardedOptimizer):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _arrived(self, entry: Entry) -> None:
-        """A gradient is there: into its bucket with it, and off with the buckets that are full."""
+        """A gradient is there: copy it into its bucket, and reduce-scatter the buckets that are full."""
         if not self._sync:
             return
         self._begin()

@@ -21,15 +21,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.primitives import agreement
-from helpers.primitives import gathered as g
-from helpers.primitives.buckets import trainable_slots, when_backward_starts
-from helpers.primitives.clip import clip_grad_norm_
-from helpers.primitives.devices import Devices
-from helpers.primitives.full_state import full_state, load_full_state
-from helpers.primitives.sharded_construction import ShardedConstruction
-from helpers.primitives.tickets import TicketOffice
-from helpers.primitives.wrapping import Wrap, group_by_unit
+from helpers.parallel.shared import agreement
+from helpers.parallel.shared.buckets import trainable_slots, when_backward_starts
+from helpers.parallel.shared.clip import clip_grad_norm_
+from helpers.parallel.shared.devices import Devices
+from helpers.parallel.zero import gathered
+from helpers.parallel.zero.full_state import full_state, load_full_state
+from helpers.parallel.zero.sharded_construction import ShardedConstruction
+from helpers.parallel.zero.tickets import TicketOffice
+from helpers.parallel.zero.wrapping import Wrap, group_by_unit
 
 
 class Zero3(nn.Module):
@@ -76,12 +76,12 @@ class Zero3(nn.Module):
         values = self._values if construction is None else construction.values
         self.units, self._units_of = [], {}
         for home, uses in group_by_unit(module, wrap):
-            unit = g.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
+            unit = gathered.GatheredUnit(uses, self.group, values, devices=offload or None, **options)
             self.units.append(unit)
             self._parameters |= unit.named_pieces()  # not register_parameter: these names have dots
             self._units_of.setdefault(home, []).append(unit)
-        self._reduction: g.Reduction | None = None
-        self._forward_order, self._backward_order = g.Order(), g.Order()
+        self._reduction: gathered.Reduction | None = None
+        self._forward_order, self._backward_order = gathered.Order(), gathered.Order()
         self._sync, self._running = True, False
         self._watch()
 
@@ -90,7 +90,7 @@ class Zero3(nn.Module):
         """`Zero3.build(lambda: GPT(config))`: no rank ever holds the whole model. `make` runs on the meta device; with
         equal seeds on all ranks the weights are those of `Zero3(GPT(config))`, to the bit."""
         group = group if group is not None else dist.group.WORLD
-        with ShardedConstruction(group, g.default_device(group)) as construction:
+        with ShardedConstruction(group, gathered.default_device(group)) as construction:
             module = make()
         construction.fill_buffers(module)
         return cls(module, group, construction=construction, **options)
@@ -116,9 +116,9 @@ class Zero3(nn.Module):
     # ---- forward ----
 
     def forward(self, *args, **kwargs):
-        if not g.in_backward():
+        if not gathered.in_backward():
             self._reset()
-        args, kwargs = g.cast_floating(args, self.param_dtype), g.cast_floating(kwargs, self.param_dtype)
+        args, kwargs = gathered.cast_floating(args, self.param_dtype), gathered.cast_floating(kwargs, self.param_dtype)
         with self._tickets.open():
             output = self.module(*args, **kwargs)
         when_backward_starts(output, self._begin)
@@ -144,36 +144,37 @@ class Zero3(nn.Module):
 
         A forward that runs in backward is a recomputation, whose backward comes next and needs the weights.
         """
-        for unit in self._units_of[module] if not g.in_backward() else ():
+        for unit in self._units_of[module] if not gathered.in_backward() else ():
             if not (self.keep and torch.is_grad_enabled()):
                 self._free(unit)
             when_backward_starts(output, lambda unit=unit: self._need(unit))
 
-    def _need(self, unit: g.GatheredUnit) -> None:
+    def _need(self, unit: gathered.GatheredUnit) -> None:
         """Let a unit be whole, and start to gather the ones that come next."""
-        if g.in_backward():
+        if gathered.in_backward():
             self._begin()
         if unit.shown:
             return
         self._free_spent()
-        coming = (self._backward_order if g.in_backward() else self._forward_order).next_after(unit, self.prefetch)
+        order = self._backward_order if gathered.in_backward() else self._forward_order
+        coming = order.next_after(unit, self.prefetch)
         unit.gather()
-        self._tickets.whole[unit.whole.data_ptr()] = unit
+        self._tickets.admit(unit)
         for other in coming:
             if sum(u.whole is not None for u in self.units if u not in self._rest()) < self.limit:
                 other.fetch()
 
-    def _rest(self) -> list[g.GatheredUnit]:
+    def _rest(self) -> list[gathered.GatheredUnit]:
         return self._units_of.get(self.module, [])
 
-    def _free(self, unit: g.GatheredUnit) -> None:
+    def _free(self, unit: gathered.GatheredUnit) -> None:
         if unit.whole is not None:
-            self._tickets.whole.pop(unit.whole.data_ptr(), None)
+            self._tickets.dismiss(unit)
             unit.free()
 
     def _free_spent(self) -> None:
         """Frozen units get no gradient that would say when backward is through with them: nobody holds a ticket."""
-        for unit in self.units if g.in_backward() else ():
+        for unit in self.units if gathered.in_backward() else ():
             if not unit.trainable and unit.shown and not unit.tickets and unit not in self._rest():
                 self._free(unit)
 
@@ -196,14 +197,14 @@ class Zero3(nn.Module):
             self._backward_order.restart()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
-    def _arrived(self, unit: g.GatheredUnit, index: int) -> None:
+    def _arrived(self, unit: gathered.GatheredUnit, index: int) -> None:
         """The gradient of one weight is there. With the unit's last one its weights go, and its gradients leave."""
         self._begin()
         if unit.arrived(index):
             self._free(unit)
             self._reduce(unit)
 
-    def _reduce(self, unit: g.GatheredUnit) -> None:
+    def _reduce(self, unit: gathered.GatheredUnit) -> None:
         unit.expect_gradients()
         if self._sync:
             self._settle()
@@ -220,7 +221,7 @@ class Zero3(nn.Module):
         for unit in reversed(self.units):
             self._free(unit)
         if self._sync:
-            g.check_all_came(self.units, self.group.rank())
+            gathered.check_all_came(self.units, self.group.rank())
         for unit in reversed(self.units):
             unit.expect_gradients(new_step=self._sync)
             if unit.has_gradients:
@@ -237,7 +238,8 @@ class Zero3(nn.Module):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the gradients so that the norm of all of them, on all ranks, is at most max_norm; returns it before.
 
-        One all_reduce of a scalar. torch.nn.utils.clip_grad_norm_ would see this rank's shards only.
+        One all_reduce of a scalar, and one for each other axis on which they lie. torch.nn.utils.clip_grad_norm_ would
+        see this rank's shards only.
         """
         return clip_grad_norm_(self.parameters(), max_norm, norm_type, group=self.group)
 

@@ -5,10 +5,6 @@
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const SWEEP = 10_000; // milliseconds in which the play head crosses what is visible, at speed 1
-const HINT = "Drag to pan. Click, then wheel to zoom (or Ctrl + wheel). Keys: ← → play head, " +
-  "Shift + ← → next edge, ↑ ↓ rank, + − zoom, 0 fit, Home, End, Space play.";
-
-const plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : "s"}`;
 
 function element(tag, className, parent, text = "") {
   const made = document.createElement(tag);
@@ -54,9 +50,9 @@ class Viewer extends Picture {
     this.spacer.append(this.canvas);
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application"); // a screen reader hands the arrow keys to us
-    this.canvas.setAttribute("aria-label", `Timeline: ${data.title}. ${data.summary} ${HINT}`);
+    this.canvas.setAttribute("aria-label", fill(this.words.whole, { ...data, hint: this.words.hint }));
     this.card = element("div", "rr-card", this.stage);
-    element("div", "rr-hint", this.root, HINT);
+    element("div", "rr-hint", this.root, this.words.hint);
     this.buildReadout(element("div", "rr-readout", this.root));
     this.live = element("div", "rr-hidden", this.root);
     this.live.setAttribute("aria-live", "polite");
@@ -70,7 +66,7 @@ class Viewer extends Picture {
     const idle = { texture: "hatch", overlay: this.theme.grey, fill: "", edge: "" };
     element("span", "rr-entry", parent).append(this.swatchOf("idle", idle), this.words.idle);
     if (!this.peak) return;
-    element("span", "", parent, "memory:");
+    element("span", "", parent, this.words.memory);
     for (const [k, kind] of this.memoryKinds.entries()) if (this.isHeld(k)) this.entry(parent, kind);
   }
 
@@ -111,12 +107,13 @@ class Viewer extends Picture {
       made.addEventListener("click", action);
       return made;
     };
-    this.playButton = button("▶ Play", "Play", () => this.togglePlay());
+    this.playButton = button("", "", () => this.togglePlay());
     this.speedButton = button("", "", () => this.nextSpeed());
-    button("Fit", "Fit the whole timeline", () => this.fit());
-    button("+", "Zoom in", () => this.zoomAt(0.5, this.centre()));
-    button("−", "Zoom out", () => this.zoomAt(2, this.centre()));
+    button(this.words.fit, this.words.fit_whole, () => this.fit());
+    button("+", this.words.zoom_in, () => this.zoomAt(0.5, this.centre()));
+    button("−", this.words.zoom_out, () => this.zoomAt(2, this.centre()));
     this.clock = element("span", "rr-clock", parent);
+    this.showPlaying(false);
     this.showSpeed();
   }
 
@@ -124,8 +121,8 @@ class Viewer extends Picture {
   buildReadout(parent) {
     this.readout = parent;
     const table = element("table", "", parent), head = table.createTHead().insertRow();
-    const words = ["at the play head", "computes", "communicates", ...(this.peak ? ["holds"] : [])];
-    for (const word of words) element("th", "", head, word).scope = "col";
+    const words = ["at_head", "does_compute", "does_send", ...(this.peak ? ["does_hold"] : [])];
+    for (const word of words) element("th", "", head, this.words[word]).scope = "col";
     table.classList.toggle("rr-memory", this.peak > 0);
     this.cells = this.rows.map((row) => {
       if (row.rank === row.panel.ranks[0]) this.readoutHead(table.createTBody(), row.panel, words.length);
@@ -155,7 +152,7 @@ class Viewer extends Picture {
 
   buildTable(rows) {
     const fold = element("details", "rr-table", this.root);
-    element("summary", "", fold, "As a table");
+    element("summary", "", fold, this.words.table);
     const table = element("table", "", fold);
     const head = table.createTHead().insertRow();
     for (const name of Object.keys(rows[0])) element("th", "", head, name).scope = "col";
@@ -399,15 +396,16 @@ class Viewer extends Picture {
   }
 
   showPlaying(plays) {
-    this.playButton.textContent = plays ? "⏸ Pause" : "▶ Play";
-    called(this.playButton, plays ? "Pause" : "Play");
+    const word = plays ? this.words.pause : this.words.play;
+    this.playButton.textContent = `${plays ? "⏸" : "▶"} ${word}`;
+    called(this.playButton, word);
   }
 
   nextSpeed() { this.speed = (this.speed + 1) % SPEEDS.length; this.showSpeed(); }
 
   showSpeed() {
     this.speedButton.textContent = `${SPEEDS[this.speed]}×`;
-    called(this.speedButton, `Speed of Play: ${SPEEDS[this.speed]} times`);
+    called(this.speedButton, fill(this.words.speed, { times: SPEEDS[this.speed] }));
   }
 
   // -- what is shown
@@ -442,7 +440,7 @@ class Viewer extends Picture {
   }
 
   fillMemoryCard({ row: { rank, held }, instant }) {
-    element("div", "rr-card-head", this.card, `rank ${rank} holds at ${this.seconds(instant)}`);
+    element("div", "rr-card-head", this.card, fill(this.words.holds_at, { rank, time: this.seconds(instant) }));
     element("div", "", this.card, this.holdsText(held, instant));
   }
 
@@ -452,13 +450,14 @@ class Viewer extends Picture {
     head.append(this.swatch(kind), this.names[panel.name[index]]);
     const size = panel.numBytes[index] ? ` · ${this.bytes(panel.numBytes[index])}` : "";
     element("div", "", this.card, `rank ${rank} · ${this.paints[kind].word}${size}`);
-    const lasts = this.seconds(panel.end[index] - panel.start[index]);
-    element("div", "", this.card, `starts at ${this.seconds(panel.start[index])} · lasts ${lasts}`);
-    if (crowd > 1) element("div", "rr-muted", this.card, `${plural(crowd, "span")} here; zoom in to tell them apart`);
+    const start = this.seconds(panel.start[index]), time = this.seconds(panel.end[index] - panel.start[index]);
+    element("div", "", this.card, fill(this.words.lasts, { start, time }));
+    if (crowd === 1) return;
+    element("div", "rr-muted", this.card, fill(this.words.crowd, { count: crowd.toLocaleString("en-US") }));
   }
 
   tell() {
-    this.clock.textContent = `play head at ${this.seconds(this.head)}`;
+    this.clock.textContent = fill(this.words.clock, { time: this.seconds(this.head) });
     this.rows.forEach((row, n) => {
       const { line, computes, sends, holds } = this.cells[n];
       line.classList.toggle("rr-chosen", row.rank === this.rank);
@@ -489,11 +488,13 @@ class Viewer extends Picture {
   }
 
   sentence() {
-    const rows = this.rows.filter((row) => row.rank === this.rank).map((row) => {
-      const holds = row.held ? `; holds ${this.holdsText(row.held, this.head)}` : "";
-      return `${row.panel.title}: computes ${this.laneText(row, 0)}; communicates ${this.laneText(row, 1)}${holds}.`;
+    const { words, rank } = this;
+    const said = this.rows.filter((row) => row.rank === rank).map((row) => {
+      const holds = row.held ? fill(words.holds, { total: "", kinds: [this.holdsText(row.held, this.head)] }) : "";
+      const [computes, sends] = [0, 1].map((lane) => [this.laneText(row, lane)]);
+      return fill(words.computes, { title: row.panel.title, computes, sends, holds });
     });
-    return `Play head at ${this.seconds(this.head)}, rank ${this.rank}. ${rows.join(" ")}`;
+    return fill(words.reading, { time: this.seconds(this.head), rank, said });
   }
 }
 

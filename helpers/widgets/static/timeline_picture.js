@@ -8,6 +8,11 @@ const FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,s
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
+// ---- words with braces to fill, as in helpers/words/text.py: {name}, and {names:* and } for a list
+
+const fill = (text, values) => text.replace(/\{(\w+)(?::\*([^}]*))?\}/g, (_, name, between) =>
+  between === undefined ? values[name] : values[name].join(between));
+
 // ---- numbers as text, by the rules of helpers/units.py and with its units
 
 const DIGITS = [0, 1, 2].map((digits) =>
@@ -107,7 +112,7 @@ function ink(context, { fill, text, texture, overlay, edge }) {
 class Picture {
   constructor(data, canvas) {
     Object.assign(this, {
-      names: data.names, kinds: data.kinds, memoryKinds: data.memory_kinds, paints: data.paints, units: data.units,
+      names: data.names, kinds: data.kinds, lanes: data.lanes, memoryKinds: data.memory_kinds, paints: data.paints, units: data.units,
       words: data.words, theme: data.theme, length: data.end,
     });
     this.panels = data.panels.map((panel) => decoded(panel, this.memoryKinds.length));
@@ -155,7 +160,14 @@ class Picture {
     const needed = Math.min(7 * this.rowsOf(tracks, 1), 70);
     const second = { y: top + first.height + 1, height: Math.max(0.6 * compute, needed) };
     row.lanes = [first, second];
-    row.memory = { y: second.y + second.height + 1, height: memory };
+    for (let lane = 2; lane < this.lanes.length; lane++) { // a profile's lanes, where the rank has them
+      if (!tracks.some((track) => track.lane === lane)) continue;
+      const above = row.lanes.findLast((place) => place);
+      const height = Math.max(0.6 * compute, Math.min(7 * this.rowsOf(tracks, lane), 70));
+      row.lanes[lane] = { y: above.y + above.height + 1, height };
+    }
+    const lowest = row.lanes.findLast((place) => place);
+    row.memory = { y: lowest.y + lowest.height + 1, height: memory };
     row.bottom = row.memory.y + memory;
     for (const track of tracks) {
       const lane = row.lanes[track.lane];
@@ -247,7 +259,7 @@ class Picture {
   }
 
   drawRow(row) {
-    const { context } = this, [compute, messages] = row.lanes;
+    const { context } = this, [compute, ...lower] = row.lanes;
     const chosen = row.rank === this.rank && this.ranks.length > 1;
     if (chosen) this.box(0, row.top - 3, this.width, row.bottom - row.top + 6, 0.09);
     this.label(`rank ${row.rank}`, 14, compute.y + compute.height / 2, 12, { bold: chosen });
@@ -258,12 +270,16 @@ class Picture {
     const [from, until] = [this.x(0), this.x(row.panel.duration)];
     this.box(from, compute.y, until - from, compute.height, this.theme.panel_opacity);
     this.drawIdle(row.idle, compute);
-    this.box(from, messages.y, until - from, messages.height, this.theme.panel_opacity);
+    for (const lane of lower) if (lane) this.box(from, lane.y, until - from, lane.height, this.theme.panel_opacity);
     for (const track of row.tracks) this.drawTrack(row.panel, track);
     if (row.held) this.drawMemory(row);
     context.restore();
+    row.lanes.forEach((lane, number) => {
+      if (number > 1) this.label(this.lanes[number], LEFT - 6, lane.y + lane.height / 2, 10, { align: "right", muted: true });
+    });
     if (row.held && row.memory.height > 12) {
-      this.label(`peak ${this.bytes(row.held.peak)}`, 14, row.memory.y + row.memory.height / 2, 11, { muted: true });
+      const peak = fill(this.words.peak, { size: this.bytes(row.held.peak) });
+      this.label(peak, 14, row.memory.y + row.memory.height / 2, 11, { muted: true });
     }
   }
 
@@ -431,7 +447,8 @@ class Picture {
     if (this.head > row.panel.duration) return this.words.over;
     const [first, ...more] = this.current(row, lane);
     if (first === undefined) return lane ? this.words.silent : this.words.idle;
-    return this.spanText(row.panel, first) + (more.length ? ` and ${more.length} more` : "");
+    const text = this.spanText(row.panel, first);
+    return more.length ? fill(this.words.more, { first: text, count: more.length }) : text;
   }
 
   /** Bytes of each of the memory kinds at an instant. */

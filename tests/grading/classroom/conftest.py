@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 from helpers.grading.classroom import labs, rungs
+from helpers.grading.classroom.cli import GIVES_ANSWERS_AWAY
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.one import Settings
 from helpers.grading.classroom.state import open_state
@@ -16,8 +18,10 @@ from helpers.grading.classroom.watch import Limits
 from tests.grading.classroom import notebooks
 
 LIMITS = Limits(
-    cell_seconds=3, world_seconds=15, grace_seconds=8, total_seconds=120, memory_bytes=1_500_000_000, processes=48
+    cell_seconds=1, world_seconds=15, grace_seconds=8, total_seconds=120, memory_bytes=1_500_000_000, processes=48
 )
+ENDLESS = ("bad-silent", "bad-endless_function", "cheat-prints_passed")  # only a limit ends these, so theirs are low
+LOW = replace(LIMITS, world_seconds=3, grace_seconds=2)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +34,7 @@ def settings(lab_03):
     """settings(folder): of a class whose submissions lie there."""
 
     def made(folder, **more) -> Settings:
-        private = tuple(str(path) for path in (rungs.ROOT / "solutions", rungs.ROOT / "tests", folder))
+        private = tuple(str(path) for path in (*(rungs.ROOT / name for name in GIVES_ANSWERS_AWAY), folder))
         own = {"labs": (lab_03,), "seed": 11, "rung": rungs.highest(), "limits": LIMITS, "private": private}
         return Settings(**own | more)
 
@@ -40,7 +44,7 @@ def settings(lab_03):
 @pytest.fixture(scope="session")
 def graded_class(tmp_path_factory, settings):
     """The learner to the Result, for the whole class."""
-    folder, others = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("others")
+    folder, others, endless = (tmp_path_factory.mktemp(name) for name in ("class", "others", "endless"))
     for path in notebooks.CHEATS:
         cheat = notebooks.handed_in({key_of(path): path.read_text()})
         home = folder if key_of(path).startswith("03.") else others
@@ -61,7 +65,11 @@ def graded_class(tmp_path_factory, settings):
         print(f"[{number}/{total}] {result.learner} {result.seconds:.1f} s", flush=True)
 
     start = time.monotonic()
+    for name in ENDLESS:
+        (folder / f"{name}.ipynb").rename(endless / f"{name}.ipynb")
     results = grade_all(find([folder]), settings(folder), state, jobs=2, tell=tell)
+    low = settings(endless, limits=LOW)
+    results += grade_all(find([endless]), low, open_state(endless.parent / "out-endless", seed=11), jobs=3, tell=tell)
     more = settings(others, labs=labs_of_cheats())
     results += grade_all(find([others]), more, open_state(others.parent / "out-others", seed=11), jobs=2, tell=tell)
     print(f"{time.monotonic() - start:.0f} s for {len(results)}")

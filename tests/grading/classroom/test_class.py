@@ -6,7 +6,7 @@ import pytest
 
 from tests.grading.classroom import notebooks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def names_of(path) -> dict:

@@ -16,9 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.grading.classroom import rungs
+from helpers.grading.classroom import forked, rungs
+from helpers.grading.classroom import sandbox as sandbox_module
 from helpers.grading.classroom.sandbox import Ended, Sandbox
 from helpers.grading.classroom.watch import Limits, Watch
+from helpers.ranks.zygote import FORKS
 
 needs_namespaces = pytest.mark.skipif(not rungs.holds("namespaces"), reason="namespaces are refused here")
 SECRET = "the seed of the class"
@@ -101,35 +103,31 @@ def test_what_it_started_ends_with_it(launched, home):
     assert not left
 
 
-def test_when_the_grader_is_killed_nothing_stays(rung, home):
-    mark = f"rank-by-rank-orphan-{os.getpid()}-{rung}"
-    code = f"import time; {mark!r}; time.sleep(600)"
-    inside = "/tmp/learner" if rung == "namespaces" else home
-    grader = f"""
-import os, subprocess, sys
-from helpers.grading.classroom import rungs
-lifeline, ours = os.pipe()
-argument = rungs.config({rung!r}, [sys.executable, "-c", {code!r}], lifeline=lifeline, home={inside!r})
-subprocess.Popen([sys.executable, "-I", str(rungs.LAUNCH), argument], pass_fds=[lifeline], start_new_session=True)
-print("started", flush=True)
+GRADER = """
+import sys, threading
+import psutil
+from helpers.grading.classroom import forked, rungs
+from helpers.grading.classroom.sandbox import Sandbox
+from helpers.grading.classroom.watch import Limits
+sleep = {"do": "cell", "name": "cell a", "source": "import time; time.sleep(600)", "lines": [1], "seconds": 9.0}
+for rung in filter(rungs.holds, rungs.RUNGS):
+    sandbox = Sandbox({"lab": "03", "checks": "", "private": []}, rung=rung, limits=Limits())
+    sandbox.start()
+    threading.Thread(target=sandbox.ask, args=(sleep, 60), daemon=True).start()
+nursery = psutil.Process(forked.nursery().process.pid)
+print(nursery.pid, *(child.pid for child in nursery.children(recursive=True)), flush=True)
 sys.stdin.read()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", grader], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "started\n"
-        assert wait_for(lambda: sandboxed(mark)), "it did not start"
+
+
+def test_when_the_grader_is_killed_nothing_stays():
+    """Neither what learners' code runs in, on each rung, nor what that was forked from."""
+    command = [sys.executable, "-c", GRADER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(word) for word in process.stdout.readline().split()]
+        assert len(pids) >= 4 and all(map(psutil.pid_exists, pids))
         process.kill()
-    assert wait_for(lambda: not sandboxed(mark)), "the learner's process outlived the grader"
-
-
-def sandboxed(mark: str) -> bool:
-    """Whether a process that is neither the grader nor the launcher has `mark` on its command line."""
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if len(line) == 3 and line[1] == "-c" and mark in line[2] and "rungs.config" not in line[2]:
-            return True
-    return False
+    assert wait_for(lambda: not any(map(psutil.pid_exists, pids))), "a process outlived the grader"
 
 
 def wait_for(what, seconds: float = 30.0) -> bool:
@@ -248,9 +246,20 @@ def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, rung, ho
     assert not psutil.pid_exists(process.pid)
 
 
-def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(rung):
-    opening = {"lab": "03", "checks": "", "private": []}
-    sandbox = Sandbox(opening, rung=rung, limits=Limits())
+OPENING = {"lab": "03", "checks": "", "private": []}
+PEEK = """
+import os
+files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+raise ValueError(sorted(file.rpartition("/")[2].partition(":")[0] for file in files), os.environ["HOME"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("rung", "forks"), [*((rung, FORKS) for rung in rungs.RUNGS), ("plain", False)], indirect=["rung"]
+)
+def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(rung, forks, monkeypatch):
+    monkeypatch.setattr(sandbox_module, "FORKS", forks)
+    sandbox = Sandbox(OPENING, rung=rung, limits=Limits())
     try:
         question = {"do": "cell", "name": "cell a", "source": "x = 1 / 0\ny = 2", "lines": [1], "seconds": 5.0}
         answer = sandbox.ask(question, 30)
@@ -261,6 +270,29 @@ def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(rung):
         assert sandbox.ask(question | {"source": "x = 1"}, 30)["error"] is None, "it starts again"
     finally:
         sandbox.end()
+
+
+@pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
+def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(rung):
+    """Who could write to the nursery could start processes outside."""
+    first, second = (Sandbox(OPENING, rung=rung, limits=Limits()) for _ in range(2))
+    try:
+        first.start()
+        lines = list(range(1, len(PEEK.splitlines()) + 1))
+        said = second.ask({"do": "cell", "name": "cell a", "source": PEEK, "lines": lines, "seconds": 5.0}, 30)["error"]
+        # its prints, twice; the grader; the zygote of its ranks and what that prints; what lists them
+        assert said.count("'socket'") == 2 and said.count("'pipe'") == 2, said
+        assert ("/tmp/learner" if rung == "namespaces" else second.home) in said
+    finally:
+        first.end()
+        second.end()
+
+
+@pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
+def test_the_nursery_has_one_thread():
+    """Linux refuses a namespace of users to a process with more, and a fork of one may hang."""
+    with open(f"/proc/{forked.nursery().process.pid}/status") as status:
+        assert "Threads:\t1\n" in status.read()
 
 
 def test_the_configuration_is_plain_json_without_the_seed(home):

@@ -11,23 +11,22 @@ from tests.grading.classroom import notebooks
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
 
 # One borrows the answers of other tasks from the course, which a submission has of its own.
-HONEST = [path for path in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in path.read_text()]
+HONEST = [one for one in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in one.text]
 
 
 def suspicions(notebook: dict, lab) -> list[str]:
     return [found.text for found in scan(program_of(notebook["cells"], lab), lab.number)]
 
 
-@pytest.mark.parametrize("path", HONEST, ids=name_of)
-def test_honest_work_is_never_accused(path):
+@pytest.mark.parametrize("submission", HONEST, ids=name_of)
+def test_honest_work_is_never_accused(submission):
     """In the cell of its task; what another task's answer would give it is not there, and need not be."""
-    lab, source = labs.load(path.parent.name), path.read_text()
-    key = next(key for key in lab.homes.values() if f'TASK = "{key}"' in source)
+    lab, key = labs.load(submission.lab), submission.task
     notebook = notebooks.lab(lab.name)
     for cell in notebook["cells"]:
         grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
         if grade_id in lab.solutions:
-            cell["source"] = source if lab.homes.get(grade_id) == key else ""
+            cell["source"] = submission.text if lab.homes.get(grade_id) == key else ""
     program = program_of(notebook["cells"], lab)
     assert key in program.needs and scan(program, lab.number) == []
 

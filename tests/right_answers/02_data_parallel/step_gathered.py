@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from helpers.parallel.data_parallel import replicate
-from helpers.primitives.devices import VirtualDevices
+from helpers.parallel.shared.devices import VirtualDevices
 
 TASK = "02.step"
 

@@ -1,0 +1,104 @@
+"""A function that is asked several questions: a mistake is one that explains every answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from helpers.grading.kit.judging import expect, expect_equal
+from helpers.grading.task import Finding, Trial, World
+from helpers.words import Words
+
+Answer = Callable[..., Any]
+CALL = Words(en="for {}({}) {}", zh="{}({}) 的{}")
+
+
+def act(submitted: Answer, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    """What it returns for each case, a list of arguments; it cannot change a later question."""
+    return [submitted(*[copied(argument) for argument in case]) for case in inputs["cases"]]
+
+
+def copied(value: Any) -> Any:
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def judge_answers(
+    name: str,
+    what: Words,
+    cases: Sequence[Sequence[Any]],
+    got: Sequence[Any],
+    right: Answer,
+    mistakes: Mapping[str, Sequence[Answer]],
+) -> Iterator[Finding]:
+    """A Finding for each case. A mistake is known if one of its wrong functions gives every answer."""
+    known = [key for key, several in mistakes.items() if any(explains(wrong, cases, got) for wrong in several)]
+    for case, answer in zip(cases, got, strict=True):
+        due = right(*case)
+        if alike(due, answer):
+            yield Finding(ok=True, says=what)
+            continue
+        says = CALL.format(name, ", ".join(map(shortened, case)), what)
+        shown, given = shown_as(due, answer)
+        yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
+
+
+def judge_two_answers(
+    name: str,
+    both: Words,
+    columns: Sequence[tuple[Words, Answer, Mapping[str, Sequence[Answer]]]],
+    world: World,
+) -> Iterator[Finding]:
+    """The same of a function that returns two values. both: what they are; columns: of each, as above."""
+    cases, answers = world.inputs[0]["cases"], world.outputs[0]
+    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
+    yield expect(
+        odd is None,
+        f"it returns {shortened(odd)}, expected two values: {both.en}",
+        f"返回了 {shortened(odd)}，应返回两个值：{both.zh}",
+    )
+    if odd is not None:
+        return
+    for column, (what, right, wrong) in enumerate(columns):
+        yield from judge_answers(name, what, cases, [one[column] for one in answers], right, wrong)
+
+
+def explains(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> bool:
+    return all(alike(wrong(*case), answer) for case, answer in zip(cases, got, strict=True))
+
+
+def alike(right: Any, got: Any) -> bool:
+    """Equal, floats but for rounding; a tensor of one number counts as that number."""
+    right, got = simplified(right), simplified(got)
+    if isinstance(right, list) and isinstance(got, list):
+        return len(right) == len(got) and all(map(alike, right, got))
+    if is_number(right) and is_number(got):
+        return math.isclose(right, got, rel_tol=1e-9, abs_tol=1e-9)
+    return type(right) is type(got) and right == got
+
+
+def simplified(value: Any) -> Any:
+    """Numbers as Python's, tuples as lists, 3.0 as 3."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, list | tuple):
+        return [simplified(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def shown_as(right: Any, got: Any) -> tuple[Any, Any]:
+    """As a person reads them: six digits, where these tell the two apart."""
+    values = simplified(right), simplified(got)
+    short = [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
+    return tuple(short) if short[0] != short[1] else values
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def shortened(value: Any, room: int = 90) -> str:
+    text = repr(value)
+    return text if len(text) <= room else text[: room - 2] + " …"

@@ -1,0 +1,173 @@
+"""Comparisons for a task's `judge`: each returns one Finding. Pure functions of what went in and what came out.
+
+    yield expect_tensor(GRADIENT.format(name), mean, got, rank=rank, mistakes={"sum_for_mean": mean * world.size})
+
+`mistakes` maps the key of a hint to the value that this mistake would give; where `got` equals it, the Finding names
+it. What was sent is judged from the log, never from the learner's source text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.task import Finding, World
+from helpers.measure.equality import TOLERANCES
+from helpers.units import format_bytes
+from helpers.words import Words
+
+Keys = Sequence[str]
+Named = Mapping[str, Tensor]
+
+
+def same(expected: Tensor, got: Any) -> bool:
+    """Equal as the course means it: float64 1e-10 of the norm, float32 1e-5 of the largest value."""
+    if not isinstance(got, Tensor) or got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if not expected.dtype.is_floating_point or expected.numel() == 0:
+        return torch.equal(expected, got)
+    gap, size = (got - expected).double(), expected.double()
+    if expected.dtype == torch.float64:
+        return bool(gap.norm() <= TOLERANCES[torch.float64] * size.norm())
+    tolerance = TOLERANCES.get(expected.dtype, 8 * torch.finfo(expected.dtype).eps)
+    return bool(gap.abs().max() <= tolerance * size.abs().max())
+
+
+def expect_tensor(
+    what: Words | str,
+    expected: Tensor,
+    got: Any,
+    *,
+    rank: int | None = None,
+    mistakes: Mapping[str, Any] | None = None,
+) -> Finding:
+    """`got` is a tensor with the shape, dtype and values of `expected`. A mistake may have a list of wrong values."""
+    if same(expected, got):
+        return Finding(ok=True, says=Words.of(what), rank=rank)
+    known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
+    return Finding(ok=False, says=_tensor_words(Words.of(what), expected, got), rank=rank, mistakes=known)
+
+
+def expect_tensors(
+    what: Words,
+    expected: Mapping[str, Tensor],
+    got: Any,
+    *,
+    rank: int | None = None,
+    mistakes: Mapping[str, Named | Sequence[Named]] | None = None,
+) -> Iterator[Finding]:
+    """The same for named tensors; `what` has braces for the name, and each mistake maps names too, or lists such."""
+    given = got if isinstance(got, Mapping) else {}
+    known = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
+    for name, tensor in expected.items():
+        wrong = {key: [values[name] for values in several] for key, several in known.items()}
+        yield expect_tensor(what.format(name), tensor, given.get(name), rank=rank, mistakes=wrong)
+
+
+def expect_equal(
+    what: Words | str,
+    expected: Any,
+    got: Any,
+    *,
+    rank: int | None = None,
+    mistakes: Mapping[str, Any] | None = None,
+) -> Finding:
+    """`got == expected`, for numbers, strings, and lists of them. 3 and 3.0 and True are not the same."""
+    if type(got) is type(expected) and got == expected:
+        return Finding(ok=True, says=Words.of(what), rank=rank)
+    known = tuple(k for k, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
+    return Finding(ok=False, says=_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
+
+
+def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Finding:
+    """Anything else; the two sentences say what is wrong if `ok` is false."""
+    return Finding(ok=bool(ok), says=Words(en=en, zh=zh), rank=rank, mistakes=() if ok else tuple(mistakes))
+
+
+def expect_ops(world: World, op: str, count: int, *, mistakes: Mapping[str, int] | None = None) -> Iterator[Finding]:
+    """Every rank issues `op` exactly `count` times. mistakes: key to the number of times that this mistake gives."""
+    what = Words(en="the number of {} calls", zh="{} 的调用次数").format(op)
+    for rank, log in enumerate(world.logs):
+        yield expect_equal(what, count, log.count(op), rank=rank, mistakes=mistakes)
+
+
+def expect_only(world: World, ops: Sequence[str], *, mistakes: Keys = ()) -> Iterator[Finding]:
+    """No rank issues any other operation than these."""
+    for rank, log in enumerate(world.logs):
+        others = [op for op in log.ops() if op not in ops]
+        needed = " and ".join(ops) + " only" if ops else "no communication"
+        en = f"it calls {', '.join(others)}, and this task needs {needed}"
+        zh = f"调用了 {'、'.join(others)}，而本题只需要 {'、'.join(ops) or '零通信'}"
+        yield expect(not others, en, zh, rank=rank, mistakes=mistakes)
+
+
+def expect_payload(
+    world: World, expected: int | Sequence[int], op: str | None = None, *, mistakes: Mapping[str, int] | None = None
+) -> Iterator[Finding]:
+    """Bytes that each rank hands to `op` (None: to all operations): one number for all, or one a rank."""
+    per_rank = [expected] * world.size if isinstance(expected, int) else list(expected)
+    for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
+        given = log.payload_bytes(op)
+        known = tuple(key for key, wrong in (mistakes or {}).items() if given == wrong)
+        en = f"{op or 'the whole task'} moves {format_bytes(given)}, expected {format_bytes(num_bytes)}"
+        zh = f"{op or '总共'}传输了 {format_bytes(given)}，应为 {format_bytes(num_bytes)}"
+        yield expect(given == num_bytes, en, zh, rank=rank, mistakes=known)
+
+
+def _difference(what: Words, expected: Any, got: Any) -> Words:
+    """For lists, the first place at which they part."""
+    if not (isinstance(expected, list) and isinstance(got, list)):
+        return Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}").format(what, _short(got), _short(expected))
+    place = next((i for i, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), None)
+    if place is None:
+        says = Words(en="{}: there are {}, expected {}", zh="{}：共 {} 个，应为 {} 个")
+        return says.format(what, len(got), len(expected))
+    says = Words(en="{}: number {} is {}, expected {}", zh="{}：第 {} 个是 {}，应为 {}")
+    return says.format(what, place + 1, _short(got[place]), _short(expected[place]))
+
+
+def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
+    """Whether `got` is what this mistake gives; one that gives the right value here tells nothing."""
+    if isinstance(wrong, Sequence):
+        return any(_is_mistake(one, expected, got) for one in wrong)
+    if wrong is None:
+        return got is None
+    return same(wrong, got) and not same(expected, wrong)
+
+
+def _tensor_words(what: Words, expected: Tensor, got: Any) -> Words:
+    if not isinstance(got, Tensor):
+        return Words(en="{} is {}, expected a tensor of shape {}", zh="{}是 {}，应为形状 {} 的张量").format(
+            what, _short(got), tuple(expected.shape)
+        )
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        kinds = [f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in (got, expected)]
+        return Words(en="{} has shape and dtype {}, expected {}", zh="{}的形状和类型是 {}，应为 {}").format(
+            what, *kinds
+        )
+    factor = _factor(expected, got)
+    if factor is not None:
+        times = Words(en="{} is {:.2f} times the right value", zh="{}是正确值的 {:.2f} 倍")
+        return times.format(what, factor)
+    gap = (got.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
+    worst = int(gap.argmax())
+    place = [int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape)]
+    at = Words(en="{0} at {1} is {2}, expected {3}", zh="{0}在 {1} 处是 {2}，应为 {3}")
+    return at.format(what, place, f"{got.flatten()[worst].item() + 0:.6g}", f"{expected.flatten()[worst].item():.6g}")
+
+
+def _factor(expected: Tensor, got: Tensor) -> float | None:
+    """By what the whole tensor is too large, if it is a multiple of the expected one."""
+    a, b = expected.double().flatten(), got.double().flatten()
+    if a.numel() < 2 or not a.norm() > 0:
+        return None
+    factor = (a @ b / (a @ a)).item()
+    return factor if (b - factor * a).norm() <= 1e-6 * a.norm() and abs(factor) > 1e-9 else None
+
+
+def _short(value: Any, room: int = 80) -> str:
+    text = repr(value) if not isinstance(value, Tensor) else f"a tensor of shape {tuple(value.shape)}"
+    return text if len(text) <= room else text[: room - 2] + " …"

@@ -1,0 +1,83 @@
+"""What tasks of messages share: a function called several times, on send and receive alone, all of it waited for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.task import Finding, Trial, Trouble, World
+from helpers.records import CommEvent, CommLog
+
+RETURNED = "returned"
+MESSAGES = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # hints that fit each such task
+Act = Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
+
+
+def each_call(act_one: Act) -> Act:
+    """An `act` for inputs {"calls": [...]}: the outputs of each call, whose end is marked."""
+
+    def act(submitted: Callable[..., Any], inputs: dict[str, Any], trial: Trial) -> list[Any]:
+        outputs = []
+        for one in inputs["calls"]:
+            outputs.append(act_one(submitted, one, trial))
+            trial.mark(RETURNED)
+        return outputs
+
+    return act
+
+
+def calls_of(world: World) -> Iterator[World]:
+    """Each call as a World of its own: its inputs, its outputs, its part of the logs, and when it returned."""
+    ends = [[when for name, when in marks if name == RETURNED] for marks in world.marks]
+    for number in range(len(world.inputs[0]["calls"])):
+        logs = []
+        for log, times in zip(world.logs, ends, strict=True):
+            before, end = times[number - 1] if number else 0.0, times[number]
+            logs.append(CommLog(events=tuple(event for event in log.events if before < event.start < end)))
+        yield World(
+            size=world.size,
+            inputs=[one["calls"][number] for one in world.inputs],
+            outputs=[output[number] for output in world.outputs],
+            logs=logs,
+            marks=[[(RETURNED, times[number])] for times in ends],
+        )
+
+
+def expect_messages(world: World) -> Iterator[Finding]:
+    """Of one call: nothing but send and receive, and all of it complete when the function returned."""
+    yield from expect_only(world, ["send", "recv"], mistakes=["calls_a_collective"])
+    for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
+        late = sorted({event.op for event in log.events if event.end > marks[0][1]})
+        yield expect(
+            not late,
+            f"it returns before its {' and '.join(late)} is complete",
+            f"{' 和 '.join(late)} 还没完成就返回了",
+            rank=rank,
+            mistakes=["not_waited"],
+        )
+
+
+def sends_of(world: World, rank: int) -> list[CommEvent]:
+    """In the order of issuing."""
+    return [event for event in world.logs[rank].events if event.op == "send"]
+
+
+def recognise_among(*keys: str) -> Callable[[Trouble], Sequence[str]]:
+    """What a hang, a mismatch or an exception tells, as far as a task has the hint."""
+    return lambda trouble: [key for key in _recognised(trouble) if key in keys]
+
+
+def _recognised(trouble: Trouble) -> Sequence[str]:
+    if trouble.kind == "hang" and trouble.text.startswith("every rank waits"):
+        sends, receives = trouble.waits_in("send"), trouble.waits_in("recv")
+        return [] if sends == receives else ["sends_first" if sends else "receives_first"]
+    if trouble.kind == "mismatch" and re.search(r"\b(sends|expects) \w+ x \d", trouble.text):
+        return ["sizes_differ"]
+    return ["sends_to_itself"] if is_to_itself(trouble) else []
+
+
+def is_to_itself(trouble: Trouble) -> bool:
+    """Whether a rank named itself as its peer: the wire refuses it, and torch its own blocking send."""
+    return re.search(r"to or from itself|should not be the same as the rank", trouble.text) is not None

@@ -1,0 +1,121 @@
+"""Which rank stands where: the one place of rank arithmetic.
+
+Ranks are numbered as Megatron-LM does, tp fastest, then cp, dp, pp, so that a tp group is a run of neighbours, GPUs of
+one node (Narayanan et al. 2021, section 3.2: tensor parallelism inside a node, pipeline parallelism across nodes).
+
+    tp, cp, dp, pp    the axes: their sizes multiply to the world
+    ep                experts are spread over the ranks of dp x cp, so ep divides dp * cp and adds no rank
+    edp               what is left of dp x cp: the ranks that hold copies of the same experts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ORDER = ("tp", "cp", "dp", "pp")  # fastest first
+EXPERT_ORDER = ("tp", "ep", "edp", "pp")  # the same ranks, with dp x cp cut the other way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """dp * pp * cp * tp ranks. ValueError for a size that is no whole number above 0, or an ep that does not divide."""
+
+    dp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        for axis in ("dp", "pp", "cp", "ep", "tp"):
+            size = getattr(self, axis)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"Mesh: {axis} is {size!r}, but it must be a whole number of at least 1")
+        if self.dp * self.cp % self.ep:
+            raise ValueError(
+                f"Mesh: ep={self.ep} does not divide dp * cp = {self.dp * self.cp}, over which experts are spread; "
+                "choose an ep that does, or another dp"
+            )
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.pp * self.cp * self.tp
+
+    @property
+    def edp(self) -> int:
+        """How many copies of each expert there are."""
+        return self.dp * self.cp // self.ep
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank stands: {"pp": 0, "dp": 1, "cp": 0, "ep": 0, "tp": 3}. ValueError for a rank not in it."""
+        place = self._place(rank, ORDER) | {"ep": self._place(rank, EXPERT_ORDER)["ep"]}
+        return {axis: place[axis] for axis in ("pp", "dp", "cp", "ep", "tp")}
+
+    def rank_at(self, **coordinates: int) -> int:
+        """The rank that stands there; an axis that is left out is at 0.
+
+        ValueError for an axis that does not exist, a coordinate outside it, or an ep that dp and cp contradict.
+        """
+        unknown = coordinates.keys() - {*ORDER, "ep"}
+        if unknown:
+            raise ValueError(f"rank_at got {', '.join(sorted(unknown))}; the axes are pp, dp, cp, ep and tp")
+        rank, stride = 0, 1
+        for axis in ORDER:
+            rank += stride * self._checked(axis, coordinates.get(axis, 0))
+            stride *= getattr(self, axis)
+        ep = self.coordinates(rank)["ep"]
+        if coordinates.get("ep", ep) != ep:
+            given = ", ".join(f"{axis}={place}" for axis, place in coordinates.items())
+            raise ValueError(f"rank_at got {given}, but the rank at that dp and cp has ep={ep}; leave ep out")
+        return rank
+
+    def ranks_along(self, axis: str, rank: int) -> list[int]:
+        """The group of `rank` on an axis, in order, itself included: those that differ in this coordinate alone."""
+        self._place(rank, ORDER)
+        return next(group for group in self.groups(axis) if rank in group)
+
+    def groups(self, *axes: str) -> list[list[int]]:
+        """Every group over one axis, or over several together: groups("dp"), groups("dp", "cp"), groups("ep").
+
+        groups("edp"): the ranks that hold copies of one expert, over which its gradients are reduced.
+        ValueError for no axis, one that does not exist, or ep and edp together with dp or cp, which they replace.
+        """
+        order = self._order_of(axes)
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.world_size):
+            place = self._place(rank, order)
+            found.setdefault(tuple(place[axis] for axis in order if axis not in axes), []).append(rank)
+        return sorted(found.values())
+
+    def _order_of(self, axes: Iterable[str]) -> tuple[str, ...]:
+        for order in (ORDER, EXPERT_ORDER):
+            if axes and set(axes) <= set(order):
+                return order
+        given = ", ".join(map(repr, axes)) or "no axis"
+        raise ValueError(f"groups got {given}: give axes of tp, cp, dp, pp, or of tp, ep, edp, pp")
+
+    def _place(self, rank: int, order: tuple[str, ...]) -> dict[str, int]:
+        if rank not in range(self.world_size):
+            raise ValueError(f"rank {rank!r} does not exist: the mesh has {self.world_size} ranks, from 0")
+        place = {}
+        for axis in order:
+            rank, place[axis] = divmod(rank, getattr(self, axis))
+        return place
+
+    def _checked(self, axis: str, place: int) -> int:
+        if place not in range(getattr(self, axis)):
+            raise ValueError(
+                f"{axis}={place!r} is not in the mesh, whose {axis} has {getattr(self, axis)} places, from 0"
+            )
+        return place
+
+
+def mesh_of(world_size: int, *, pp: int = 1, cp: int = 1, ep: int = 1, tp: int = 1) -> Mesh:
+    """The mesh on `world_size` ranks: dp is what the other axes leave. ValueError where they do not divide them."""
+    others = Mesh(pp=pp, cp=cp, tp=tp).world_size
+    if world_size < 1 or world_size % others:
+        raise ValueError(
+            f"a copy takes tp * pp * cp = {others} ranks, which does not divide {world_size}; change an axis"
+        )
+    return Mesh(dp=world_size // others, pp=pp, cp=cp, ep=ep, tp=tp)

@@ -1,0 +1,14 @@
+"""Mixed precision: arithmetic in 16 bits, and what keeps small gradients and small updates alive.
+
+loss_scaler.py     GradScaler, StaticScaler: a scaled loss, and the order of a step
+master_weights.py  16-bit weights with float32 masters
+rounding.py        what a format can still tell apart; stochastic rounding
+autocast itself stands in shared/autocast.py, because recomputation opens its region again.
+"""
+
+from helpers.parallel.amp.loss_scaler import OLD_SPELLINGS, GradScaler, StaticScaler
+from helpers.parallel.amp.master_weights import MasterWeights
+from helpers.parallel.amp.rounding import stochastic_round
+from helpers.parallel.shared.autocast import autocast
+
+__all__ = ["OLD_SPELLINGS", "GradScaler", "MasterWeights", "StaticScaler", "autocast", "stochastic_round"]

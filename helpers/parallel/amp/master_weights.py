@@ -1,0 +1,115 @@
+"""Master weights: the model computes in 16 bits, the optimizer adds up in float32.
+
+An update of 0.0001 to a bfloat16 weight of 1 rounds away each time; a float32 master keeps it, and the weight follows
+once the updates have added up. Bytes a parameter with Adam: 2 (weight) + 2 (gradient) + 12 (master, two moments), as
+in the ZeRO paper (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1). After Micikevicius et al. 2018, section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from helpers.parallel.shared.placement import place
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class MasterWeights:
+    """Any torch optimizer, run on float32 copies of 16-bit parameters: `MasterWeights(params, AdamW, lr=1e-3)`.
+
+    params: tensors or torch's parameter groups; frozen ones are left out, float32 ones are their own master.
+    step(): gradients to float32, the optimizer's step on the masters, masters rounded to the 16-bit parameters.
+    `masters` are the tensors to clip, between unscale_ (or collect_gradients) and step: clipping the model's own
+    gradients there changes nothing. `optimizer` is the one inside: give it to a learning-rate scheduler.
+    The 16-bit gradients stay until zero_grad(), as with every optimizer; the float32 ones (4 bytes more) live from
+    unscale_ to the end of step. Gradients of several backward passes add up in 16 bits.
+    Raises ValueError for float64 or integer parameters and where none has 16 bits.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor] | Iterable[dict], optimizer_class: type[torch.optim.Optimizer], **options
+    ):
+        groups = list(params)
+        groups = groups if groups and isinstance(groups[0], dict) else [{"params": groups}]
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # (16-bit parameter, its master)
+        groups = [{**group, "params": [self._master(p) for p in _trainable(group)]} for group in groups]
+        if not self.pairs:
+            raise ValueError(
+                "MasterWeights got no trainable parameter in 16 bits: convert the model first, "
+                "model.to(torch.bfloat16), or use the optimizer itself"
+            )
+        self.optimizer = optimizer_class(groups, **options)
+
+    @property
+    def param_groups(self) -> list[dict]:
+        """Those of the optimizer inside: learning rates, and the masters as "params"."""
+        return self.optimizer.param_groups
+
+    @property
+    def masters(self) -> list[Tensor]:
+        return [master for group in self.param_groups for master in group["params"]]
+
+    def collect_gradients(self) -> None:
+        """Copy each 16-bit gradient to its master, in float32. step() does it for what has not been collected."""
+        for parameter, master in self.pairs:
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+
+    def step(self) -> None:
+        if all(master.grad is None for _, master in self.pairs):
+            self.collect_gradients()
+        self.optimizer.step()
+        self._round()
+        for _, master in self.pairs:
+            master.grad = None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter, master in self.pairs:
+            master.grad = None
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else parameter.grad.zero_()
+        self.optimizer.zero_grad(set_to_none)  # float32 parameters that are their own master
+
+    def state_dict(self) -> dict:
+        """The masters in the order of the parameters, and the state of the optimizer inside."""
+        return {"masters": [master.detach() for _, master in self.pairs], "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore masters and optimizer, and round the masters to the parameters: training goes on bit for bit.
+
+        Raises ValueError if the masters do not fit these parameters.
+        """
+        saved, own = state["masters"], [master for _, master in self.pairs]
+        if [tensor.shape for tensor in saved] != [tensor.shape for tensor in own]:
+            raise ValueError(
+                f"load_state_dict got {len(saved)} masters for {len(own)} 16-bit parameters, or other shapes: "
+                "build the same model and pass its parameters in the same order"
+            )
+        with torch.no_grad():
+            torch._foreach_copy_(own, saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._round()
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        """Each 16-bit parameter becomes its master, rounded to nearest."""
+        torch._foreach_copy_(*map(list, zip(*self.pairs, strict=True)))
+
+    def _master(self, parameter: Tensor) -> Tensor:
+        if parameter.dtype == torch.float32:
+            return parameter
+        if parameter.dtype not in HALF:
+            raise ValueError(
+                f"MasterWeights got a parameter of {parameter.dtype}: expected torch.bfloat16 or torch.float16, or "
+                "torch.float32, which needs no master"
+            )
+        master = place(parameter.detach().float().requires_grad_(), like=parameter)
+        self.pairs.append((parameter, master))
+        return master
+
+
+def _trainable(group: dict) -> list[Tensor]:
+    params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+    return [parameter for parameter in params if parameter.requires_grad]

@@ -1,0 +1,115 @@
+"""Data parallelism in three steps: every rank holds the whole model and its own share of the batch.
+
+Legend: N = ranks. Averaging gradients, not weights, keeps all ranks equal to one process on the global batch.
+    NaiveDDP      one all-reduce a parameter, after backward: many small messages, nothing overlaps
+    FlatDDP       one all-reduce of everything, after backward: one message, nothing overlaps
+    BucketedDDP   buckets, each sent as soon as its gradients are there: communication hides behind backward
+After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.parallel.shared import agreement
+from helpers.parallel.shared.buckets import Bucket, Slot, build_buckets, trainable_slots, watch_gradients
+
+
+class NaiveDDP(nn.Module):
+    """Call `average_gradients()` between `loss.backward()` and `optimizer.step()`.
+
+    Forward and backward: nothing. Then: one all-reduce a parameter, 2(N-1)/N of its bytes each.
+    """
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
+        super().__init__()
+        self.module, self.group = module, group if group is not None else dist.group.WORLD
+        agreement.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)  # all start equal to rank 0
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def average_gradients(self) -> None:
+        """Replace each gradient by its mean over the ranks. One that is missing counts as zero."""
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:  # skipping it would pair its neighbour's message with another rank's
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad, group=self.group)
+                parameter.grad /= self.group.size()
+
+
+class FlatDDP(NaiveDDP):
+    """As NaiveDDP, with one message a dtype: all gradients in one flat tensor."""
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None):
+        super().__init__(module, group)
+        self.buckets = build_buckets(trainable_slots(module), torch.inf, torch.inf)
+
+    def average_gradients(self) -> None:
+        for bucket in self.buckets:
+            bucket.fill(1 / self.group.size())
+            dist.all_reduce(bucket.flat, group=self.group)
+
+
+class BucketedDDP(nn.Module):
+    """Buckets and overlap, nothing else: `loss.backward()` ends with gradients that are averaged.
+
+    Forward: nothing. Backward: one all-reduce a bucket, 2(N-1)/N of its bytes, while backward goes on. Each trainable
+    parameter must get one gradient in each backward. bucket_cap_mb, first_bucket_mb: MiB, as in torch.
+    """
+
+    def __init__(self, module: nn.Module, group=None, *, bucket_cap_mb: float = 25, first_bucket_mb: float = 1):
+        super().__init__()
+        self.module, self.group = module, group if group is not None else dist.group.WORLD
+        self.caps, self.slots = (bucket_cap_mb, first_bucket_mb), trainable_slots(module)
+        agreement.check_same_slots(self.slots, self.group)
+        agreement.broadcast_tensors([*module.parameters(), *module.buffers()], self.group)
+        self._layout = self.slots[::-1]  # backward goes from the last layer to the first
+        self._build()
+        watch_gradients(self.slots, self, "_arrived")
+
+    def forward(self, *args, **kwargs):
+        if self._running:  # the last backward raised: its messages may still be on their way, so use new buckets
+            self._build()
+        return self.module(*args, **kwargs)
+
+    def _build(self) -> None:
+        self.buckets, self._running = build_buckets(self._layout, *self.caps), False
+
+    def _begin(self) -> None:
+        """A backward has started: empty the buckets, and have `_finish` called at its end."""
+        if not self._running:
+            self._restart()
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _restart(self) -> None:
+        self._running, self._works = True, []
+        for bucket in self.buckets:
+            bucket.restart()
+
+    def _arrived(self, slot: Slot) -> None:
+        """The gradient of one parameter is there: copy it into its bucket, and send the buckets that are full."""
+        self._begin()
+        slot.count_arrival()
+        slot.fill(1 / self.group.size())
+        self._send_full_buckets()
+
+    def _send_full_buckets(self) -> None:
+        """Send full buckets, in the same order on every rank, so never one before an earlier one."""
+        while len(self._works) < len(self.buckets) and self.buckets[len(self._works)].pending == 0:
+            self._works.append(self._send(self.buckets[len(self._works)]))
+
+    def _send(self, bucket: Bucket) -> dist.Work:
+        return dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+
+    def _finish(self) -> None:
+        """Backward is over. The gradients are views of the buckets, so what the all-reduces write is what they hold."""
+        missing = [slot for slot in self.slots if not slot.ready]
+        if missing:
+            raise RuntimeError(agreement.missing_message(missing, self.group.rank()))
+        for work in self._works:
+            work.wait()
+        self._running = False

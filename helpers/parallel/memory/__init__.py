@@ -1,0 +1,26 @@
+"""Activations and states that need not stay: computed again, moved to the host, or never made.
+
+offload.py        activations and the optimizer on the host; pinned.py: a real GPU with pinned memory
+chunked_loss.py   cross entropy without the logits of all tokens
+Recomputation stands in shared/recompute.py, because pipelines use it too.
+"""
+
+from helpers.parallel.memory.chunked_loss import chunked_token_loss
+from helpers.parallel.memory.offload import OffloadedOptimizer, offload_activations
+from helpers.parallel.memory.pinned import PinnedDevices
+from helpers.parallel.shared.budget import GPU, HOST, Budget, OutOfBudget
+from helpers.parallel.shared.recompute import checkpoint, checkpoint_sequential, recompute_blocks
+
+__all__ = [
+    "GPU",
+    "HOST",
+    "Budget",
+    "OffloadedOptimizer",
+    "OutOfBudget",
+    "PinnedDevices",
+    "checkpoint",
+    "checkpoint_sequential",
+    "chunked_token_loss",
+    "offload_activations",
+    "recompute_blocks",
+]

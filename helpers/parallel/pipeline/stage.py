@@ -1,0 +1,186 @@
+"""Pipeline parallelism with everything that training asks for around its core (core.py).
+
+    partition   the model as stages (helpers.parallel.pipeline.partition)
+    schedule    who does what, in which order (helpers.schedules): gpipe, one_f_one_b, interleaved, zb_h1, …
+    step        each rank plays its list (core.py), and besides
+        F  may keep the stage's input alone, and recompute the rest
+        I  puts the gradients of large weights off
+        W  computes those
+    afterwards  gradients of tied weights, the mean over copies, the norm
+
+Legend: p = ranks, m = micro-batches, j = one of them, s = virtual stage. Forward and backward: one message of
+activations, and one of their gradients, for each micro-batch and each cut between ranks. After the step: gradients of
+tied weights between their owners; with data parallelism an all-reduce of this rank's gradients over its copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from helpers.parallel.pipeline.core import PipelineCore, fitting
+from helpers.parallel.pipeline.partition import partition
+from helpers.parallel.pipeline.split_backward import Later, deferred_weights
+from helpers.parallel.shared.clip import clip_grad_norm_
+from helpers.parallel.shared.placement import Placement, place
+from helpers.parallel.shared.recompute import checkpoint
+from helpers.schedules import Action, Schedule
+from helpers.schedules.actions import INPUT, WEIGHT
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class PipelineStage(PipelineCore):
+    """This rank's part of a model. Every rank builds the same model, and keeps the layers of its stages.
+
+    model: what `partition` can cut (a Sequential, a list of layers, the course's GPT, MLP and SmallResNet).
+    loss(output, target): a scalar. Without `count`: the mean over a micro-batch; the step's loss is the mean of them.
+    count(target): how many targets count; then `loss` gives their sum, and the step's loss is the sum over all
+    micro-batches (and all copies of dp_group) divided by all that count: right where micro-batches have unequal
+    numbers of tokens.
+    costs: of each layer, to cut where stages take equally long. recompute: keep only each stage's input for backward.
+    dp_group: the ranks that hold the same stage and get other data.
+    Raises ValueError where the schedule would hang, does not fit the group, or has more stages than the model layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        group: dist.ProcessGroup | None,
+        schedule: Schedule,
+        *,
+        loss: Loss,
+        count: Callable[[Tensor], int | Tensor] | None = None,
+        costs: Sequence[float] | None = None,
+        recompute: bool = False,
+        dp_group: dist.ProcessGroup | None = None,
+    ):
+        group = group if group is not None else dist.group.WORLD
+        stages = partition(model, fitting(schedule, group).num_stages, costs)
+        super().__init__(stages, group, schedule, loss)
+        self.dp_group, self.count, self.recompute = dp_group, count, recompute
+        self.tied = _tied(stages, schedule)
+        owners = {parameter: len(ranks) for parameter, ranks in self.tied}
+        for parameter in self.parameters():
+            place(parameter, Placement.sharded("pp", self.group, copies=owners.get(parameter, 1)))
+        self.put_off: dict[tuple[int, int], Later] = {}  # (stage, micro-batch): what is put off to W
+
+    def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> Tensor | None:
+        """One batch, cut into micro-batches along dim 0: gradients are added to `.grad`.
+
+        inputs are used on the rank of the first stage, targets on that of the last; elsewhere they may be None.
+        Returns the loss of the batch on the rank of the last stage, None on the others.
+        Raises ValueError where the micro-batches do not divide the batch.
+        """
+        inputs = self._cut(inputs, "inputs", stage=0)
+        targets = self._cut(targets, "targets", stage=self.last)
+        self.put_off.clear()
+        loss = self.play(inputs, targets, self._total(targets))
+        self.inputs = self.targets = None
+        self._reduce_gradients()
+        return loss
+
+    def forward(self, *args):
+        raise RuntimeError("a PipelineStage holds only some of the layers: call step(inputs, targets) on every rank")
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale gradients so that the norm over all stages is at most max_norm; the norm before. Call on every rank.
+
+        A tied weight counts once. Sends one scalar, and one more for each other axis on which the layers were cut.
+        Where dp_group holds copies, they are equal, so they do not count.
+        """
+        return clip_grad_norm_(self.parameters(), max_norm, group=self.group)
+
+    # -- what it adds to the actions ---------------------------------------------------------------------------------
+    def compute(self, action: Action, given: Tensor | None) -> Tensor | None:
+        if action.kind == WEIGHT:
+            self.put_off.pop((action.stage, action.microbatch)).run()
+        return super().compute(action, given)
+
+    def compute_forward(self, action: Action, given: Tensor | None) -> Tensor:
+        with self._deferring(action):
+            return super().compute_forward(action, given)
+
+    def compute_backward(self, action: Action, gradient: Tensor | None) -> Tensor | None:
+        with self._deferring(action):  # for what is recomputed
+            gradient = super().compute_backward(action, gradient)
+        if action.kind != INPUT and self.schedule.splits_backward:
+            self.put_off.pop((action.stage, action.microbatch)).run()
+        return gradient
+
+    def _deferring(self, action: Action) -> AbstractContextManager:
+        """Where backward is split, gradients of large weights are put off to W."""
+        if not self.schedule.splits_backward:
+            return nullcontext()
+        return deferred_weights(self.put_off.setdefault((action.stage, action.microbatch), Later()))
+
+    def apply_stage(self, stage: int, x: Tensor) -> Tensor:
+        chunk = self.chunks[str(stage)]
+        y = checkpoint(chunk, x) if self.recompute else chunk(x)
+        if not isinstance(y, Tensor):
+            raise ValueError(
+                f"stage {stage} returned a {type(y).__name__}, but a stage hands on one tensor: cut the model "
+                "elsewhere, or put what the next stage needs into one tensor"
+            )
+        return y
+
+    # -- before and after ------------------------------------------------------------------------------------------
+    def _cut(self, batch: Tensor | None, what: str, stage: int) -> Sequence[Tensor] | None:
+        m = self.schedule.num_microbatches
+        if self.schedule.rank_of[stage] != self.rank:
+            return None
+        if batch is None or len(batch) % m or not len(batch):
+            given = "None" if batch is None else f"a batch of {len(batch)}"
+            raise ValueError(
+                f"step got {given} as {what} on rank {self.rank}, which holds stage {stage} of {self.last + 1}: "
+                f"give a batch that {m} micro-batches divide"
+            )
+        return batch.chunk(m)
+
+    def _total(self, targets: Sequence[Tensor] | None) -> float:
+        """What a micro-batch's loss is divided by, on the rank of the last stage."""
+        if targets is None:
+            return 1.0
+        if self.count is None:
+            return float(len(targets))
+        total = torch.tensor(float(sum(int(self.count(t)) for t in targets)), device=targets[0].device)
+        if self.dp_group is not None:
+            dist.all_reduce(total, group=self.dp_group)
+        return float(total)
+
+    @torch.no_grad()
+    def _reduce_gradients(self) -> None:
+        """Tied weights: the sum over their owners. Data parallelism: the mean over copies (the sum, with `count`)."""
+        for number, (parameter, owners) in enumerate(self.tied):
+            if self.rank in owners:
+                parameter.grad = self._sum_over(parameter, owners, number)
+        if self.dp_group is not None:
+            scale = 1 if self.count is not None else dist.get_world_size(self.dp_group)
+            for parameter in self.parameters():
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad, group=self.dp_group)
+                    parameter.grad /= scale
+
+    def _sum_over(self, parameter: nn.Parameter, owners: Sequence[int], number: int) -> Tensor:
+        """The gradients of all owners, added in the order of ranks, so that the sums are equal to the bit."""
+        own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        others = [rank for rank in owners if rank != self.rank]
+        parts = {self.rank: own, **{rank: torch.empty_like(own) for rank in others}}
+        works = [dist.isend(own, group=self.group, group_dst=rank, tag=number) for rank in others]
+        works += [dist.irecv(parts[rank], group=self.group, group_src=rank, tag=number) for rank in others]
+        for work in works:
+            work.wait()
+        return torch.stack([parts[rank] for rank in owners]).sum(0)
+
+
+def _tied(stages: Sequence[nn.Module], schedule: Schedule) -> list[tuple[nn.Parameter, list[int]]]:
+    """Parameters that stages of several ranks use, with these ranks in order. The same list on every rank."""
+    owners: dict[nn.Parameter, set[int]] = {}
+    for stage, module in enumerate(stages):
+        for parameter in module.parameters():
+            owners.setdefault(parameter, set()).add(schedule.rank_of[stage])
+    return [(parameter, sorted(ranks)) for parameter, ranks in owners.items() if len(ranks) > 1]

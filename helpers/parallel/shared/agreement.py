@@ -1,0 +1,76 @@
+"""What ranks must agree on before and after a backward: the model, the order of sending, what was used.
+
+Legend: N = ranks, P = trainable parameters. Everything here is small and, but for the usage, happens once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from helpers.parallel.shared.buckets import Slot
+
+
+@torch.no_grad()
+def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
+    """Overwrite `tensors` on every rank with those of group rank `source`: one message a dtype and device."""
+    kinds: dict[tuple, list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
+    for same in kinds.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in same])
+        dist.broadcast(flat, group_src=source, group=group)
+        for tensor, piece in zip(same, flat.split([t.numel() for t in same]), strict=True):
+            tensor.copy_(piece.view_as(tensor))
+
+
+def check_same_slots(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
+    """Raise ValueError on every rank if the ranks' parameters differ in name, shape or dtype."""
+    mine = [f"{s.name} {tuple(s.parameter.shape)} {s.parameter.dtype}" for s in slots]
+    theirs: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(theirs, mine, group=group)
+    for rank, other in enumerate(theirs):
+        if other != theirs[0]:
+            width = max(len(other), len(theirs[0]))
+            pairs = zip(*(part + ["nothing"] * (width - len(part)) for part in (theirs[0], other)), strict=True)
+            here, there = next((a, b) for a, b in pairs if a != b)
+            raise ValueError(
+                f"the ranks hold different models: where rank 0 has {here}, rank {rank} has {there} "
+                f"({len(theirs[0])} and {len(other)} parameters). Build the same model on every rank"
+            )
+
+
+def agree_on_order(arrivals: Sequence[int], slots: Sequence[Slot], group: dist.ProcessGroup) -> list[Slot]:
+    """`slots` in the order in which gradients came on group rank 0. Sends P integers, one broadcast.
+
+    arrivals: indices of slots as their hooks fired; of several firings the last counts. Those absent go last.
+    """
+    came = list(dict.fromkeys(reversed(arrivals)))[::-1]
+    absent = [slot.index for slot in reversed(slots) if slot.index not in set(came)]
+    order = torch.tensor(came + absent, device=slots[0].parameter.device)
+    dist.broadcast(order, group_src=0, group=group)
+    return [slots[index] for index in order.tolist()]
+
+
+def share_usage(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:
+    """Set `slot.used` where `slot.present` holds on some rank. Sends P integers, one all-reduce."""
+    usage = torch.tensor([slot.present for slot in slots], dtype=torch.int32, device=slots[0].parameter.device)
+    dist.all_reduce(usage, group=group)
+    for slot, count in zip(slots, usage.tolist(), strict=True):
+        slot.used = count > 0
+
+
+def missing_message(missing: Sequence[Slot], rank: int) -> str:
+    """What to tell a learner whose backward left parameters without a gradient."""
+    names = [f"{slot.name} (bucket {slot.bucket.index()})" for slot in missing[:8]]
+    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    frozen = any(not slot.parameter.requires_grad for slot in missing)
+    thaw = " Some were frozen after the model was wrapped: freeze first, then wrap." if frozen else ""
+    return (
+        f"on rank {rank} {len(missing)} parameter(s) got no gradient in this backward: {', '.join(names)}{more}. "
+        "Every rank must all-reduce every bucket, or the others wait for ever. Pass find_unused_parameters=True to "
+        f"DistributedDataParallel, or let every parameter take part in the loss on every rank.{thaw}"
+    )

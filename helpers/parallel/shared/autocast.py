@@ -1,0 +1,240 @@
+"""Autocast from scratch: products run in 16 bits, what needs digits or range stays in float32; weights stay float32.
+
+How: a TorchFunctionMode sees every call to torch before it runs, looks its name up in a table and casts its inputs. The
+casts are ordinary operations on the graph, so backward casts each gradient back to its weight's float32.
+After Micikevicius et al. 2018, "Mixed Precision Training", arXiv:1710.03740, and torch.autocast.
+
+What a Python mode cannot see is a call made inside C++. Such functions are listed by name (COMPOSED in the tables). Not
+listed, and so in the types they are given on CPU: nn.GRU, recurrent cells, F.bilinear, F.pad with mode="reflect".
+torch.utils.checkpoint knows nothing of this region: with use_reentrant=False give it
+`context_fn=lambda: (nullcontext(), autocast(...))`. helpers.parallel.shared.recompute opens the region again by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from types import FunctionType
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from helpers.parallel.shared import autocast_tables as tables
+from helpers.parallel.shared.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
+
+__all__ = ["BANNED", "FLOAT32", "LOWER", "PROMOTE", "autocast", "innermost"]
+
+LOW_DTYPES = (torch.bfloat16, torch.float16)
+OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
+PLANS: dict[str, dict[Callable, Callable]] = {"cpu": {}, "cuda": {}}  # by table: function to rule, filled as they come
+
+
+class _Thread(threading.local):
+    """Open regions by device type, and low-precision copies of weights; each thread has its own, as in torch."""
+
+    def __init__(self):
+        self.regions: dict[str, list[autocast]] = {"cpu": [], "cuda": []}
+        self.copies: dict[
+            tuple[int, torch.dtype], tuple[Tensor, Tensor]
+        ] = {}  # the weight is kept: its id stays its own
+
+
+_THREAD = _Thread()
+
+
+def innermost(device_type: str = "cpu") -> autocast | None:
+    """The region that decides here, if any: a recomputation opens it again."""
+    regions = _THREAD.regions[device_type]
+    return regions[-1] if regions else None
+
+
+class autocast(TorchFunctionMode, ContextDecorator):
+    """A region in which torch's functions choose their precision: `with autocast(torch.bfloat16): loss = ...`.
+
+    Put forward and loss inside, backward and the optimizer outside. May be nested: the innermost region decides, and
+    `enabled=False` switches off (cast what comes from outside yourself, `x.float()`). Also a decorator.
+
+    dtype: torch.bfloat16 or torch.float16. device_type: whose tensors are cast, "cpu" or "cuda"; others, and float64,
+    are left alone, as are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
+    cache: cast a float32 weight once, not at each use. The copies are dropped where the outermost region ends, so the
+    next region sees what the optimizer wrote; a step inside a region is not seen, as in torch.
+    table: whose table to follow, by default the device's: table="cuda" shows on a CPU what happens on a GPU.
+    Raises ValueError for another dtype, device type or table.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        *,
+        device_type: str = "cpu",
+        enabled: bool = True,
+        cache: bool = True,
+        table: str | None = None,
+    ):
+        super().__init__()
+        _check(dtype, device_type, table or device_type)
+        self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
+        self.table = table or device_type
+        self._plan = PLANS[self.table]
+        self._stack = _THREAD.regions[device_type]
+
+    def __enter__(self) -> autocast:
+        self._stack = _THREAD.regions[self.device_type]
+        self._stack.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *error) -> None:
+        super().__exit__(*error)
+        self._stack.pop()
+        if not any(_THREAD.regions.values()):
+            _THREAD.copies.clear()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        rule = self._plan.get(func) or _decide(self.table, func)
+        if rule is _unchanged or not self.enabled or self._stack[-1] is not self:  # or an inner region has decided
+            return func(*args, **kwargs)
+        return rule(self, func, args, kwargs)
+
+    def cast(self, value: object, dtype: torch.dtype) -> object:
+        """A tensor of this device, or each in a list or tuple, as `dtype`; anything else unchanged."""
+        if isinstance(value, Tensor):
+            if value.dtype is dtype or not self.may_cast(value):
+                return value
+            return self._copy(value) if dtype is self.dtype else value.to(dtype)
+        if type(value) in (list, tuple):
+            return type(value)(self.cast(one, dtype) for one in value)
+        return value
+
+    def may_cast(self, tensor: Tensor) -> bool:
+        """Floating point, but not float64: who chose 64 bits meant it."""
+        return (
+            tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == self.device_type
+        )
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        """The tensor in 16 bits; of a weight, always the same copy, so its gradient is cast back once as well."""
+        if not (self.cache and tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32):
+            return tensor.to(self.dtype)
+        key = id(tensor), self.dtype
+        if key in _THREAD.copies:
+            return _THREAD.copies[key][1]
+        copy = tensor.to(self.dtype)
+        if copy.requires_grad:  # one made under no_grad would cut the weight off from its gradient later
+            _THREAD.copies[key] = tensor, copy
+        return copy
+
+    def inside(self, body: Callable, args: tuple, kwargs: dict) -> object:
+        """Run a Python function's body with this mode on, so that what it calls is seen too."""
+        super().__enter__()
+        try:
+            return body(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
+
+
+# ---- rules: what a region does with one call ----
+
+
+def _unchanged(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    return func(*args, **kwargs)
+
+
+def _lower(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    return _run_in(region.dtype, region, func, args, kwargs)
+
+
+def _float32(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    if kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args):
+        return func(*args, **kwargs)
+    return _run_in(torch.float32, region, func, args, kwargs)
+
+
+def _promote(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    dtypes = {tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if region.may_cast(tensor)}
+    widest = region.dtype if dtypes <= {region.dtype} else torch.float32
+    return _run_in(widest, region, func, args, kwargs)
+
+
+def _run_in(dtype: torch.dtype, region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    if kwargs.get("out") is not None:
+        return func(*args, **kwargs)
+    kwargs = {name: region.cast(value, dtype) for name, value in kwargs.items()} if kwargs else kwargs
+    return func(*[region.cast(value, dtype) for value in args], **kwargs)
+
+
+def _tensors(values: tuple) -> list[Tensor]:
+    flat = [one for value in values for one in (value if type(value) in (list, tuple) else (value,))]
+    return [one for one in flat if isinstance(one, Tensor)]
+
+
+def _refuse(reason: str) -> Callable:
+    def refuse(region: autocast, func: Callable, args: tuple, kwargs: dict):
+        raise RuntimeError(reason)
+
+    return refuse
+
+
+def _look_inside(func: FunctionType) -> Callable:
+    """For functions written in Python, such as F.normalize: run their body with the mode on.
+
+    Their first lines ask `has_torch_function(...)` and would call the mode again, for ever. So this is the same code
+    with that question answered by "no".
+    """
+    no = dict.fromkeys(OVERRIDABLE & func.__globals__.keys(), lambda *_: False)
+    body = FunctionType(func.__code__, {**func.__globals__, **no}, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return lambda region, func, args, kwargs: region.inside(body, args, kwargs)
+
+
+# ---- which rule ----
+
+
+def _decide(table: str, func: Callable) -> Callable:
+    """The rule for a function, remembered by function: the names are compared once, not at each call."""
+    rule = PLANS[table][func] = _rule_for(table, func)
+    return rule
+
+
+def _rule_for(table: str, func: Callable) -> Callable:
+    name = getattr(func, "__name__", "").strip("_") if _is_operator(func) else getattr(func, "__name__", "")
+    if name in BANNED[table]:
+        return _refuse(BANNED[table][name])
+    for rule, group in ((_lower, LOWER), (_promote, PROMOTE), (_float32, FLOAT32)):
+        if name in tables.names(group, table):
+            return rule
+    return _look_inside(func) if _worth_a_look(func, table) else _unchanged
+
+
+def _worth_a_look(func: Callable, table: str) -> bool:
+    """Whether a Python function's code names a listed operation, or a function that it names or wraps does.
+
+    Looking inside costs some 20 microseconds a call, so F.normalize gets it and F.dropout does not.
+    """
+    code = getattr(func, "__code__", None)
+    if code is None or not OVERRIDABLE & set(code.co_names):
+        return False
+    named = [func.__globals__.get(name) for name in set(code.co_names) - OVERRIDABLE - {"handle_torch_function"}]
+    parts = [func, *named, *(cell.cell_contents for cell in func.__closure__ or ())]
+    mentioned = {name for part in parts if isinstance(part, FunctionType) for name in part.__code__.co_names}
+    listed = [name for group in (LOWER, PROMOTE, FLOAT32) for name in tables.names(group, table)]
+    return not mentioned.isdisjoint((*listed, *(name.removeprefix("linalg_").removeprefix("fft_") for name in listed)))
+
+
+def _is_operator(func: Callable) -> bool:
+    name = getattr(func, "__name__", "")
+    return name.startswith("__") and name.endswith("__") and not name.startswith("__i")
+
+
+def _check(dtype: object, device_type: str, table: str) -> None:
+    if dtype in ("cpu", "cuda"):
+        raise ValueError(
+            f'autocast("{dtype}"): the dtype comes first here; write autocast(torch.bfloat16, device_type="{dtype}")'
+        )
+    if dtype not in LOW_DTYPES:
+        raise ValueError(f"autocast({dtype}): a region lowers to torch.bfloat16 or torch.float16; choose one of them")
+    for what, given in (("device_type", device_type), ("table", table)):
+        if given not in PLANS:
+            raise ValueError(f'autocast({what}={given!r}): known are "cpu" and "cuda", as words, without an index')

@@ -1,0 +1,183 @@
+"""Flat buffers that hold many gradients, so that one message carries them all.
+
+A Slot is one parameter's place; a Bucket is one flat tensor and the slots in it. Legend: N = ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
+
+LATE = math.inf  # an `expected` that is never reached: wait for the end of backward
+
+
+class Slot:
+    """One parameter's place in a bucket, and how far its gradient has come in this backward.
+
+    view: the part of the bucket's flat tensor with the parameter's shape. fired: how often the gradient hook ran in
+    this backward; expected: how often it will (1, unless a checkpointed graph was learnt). present: this rank has a
+    gradient for it; used: some rank has.
+    """
+
+    def __init__(self, index: int, name: str, parameter: nn.Parameter):
+        self.index, self.name, self.parameter = index, name, parameter
+        self.bucket: Bucket
+        self.view: Tensor
+        self.fired: int = 0
+        self.expected: float = 1
+        self.ready, self.present, self.used = False, True, True
+
+    def count_arrival(self) -> None:
+        """The hook has fired. Raises RuntimeError if it does so more often than expected in one backward."""
+        self.fired += 1
+        if self.fired > self.expected:
+            raise RuntimeError(
+                f"the gradient of {self.name} arrived {self.fired} times in one backward, {self.expected} expected: "
+                "its bucket may already be on its way. A parameter used in two reentrant checkpoints does this. Pass "
+                "use_reentrant=False to torch.utils.checkpoint, or static_graph=True to DistributedDataParallel"
+            )
+
+    @torch.no_grad()
+    def fill(self, scale: float) -> None:
+        """Write scale * gradient (zeros if there is none) into the bucket and let `.grad` be the view of it."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            return self.fill_with_zeros()
+        if gradient.is_sparse:
+            raise ValueError(
+                f"the gradient of {self.name} is sparse, but buckets are dense: build the embedding with sparse=False"
+            )
+        torch.mul(gradient, scale, out=self.view)
+        self.parameter.grad = self.view
+        self._mark_ready(present=True)
+
+    def fill_with_zeros(self) -> None:
+        """This rank adds nothing; `.grad` stays as it is."""
+        self.view.zero_()
+        self._mark_ready(present=False)
+
+    def _mark_ready(self, *, present: bool) -> None:
+        self.ready, self.present = True, present
+        self.bucket.pending -= 1
+
+
+class Bucket:
+    """One flat tensor for the gradients of several parameters. Its methods are those of torch's GradBucket."""
+
+    def __init__(self, index: int, slots: Sequence[Slot], is_last: bool):
+        self.slots, self._index, self._is_last = list(slots), index, is_last
+        first = slots[0].parameter
+        self.flat = torch.zeros(sum(s.parameter.numel() for s in slots), dtype=first.dtype, device=first.device)
+        pieces = self.flat.split([slot.parameter.numel() for slot in slots])
+        for slot, piece in zip(slots, pieces, strict=True):
+            slot.bucket, slot.view = self, piece.view_as(slot.parameter)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the last backward: no gradient has come yet."""
+        self.pending = len(self.slots)  # gradients still to come
+        for slot in self.slots:
+            slot.fired, slot.ready = 0, False
+
+    def fill(self, scale: float) -> None:
+        """Write scale * gradient of every parameter into it; all of them, also the missing ones, become views."""
+        for slot in self.slots:
+            slot.fill(scale)
+            slot.parameter.grad = slot.view
+
+    def fill_with_zeros(self) -> None:
+        """As if every gradient had come once and were zero."""
+        for slot in self.slots:
+            slot.fired = 1
+            slot.fill_with_zeros()
+
+    def receive(self, result: object) -> None:
+        """Take over what a hook's Future held. A Work's `wait()` gives no tensor: it wrote into the bucket itself."""
+        if isinstance(result, Tensor) and result.data_ptr() != self.flat.data_ptr():
+            self.flat.copy_(result)
+
+    def index(self) -> int:
+        """Place of this bucket in the order of sending, from 0."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Whether no bucket follows."""
+        return self._is_last
+
+    def buffer(self) -> Tensor:
+        """The flat tensor itself: a hook may change it in place."""
+        return self.flat
+
+    def set_buffer(self, tensor: Tensor) -> None:
+        """Copy `tensor`, as long as the flat tensor, into it."""
+        self.flat.copy_(tensor)
+
+    def gradients(self) -> list[Tensor]:
+        """One view a parameter, in the order of the bucket."""
+        return [slot.view for slot in self.slots]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters, in the order of the bucket."""
+        return [slot.parameter for slot in self.slots]
+
+
+def build_buckets(slots: Sequence[Slot], bucket_cap_mb: float, first_bucket_mb: float) -> list[Bucket]:
+    """New zeroed buckets for `slots`, which come in the order in which their gradients become ready. Caps in MiB."""
+    sizes = [slot.parameter.numel() * slot.parameter.element_size() for slot in slots]
+    keys = [(slot.parameter.dtype, slot.parameter.device) for slot in slots]
+    caps = {"bucket_cap": bucket_cap_mb * MIB, "first_bucket_cap": first_bucket_mb * MIB}
+    groups = split_into_buckets(sizes, keys=keys, **caps)
+    return [Bucket(i, [slots[p] for p in group], i == len(groups) - 1) for i, group in enumerate(groups)]
+
+
+def when_backward_starts(output: object, callback: Callable[[], None]) -> None:
+    """Call `callback` when a backward reaches a tensor of `output`: the first thing that the outermost one does.
+
+    A reentrant checkpoint runs a backward inside the backward. Whoever asks the engine for "the end" from in there is
+    told the end of the inner one.
+    """
+    for tensor in tensors_in(output):
+        if tensor.requires_grad:
+            tensor.register_hook(lambda _: callback())
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists and dictionaries, such as a model's output."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def trainable_slots(module: nn.Module) -> list[Slot]:
+    """One slot a trainable parameter; a tied one counts once, a frozen one not at all.
+
+    Raises ValueError if nothing is trainable.
+    """
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not named:
+        raise ValueError(
+            f"{type(module).__name__} has no parameter with requires_grad=True, so there is no gradient to average: "
+            "use the module as it is"
+        )
+    return [Slot(i, name, parameter) for i, (name, parameter) in enumerate(named)]
+
+
+def watch_gradients(slots: Sequence[Slot], owner: object, arrived: str) -> None:
+    """Call `owner.<arrived>(slot)` whenever a gradient has been accumulated, for as long as `owner` lives.
+
+    The hooks do not keep it alive: a model that is wrapped a second time must not send everything twice.
+    """
+    me = weakref.ref(owner)
+    for slot in slots:
+        handle = slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: getattr(me(), arrived)(slot))
+        weakref.finalize(owner, handle.remove)

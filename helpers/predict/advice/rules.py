@@ -1,0 +1,97 @@
+"""The rules of thumb that say which strategies to consider, and the arithmetic that says which rule applies.
+
+The rules. Many nodes, and one node: Hugging Face Transformers documentation, "Parallelism methods", section
+"Scalability strategy". One GPU: Ren et al. 2021 (ZeRO-Offload).
+
+    one GPU       fits: as it is                         does not fit: offload the optimizer
+    one node      fits on a GPU: DDP                     does not: PP, ZeRO or TP; largest layer does not: TP or ZeRO
+    many nodes    fits: DDP (ours)
+                  fast network: ZeRO, or PP + TP + DP    slow network: DP + TP + PP with ZeRO-1
+
+Ours, where the rules leave it open. "Fits": a micro-batch of one sequence, nothing recomputed, within `USABLE_SHARE` of
+the memory. "Layer": its model states, as the first rank of a pipeline would hold them. "Fast": a rank's micro-batch has
+at least `tokens_that_hide` tokens. Where a rule names several, the shortest estimated step wins, and within 5 % the one
+that changes a training script less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.predict.advice.fit import fullest
+from helpers.predict.advice.strategies import Candidate, Name, Work
+from helpers.predict.memory.states import bytes_per_parameter, params_per_layer, table_params, weight_bytes
+from helpers.predict.time.step import tokens_that_hide
+from helpers.specs import ModelSpec, Plan
+from helpers.units import format_bytes
+from helpers.words import book
+
+say = book("advice")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule of thumb. tiers: names of strategies; the first tier of which one fits is the one that counts.
+
+    name, cites: what its words are called under `rule` and `source` of helpers/words/advice.yaml.
+    """
+
+    name: str
+    cites: str
+    tiers: tuple[tuple[str, ...], ...]
+
+    @property
+    def case(self) -> str:
+        return say(f"rule.{self.name}.case")
+
+    @property
+    def says(self) -> str:
+        return say(f"rule.{self.name}.says")
+
+    @property
+    def source(self) -> str:
+        return say(f"source.{self.cites}")
+
+
+_SHARDED = (Name.ZERO_1, Name.ZERO_2, Name.ZERO_3)
+_REST = (Name.DDP, *_SHARDED, Name.PP, Name.TP, Name.MIXED, Name.MIXED_ZERO_1)
+_RULES = (
+    Rule(name="one GPU, fits", cites="memory", tiers=((Name.ONE_GPU,),)),
+    Rule(name="one GPU", cites="offload", tiers=((Name.ONE_GPU,), (Name.OFFLOAD,))),
+    Rule(name="one node, fits", cites="table", tiers=((Name.DDP,), _REST)),
+    Rule(name="one node", cites="table", tiers=((*_SHARDED, Name.PP, Name.TP), _REST, (Name.OFFLOAD,))),
+    Rule(name="largest layer", cites="table", tiers=((*_SHARDED, Name.TP), _REST, (Name.OFFLOAD,))),
+    Rule(name="many nodes, fits", cites="memory", tiers=((Name.DDP,), _REST)),
+    Rule(name="fast", cites="table", tiers=(_REST, (Name.OFFLOAD,))),
+    Rule(name="slow", cites="table", tiers=((Name.MIXED_ZERO_1,), _REST, (Name.OFFLOAD,))),
+)
+RULES = {rule.name: rule for rule in _RULES}
+
+
+def largest_layer(model: ModelSpec, plan: Plan) -> int:
+    """Bytes of model states of the largest layer (or token table), the least that a stage of a pipeline can hold."""
+    return round(max(params_per_layer(model, plan), table_params(model, plan)) * bytes_per_parameter(plan))
+
+
+def rule_for(work: Work, found: tuple[Candidate, ...]) -> tuple[Rule, str]:
+    """Which rule applies, and the arithmetic that says so."""
+    plain = Plan(precision=work.precision, optimizer=work.optimizer, attention=work.attention)
+    held, layer = fullest(work.model, plain)[1].total, largest_layer(work.model, plain)
+    usable, fits = format_bytes(work.usable), held <= work.usable
+    because = say("because.one_gpu", size=format_bytes(held), usable=usable)
+    if work.cluster.num_nodes > 1:
+        return (RULES["many nodes, fits"], because) if fits else _many_nodes(work, found)
+    if work.cluster.world_size == 1:
+        return RULES["one GPU, fits" if fits else "one GPU"], because
+    if layer > work.usable:
+        because = say("because.layer", size=format_bytes(layer), usable=usable)
+        return RULES["largest layer"], because
+    return RULES["one node, fits" if fits else "one node"], because
+
+
+def _many_nodes(work: Work, found: tuple[Candidate, ...]) -> tuple[Rule, str]:
+    sharded = next(one for one in found if one.name == Name.ZERO_3)
+    tokens = work.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
+    enough = tokens_that_hide(work.cluster, work.assumptions, dtype_bytes=weight_bytes(Plan(precision=work.precision)))
+    hides = tokens >= enough
+    return RULES["fast" if hides else "slow"], say("because.tokens", tokens=tokens, enough=enough, hides=hides)

@@ -1,0 +1,152 @@
+"""What other people's calculators answer to the same questions, by name, and where their conventions differ from ours.
+
+Ours: `model_states` and `activations` (states.py, activations.py), after the ZeRO paper and Korthikanti et al. 2022.
+These functions restate other tools' formulas as their sources have them; they change with versions. What the tests
+hold: DeepSpeed's against the tables that its documentation prints; EleutherAI's and Megatron-LM's against values worked
+out by hand from their formulas, not against a run of the tools. All answers are bytes; the tools print GiB and MiB and
+call them GB and MB.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from helpers.predict.memory.states import weight_bytes
+from helpers.records import MemoryBreakdown
+from helpers.specs import ModelSpec, Plan
+
+
+class HostAndGPU(NamedTuple):
+    """Bytes of a node's host memory, and of each of its GPUs."""
+
+    host: int
+    gpu: int
+
+
+def deepspeed_zero2(
+    num_params: int, *, gpus_per_node: int, num_nodes: int = 1, offload: bool = False, buffer_factor: float = 1.5
+) -> HostAndGPU:
+    """DeepSpeed's estimate_zero2_model_states_mem_needs: 4 bytes a parameter, and 16 shared by all GPUs.
+
+    Ours for ZeRO-2 is 2 + 14 / N (mixed): DeepSpeed counts the 16-bit gradient whole on each GPU, as it is before it is
+    reduced, and 16 bytes of sharded state: our 12 and, so it seems, an fp32 gradient. Offloaded: 2 a parameter stay.
+    host: 4 bytes a parameter for each process that loads the model, or the 16 of the state, times `buffer_factor`.
+    """
+    num_gpus = gpus_per_node * num_nodes
+    if offload:
+        return HostAndGPU(int(num_params * max(4 * num_gpus, 16) * buffer_factor), 2 * num_params)
+    host = num_params * 4 * gpus_per_node * buffer_factor
+    return HostAndGPU(int(host), 4 * num_params + int(16 * num_params / num_gpus))
+
+
+def deepspeed_zero3(
+    num_params: int, largest_layer: int, *, gpus_per_node: int, num_nodes: int = 1, offload_optimizer: bool = False,
+    offload_params: bool = False, zero_init: bool = True, buffer_factor: float = 1.5,
+) -> HostAndGPU:  # fmt: skip
+    """DeepSpeed's estimate_zero3_model_states_mem_needs: 18 bytes a parameter shared by all GPUs, and a layer whole.
+
+    Ours for ZeRO-3 is 16 / N (mixed), and whole layers are in `temporaries`. DeepSpeed adds 2 for an fp32 gradient, and
+    4 bytes a parameter of `largest_layer` (weights and gradients of the one in use). zero_init: the model is made in
+    shards; else each process loads it whole in fp32 first.
+    Raises ValueError for offloaded parameters with an optimizer on the GPU, which DeepSpeed does not estimate.
+    """
+    if offload_params and not offload_optimizer:
+        raise ValueError("deepspeed_zero3: offload_params needs offload_optimizer=True, as in DeepSpeed's own estimate")
+    num_gpus, layer = gpus_per_node * num_nodes, 4 * largest_layer
+    loading = 4 * gpus_per_node
+    if not offload_optimizer:
+        host = loading * (largest_layer if zero_init else num_params)
+        return HostAndGPU(int(host * buffer_factor), layer + int(18 * num_params / num_gpus))
+    per_param = (18 if offload_params else 16) / num_nodes
+    host = num_params * (per_param if zero_init else max(loading, per_param))
+    return HostAndGPU(int(host * buffer_factor), layer + (0 if offload_params else int(2 * num_params / num_gpus)))
+
+
+def eleuther(
+    model: ModelSpec, plan: Plan, *, gradient_bytes: int = 4, mlp_linears: int = 2, misc: float = 0.0,
+    partition_activations: bool = False,
+) -> MemoryBreakdown:  # fmt: skip
+    """calc_transformer_mem.py of EleutherAI's cookbook, without experts: bytes of one GPU.
+
+    How it differs from ours: gradients are 4 bytes by default and the optimizer 12 always. ZeRO divides by all GPUs,
+    not by dp, on top of tp * pp for the weights; without ZeRO gradients and optimizer are not divided at all. Both
+    embeddings and learned positions always count, and a gated feed-forward needs mlp_linears=3. Activations are
+    sbhl (34 + 5as/h) whole on each GPU, unless `partition_activations` divides by tp; recomputation of any kind drops
+    5as/h only. temporaries: DeepSpeed's buckets of 5e8 numbers, with ZeRO-3 1e9 more, and `misc`.
+    """
+    h, layers, s, low = model.hidden, model.num_layers, model.seq, 2
+    kv_ratio = model.kv_heads / model.num_heads
+    params = 2 * model.vocab * h + h * s + 8 * h * layers + 2 * h
+    params += int(2 * (1 + kv_ratio) * layers * h * h) + mlp_linears * layers * h * model.ffn
+    weights = params * weight_bytes(plan) / (plan.tp * plan.pp)
+    maps = 0 if plan.recompute != "none" else (2 * low + 1) * model.num_heads * s / h
+    activations = s * plan.micro_batch * h * layers * (16 * low + 2 + maps)
+    alone = plan.world_size == 1
+    buckets = (5e8 if plan.zero >= 1 else 0) + (1e9 if plan.zero == 3 else 0)
+    return MemoryBreakdown(
+        parameters=ceil(weights / (plan.world_size if plan.zero == 3 else 1)),
+        gradients=ceil(params * gradient_bytes / (plan.world_size if plan.zero >= 2 else 1)),
+        optimizer=ceil(params * 12 / (plan.world_size if plan.zero >= 1 else 1)),
+        activations=ceil(activations / (plan.tp if partition_activations else 1)),
+        temporaries=ceil((0 if alone else buckets * weight_bytes(plan)) + misc),
+        instant="EleutherAI's calculator",
+    )
+
+
+class MegatronReport(NamedTuple):
+    """Bytes of weights, gradients and optimizer together, and of activations, on the GPU that holds most."""
+
+    weights_and_optimizer: float
+    activations: float
+
+
+def megatron(model: ModelSpec, plan: Plan) -> MegatronReport:
+    """Megatron-LM's report_theoretical_memory, for a dense model: the most loaded pipeline stage.
+
+    How it differs from ours: 18 bytes a parameter (2 + 4 + 12, our `mixed_fp32_grads`), and 6 + 12 / dp with its
+    distributed optimizer, here plan.zero >= 1. Linear biases and positions are not counted, the vocabulary is padded to
+    a multiple of 128 tp, and one stage is thought to hold a share of the layers with the final norm, and a table. With
+    sequence parallelism and selective recomputation activations are sbh/t (18 + 4 ffn/h) a layer, whatever else holds;
+    otherwise sbh (10 + 24/t) and 5 % on top of everything. Never 5as/h. Full recomputation makes no difference to it.
+    """
+    h, t, p = model.hidden, plan.tp, plan.pp
+    norm = 1 if model.norm == "rms" else 2
+    feed_forward = model.ffn * (1.5 if model.gated else 1) + norm
+    per_layer = 2 * h * feed_forward + 2 * h * h * (1 + model.kv_heads / model.num_heads)
+    table = h * _padded_vocab(model, plan)
+    most = (model.num_layers * per_layer + norm * h) / p + table
+    most = (most + (table if p == 1 and not model.tied_embeddings else 0)) / t
+    bytes_each = 6 + 12 / plan.dp if plan.zero >= 1 else 18
+    exact = plan.sequence_parallel and plan.recompute == "selective"
+    return MegatronReport(most * bytes_each, (_with_sp if exact else _without_sp)(model, plan))
+
+
+def _padded_vocab(model: ModelSpec, plan: Plan) -> int:
+    multiple = 128 * plan.tp
+    return ceil(model.vocab / multiple) * multiple
+
+
+def _in_flight(model: ModelSpec, plan: Plan, per_layer: float) -> float:
+    """All layers of one micro-batch, the ids (8 bytes) and the embedding's mask (1 byte a number) of p of them."""
+    tokens, p = plan.micro_batch * model.seq, plan.pp
+    total = per_layer * model.num_layers + (8 + model.hidden) * tokens * p
+    if plan.num_chunks > 1:
+        return total * (1 + (p - 1) / (p * plan.num_chunks))
+    return total * min(1, plan.num_microbatches / p)
+
+
+def _with_sp(model: ModelSpec, plan: Plan) -> float:
+    numbers = plan.micro_batch * model.seq * model.hidden
+    total = _in_flight(model, plan, numbers * (18 + 4 * model.ffn / model.hidden))
+    if plan.pp == 1:
+        total += 4 * numbers * (1 + _padded_vocab(model, plan) / model.hidden)
+    return total / plan.tp
+
+
+def _without_sp(model: ModelSpec, plan: Plan) -> float:
+    tokens = plan.micro_batch * model.seq
+    total = _in_flight(model, plan, tokens * model.hidden * (10 + 24 / plan.tp))
+    if plan.pp == 1:
+        total += 2 * tokens * (_padded_vocab(model, plan) / plan.tp + model.hidden)
+    return 1.05 * total

@@ -1,0 +1,170 @@
+"""The messages of a tensor-parallel step of the course's GPT, before anything runs. The answer has a log's type.
+
+b sequences of s tokens, h hidden, V vocabulary, t ranks. A block costs, for each micro-batch (Shoeybi et al. 2019,
+section 3; with sequence parallelism Korthikanti et al. 2022, section 4.2.2):
+
+                        forward                                  backward
+    attention           1 all_reduce of b s h                    1 all_reduce of b s h
+    feed-forward        1 all_reduce of b s h                    1 all_reduce of b s h
+    the same, SP        1 all_gather, 1 reduce_scatter each      1 all_gather, 1 reduce_scatter each, and
+                                                                 1 all_gather of the input that was kept in parts
+
+On a ring an all_reduce is a reduce_scatter and an all_gather, so sequence parallelism sends the same bytes, but for
+that last all_gather, and for the gradients of norms and of biases after rows, which met a rank's own tokens only: an
+all_reduce of a few h each. Outside the blocks: the embedding's sum, the head's gradient, and three numbers a token in
+the loss (the maximum, the sum of exponentials, the target's logit), never the logits.
+"""
+
+from __future__ import annotations
+
+from helpers.predict.traffic.events import Traffic
+from helpers.records import CommLog
+from helpers.specs import Link, ModelSpec, Plan
+
+LOSS_NUMBERS = 3  # a token: maximum, sum of exponentials, the target's logit
+
+
+def tensor_parallel_traffic(
+    model: ModelSpec, plan: Plan, *, batch: int, link: Link | None = None, dtype_bytes: int = 4
+) -> CommLog:
+    """Every operation of a step (forward and backward of `batch` sequences of `model.seq` tokens) on one rank, in turn.
+
+    Of the plan count `tp` and `sequence_parallel`. batch: sequences of one micro-batch; the same comes once for each of
+    `plan.num_microbatches`. With a link each operation takes its alpha-beta seconds, with nothing hidden.
+    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp, recompute).
+    """
+    _check(model, plan, batch)
+    traffic = Traffic(plan.tp, dtype_bytes=dtype_bytes, link=link)
+    if plan.tp > 1:
+        step = _SequenceParallel if plan.sequence_parallel else _Plain
+        for _ in range(plan.num_microbatches):
+            step(model, plan, batch, traffic).run()
+    return traffic.log
+
+
+def layer_payload_bytes(*, batch: int, seq: int, hidden: int, dtype_bytes: int = 4) -> int:
+    """Bytes that one block hands to all_reduce in forward and backward: (2 + 2) b s h numbers. Without SP."""
+    return (2 + 2) * batch * seq * hidden * dtype_bytes
+
+
+def layer_sent_bytes(*, batch: int, seq: int, hidden: int, tp: int, dtype_bytes: int = 4) -> float:
+    """Bytes that a ring makes a rank send for one block: 2 (t-1)/t of the payload, with SP or without.
+
+    SP's second all_gather of kept inputs in backward is not in it: it adds a quarter, 2 (t-1)/t b s h numbers.
+    """
+    return 2 * (tp - 1) / tp * layer_payload_bytes(batch=batch, seq=seq, hidden=hidden, dtype_bytes=dtype_bytes)
+
+
+class _Plain:
+    """Every rank holds the whole (b, s, h) between the parts: parts' outputs are added, gradients of inputs too."""
+
+    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic) -> None:
+        self.model, self.plan, self.traffic = model, plan, traffic
+        self.tokens = (batch, model.seq)
+        self.stream = (batch, model.seq, model.hidden)
+
+    def run(self) -> None:
+        parts = [(i, name) for i in range(self.model.num_layers) for name in ("attention", "feed_forward")]
+        self.leave("token_embedding, forward")
+        for i, name in parts:
+            self.enter(f"blocks.{i}.{name}, forward")
+            self.leave(f"blocks.{i}.{name}, forward")
+        self.enter("head, forward")
+        self.loss()
+        self.into_columns("head, backward")
+        self.norm("final_norm, backward")
+        for i, name in reversed(parts):
+            self.out_of_rows(f"blocks.{i}.{name}, backward")
+            self.into_columns(f"blocks.{i}.{name}, backward")
+            if name == "attention":
+                self.copied_heads(f"blocks.{i}.{name}, backward")
+            self.norm(f"blocks.{i}.{name}_norm, backward")
+        self.embeddings("embeddings, backward")
+
+    def loss(self) -> None:
+        width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
+        self.traffic.add("all_reduce", self.tokens, "the loss: maximum, forward", dtype_bytes=width, reduce_op="max")
+        self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
+
+    def copied_heads(self, where: str) -> None:
+        """Fewer key and value heads than ranks: gradients of the copies are added, each as a whole matrix."""
+        if self.plan.tp <= self.model.kv_heads:
+            return
+        width = self.model.kv_heads * self.model.head_dim
+        for name in ("value", "key"):
+            if self.model.bias:
+                self.traffic.add("all_reduce", (width,), f"{where}: copies of {name}")
+            self.traffic.add("all_reduce", (width, self.model.hidden), f"{where}: copies of {name}")
+
+    def enter(self, where: str) -> None:
+        """Into a column cut: everybody has the whole input."""
+
+    def leave(self, where: str) -> None:
+        """Out of a row cut."""
+        self.traffic.add("all_reduce", self.stream, where)
+
+    def out_of_rows(self, where: str) -> None:
+        """The gradient of a row cut's output: everybody has it."""
+
+    def into_columns(self, where: str) -> None:
+        """The gradient of a column cut's input."""
+        self.traffic.add("all_reduce", self.stream, where)
+
+    def norm(self, where: str) -> None:
+        """A norm's gradients: everybody has them."""
+
+    def embeddings(self, where: str) -> None:
+        """The gradient of the embedding's sum: everybody has it."""
+
+
+class _SequenceParallel(_Plain):
+    """Between the parts a rank holds (b, s / t, h): gathered on the way in, reduced and scattered on the way out."""
+
+    def part(self) -> tuple[int, ...]:
+        batch, tokens, hidden = self.stream
+        return (batch, tokens // self.plan.tp, hidden)
+
+    def enter(self, where: str) -> None:
+        self.traffic.add("all_gather", self.part(), where)
+
+    def leave(self, where: str) -> None:
+        self.traffic.add("reduce_scatter", self.stream, where)
+
+    def out_of_rows(self, where: str) -> None:
+        if self.model.bias:  # added to the rank's own tokens
+            self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
+        self.traffic.add("all_gather", self.part(), where)
+
+    def into_columns(self, where: str) -> None:
+        self.traffic.add("all_gather", self.part(), f"{where}: the kept input")
+        self.traffic.add("reduce_scatter", self.stream, where)
+
+    def norm(self, where: str) -> None:
+        """It met the rank's own tokens, so its gradients are parts of a sum."""
+        self.traffic.add("all_reduce", (self.model.params_per_norm // self.model.hidden, self.model.hidden), where)
+
+    def embeddings(self, where: str) -> None:
+        if self.model.positions == "learned":
+            self.traffic.add("all_gather", self.part()[1:], f"{where}: positions")
+        self.traffic.add("all_gather", self.part(), where)
+
+
+def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
+    plan.check(model)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"tensor_parallel_traffic: batch is {batch!r}, but it must be a whole number of at least 1")
+    if other := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
+        raise ValueError(
+            f"tensor_parallel_traffic: the plan has {other}={getattr(plan, other)}, but only tensor parallelism is "
+            "predicted here; set it to 1"
+        )
+    if plan.recompute != "none":
+        raise ValueError(
+            f"tensor_parallel_traffic: recompute={plan.recompute!r} runs forward's messages twice, which is not "
+            "predicted here; set it to 'none'"
+        )
+    if plan.sequence_parallel and model.seq % plan.tp:
+        raise ValueError(
+            f"tensor_parallel_traffic: sequence_parallel cuts {model.seq} tokens into tp={plan.tp} equal parts; "
+            "choose a seq that tp divides"
+        )

@@ -1,0 +1,176 @@
+"""The messages of a ZeRO step, before anything runs, and the closed forms beside them. The answer has a log's type.
+
+N ranks, P bytes of parameters (and of gradients), m micro-batches before one update. What a rank sends on a ring:
+
+    data parallel       all_reduce of gradients                                              2 (N-1)/N P
+    stage 1             reduce_scatter of gradients, all_gather of updated parameters        2 (N-1)/N P
+    stage 1             all_reduce of gradients, all_gather of updated parameters            3 (N-1)/N P
+    stage 2             the same as the first, the reduce_scatter for each micro-batch       (m + 1) (N-1)/N P
+    stage 3             all_gather forward, all_gather and reduce_scatter backward, each     3 m (N-1)/N P
+
+Source: Rajbhandari et al. 2020 (ZeRO), section 7, which counts a reduce_scatter or an all_gather as P.
+Sharded tensors are padded with zeros to N equal parts: the formulas leave that out, `zero_traffic` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
+from helpers.predict.traffic.events import Traffic, checked_sizes
+from helpers.records import CommLog
+from helpers.specs import Link
+
+REDUCES = ("reduce_scatter", "all_reduce")
+Units = Sequence[Sequence[int]]
+
+
+def zero_traffic(
+    parameters: Sequence[int],
+    *,
+    stage: int,
+    world_size: int,
+    num_microbatches: int = 1,
+    reduce: str = "reduce_scatter",
+    units: Units | None = None,
+    bucket_bytes: float = 25 * MIB,
+    no_sync: bool = False,
+    keep_parameters: bool = False,
+    recompute: bool = False,
+    dtype_bytes: int = 4,
+    reduce_dtype_bytes: int | None = None,
+    link: Link | None = None,
+) -> CommLog:
+    """Every operation of one update (all its micro-batches) on one rank, in turn.
+
+    parameters: elements of each, in the order of `model.parameters()`. units: what travels together, as positions in
+    `parameters`, in the order in which forward uses them. Default: stages 1 and 2 buckets of `bucket_bytes` from the
+    last parameter to the first (inf: all in one), stage 3 a unit for each entry (so give it sizes of units).
+    reduce: stage 1's alone. no_sync: all micro-batches but the last only add up, as whole gradients (stage 1 always).
+    Stage 3 alone: keep_parameters gathers for forward and keeps for backward; recompute: the second forward gathers for
+    itself and frees (ours does not). dtype_bytes: of what is gathered; reduce_dtype_bytes: of gradients, None for the
+    same. With a link operations take their alpha-beta seconds, nothing hidden.
+    Raises ValueError for an unknown stage or reduce, or units that do not hold each parameter once.
+    """
+    _check(stage, reduce, num_microbatches)
+    traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link)
+    wholes = _wholes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
+    width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
+    for j in range(num_microbatches):
+        reduces, where = (stage > 1 and not no_sync) or j == num_microbatches - 1, f"micro-batch {j}"
+        if stage == 3:
+            _whole_units(traffic, wholes, where, gathers, reduces, width)
+        elif reduces:
+            _reduce(traffic, wholes, reduce, f"{where}, gradients", width)
+    if stage < 3:
+        _gather(traffic, wholes, "updated parameters")
+    return traffic.log
+
+
+def padded(elements: int, world_size: int) -> int:
+    """Elements after padding to `world_size` equal parts."""
+    return -(-elements // world_size) * world_size
+
+
+def padding_elements(parameters: Sequence[int], units: Units, *, world_size: int) -> int:
+    """Zeros that the units carry beyond their parameters: at most N - 1 a unit."""
+    return sum(padded(total, world_size) - total for total in _totals(checked_sizes(parameters), units))
+
+
+def data_parallel_share(world_size: int) -> float:
+    """2 (N-1)/N: what a rank sends on a ring, over the bytes of the parameters."""
+    return 2 * (world_size - 1) / world_size
+
+
+def stage1_share(world_size: int, *, reduce: str = "reduce_scatter") -> float:
+    """2 (N-1)/N with reduce_scatter, 3 (N-1)/N with all_reduce, over the bytes of the parameters."""
+    _check(1, reduce, 1)
+    return (2 if reduce == "reduce_scatter" else 3) * (world_size - 1) / world_size
+
+
+def stage2_share(world_size: int, *, num_microbatches: int = 1, no_sync: bool = False) -> float:
+    """(m + 1) (N-1)/N: gradients are reduced and freed after each micro-batch, so none can be added up before.
+
+    With no_sync 2 (N-1)/N, at the price of whole gradients on every rank.
+    """
+    return ((1 if no_sync else num_microbatches) + 1) * (world_size - 1) / world_size
+
+
+def stage3_share(
+    world_size: int,
+    *,
+    num_microbatches: int = 1,
+    no_sync: bool = False,
+    keep_parameters: bool = False,
+    recompute: bool = False,
+) -> float:
+    """3 m (N-1)/N. With no_sync (2 m + 1); parameters kept from forward to backward save m, recomputation that gathers
+    for itself costs m more."""
+    gathers = 1 if keep_parameters else 2 + recompute
+    return (gathers * num_microbatches + (1 if no_sync else num_microbatches)) * (world_size - 1) / world_size
+
+
+def tokens_where_tp_sends_as_much(hidden: int) -> float:
+    """Tokens of a step's whole batch at which a GPT layer costs as many bytes under ZeRO-3 as under tensor parallelism.
+
+    ZeRO-3 moves the layer's 12 h^2 weights three times, 36 (N-1)/N h^2, whatever the batch. Tensor parallelism moves
+    activations of all T tokens in 4 all-reduces (Shoeybi et al. 2019, section 3), 8 (N-1)/N T h, whatever the width.
+    Equal at T = 4.5 h; with more tokens ZeRO-3 sends less.
+    """
+    return 36 * hidden**2 / (8 * hidden)
+
+
+def _whole_units(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
+    """Stage 3's micro-batch: forward through all units, backward from the last to the first, `gathers` for each."""
+    _gather(traffic, wholes, f"{where}, forward, unit")
+    for number in reversed(range(len(wholes))):
+        for _ in range(gathers):
+            traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), f"{where}, backward, unit {number}")
+        if reduces:
+            traffic.add("reduce_scatter", (wholes[number],), f"{where}, backward, unit {number}", dtype_bytes=width)
+
+
+def _reduce(traffic: Traffic, wholes: Sequence[int], op: str, where: str, width: int) -> None:
+    for number, whole in enumerate(wholes):
+        traffic.add(op, (whole,), f"{where} {number}", dtype_bytes=width)
+
+
+def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:
+    for number, whole in enumerate(wholes):
+        traffic.add("all_gather", (whole // len(traffic.ranks),), f"{where} {number}")
+
+
+def _wholes(sizes: Sequence[int], units: Units | None, stage: int, bucket: float, world_size: int) -> list[int]:
+    """Elements of each message as a whole, padding included."""
+    units = _default_units(sizes, stage, bucket) if units is None else units
+    return [padded(total, world_size) for total in _totals(sizes, units)]
+
+
+def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list[int]]:
+    positions = list(range(len(sizes)))
+    if stage == 3:
+        return [[position] for position in positions]
+    groups = split_into_buckets(sizes[::-1], bucket_cap=bucket, first_bucket_cap=bucket)
+    return [[positions[::-1][i] for i in group] for group in groups]
+
+
+def _totals(sizes: Sequence[int], units: Units) -> list[int]:
+    listed = sorted(position for unit in units for position in unit)
+    if listed != list(range(len(sizes))):
+        raise ValueError(
+            f"zero_traffic: the units hold the positions {listed}, but each of the {len(sizes)} parameters (0 to "
+            f"{len(sizes) - 1}) must be in one unit, once"
+        )
+    return [sum(sizes[position] for position in unit) for unit in units]
+
+
+def _check(stage: int, reduce: str, num_microbatches: int) -> None:
+    if stage not in (1, 2, 3):
+        raise ValueError(f"zero_traffic: stage is {stage!r}, but it must be 1, 2 or 3 (for none see ddp_traffic)")
+    if reduce not in REDUCES or (reduce == "all_reduce" and stage != 1):
+        raise ValueError(
+            f"zero_traffic: stage {stage} with reduce={reduce!r} does not exist; stage 1 takes "
+            f"{' or '.join(map(repr, REDUCES))}, stages 2 and 3 'reduce_scatter'"
+        )
+    if isinstance(num_microbatches, bool) or not isinstance(num_microbatches, int) or num_microbatches < 1:
+        raise ValueError(f"zero_traffic: num_microbatches is {num_microbatches!r}, but it must be 1 or more")

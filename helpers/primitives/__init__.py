@@ -1,1 +1,0 @@
-"""What several strategies share: buckets, communication hooks, samplers, norms, uneven inputs, paced compute."""

@@ -1,0 +1,30 @@
+"""What the labs' tests ask of planted mistakes: each gives something else than the right way, and than every other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from helpers.grading import task_of
+from helpers.grading.task import Run, World
+
+
+def each(right: Any, mistakes: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """(key, one) of the right one, and of each mistake, which may have several."""
+    several = {key: one if isinstance(one, Sequence) else [one] for key, one in mistakes.items()}
+    return [("right", right), *((key, one) for key, ones in several.items() for one in ones)]
+
+
+def assert_told_apart(given: Iterable[tuple[str, Any]], alike: Callable[[Any, Any], bool]) -> None:
+    """given: (key, value). Values that are alike must have the same key."""
+    seen: list[tuple[str, Any]] = []
+    for key, value in given:
+        others = {other for other, theirs in seen if alike(value, theirs)} - {key}
+        assert not others, f"{key} gives what {others} gives"
+        seen.append((key, value))
+
+
+def world_of(key: str, size: int, seed: int = 0) -> World:
+    """What the judge has of the inputs, before anybody answered."""
+    inputs = task_of(key).inputs(seed, size)
+    return World.of(inputs, Run(outputs=[None] * size, events=[[]] * size, marks=[[]] * size))

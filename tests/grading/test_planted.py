@@ -1,0 +1,106 @@
+"""Of every lab alike: planted mistakes are told apart with any numbers, and a failure is known by its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.grading import grade, task_of
+from helpers.grading.kit.answers import alike
+from helpers.grading.kit.judging import same
+from helpers.grading.kit.messages import recognise_among
+from helpers.grading.pipeline import orders, playing, stage
+from helpers.grading.task import Trouble
+from helpers.grading.zero import costs, cutting, parts
+from tests.grading.planted import assert_told_apart, each
+
+
+def all_same(mine, theirs) -> bool:
+    return all(map(same, mine, theirs))
+
+
+FUNCTIONS = {  # what the task is asked, or one number of what it is asked
+    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES, alike),
+    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES, alike),
+    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS, alike),
+    "06.bubble held": (playing.held, playing.WRONG_HELD, alike),
+    "08.shard": (cutting.right, cutting.WRONG, all_same),
+    "08.cost held": (costs.held, costs.WRONG_HELD, alike),
+    "08.cost sent": (costs.sent, costs.WRONG_SENT, alike),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("seed", range(6))
+def test_every_wrong_function_shows_and_no_two_are_alike(name, seed):
+    right, mistakes, are_alike = FUNCTIONS[name]
+    cases = task_of(name.split()[0]).inputs(seed, 1)[0]["cases"]
+    given = [(key, [one(*case) for case in cases]) for key, one in each(right, mistakes)]
+    assert_told_apart(given, are_alike)
+
+
+def reversed_on_rank_0(rank, num_stages, num_microbatches):
+    backwards = range(num_microbatches) if rank else reversed(range(num_microbatches))
+    return [f"{rank}F{j}" for j in range(num_microbatches)] + [f"{rank}B{j}" for j in backwards]
+
+
+def flipped_on_rank_0(tensors, rank, world_size):
+    own = cutting.right(tensors, rank, world_size)
+    return own.clone() if rank else own.flip(0)
+
+
+@pytest.mark.parametrize(("key", "function"), [("06.gpipe", reversed_on_rank_0), ("08.shard", flipped_on_rank_0)])
+def test_a_mistake_is_named_only_where_it_explains_every_answer(key, function, ranks):
+    verdict = grade(key, function, ranks=ranks)
+    assert not verdict.passed and verdict.mistake is None
+    assert "gpipe(0, " in verdict.text("en") or key != "06.gpipe"
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+pipeline, unpadded = stage.recognise, parts.is_unpadded
+messages = recognise_among("sends_first", "receives_first", "sizes_differ", "sends_to_itself")
+column, row = task_of("07.column").recognise, task_of("07.row").recognise
+ALL_WAIT = "every rank waits for another one\n"
+PRODUCT = "mat1 and mat2 shapes cannot be multiplied "
+FAILURES = [
+    (messages, "hang", f"{ALL_WAIT}ranks 0, 1 wait in send, cell line 3", ["sends_first"]),
+    (messages, "hang", f"{ALL_WAIT}ranks 0, 1 wait in recv, cell line 3", ["receives_first"]),
+    (messages, "hang", f"{ALL_WAIT}rank 0 waits in recv\nrank 1 waits in send", []),
+    (messages, "hang", "rank 1 finished without calling recv\nrank 0 waits in send", []),
+    (messages, "mismatch", "rank 1 sends float64 x 8 to rank 2, but rank 2 expects float64 x 7", ["sizes_differ"]),
+    (messages, "exception", "ValueError: rank 0 cannot send to or from itself", ["sends_to_itself"]),
+    (messages, "exception", "rank 0 raised KeyError: 3", []),
+    (recognise_among(), "hang", f"{ALL_WAIT}ranks 0, 1 wait in send, cell line 3", []),
+    (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in send, b", ["sends_block"]),
+    (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in recv, b", ["sends_block"]),
+    (
+        stage.recognise,
+        "hang",
+        f"{ALL_WAIT}  rank 0 waits in send and recv, a\n  rank 1 waits in recv",
+        ["nobody_sends"],
+    ),
+    (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in all_reduce, a", []),
+    (column, "exception", f"{PRODUCT}(6x5 and 3x12)", ["cut_across"]),
+    (row, "exception", f"{PRODUCT}(6x5 and 10x2)", ["cut_across"]),
+    (row, "exception", f"{PRODUCT}(6x3 and 5x4)", ["input_cut_again"]),
+    (
+        parts.is_unpadded,
+        "mismatch",
+        "rank 0 calls all_gather float64 (51,), rank 1 calls all_gather float64 (50,)",
+        True,
+    ),
+    (unpadded, "exception", "Check failed: outputs[0].sizes() in `dist.reduce_scatter(own, parts)`", True),
+    (
+        parts.is_unpadded,
+        "exception",
+        "NameError: name 'own' is not defined in `dist.reduce_scatter(own, parts)`",
+        False,
+    ),
+    (unpadded, "exception", "shape '[3, 4]' is invalid for input of size 13", False),
+    (unpadded, "hang", "rank 0 waits in reduce_scatter", False),
+]
+
+
+@pytest.mark.parametrize(("recognise", "kind", "text", "known"), FAILURES)
+def test_a_failure_is_recognised_by_its_text(recognise, kind, text, known):
+    found = recognise(Trouble(kind=kind, text=text))
+    assert (found if isinstance(found, bool) else list(found)) == known

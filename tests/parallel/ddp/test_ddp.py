@@ -1,0 +1,548 @@
+"""DDP equals one process: losses, gradients and weights of several steps, on every rank, in float64."""
+
+import inspect
+import sys
+from contextlib import nullcontext
+from functools import lru_cache, partial
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.measure.equality import assert_equal
+from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, NaiveDDP, comm_hooks
+from helpers.parallel.ddp.tokens import count_tokens, token_mean
+from helpers.workloads import GPT, MLP, GPTConfig, token_loss
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+WORLD_SIZES = [1, 2, 3, 4]
+PER_RANK, STEPS = 4, 4
+SMALL_BUCKETS = dict(bucket_cap_mb=0.002, first_bucket_mb=0.0005)
+
+
+class TwoHeads(nn.Module):
+    """A model with a tied weight, a frozen layer, a buffer and a part that only some inputs use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.tied = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.again = nn.Linear(8, 8)
+        self.again.weight = self.tied.weight
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.extra, self.never = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x, use_extra=True):
+        x = torch.tanh(self.first(x))
+        x = torch.tanh(self.again(torch.tanh(self.tied(x))) + self.frozen(x))
+        return x + self.extra(x) if use_extra else x
+
+
+class AllUsed(TwoHeads):
+    """The same, where every trainable parameter always gets a gradient."""
+
+    def forward(self, x):
+        return self.never(super().forward(x))
+
+
+class TinyGPT(GPT):
+    def __init__(self):
+        super().__init__(GPTConfig.tiny(context=8, num_layers=1, hidden=16))
+
+
+MODELS = {"mlp": lambda: MLP([8, 16, 8]), "TwoHeads": TwoHeads, "AllUsed": AllUsed, "TinyGPT": TinyGPT}
+
+
+def build(kind, seed=0):
+    """A float64 model from a seed that the caller varies, to see that the broadcast makes ranks equal."""
+    torch.manual_seed(seed)
+    return MODELS[kind]().double()
+
+
+def data(kind, steps=STEPS, rows=PER_RANK * 4):
+    generator = torch.Generator().manual_seed(7)
+    if kind == "TinyGPT":
+        return [torch.randint(0, 68, (rows, 8), generator=generator) for _ in range(steps)]
+    return [torch.randn(rows, 8, generator=generator, dtype=torch.float64) for _ in range(steps)]
+
+
+def share_of(rank):
+    return slice(rank * PER_RANK, (rank + 1) * PER_RANK)
+
+
+def loss_of(output, x):
+    return token_loss(output, x) if output.dim() == 3 else (output - x.roll(1, dims=1)).square().mean()
+
+
+def train(model, wrapped, batches, averaged=lambda loss: loss):
+    """Losses, gradients and weights of each step, by name."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-8)
+    history = {}
+    for step, x in enumerate(batches):
+        optimizer.zero_grad()
+        loss = loss_of(wrapped(x), x)
+        loss.backward()
+        if hasattr(wrapped, "average_gradients"):
+            wrapped.average_gradients()
+        optimizer.step()
+        history[f"{step} loss"] = averaged(loss.detach().clone())
+        snapshot(model, history, step)
+    return history
+
+
+def snapshot(model, history, step):
+    for name, parameter in model.named_parameters():
+        history[f"{step} {name}"] = parameter.detach().clone()
+        if parameter.grad is not None:
+            history[f"{step} {name}.grad"] = parameter.grad.clone()
+
+
+def mean_over_ranks(value):
+    dist.all_reduce(value, op=dist.ReduceOp.AVG)
+    return value
+
+
+def on_rank(kind, wrap):
+    rank = dist.get_rank()
+    model = build(kind, seed=rank)
+    return train(model, wrap(model), [x[share_of(rank)] for x in data(kind)], mean_over_ranks)
+
+
+@lru_cache
+def one_process(kind, world_size):
+    model = build(kind)
+    return train(model, model, [x[: world_size * PER_RANK] for x in data(kind)])
+
+
+def torch_ddp(model):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+WRAPPERS = {
+    "naive": NaiveDDP,
+    "flat": FlatDDP,
+    "bucketed": lambda m: BucketedDDP(m, **SMALL_BUCKETS),
+    "default": DistributedDataParallel,
+    "small buckets": lambda m: DistributedDataParallel(m, **SMALL_BUCKETS),
+    "no overlap": lambda m: DistributedDataParallel(m, overlap=False, **SMALL_BUCKETS),
+    "find unused": lambda m: DistributedDataParallel(m, find_unused_parameters=True, **SMALL_BUCKETS),
+    "static graph": lambda m: DistributedDataParallel(m, static_graph=True, **SMALL_BUCKETS),
+}
+KEY_BIAS = {"*.key.bias*": 1e-6}  # zero in theory; AdamW (eps 1e-8) turns its noise into steps
+
+
+@pytest.mark.parametrize(("kind", "world_size"), [*(("AllUsed", size) for size in WORLD_SIZES), ("TinyGPT", 3)])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_equals_one_process(ranks, wrapper, kind, world_size):
+    histories = ranks[:world_size].run(on_rank, kind, WRAPPERS[wrapper])
+    assert_equal(one_process(kind, world_size), histories, atol=KEY_BIAS)
+
+
+def test_buckets_of_the_simple_class_leave_while_backward_goes_on(ranks):
+    def order():
+        model, seen = WRAPPERS["bucketed"](build("AllUsed")), []
+        send = model._send
+        model._send = lambda bucket: seen.append(f"bucket {bucket.index()}") or send(bucket)
+        first = model.module.first.weight  # the last gradient to come
+        first.register_post_accumulate_grad_hook(lambda _: seen.append("the last gradient"))
+        backward(model)
+        return seen, len(model.buckets)
+
+    for seen, count in ranks[:2].run(order):
+        assert [one for one in seen if one.startswith("bucket")] == [f"bucket {index}" for index in range(count)]
+        assert seen.index("the last gradient") > seen.index("bucket 1")
+
+
+def test_the_idea_fits_one_screen():
+    for core in (NaiveDDP, FlatDDP, BucketedDDP):
+        assert len(inspect.getsource(core).splitlines()) <= 60
+
+
+# ---- what the learner can rely on ----
+
+
+def small(seed=0, **options):
+    return DistributedDataParallel(build("AllUsed", seed), **{**SMALL_BUCKETS, **options})
+
+
+def backward(model, x=None):
+    x = torch.ones(2, 8, dtype=torch.float64) if x is None else x
+    model(x).square().mean().backward()
+
+
+def test_gradients_are_views_into_the_buckets_after_zero_grad(ranks):
+    def views():
+        model = small()
+        found = []
+        for _ in range(3):
+            model.zero_grad(set_to_none=True)
+            backward(model)
+            flats = {bucket.flat.untyped_storage().data_ptr() for bucket in model.buckets}
+            found.append([s.parameter.grad.untyped_storage().data_ptr() in flats for s in model.slots])
+        return found
+
+    for found in ranks[:2].run(views):
+        assert all(found[1]) and all(found[2])  # the first backward ends with new buckets
+
+
+def test_buckets_follow_the_order_of_rank_zero_after_the_first_step(ranks):
+    class Swapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+        def forward(self, x):
+            layers = (self.b, self.a) if dist.get_rank() == 0 else (self.a, self.b)
+            return layers[1](layers[0](x))
+
+    def order():
+        model = DistributedDataParallel(Swapped(), **SMALL_BUCKETS)
+        before = [slot.name for bucket in model.buckets for slot in bucket.slots]
+        backward(model, torch.ones(1, 4))
+        return before, [slot.name for bucket in model.buckets for slot in bucket.slots]
+
+    assert ranks[:3].run(order) == [(["b.weight", "a.weight"], ["a.weight", "b.weight"])] * 3
+
+
+def recorded(sizes, bucket):
+    sizes.append(bucket.buffer().numel())
+    return comm_hooks.allreduce_hook(None, bucket)
+
+
+def test_as_many_buckets_as_torch(ranks):
+    def bucket_sizes():
+        found = []
+        small = partial(DistributedDataParallel, first_bucket_mb=0.1)
+        equal = partial(DistributedDataParallel, first_bucket_mb=2)  # torch's is smaller only by default
+        for wrap in (small, equal, nn.parallel.DistributedDataParallel):
+            model, sizes = wrap(MLP([64, 600, 600, 600, 64]), bucket_cap_mb=2), []
+            model.register_comm_hook(sizes, recorded)
+            backward(model, torch.ones(2, 64))
+            sizes.clear()
+            backward(model, torch.ones(2, 64))
+            found.append(sizes)
+        return found
+
+    for small, mine, theirs in ranks[:2].run(bucket_sizes):
+        assert mine == theirs
+        assert len(mine) > 1
+        assert 4 * small[0] < 0.3e6 < 2e6 < 4 * small[1]  # the first bucket's own cap; bytes
+
+
+def token_batches(rank):
+    """Two micro-batches of one step, with a different number of tokens on each rank and in each micro-batch."""
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randint(0, 68, (1 + rank + i, 8), generator=generator) for i in range(2)]
+
+
+def accumulate_by_tokens():
+    model = build("TinyGPT")
+    wrapped = DistributedDataParallel(model)
+    batches = token_batches(dist.get_rank())
+    total = count_tokens(sum(x.numel() for x in batches))
+    with wrapped.no_sync():
+        token_mean(token_loss(wrapped(batches[0]), batches[0], reduction="sum"), total).backward()
+    token_mean(token_loss(wrapped(batches[1]), batches[1], reduction="sum"), total).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_accumulation_by_tokens_is_the_mean_over_all_tokens(ranks, world_size):
+    model = build("TinyGPT")
+    everything = torch.cat([x for rank in range(world_size) for x in token_batches(rank)])
+    token_loss(model(everything), everything).backward()
+    reference = {name: p.grad for name, p in model.named_parameters()}
+    assert_equal(reference, ranks[:world_size].run(accumulate_by_tokens), atol={"*.key.bias": 1e-12})
+
+
+def test_buffers_are_those_of_rank_zero(ranks):
+    def buffers():
+        model = build("AllUsed")
+        model.calls.fill_(float(dist.get_rank() + 1))
+        wrapped = DistributedDataParallel(model)
+        at_construction = model.calls.item()
+        model.calls.fill_(float(dist.get_rank() + 5))
+        wrapped.eval()(torch.ones(1, 8, dtype=torch.float64))
+        after_eval = model.calls.item()
+        wrapped.train()(torch.ones(1, 8, dtype=torch.float64))
+        return at_construction, after_eval, model.calls.item()
+
+    assert ranks[:3].run(buffers) == [(1, 5, 5), (1, 6, 5), (1, 7, 5)]
+
+
+# ---- unused parameters ----
+
+
+def use_extra(rank_with_extra, parts, wrap=lambda model: model):
+    """parts: whose rows are trained on, all ranks' in one process; None: this rank's own."""
+    parts = [dist.get_rank()] if parts is None else parts
+    model = build("TwoHeads")
+    wrapped = wrap(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, eps=1e-8)
+    history = {}
+    for step, x in enumerate(data("TwoHeads")):
+        optimizer.zero_grad()
+        outputs = [wrapped(x[share_of(part)], use_extra=part == rank_with_extra) for part in parts]
+        torch.cat(outputs).square().mean().backward()
+        optimizer.step()
+        snapshot(model, history, step)
+    return history
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_parameters_unused_on_some_ranks(ranks, options, world_size):
+    last = world_size - 1
+    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
+    histories = ranks[:world_size].run(use_extra, last, None, wrap)
+    assert "0 never.weight.grad" not in histories[0]  # unused everywhere: no gradient, so AdamW leaves it alone
+    assert_equal(use_extra(last, range(world_size)), histories)
+
+
+def test_unused_parameters_are_named(ranks):
+    def unused():
+        model = DistributedDataParallel(build("TwoHeads"), **SMALL_BUCKETS)
+        for wrapped in (WRAPPERS["bucketed"](build("TwoHeads")), model):
+            with pytest.raises(RuntimeError, match=r"never\.weight \(bucket \d+\).*find_unused_parameters=True"):
+                backward(wrapped)
+        frozen = small()
+        frozen.module.never.bias.requires_grad_(False)
+        with pytest.raises(RuntimeError, match="freeze first, then wrap"):
+            backward(frozen)
+        model.find_unused = True
+        model.zero_grad()
+        backward(model)  # the failure leaves nothing behind
+        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.grad is not None}
+
+    model = build("TwoHeads")
+    backward(model)
+    reference = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert_equal(reference, ranks[:2].run(unused))
+
+
+# ---- the graph's odd corners ----
+
+
+class Checkpointed(nn.Module):
+    """Two checkpoints; with `tied` the same layer stands in both."""
+
+    def __init__(self, tied, reentrant):
+        super().__init__()
+        self.first, self.one = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.two = self.one if tied else nn.Linear(8, 8)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in (self.one, self.two):
+            x = torch.tanh(checkpoint(layer, x, use_reentrant=self.reentrant))
+        return x
+
+
+def checkpointed(tied, reentrant, wrap):
+    torch.manual_seed(0)
+    model = Checkpointed(tied, reentrant).double()
+    share = share_of(dist.get_rank()) if dist.is_initialized() else slice(0, 2 * PER_RANK)
+    return train(model, wrap(model), [x[share] for x in data("mlp")], mean_over_ranks if wrap != same else same)
+
+
+def same(value):
+    return value
+
+
+@pytest.mark.parametrize(
+    ("tied", "reentrant", "options"),
+    [
+        (True, False, {}),
+        (False, True, {}),
+        (True, True, {"static_graph": True}),
+        (False, True, {"find_unused_parameters": True}),
+    ],
+)
+def test_checkpointing(ranks, tied, reentrant, options):
+    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
+    assert_equal(checkpointed(tied, reentrant, same), ranks[:2].run(checkpointed, tied, reentrant, wrap))
+
+
+def test_a_gradient_in_two_parts_is_refused(ranks):
+    def twice():
+        with pytest.raises(RuntimeError, match=r"one\.\w+ arrived 2 times.*static_graph=True"):
+            checkpointed(True, True, lambda m: DistributedDataParallel(m, **SMALL_BUCKETS))
+
+    ranks[:2].run(twice)
+
+
+def test_an_exception_in_backward_leaves_nothing_behind(ranks):
+    def fail_then_train():
+        model = small()
+        backward(model)
+        handle = model.module.first.weight.register_hook(lambda grad: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            backward(model)
+        handle.remove()
+        dist.barrier()
+        model.zero_grad()
+        backward(model)
+        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.requires_grad}
+
+    model = build("AllUsed")
+    backward(model)
+    reference = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert_equal(reference, ranks[:3].run(fail_then_train))
+
+
+def test_two_backwards_add_up(ranks):
+    """One after the other without zero_grad, and two forwards before one backward."""
+
+    def twice():
+        model = small()
+        x = torch.full((2, 8), float(dist.get_rank()), dtype=torch.float64)
+        backward(model, x)
+        backward(model, x)
+        (model(x) + model(2 * x)).square().mean().backward()
+        return {n: p.grad.clone() for n, p in model.module.named_parameters() if p.requires_grad}
+
+    model = build("AllUsed")
+    for rank in range(2):
+        x = torch.full((2, 8), float(rank), dtype=torch.float64)
+        (model(x).square().mean() + (model(x) + model(2 * x)).square().mean() / 2).backward()
+    reference = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert_equal(reference, ranks[:2].run(twice))
+
+
+def test_wrapping_again_does_not_send_twice(ranks):
+    def wrap_twice():
+        inner = build("AllUsed")
+        model = DistributedDataParallel(inner)
+        backward(model)
+        del model
+        model = DistributedDataParallel(inner)
+        inner.zero_grad()
+        backward(model)
+        return len(inner.first.weight._post_accumulate_grad_hooks)
+
+    assert ranks[:2].run(wrap_twice) == [1, 1]
+
+
+def test_outputs_may_be_nested_and_partly_unused(ranks):
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return {"used": [self.a(x)], "unused": (self.b(x), "text")}
+
+    def run():
+        model = DistributedDataParallel(Nested(), find_unused_parameters=True)
+        model(torch.ones(1, 2))["used"][0].sum().backward()
+        return model.module.a.weight.grad.tolist(), model.module.b.weight.grad
+
+    assert ranks[:2].run(run) == [([[1, 1], [1, 1]], None)] * 2
+
+
+def test_mixed_dtypes_travel_in_their_own_buckets(ranks):
+    def run():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).double())
+        wrapped = DistributedDataParallel(model)
+        x = torch.full((1, 4), float(dist.get_rank()))
+        (wrapped.module[0](x).sum() + wrapped.module[1](x.double()).sum()).backward()  # not through forward
+        return model[0].weight.grad[0, 0].item(), model[1].weight.grad[0, 0].item(), len(wrapped.buckets)
+
+    assert ranks[:3].run(run) == [(1.0, 1.0, 2)] * 3
+
+
+# ---- uneven inputs, hooks, mistakes ----
+
+
+def uneven(num_batches, parts, wrap=None):
+    """Weights. parts: as above; wrap: what joins the ranks."""
+    parts, model = [dist.get_rank()] if parts is None else parts, build("AllUsed")
+    wrapped = model if wrap is None else wrap(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, eps=1e-8)
+    with nullcontext() if wrap is None else wrapped.join():
+        for step, x in enumerate(data("AllUsed", steps=max(num_batches[part] for part in parts))):
+            optimizer.zero_grad()
+            backward(wrapped, torch.cat([x[share_of(part)] for part in parts if num_batches[part] > step]))
+            optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("num_batches", [(2,), (0, 3), (3, 3, 3), (1, 2, 0, 5)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_uneven_inputs(ranks, num_batches, options):
+    wrap = lambda m: DistributedDataParallel(m, **options, **SMALL_BUCKETS)  # noqa: E731
+    weights = ranks[: len(num_batches)].run(uneven, num_batches, None, wrap)
+    assert_equal(uneven(num_batches, range(len(num_batches))), weights)
+
+
+def test_join_can_divide_by_all_ranks(ranks):
+    def run():
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        with model.join(divide_by_active=False):
+            for _ in range(1 + dist.get_rank()):
+                model.zero_grad()
+                model(torch.ones(1, 1)).sum().backward()
+        return model.module.weight.grad.item()
+
+    assert ranks[:2].run(run)[1] == 0.5  # the last step of rank 1, half of it rank 0's zero
+
+
+def gradients_with(hook, wrap):
+    model = build("mlp").float()
+    wrapped = wrap(model)
+    if hook is not None:
+        wrapped.register_comm_hook(None, hook)
+    for _ in range(2):
+        model.zero_grad()
+        backward(wrapped, torch.full((2, 8), 1.0 + dist.get_rank()))
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def ours(model):
+    return DistributedDataParallel(model, **SMALL_BUCKETS)
+
+
+@pytest.mark.parametrize(
+    ("hook", "rtol"),
+    [(comm_hooks.allreduce_hook, 1e-6), (comm_hooks.fp16_compress_hook, 2e-3), (comm_hooks.bf16_compress_hook, 2e-2)],
+)
+def test_comm_hooks_average(ranks, hook, rtol):
+    exact = ranks[:3].run(gradients_with, None, ours)[0]
+    hooked = ranks[:3].run(gradients_with, hook, ours)
+    assert_equal(exact, hooked, rtol=rtol)
+    if rtol > 1e-3:
+        with pytest.raises(AssertionError):
+            assert_equal(exact, hooked, rtol=1e-6)  # it did compress
+
+
+def test_our_hooks_in_torch_and_torchs_in_ours(ranks):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    reference = ranks[:2].run(gradients_with, fp16_compress_hook, torch_ddp)[0]
+    for hook, wrap in [
+        (comm_hooks.fp16_compress_hook, torch_ddp),
+        (fp16_compress_hook, ours),
+        (comm_hooks.fp16_compress_hook, ours),
+    ]:
+        assert_equal(reference, ranks[:2].run(gradients_with, hook, wrap), rtol=1e-6)
+
+
+def test_mistakes_get_a_sentence(ranks):
+    def mistakes():
+        with pytest.raises(ValueError, match="no parameter with requires_grad=True"):
+            DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False))
+        with pytest.raises(ValueError, match="give more than 0"):
+            DistributedDataParallel(nn.Linear(2, 2), bucket_cap_mb=0)
+        model = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+        with pytest.raises(ValueError, match="sparse=False"):
+            model(torch.tensor([1])).sum().backward()
+        for wrap in (BucketedDDP, DistributedDataParallel):
+            with pytest.raises(ValueError, match=r"layers.0.weight \(4, 2\).*rank 1 has layers.0.weight \(3, 2\)"):
+                wrap(MLP([2, 3 if dist.get_rank() == 1 else 4, 2]))
+
+    ranks[:2].run(mistakes)

@@ -1,0 +1,80 @@
+"""Copies count once: gradients of shared heads, tied parameters, whole states."""
+
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.measure.comms import record_comms
+from helpers.parallel.shared.placement import placements_of
+from helpers.parallel.tensor_parallel.copies import place_the_rest, shard_parameter, sum_over_copies, tie_again
+from helpers.parallel.tensor_parallel.tensor_plan import even_cut, heads_cut
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_gradients_of_copies_are_added_among_their_holders_only(ranks):
+    def gradients():
+        cut = heads_cut(4, 4, 2)  # two heads of 2: ranks 0 and 1 hold the first, 2 and 3 the second
+        found = []
+        for whole in (nn.Parameter(torch.arange(8.0).view(4, 2)), nn.Parameter(torch.arange(4.0))):
+            part = shard_parameter(whole, cut, None)
+            with record_comms() as recorder:
+                same = sum_over_copies(part, cut, None)
+                (same * 10 ** dist.get_rank()).sum().backward()
+            assert torch.equal(same, part) and placements_of(part)["tp"].copies == 2
+            assert [event.payload_bytes for event in recorder.log.events] == [whole.numel() * 4]
+            found.append(part.grad.unique().tolist())
+        return found
+
+    assert ranks.run(gradients) == [[[11.0]] * 2] * 2 + [[[1100.0]] * 2] * 2
+
+
+def test_parts_of_ones_own_and_missing_biases_pass_through(ranks):
+    def through():
+        part = torch.ones(2, requires_grad=True)
+        cut = even_cut(4, 2)
+        return sum_over_copies(part, cut, None) is part, sum_over_copies(None, heads_cut(2, 2, 2), None)
+
+    assert ranks[:2].run(through) == [(True, None)] * 2
+
+
+class Half(nn.Module):
+    def __init__(self, weight, cut):
+        super().__init__()
+        self.weight, self.cuts = nn.Parameter(weight.detach()[:1].clone()), {"weight": cut}
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(2, 4, bias=False), nn.Linear(2, 4, bias=False), nn.Linear(2, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+def test_what_was_tied_is_tied_again():
+    model, cut = tied(), even_cut(4, 4)
+    new = [Half(model[0].weight, cut), Half(model[0].weight, cut)]
+    tie_again(model, zip([model[0], model[1]], new, strict=True))
+    assert new[0].weight is new[1].weight
+
+
+def test_owners_that_part_are_an_error():
+    model, cut = tied(), even_cut(4, 4)
+    with pytest.raises(ValueError, match="0.weight and 1.weight are one parameter"):
+        tie_again(model, [(model[0], Half(model[0].weight, cut))])
+    with pytest.raises(ValueError, match="give both the same word"):
+        halves = Half(model[0].weight, cut), Half(model[0].weight, even_cut(4, 2))
+        tie_again(model, zip([model[0], model[1]], halves, strict=True))
+
+
+def test_what_is_no_part_is_whole_everywhere(ranks):
+    def marked():
+        layer = nn.Linear(4, 4)
+        layer.weight = shard_parameter(layer.weight, even_cut(4, 2), None)
+        place_the_rest(layer, None)
+        return [placements_of(parameter)["tp"].copies for parameter in (layer.weight, layer.bias)]
+
+    assert ranks[:2].run(marked) == [[1, 2]] * 2

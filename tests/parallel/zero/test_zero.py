@@ -1,0 +1,551 @@
+"""Stages 1 and 2 of ZeRO equal one process: losses and weights of five AdamW steps, on every rank."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.measure.comms import record_comms
+from helpers.measure.equality import assert_equal
+from helpers.measure.memory import record_memory
+from helpers.parallel.amp import GradScaler
+from helpers.parallel.amp.master_weights import MasterWeights
+from helpers.parallel.zero import Zero1, Zero2
+from helpers.predict.memory.states import model_states
+from helpers.predict.traffic.zero import zero_traffic
+from helpers.specs import Plan
+from helpers.workloads import GPT, MLP, GPTConfig, token_loss
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+STEPS, BATCH = 5, 12
+EPS = {torch.float64: 1e-8, torch.float32: 1e-3}  # of Adam: a small one makes rounding noise a full step in float32
+KEY_BIAS = {"*.key.bias": 1e-3}  # its gradient is zero in theory, so Adam steps on rounding noise
+WAYS = {
+    "stage 1": partial(Zero1, bucket_bytes=3000),
+    "stage 1, all_reduce": partial(Zero1, reduce="all_reduce"),
+    "stage 2": partial(Zero2, bucket_bytes=3000),
+}
+
+
+class TwoHeads(nn.Module):
+    """Tied, frozen and never used parameters, and a part that only some ranks or steps use; odd sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.tied, self.again = nn.Linear(8, 7), nn.Linear(7, 7), nn.Linear(7, 7)
+        self.again.weight = self.tied.weight
+        self.frozen = nn.Linear(7, 7).requires_grad_(False)
+        self.extra, self.never = nn.Linear(7, 5), nn.Linear(7, 5)
+        self.last = nn.Linear(7, 5)
+
+    def forward(self, x, use_extra=True):
+        x = torch.tanh(self.first(x))
+        x = torch.tanh(self.again(torch.tanh(self.tied(x))) + self.frozen(x))
+        return self.last(x) + (self.extra(x) if use_extra else 0)
+
+
+class Recomputed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(8, 9), nn.Linear(9, 9), nn.Linear(9, 5)
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        x = checkpoint(lambda x: torch.tanh(self.inner(x)), x, use_reentrant=self.reentrant)
+        return self.last(x)
+
+
+class TinyGPT(GPT):
+    def __init__(self):
+        super().__init__(GPTConfig.tiny(context=8, num_layers=1, hidden=16))
+
+
+MODELS = {
+    "mlp": lambda: MLP([8, 13, 9, 5]),
+    "TinyGPT": TinyGPT,
+    "TwoHeads": TwoHeads,
+    "reentrant": lambda: Recomputed(True),
+    "not reentrant": lambda: Recomputed(False),
+}
+
+
+def build(kind, dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    return MODELS[kind]().to(dtype)
+
+
+def batch_of(kind, step, dtype, share, rank):
+    torch.manual_seed(1000 + step)
+    if kind == "TinyGPT":
+        parts = torch.randint(0, 68, (2, BATCH, 8))
+    else:
+        parts = torch.randn(BATCH, 8, dtype=dtype), torch.randn(BATCH, 5, dtype=dtype)
+    return [part[rank * share : (rank + 1) * share] for part in parts]
+
+
+def here(way):
+    """This rank and how many there are; one process is all of them."""
+    return (0, 1) if way is None else (dist.get_rank(), dist.get_world_size())
+
+
+def loss_of(model, kind, x, y, **inputs):
+    return token_loss(model(x), y) if kind == "TinyGPT" else (model(x, **inputs) - y).square().mean()
+
+
+def weights_of(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def groups_of(model):
+    """Three groups: matrices with decay, biases without, the last layer's parameters at another rate; one frozen."""
+    named = list(model.named_parameters())
+    last = [p for name, p in named if name.startswith(("layers.2", "last"))]
+    rest = [p for _, p in named if not any(p is other for other in last)]
+    return [
+        {"params": [p for p in rest if p.dim() > 1], "weight_decay": 0.3},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+        {"params": last, "lr": 2e-2, "betas": (0.8, 0.9)},
+    ]
+
+
+def make_optimizer(way, model, optimizer_class, *, grouped=False, **options):
+    """The optimizer of one process for way=None."""
+    if way is None:
+        return optimizer_class(groups_of(model) if grouped else model.parameters(), **options)
+    if way == "stage 2":
+        return WAYS[way](model, optimizer_class, params=groups_of(model) if grouped else None, **options)
+    return WAYS[way](groups_of(model) if grouped else model.named_parameters(), optimizer_class, **options)
+
+
+def train(way, kind, dtype=torch.float64, optimizer_class=torch.optim.AdamW, steps=STEPS, grouped=False, **options):
+    """Losses, and weights after the last step. The ranks start from different seeds: construction makes them equal."""
+    rank, size = here(way)
+    model = build(kind, dtype, seed=rank)
+    optimizer = make_optimizer(way, model, optimizer_class, grouped=grouped, **options)
+    losses = []
+    for step in range(steps):
+        x, y = batch_of(kind, step, dtype, BATCH // size, rank)
+        optimizer.zero_grad()
+        loss = loss_of(model, kind, x, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, weights_of(model)
+
+
+def assert_trained_alike(expected, results, dtype=torch.float64):
+    losses, weights = expected
+    means = torch.tensor([result[0] for result in results], dtype=torch.float64).mean(0)
+    assert torch.allclose(
+        means, torch.tensor(losses, dtype=torch.float64), rtol={torch.float64: 1e-12}.get(dtype, 1e-5)
+    )
+    assert_equal(weights, [result[1] for result in results], atol=KEY_BIAS)
+
+
+SIZES = [("mlp", torch.float64, size) for size in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size"), [*SIZES, ("mlp", torch.float32, 3), ("TinyGPT", torch.float64, 3)], ids=str
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_of_adamw_equal_one_process(ranks, way, kind, dtype, size):
+    options = dict(lr=1e-3, weight_decay=0.1, eps=EPS[dtype])
+    results = ranks[:size].run(train, way, kind, dtype, **options)
+    assert_trained_alike(train(None, kind, dtype, **options), results, dtype)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parameter_groups_keep_their_options(ranks, way):
+    options = dict(grouped=True, lr=1e-3)
+    assert_trained_alike(train(None, "mlp", **options), ranks[:3].run(train, way, "mlp", **options))
+
+
+ELEMENTWISE = {
+    "SGD": dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "Adam": dict(amsgrad=True, foreach=True),
+    "AdamW": dict(fused=True),
+    "RMSprop": dict(centered=True, momentum=0.5),
+    "Adagrad": {},
+    "NAdam": {},
+    "Rprop": {},
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_any_elementwise_optimizer(ranks, name):
+    """The first step of some divides by the gradient's size: lr and data are such that no noise decides a sign."""
+    options = dict(optimizer_class=getattr(torch.optim, name), steps=4, **ELEMENTWISE[name])
+    expected = train(None, "mlp", **options)
+    for way in ("stage 1", "stage 2"):
+        assert_trained_alike(expected, ranks[:3].run(train, way, "mlp", **options))
+
+
+# ---- unused, uneven, clipped, accumulated ----
+
+
+def some_unused(way):
+    """Even ranks use `extra`, in even steps only; nobody uses `never`: AdamW leaves it alone, decay included."""
+    rank, size = here(way)
+    model = build("TwoHeads", seed=rank if way == "stage 2" else 0)  # stage 1 does not know what is frozen
+    options = {} if way is None else {"find_unused_parameters": True}
+    optimizer = make_optimizer(way, model, torch.optim.AdamW, lr=1e-2, weight_decay=0.5, **options)
+    for step in range(4):
+        optimizer.zero_grad()
+        for part in range(4) if way is None else [rank]:  # one process plays all four ranks
+            x, y = batch_of("TwoHeads", step, torch.float64, 3, part)
+            loss = loss_of(model, "TwoHeads", x, y, use_extra=step % 2 == 0 and part % 2 == 0)
+            (loss / (4 if way is None else 1)).backward()
+        optimizer.step()
+    inner = optimizer if way is None else optimizer.optimizer
+    counters = sorted({int(state["step"]) for state in inner.state.values()})
+    return weights_of(model), counters
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_unused_frozen_and_tied_parameters(ranks, way):
+    expected, counters = some_unused(None)
+    results = ranks.run(some_unused, way)
+    assert_equal(expected, [weights for weights, _ in results])
+    assert counters == [2, 4] and set().union(*(c for _, c in results)) == {2, 4}
+
+
+def without_permission(way):
+    model = build("TwoHeads")
+    optimizer = make_optimizer(way, model, torch.optim.SGD, lr=0.1)
+    loss_of(model, "TwoHeads", *batch_of("TwoHeads", 0, torch.float64, 3, 0)).backward()
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_missing_gradient_is_named(ranks, way):
+    for rank, text in enumerate(ranks[:2].run(without_permission, way)):
+        assert f"on rank {rank} 2 of 11 parameters have no gradient: never.weight, never.bias." in text
+        assert "find_unused_parameters=True" in text
+
+
+def steps(way, model, optimizer, count, dtype=torch.float64):
+    """Gradients of one step after another; the caller steps."""
+    rank, size = here(way)
+    for step in range(count):
+        optimizer.zero_grad()
+        loss_of(model, "mlp", *batch_of("mlp", step, dtype, BATCH // size, rank)).backward()
+        yield step
+
+
+def clipped(way, max_norm):
+    """A scheduler takes the optimizer inside."""
+    model, norms = build("mlp", seed=here(way)[0]), []
+    optimizer = make_optimizer(way, model, torch.optim.SGD, lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(getattr(optimizer, "optimizer", optimizer), 1, gamma=0.5)
+    for _ in steps(way, model, optimizer, 4):
+        if way is None:
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), max_norm))
+        else:
+            norms.append(optimizer.clip_grad_norm_(max_norm))
+        optimizer.step()
+        scheduler.step()
+    return torch.stack(norms), weights_of(model)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_clipping_by_the_norm_of_the_whole_model_under_a_scheduler(ranks, way):
+    norms, weights = clipped(None, 0.05)
+    assert (norms > 0.05).all()
+    results = ranks[:3].run(clipped, way, 0.05)
+    assert_equal(weights | {"norm": norms}, [own | {"norm": found} for found, own in results])
+
+
+def accumulated(way, silent):
+    """Three micro-batches a step. silent: the first two under no_sync."""
+    rank, size = here(way)
+    model = build("mlp", seed=rank)
+    optimizer = make_optimizer(way, model, torch.optim.AdamW, lr=1e-3)
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(3):
+            x, y = batch_of("mlp", 10 * step + micro, torch.float64, BATCH // size, rank)
+            with optimizer.no_sync() if silent and micro < 2 else nullcontext():
+                (loss_of(model, "mlp", x, y) / 3).backward()
+        optimizer.step()
+    return weights_of(model)
+
+
+@pytest.mark.parametrize("way, silent", [("stage 1", False), ("stage 2", False), ("stage 2", True)])
+def test_micro_batches_add_up(ranks, way, silent):
+    assert_equal(accumulated(None, False), ranks[:3].run(accumulated, way, silent))
+
+
+def never_reduced():
+    model = build("mlp")
+    optimizer = Zero2(model, torch.optim.SGD, lr=0.1)
+    with optimizer.no_sync():
+        model(torch.ones(2, 8, dtype=torch.float64)).sum().backward()
+    try:
+        optimizer.step()
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_a_step_right_after_no_sync_is_refused(ranks):
+    assert all("the last micro-batch of a step outside no_sync()" in text for text in ranks[:2].run(never_reduced))
+
+
+def spent(action):
+    model = build("mlp")
+    optimizer = Zero1(model.named_parameters(), torch.optim.SGD, lr=0.1)
+    x = torch.ones(2, 8, dtype=torch.float64)
+    model(x).sum().backward()
+    optimizer.step()
+    try:
+        optimizer.step() if action == "step" else model(x).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+
+
+def test_stage_1_refuses_gradients_that_it_has_used(ranks):
+    """The reduce-scatter was in place: what is left is neither a sum nor a mean."""
+    assert all("has used these gradients: call zero_grad()" in text for text in ranks[:2].run(spent, "step"))
+    assert all("after Zero1 had reduced the gradients" in text for text in ranks[:2].run(spent, "backward"))
+
+
+def twice(way):
+    """In stage 2, and in torch, a step may use the same gradients again, and backward adds to them."""
+    rank, size = here(way)
+    model = build("mlp", seed=rank)
+    optimizer = make_optimizer(way, model, torch.optim.SGD, lr=0.1)
+    for step in range(2):
+        loss_of(model, "mlp", *batch_of("mlp", step, torch.float64, BATCH // size, rank)).backward()
+        optimizer.step()
+        optimizer.step()
+    return weights_of(model)
+
+
+def test_stage_2_without_zero_grad_does_what_torch_does(ranks):
+    assert_equal(twice(None), ranks[:3].run(twice, "stage 2"))
+
+
+# ---- recomputation, scaling, a backward that failed ----
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "not reentrant"])
+@pytest.mark.parametrize("way", ["stage 1", "stage 2"])
+def test_recomputation_of_either_kind(ranks, way, kind):
+    assert_trained_alike(train(None, kind, lr=1e-3), ranks[:2].run(train, way, kind, lr=1e-3))
+
+
+def scaled(way):
+    """float16 overflow on one rank alone: all skip that step."""
+    rank, size = here(way)
+    model = build("mlp", torch.float32, seed=rank)
+    optimizer = make_optimizer(way, model, torch.optim.SGD, lr=0.1)
+    group = None if way is None else optimizer.group
+    scaler = GradScaler(init_scale=1024.0, group=group)
+    for step in range(4):
+        x, y = batch_of("mlp", step, torch.float32, BATCH // size, rank)
+        optimizer.zero_grad()
+        loss = scaler.scale(loss_of(model, "mlp", x, y))
+        loss.backward()
+        if step == 1 and rank == size - 1:
+            model.layers[0].weight.grad = torch.full_like(model.layers[0].weight, torch.inf)
+        scaler.step(optimizer)
+        scaler.update()
+    return weights_of(model), scaler.skipped, scaler.get_scale()
+
+
+def test_every_rank_skips_where_one_shard_overflowed(ranks):
+    expected = scaled(None)
+    for found in ranks[:3].run(scaled, "stage 1"):
+        assert found[1:] == expected[1:] == (1, 512.0)
+        assert_equal(expected[0], found[0])
+
+
+def failed(fail):
+    """A hook of the user's raises in the middle of a backward on every rank; the next step is a normal one."""
+    model = build("mlp")
+    optimizer = Zero2(model, torch.optim.SGD, bucket_bytes=300, lr=0.1)
+    x, y = batch_of("mlp", 0, torch.float64, 6, dist.get_rank())
+    if fail:
+        handle = model.layers[0].weight.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss_of(model, "mlp", x, y).backward()
+        handle.remove()
+    optimizer.zero_grad()
+    loss_of(model, "mlp", x, y).backward()
+    optimizer.step()
+    return weights_of(model)
+
+
+def test_a_backward_that_raised_leaves_nothing_behind(ranks):
+    assert_equal(ranks[:2].run(failed, False)[0], ranks[:2].run(failed, True))
+
+
+# ---- messages and bytes ----
+
+
+def logged(way, microbatches, silent=False, bucket_bytes=2000):
+    model = build("TinyGPT", torch.float32)
+    options = {} if way == "stage 1, all_reduce" else {"bucket_bytes": bucket_bytes}
+    optimizer = make_optimizer(way, model, torch.optim.AdamW, lr=1e-3, **options)
+    with record_comms() as recorder:
+        for micro in range(microbatches):
+            x, y = batch_of("TinyGPT", micro, torch.float32, 3, dist.get_rank())
+            with optimizer.no_sync() if silent and micro < microbatches - 1 else nullcontext():
+                loss_of(model, "TinyGPT", x, y).backward()
+        optimizer.step()
+    sizes = [p.numel() for p in model.parameters()]
+    return [(e.op, e.payload_bytes) for e in recorder.log.events], sizes, optimizer.padding, len(optimizer.vectors)
+
+
+def predicted(way, sizes, size, microbatches):
+    stage, reduce = (2 if way == "stage 2" else 1), "all_reduce" if "all_reduce" in way else "reduce_scatter"
+    options = {} if reduce == "all_reduce" else {"bucket_bytes": 2000}
+    log = zero_traffic(sizes, stage=stage, world_size=size, num_microbatches=microbatches, reduce=reduce, **options)
+    return [(e.op, e.payload_bytes) for e in log.for_rank(0).events]
+
+
+PAYLOADS = [(way, microbatches, False) for way in WAYS for microbatches in (1, 3)]
+
+
+@pytest.mark.parametrize(("way", "microbatches", "silent"), [*PAYLOADS, ("stage 2", 3, True)])
+def test_payload_is_as_predicted_to_the_byte(ranks, way, microbatches, silent):
+    """Under no_sync the micro-batches send what one would."""
+    for events, sizes, padding, num_vectors in ranks[:3].run(logged, way, microbatches, silent):
+        assert sorted(events) == sorted(predicted(way, sizes, 3, 1 if silent else microbatches))
+        assert num_vectors == 1 or way != "stage 1, all_reduce"
+        gathered = sum(payload for op, payload in events if op == "all_gather")
+        assert gathered * 3 == 4 * (sum(sizes) + padding)
+
+
+def measured(way, widths, precision):
+    torch.manual_seed(0)
+    model = MLP(widths).to(torch.float32 if precision == "fp32" else torch.bfloat16)
+    optimizer_class = torch.optim.AdamW
+    if precision == "mixed":
+        optimizer_class = partial(MasterWeights, optimizer_class=torch.optim.AdamW)
+    optimizer = {"1": Zero1, "2": Zero2}[way](model.parameters() if way == "1" else model, optimizer_class, lr=1e-3)
+    with record_memory(model, optimizer) as recorder:
+        for step in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(4, widths[0], dtype=model.layers[0].weight.dtype)).square().mean()
+            loss.backward()
+            recorder.mark(f"after backward {step}")
+            del loss
+            optimizer.step()
+            recorder.mark(f"after step {step}")
+    names = ("after backward 1", "after step 1")
+    found = [recorder.at(name) for name in names]
+    if way == "2" and precision == "mixed":  # the meter sees the masters' gradients, which step() makes and drops
+        gradients = sum(bucket.sum.nbytes for bucket in optimizer.buckets)
+        found = [replace(breakdown, gradients=breakdown.gradients + gradients) for breakdown in found]
+    return found, sum(p.numel() for p in model.parameters()), optimizer.padding
+
+
+@pytest.mark.parametrize("precision", ["fp32", "mixed"])
+@pytest.mark.parametrize("way", ["1", "2"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_bytes_a_rank_are_model_states_to_the_byte(ranks, way, precision, size):
+    """300 parameters, which 1 and 3 divide."""
+    for found, num_params, padding in ranks[:size].run(measured, way, [11, 12, 12], precision):
+        expected = model_states(num_params, Plan(dp=size, zero=int(way), precision=precision))
+        assert padding == 0
+        for breakdown in found:
+            for kind in ("parameters", "gradients", "optimizer"):
+                assert getattr(breakdown, kind) == getattr(expected, kind), (kind, breakdown.instant)
+
+
+@pytest.mark.parametrize("way", ["1", "2"])
+def test_bytes_where_padding_is_needed(ranks, way):
+    """287 parameters on 4 ranks: 72 each, one of padding. It costs whole vectors 4 bytes, optimizer state nothing."""
+    results = ranks.run(measured, way, [11, 12, 11], "fp32")
+    expected = model_states(287, Plan(dp=4, zero=int(way), precision="fp32"))
+    for rank, (found, num_params, padding) in enumerate(results):
+        assert (num_params, padding) == (287, 1)
+        for breakdown in found:
+            assert breakdown.parameters == expected.parameters + 4
+            assert breakdown.gradients == expected.gradients + (4 if way == "1" else 0)
+            assert breakdown.optimizer == expected.optimizer - (8 if rank == 3 else 0)
+
+
+# ---- what it is given ----
+
+
+def said(what):
+    model = build("mlp")
+    before = [p.data_ptr() for p in model.parameters()]
+    try:
+        if what == "reduce":
+            Zero1(model.parameters(), torch.optim.SGD, reduce="gather", lr=0.1)
+        elif what == "twice":
+            Zero1([*model.named_parameters(), *model.named_parameters()], torch.optim.SGD, lr=0.1)
+        elif what == "frozen":
+            Zero2(model.requires_grad_(False), torch.optim.SGD, lr=0.1)
+        elif what == "optimizer":
+            Zero2(model, torch.optim.Adafactor, lr=0.1)
+        elif what == "bucket":
+            Zero2(model, torch.optim.SGD, bucket_bytes=0, lr=0.1)
+        elif what == "different":
+            Zero1(MLP([8, 4 + dist.get_rank()]).named_parameters(), torch.optim.SGD, lr=0.1)
+    except ValueError as error:
+        assert [p.data_ptr() for p in model.parameters()] == before  # the model is as it was
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "what, text",
+    [
+        ("reduce", "known are 'reduce_scatter' and 'all_reduce'"),
+        ("twice", "layers.0.weight is layers.0.weight once more"),
+        ("frozen", "none of them trainable"),
+        ("optimizer", "Adafactor is not elementwise"),
+        ("bucket", "a bucket needs room"),
+        ("different", "where rank 0 has layers.0.weight (4, 8)"),
+    ],
+)
+def test_bad_input_gets_a_sentence(ranks, what, text):
+    assert all(text in found for found in ranks[:2].run(said, what))
+
+
+def halved(way):
+    """Two steps, a state_dict a rank, two more in new objects; and what another cut is told."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model, state = build("mlp"), None
+    for half in range(2):
+        weights = model.state_dict()
+        model = build("mlp", seed=9)
+        model.load_state_dict(weights)
+        optimizer = make_optimizer(way, model, torch.optim.AdamW, lr=1e-3)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for step in range(2 * half, 2 * half + 2):
+            optimizer.zero_grad()
+            loss_of(model, "mlp", *batch_of("mlp", step, torch.float64, BATCH // size, rank)).backward()
+            optimizer.step()
+        state = optimizer.state_dict()
+    other = Zero1(build("mlp").parameters(), torch.optim.AdamW, bucket_bytes=500, lr=1e-3)
+    try:
+        other.load_state_dict(state)
+    except ValueError as error:
+        return weights_of(model), str(error)
+
+
+@pytest.mark.parametrize("way", ["stage 1", "stage 2"])
+def test_a_state_dict_a_rank(ranks, way):
+    expected = train(None, "mlp", steps=4, lr=1e-3)[1]
+    results = ranks[:3].run(halved, way)
+    assert_equal(expected, [weights for weights, _ in results])
+    assert all(f"the state of rank {rank} of 3" in text for rank, (_, text) in enumerate(results))

@@ -1,0 +1,155 @@
+"""Every stage of ZeRO ends where torch's Adam ends on the mean loss; who holds what weighs what `model_states` says."""
+
+import pytest
+import torch
+
+from helpers.predict.by_hand.zero_steps import (
+    BYTES,
+    EVERY,
+    INPUTS,
+    KINDS,
+    LEARNING_RATE,
+    NUMBERS,
+    OWN,
+    RANKS,
+    STAGES,
+    STALE,
+    TARGETS,
+    TERM,
+    WEIGHTS,
+    _Step,
+    messages,
+    places,
+    seconds,
+    sent_bytes,
+    zero_steps,
+)
+from helpers.predict.memory.states import model_states
+from helpers.predict.traffic.zero import data_parallel_share, stage1_share, stage2_share, stage3_share
+from helpers.specs import Link, Plan
+
+
+def layer(weights, inputs):
+    """Output i is the sum over j of weights[j] * inputs[i - j]: a sum of inputs that are rolled by j."""
+    return sum(weights[j] * inputs.roll(j) for j in range(NUMBERS))
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    """Parameters, gradients and first moments after a step on the mean of the ranks' losses, in float64."""
+    weights = {name: torch.tensor(w, dtype=torch.float64, requires_grad=True) for name, w in WEIGHTS.items()}
+    optimizer = torch.optim.Adam(weights.values(), lr=LEARNING_RATE)
+    losses = []
+    for inputs, targets in zip(INPUTS, TARGETS, strict=True):
+        hidden = torch.tensor(inputs, dtype=torch.float64)
+        for name in WEIGHTS:
+            hidden = layer(weights[name], hidden)
+        losses.append((hidden - torch.tensor(targets)).square().sum() / 2)
+    (sum(losses) / RANKS).backward()
+    optimizer.step()
+    found = {"parameters": {}, "gradients": {}, "optimizer": {}}
+    for name, weight in weights.items():
+        for number in range(NUMBERS):
+            found["parameters"][name, number] = weight[number].item()
+            found["gradients"][name, number] = weight.grad[number].item()
+            found["optimizer"][name, number] = optimizer.state[weight]["exp_avg"][number].item()
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_stage_ends_where_one_process_ends(stage, kind, one_process):
+    last = zero_steps(stage)[-1]
+    for place in places():
+        values = [
+            held[kind][place].value for held in last.held if place in held[kind] and held[kind][place].state != STALE
+        ]
+        assert values and values == pytest.approx([one_process[kind][place]] * len(values), rel=1e-12)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_all_ranks_together_hold_every_number_at_every_step(stage):
+    """Nothing is lost: of each number some rank has one that is good for something."""
+    for step in zero_steps(stage):
+        for kind in ("parameters", "optimizer"):
+            held = {place for rank in step.held for place, number in rank[kind].items() if number.state != STALE}
+            assert held == set(places())
+        owned = [place for rank in step.held for place, number in rank["optimizer"].items() if number.state == OWN]
+        assert len(owned) == len(set(owned)) == (0 if stage == 0 else len(places()))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_terms_of_the_ranks_are_averaged(stage):
+    """What ranks have of their own batches adds up to the mean that they have afterwards."""
+    terms = {}
+    for step in zero_steps(stage):
+        for place in places():
+            numbers = [held["gradients"][place] for held in step.held if place in held["gradients"]]
+            if len(numbers) == RANKS and all(number.state == TERM for number in numbers):
+                terms[place] = [number.value for number in numbers]
+    last = zero_steps(stage)[-1]
+    assert set(terms) == set(places())
+    for place, values in terms.items():
+        mean = last.held[place[1]]["gradients"][place].value
+        assert mean == sum(values) / RANKS and len(set(values)) > 1
+        assert mean == round(mean) != 0  # the batches are chosen so, to be followed by eye
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_rank_weighs_what_model_states_says(stage):
+    """At the end of a step, when gradients are still there: 2 + 2 + 12 bytes a number."""
+    expected = model_states(len(places()), Plan(dp=RANKS, zero=stage))
+    last = zero_steps(stage)[-1]
+    for rank in range(RANKS):
+        assert [last.num_bytes(rank, kind) for kind in KINDS] == [getattr(expected, kind) for kind in KINDS]
+        assert last.total_bytes(rank) == expected.total
+
+
+def test_stage_3_holds_one_layer_whole_at_a_time():
+    peaks = [max(step.num_bytes(0, "parameters") for step in zero_steps(stage)) for stage in STAGES]
+    assert peaks == [18, 18, 18, BYTES["parameters"] * (3 + 2)]
+    for step in zero_steps(3):
+        whole = [name for name in WEIGHTS if all((name, n) in step.held[0]["parameters"] for n in range(NUMBERS))]
+        assert len(whole) <= 1
+
+
+def test_a_rank_computes_from_what_it_holds_and_nothing_else():
+    with pytest.raises(KeyError):
+        _Step(3).ranks[0].forward("a")
+    assert next(iter(_Step(3).forward("a"))).message.op == "all_gather"
+
+
+def test_gathered_numbers_are_everybodys_and_freed():
+    gathered, computed, freed = zero_steps(3)[1:4]
+    assert gathered.held[0]["parameters"]["a", 1].state == EVERY and gathered.held[0]["parameters"]["a", 0].state == OWN
+    assert computed.touched == {("parameters", "a")}
+    assert freed.held == zero_steps(3)[0].held
+
+
+def test_in_an_update_the_numbers_of_others_become_old():
+    update, gathered = zero_steps(1)[-2:]
+    assert update.held[0]["parameters"]["a", 1].state == STALE
+    assert all(number.state == EVERY for held in gathered.held for number in held["parameters"].values())
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 64])
+def test_what_is_sent_is_what_the_closed_forms_say(world_size):
+    shares = (data_parallel_share, stage1_share, stage2_share, stage3_share)
+    for stage, share in zip(STAGES, shares, strict=True):
+        assert sent_bytes(stage, 1000, world_size) == pytest.approx(2 * 1000 * share(world_size))
+
+
+def test_what_is_sent_so_far():
+    assert [round(sent_bytes(3, 9, 3, until)) for until in (1, 2, 3, 5, 20, None)] == [0, 4, 4, 8, 36, 36]
+    assert [(one.op, one.layers) for one in messages(1)] == [("reduce_scatter", "abc"), ("all_gather", "abc")]
+
+
+def test_seconds_count_every_message():
+    link = Link(latency=1.0, bandwidth=1e30)
+    rounds = {0: 3 * 4, 1: 2 * 2, 2: 4 * 2, 3: 9 * 2}
+    assert {stage: round(seconds(stage, 9, 3, link)) for stage in STAGES} == rounds
+
+
+def test_a_stage_that_is_not_there_gets_a_sentence():
+    with pytest.raises(ValueError, match="there is no ZeRO stage 4; take one of 0, 1, 2, 3"):
+        zero_steps(4)

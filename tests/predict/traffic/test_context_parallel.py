@@ -1,0 +1,57 @@
+"""Ring attention and Ulysses: bytes by hand, as the papers print them, and where one overtakes the other."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.predict.traffic.context_parallel import ring_attention_bytes, tokens_to_hide, ulysses_bytes
+from helpers.specs import GPUS, LINKS, PRESETS, ModelSpec
+
+WIDE = ModelSpec(num_layers=1, hidden=64, num_heads=8, vocab=8, seq=32)
+GROUPED = replace(WIDE, num_kv_heads=2)
+
+
+def test_a_ring_passes_a_block_of_keys_and_values_on():
+    """4 ranks, 8 tokens each: a block is 2 * 64 * 8 numbers of 2 bytes, sent 3 times; grouped queries quarter it."""
+    assert ring_attention_bytes(WIDE, cp=4) == 3 * 2 * 64 * 8 * 2
+    assert ring_attention_bytes(GROUPED, cp=4) == ring_attention_bytes(WIDE, cp=4) / 4
+    assert ring_attention_bytes(WIDE, cp=4, batch=3, backward=True) == 6 * ring_attention_bytes(WIDE, cp=4)
+
+
+def test_ulysses_sends_four_tensors_but_for_the_own_part():
+    """Jacobs et al. 2023: 4 N h / P for a link; the own 1/P of it stays."""
+    assert ulysses_bytes(WIDE, cp=4) == 4 * 32 * 64 / 4 * 2 * 3 / 4
+    assert ulysses_bytes(GROUPED, cp=2) == (2 * 64 + 2 * 16) * 16 * 2 / 2
+
+
+def test_ulysses_repeats_key_and_value_heads_where_there_are_too_few():
+    assert ulysses_bytes(GROUPED, cp=8) == ulysses_bytes(WIDE, cp=8)
+    assert ulysses_bytes(GROUPED, cp=4) == (2 * 64 + 2 * 32) * 8 * 2 * 3 / 4
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_with_as_many_key_heads_ulysses_wins_by_half_the_ranks(cp):
+    assert ring_attention_bytes(WIDE, cp=cp) / ulysses_bytes(WIDE, cp=cp) == pytest.approx(cp / 2)
+
+
+def test_one_rank_sends_nothing():
+    assert ring_attention_bytes(WIDE, cp=1) == ulysses_bytes(WIDE, cp=1) == 0
+
+
+def test_the_paper_s_block_size_on_a100():
+    """Liu et al. 2023, section 3, FLOPS over bandwidth: 312 TFLOP/s and 300 GB/s need a block of about 1,000 tokens."""
+    flops, bandwidth = GPUS["A100"].flops, LINKS["NVLink 3"].bandwidth
+    wide = replace(PRESETS["llama3-70b"], num_kv_heads=64)
+    assert tokens_to_hide(wide, flops=flops, bandwidth=bandwidth) == 1040
+    assert tokens_to_hide(PRESETS["llama3-70b"], flops=flops, bandwidth=bandwidth) == 130
+
+
+@pytest.mark.parametrize(("cp", "sentence"), [(3, "does not divide seq"), (0, "does not divide seq"), (64, "seq=32")])
+def test_a_bad_cp_is_a_sentence(cp, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ring_attention_bytes(WIDE, cp=cp)
+
+
+def test_ulysses_ends_at_the_heads():
+    with pytest.raises(ValueError, match="num_heads=8"):
+        ulysses_bytes(WIDE, cp=16)
