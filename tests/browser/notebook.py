@@ -96,7 +96,7 @@ class Notebook:
     def run(self, name: str, limit: float = 60) -> str:
         """Run the cell with this id to its end; returns what it printed. TimeoutError after `limit` seconds."""
         self.page.evaluate(START, name)
-        self.page.wait_for_function(IS_DONE, arg=name, timeout=limit * 1000)
+        self.wait(name, limit)
         return self.printed(name)
 
     def start(self, name: str) -> None:
@@ -107,8 +107,12 @@ class Notebook:
     def interrupt(self, name: str, limit: float = 30) -> None:
         """End the cell with this id, which is running; what it says of that is no output to keep."""
         self.page.evaluate(INTERRUPT)
-        self.page.wait_for_function(IS_DONE, arg=name, timeout=limit * 1000)
+        self.wait(name, limit)
         self.page.evaluate(CLEAR, name)
+
+    def wait(self, name: str, limit: float = 60) -> None:
+        """Returns when the cell with this id, which is running, has ended. TimeoutError after `limit` seconds."""
+        self.page.wait_for_function(IS_DONE, arg=name, timeout=limit * 1000)
 
     def is_done(self, name: str) -> bool:
         return self.page.evaluate(IS_DONE, name)
