@@ -19,16 +19,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from helpers.grading.observing import Acting, in_turns
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Task, Trial, Trouble
-from helpers.measure.comms import record_comms
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
 WALL_SECONDS = 30.0  # for one world on an idle machine; a right answer takes about 0.2 s
-NUM_RANKS = 4
+NUM_RANKS = 5
 OWN_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
 _PRINTED = 4000  # characters of the learner's prints that are kept
 
@@ -40,14 +40,19 @@ class TooLong(BaseException):
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
-def on_rank(key: str, submitted: Callable, inputs: Sequence[dict], seed: int) -> tuple[Any, list[dict], list]:
-    """Outputs of the task's `act`, the log and the marks of this rank, as plain data. Its exceptions pass through."""
+def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
+    """Of each case what `act` returned, what was sent, marked and called, as plain data. Exceptions pass through.
+
+    inputs: of each rank, of each case.
+    """
     task, rank = task_of(key), dist.get_rank()
-    trial = Trial(rank, dist.get_world_size())
     torch.manual_seed(seed + rank)
-    with record_comms() as recorder, processor_limit(task.cpu_seconds):
-        outputs = task.act(submitted, inputs[rank], trial)
-    return plain(outputs), [asdict(event) for event in recorder.log.events], trial.marks
+    with processor_limit(task.cpu_seconds):
+        acts = [Acting(task, submitted, case, Trial(rank, dist.get_world_size())) for case in inputs[rank]]
+        in_turns(acts)
+    return tuple(
+        map(list, zip(*((plain(act.outputs), act.events, act.trial.marks, act.calls) for act in acts), strict=True))
+    )
 
 
 @contextlib.contextmanager
@@ -97,14 +102,14 @@ def wall_seconds() -> float:
 class LocalRunner:
     """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` gives a Run and never raises.
 
-    ranks: a pool of 4, if not the grader's own. limit: seconds of wall time a world, if not `wall_seconds()`.
+    ranks: a pool of 5, if not the grader's own. limit: seconds of wall time a world, if not `wall_seconds()`.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
         self.act = on_rank  # class grading puts a guard around it
 
-    def __call__(self, inputs: Sequence[dict], seed: int) -> Run:
+    def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
         trouble = uncallable(self.task, self.submitted)
         if trouble is not None:
             return Run(trouble=asdict(trouble))
@@ -115,7 +120,7 @@ class LocalRunner:
             return Run(trouble=asdict(Trouble(kind="no_ranks", text=str(error))))
         return self._run_on(world, inputs, seed)
 
-    def _run_on(self, world: Ranks, inputs: Sequence[dict], seed: int) -> Run:
+    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
         printed, before = io.StringIO(), world.timeout
         world.timeout = self.limit or wall_seconds()
         try:
@@ -128,8 +133,8 @@ class LocalRunner:
             return Run(trouble=asdict(Trouble(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = before
-        outputs, events, marks = (list(column) for column in zip(*answers, strict=True))
-        return Run(outputs=outputs, events=events, marks=marks, printed=_cut(printed.getvalue()))
+        outputs, events, marks, calls = (list(column) for column in zip(*answers, strict=True))
+        return Run(outputs=outputs, events=events, marks=marks, calls=calls, printed=_cut(printed.getvalue()))
 
 
 def uncallable(task: Task, submitted: Any) -> Trouble | None:
@@ -141,7 +146,7 @@ def uncallable(task: Task, submitted: Any) -> Trouble | None:
     except (ValueError, TypeError):
         return None
     try:
-        signature.bind(*range(task.num_arguments))
+        signature.bind(*task.arguments)
     except TypeError:
         return Trouble(kind="signature", text=f"{task.name}{signature}")
     return None

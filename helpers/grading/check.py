@@ -6,19 +6,22 @@ import os
 import secrets
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from helpers import progress
+from helpers.grading import promises
 from helpers.grading.acting import LocalRunner
+from helpers.grading.drawing import Case
 from helpers.grading.registry import task_of
-from helpers.grading.task import Run, Task, Trouble, World
-from helpers.grading.verdict import Tried, Verdict
+from helpers.grading.task import Finding, Run, Task, Trouble, World
+from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
 from helpers.ranks import Ranks
-from helpers.words import language
+from helpers.words import Words, language
 
 LINE = 110  # characters
-Runner = Callable[[Sequence[dict], int], Run]
+Runner = Callable[[Sequence[Sequence[dict]], int], Run]
 
 
 class NotYet(Exception):
@@ -78,7 +81,7 @@ def grade(
     ranks: Ranks | None = None,
     runner: Runner | None = None,
 ) -> Verdict:
-    """The verdict, whatever `submitted` does. ranks: a pool of 4 to use. runner: acts elsewhere, in a sandbox, say.
+    """The verdict, whatever `submitted` does. ranks: a pool of 5 to use. runner: acts elsewhere, in a sandbox, say.
 
     Raises ValueError only for a key that is not there.
     """
@@ -94,18 +97,45 @@ def grade(
 
 
 def try_world(task: Task, runner: Runner, size: int, seed: int) -> Tried:
-    """Run the task on `size` ranks and judge what came back."""
-    inputs = task.inputs(seed, size)
-    run = runner(inputs, seed)
+    """Run every case of the task on `size` ranks and judge what came back."""
+    cases = task.axes.cases(seed)
+    run = runner(inputs_of(task, cases, size, seed), seed)
     if run.trouble is not None:
-        trouble = Trouble(**run.trouble)
-        known = tuple(task.recognise(trouble))
-        return Tried(size=size, trouble=trouble, mistakes=known, printed=run.printed)
+        return in_trouble(task, runner, size, seed, run)
+    findings: list[Finding] = []
     try:
-        world = World.of(task.inputs(seed, size), run)  # fresh inputs: a learner's function may have changed the others
-        findings = tuple(task.judge(world))
+        for case in cases:  # fresh inputs: a learner's function may have changed the others
+            findings += judged(task, World.of(task.inputs(seed, size, case), run, case))
     except Exception as error:  # a stranger's outputs may be anything, and break a judge in any way
         trouble = Trouble(kind="no_answer", text=f"{type(error).__name__}: {error}")
         return Tried(size=size, trouble=trouble, printed=run.printed)
+    return Tried(size=size, findings=tuple(findings), printed=run.printed)
+
+
+def inputs_of(task: Task, cases: Sequence[Case], size: int, seed: int) -> list[list[dict]]:
+    """Of each rank, of each case."""
+    return [list(of_rank) for of_rank in zip(*(task.inputs(seed, size, case) for case in cases), strict=True)]
+
+
+def judged(task: Task, world: World) -> Iterator[Finding]:
+    """What the task's judge finds in one case, and which promises to the caller were broken."""
+    findings = [*task.judge(world), *promises.judge(task, world)]
     assert findings, f"the judge of {task.key} compared nothing"
-    return Tried(size=size, findings=findings, printed=run.printed)
+    plain = task.axes.cases(0)[0]
+    given = promises.given(world, plain)
+    return (replace(finding, case=world.case.number, given=given) for finding in findings)
+
+
+def in_trouble(task: Task, runner: Runner, size: int, seed: int, run: Run) -> Tried:
+    """A run that ended early: the plainest case that does so alone, if one does, says more than all of them."""
+    cases, given = task.axes.cases(seed), Words.of("")
+    if len(cases) > 1 and run.trouble["kind"] not in NEVER_RAN:
+        for case in cases:
+            alone = runner(inputs_of(task, [case], size, seed), seed)
+            if alone.trouble is not None:
+                run, given = alone, promises.special(case, cases[0])
+                break
+        else:
+            given = promises.AGAIN
+    trouble = Trouble(**run.trouble)
+    return Tried(size=size, trouble=trouble, mistakes=tuple(task.recognise(trouble)), printed=run.printed, given=given)

@@ -9,20 +9,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from helpers.grading.drawing import Axes, Case, Draw
 from helpers.records import CommEvent, CommLog
 from helpers.words import Words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints."""
+    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
+
+    case: the number of the case. given: what is special about that case, and how the function was called in it.
+    """
 
     ok: bool
     says: Words
     rank: int | None = None
     mistakes: tuple[str, ...] = ()
+    case: int = 0
+    given: Words = Words.of("")
 
 
 class Trial:
@@ -66,36 +70,45 @@ class Trouble:
 class Run:
     """What came back from one world: numbers, strings, tensors, lists and dicts only, so that it can cross a border.
 
-    outputs: what `act` returned, a rank each. events: the CommEvents of each rank as dicts. marks: (name, seconds) of
-    each rank. trouble: the fields of a Trouble, or None; then the three lists are empty. printed: by the learner.
+    Of each rank a list with one item a case. outputs: what `act` returned. events: the CommEvents as dicts. marks:
+    (name, seconds). calls: what Observed kept of each call. trouble: the fields of a Trouble, or None; then these lists
+    are empty. printed: by the learner.
     """
 
-    outputs: list[Any] = field(default_factory=list)
-    events: list[list[dict]] = field(default_factory=list)
-    marks: list[list] = field(default_factory=list)
+    outputs: list[list[Any]] = field(default_factory=list)
+    events: list[list[list[dict]]] = field(default_factory=list)
+    marks: list[list[list]] = field(default_factory=list)
+    calls: list[list[list[dict]]] = field(default_factory=list)
     trouble: dict | None = None
     printed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One run as the judge sees it; lists are in rank order. logs: of each rank, in the order of issuing."""
+    """One case on some ranks, as the judge sees it; lists are in rank order.
+
+    logs: of each rank, in the order of issuing. calls: of each rank, what Observed kept.
+    """
 
     size: int
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Any]
     logs: Sequence[CommLog]
     marks: Sequence[Sequence[tuple[str, float]]]
+    calls: Sequence[Sequence[Mapping[str, Any]]] = ()
+    case: Case = Case()
 
     @classmethod
-    def of(cls, inputs: Sequence[Mapping[str, Any]], run: Run) -> World:
-        """Raises ValueError or TypeError for a run that no rank can have given."""
-        size = len(inputs)
-        if not len(run.outputs) == len(run.events) == len(run.marks) == size:
+    def of(cls, inputs: Sequence[Mapping[str, Any]], run: Run, case: Case | None = None) -> World:
+        """inputs: of each rank, of this case. Raises ValueError or TypeError for a run that no rank can have given."""
+        case, size = case or Case(), len(inputs)
+        columns = {"outputs": run.outputs, "events": run.events, "marks": run.marks, "calls": run.calls}
+        if not all(len(column) == size and all(isinstance(one, list) for one in column) for column in columns.values()):
             raise ValueError(f"{size} ranks were asked, but {len(run.outputs)} answered: the answer was tampered with")
-        logs = [_log(events) for events in run.events]
-        marks = [[(str(name), float(seconds)) for name, seconds in one] for one in run.marks]
-        return cls(size=size, inputs=inputs, outputs=run.outputs, logs=logs, marks=marks)
+        outputs, events, marks, calls = ([one[case.number] for one in column] for column in columns.values())
+        logs = [_log(of_rank) for of_rank in events]
+        marks = [[(str(name), float(seconds)) for name, seconds in one] for one in marks]
+        return cls(size=size, inputs=inputs, outputs=outputs, logs=logs, marks=marks, calls=calls, case=case)
 
 
 def _log(events: Iterable[Mapping[str, Any]]) -> CommLog:
@@ -115,18 +128,24 @@ class Task:
     short sentences, no solution. world_sizes: in this order.
     unit: what world_sizes counts, "rank" or "device"; with devices `make` gives the inputs of one process for all of
     them, and the `rank` of a Finding is a device. cpu_seconds: processor time that one rank may use in one world.
+    axes: what it is tried with; each case is a call of `act`, on the same ranks. keeps: names of arguments that are
+    after each call what they were before. fresh: what the function returns shares no memory with its arguments. The
+    last two are of functions; of a class, `act` looks itself.
     """
 
     key: str
     signature: str
-    make: Callable[[torch.Generator, int], list[dict[str, Any]]]
+    make: Callable[[Draw, int], list[dict[str, Any]]]
     act: Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
     judge: Callable[[World], Iterable[Finding]]
     hints: Mapping[str, Words]
     recognise: Callable[[Trouble], Sequence[str]] = nothing_recognised
-    world_sizes: tuple[int, ...] = (1, 2, 3, 4)
+    world_sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
     unit: str = "rank"
     cpu_seconds: float = 5.0
+    axes: Axes = Axes()
+    keeps: tuple[str, ...] = ()
+    fresh: bool = False
 
     @property
     def name(self) -> str:
@@ -134,10 +153,11 @@ class Task:
         return self.signature.partition("(")[0]
 
     @property
-    def num_arguments(self) -> int:
-        """How many positional arguments the task calls it with."""
-        return len(ast.parse(f"def {self.signature}: pass").body[0].args.args)
+    def arguments(self) -> tuple[str, ...]:
+        """The names of its positional arguments, in order."""
+        return tuple(one.arg for one in ast.parse(f"def {self.signature}: pass").body[0].args.args)
 
-    def inputs(self, seed: int, world_size: int) -> list[dict[str, Any]]:
-        """What each rank gets; the same seed gives the same inputs."""
-        return self.make(torch.Generator().manual_seed(seed * 1009 + world_size), world_size)
+    def inputs(self, seed: int, world_size: int, case: Case | None = None) -> list[dict[str, Any]]:
+        """What each rank gets in a case, the plain one if none is given; the same seed gives the same inputs."""
+        case = case or self.axes.cases(seed)[0]
+        return self.make(Draw.of(seed * 1009 + world_size + 7919 * case.number, case), world_size)

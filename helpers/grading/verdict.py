@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ class Tried:
     trouble: Trouble | None = None
     mistakes: tuple[str, ...] = ()  # recognised from the trouble
     printed: str = ""
+    given: Words = Words.of("")  # what is special about the case in which the trouble came
 
     @property
     def failed(self) -> list[Finding]:
@@ -33,7 +33,11 @@ class Tried:
         return self.trouble is None and not self.failed
 
     def recognised(self) -> set[str]:
-        return {*self.mistakes, *(key for finding in self.failed for key in finding.mistakes)}
+        """The mistakes that show in every case that failed."""
+        of_cases: dict[int, set[str]] = {}
+        for finding in self.failed:
+            of_cases.setdefault(finding.case, set()).update(finding.mistakes)
+        return set(self.mistakes) | set.intersection(*of_cases.values()) if of_cases else set(self.mistakes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +115,14 @@ class Verdict:
             details = one.trouble.said.map(lambda text: text.replace("\n", "\n  "))
             if self.unit == "device":
                 details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
-            world = self._sizes([one.size])
+            world = self._sizes([one.size]) + one.given
             return [SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)]
-        finding = next((f for f in one.failed if self.mistake in f.mistakes), one.failed[0])
+        first = [f for f in one.failed if f.case == one.failed[0].case]
+        finding = next((f for f in [*first, *one.failed] if self.mistake in f.mistakes), first[0])
         where = SAYS["with" if finding.rank is None else "on_rank"]
         unit = SAYS[f"unit.{self.unit}"]
         place = {"size": one.size, "world": self._sizes([one.size]), "unit": unit, "rank": finding.rank}
+        place["given"] = finding.given
         return [where.format(says=finding.says, **place)]
 
     def _tally(self) -> list[Words]:
@@ -133,7 +139,7 @@ class Verdict:
 
 
 def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
-    """The mistake that explains most of the failing worlds; of equals, the one whose hint stands first."""
-    votes = Counter(key for one in tried if not one.passed for key in one.recognised())
-    order = list(hints)
-    return max(votes, key=lambda key: (votes[key], -order.index(key)), default=None)
+    """The mistake that explains every failing world; of several, the one whose hint stands first."""
+    failing = [one.recognised() for one in tried if not one.passed]
+    known = set.intersection(*failing) if failing else set()
+    return min(known, key=list(hints).index, default=None)

@@ -27,4 +27,6 @@ def assert_told_apart(given: Iterable[tuple[str, Any]], alike: Callable[[Any, An
 def world_of(key: str, size: int, seed: int = 0) -> World:
     """What the judge has of the inputs, before anybody answered."""
     inputs = task_of(key).inputs(seed, size)
-    return World.of(inputs, Run(outputs=[None] * size, events=[[]] * size, marks=[[]] * size))
+    return World.of(
+        inputs, Run(outputs=[[None]] * size, events=[[[]]] * size, marks=[[[]]] * size, calls=[[[]]] * size)
+    )

@@ -73,7 +73,7 @@ def whole_of(size: int, seed: int = 0) -> list[stage.Whole]:
     """One process for each call of the check."""
     inputs = task_of("06.stage").inputs(seed, size)
     marks = [[RETURNED, 1.0], [RETURNED, 2.0]]
-    run = Run(outputs=[[None, None]] * size, events=[[]] * size, marks=[marks] * size)
+    run = Run(outputs=[[[None, None]]] * size, events=[[[]]] * size, marks=[[marks]] * size, calls=[[[]]] * size)
     return [stage.Whole(call) for call in calls_of(World.of(inputs, run))]
 
 

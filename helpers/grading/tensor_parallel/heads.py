@@ -23,7 +23,7 @@ Cut = Callable[[Tensor, int, int, int, int], Tensor]  # weight, heads, key-value
 def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
     """Multi-head, grouped, and fewer key-value heads than ranks. The numbers of a head are all of about one size."""
     n, cases = world_size, []
-    few = {1: 1, 2: 1, 3: 1, 4: 2}[n]
+    few = {1: 1, 2: 1, 3: 1, 4: 2, 5: 1}[n]
     for num_heads, num_kv_heads in ((2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (2 * n, few)):
         rows = (num_heads + 2 * num_kv_heads) * HEAD_DIM
         weight = making.normal(rng, rows, making.integer(rng, 2, 3))

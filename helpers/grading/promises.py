@@ -1,0 +1,33 @@
+"""What every task promises its caller alike: arguments that stay as they are, results with memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from helpers.grading.drawing import Case
+from helpers.grading.task import Finding, Task, World
+from helpers.words import Words, book
+
+SAYS = book("promises")
+AGAIN = SAYS["again"]
+
+
+def judge(task: Task, world: World) -> Iterator[Finding]:
+    """A Finding a rank for each promise of the task: of the first call that breaks it."""
+    for rank, calls in enumerate(world.calls):
+        for field, says in (("changed", SAYS["changed"]), ("shared", SAYS["shared"])):
+            broken = next((str(call[field][0]) for call in calls if call[field]), "")
+            yield Finding(ok=not broken, says=says.format(broken), rank=rank)
+
+
+def special(case: Case, plain: Case) -> Words:
+    """What is special about the case, for the end of a sentence's beginning: " (even sizes)"."""
+    words = case.words(plain)
+    return SAYS["special"].format(words) if words.en else Words.of("")
+
+
+def given(world: World, plain: Case) -> Words:
+    """The same with the call in a line, if there was just one."""
+    calls = {str(call["call"]) for calls in world.calls for call in calls}
+    parts = [part for part in (world.case.words(plain), Words.of(calls.pop() if len(calls) == 1 else "")) if part.en]
+    return SAYS["special"].format(SAYS["then"].join(parts)) if parts else Words.of("")
