@@ -45,6 +45,7 @@ rank that computes for more than `cpu_seconds` is ended; keep torch.optim out of
 """
 
 from helpers.grading.check import NotYet, check, grade
+from helpers.grading.offers import rubric, solution
 from helpers.grading.overview import drill, mock_view, progress_view
 from helpers.grading.registry import Lab, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
@@ -69,6 +70,8 @@ __all__ = [
     "labs",
     "mock_view",
     "progress_view",
+    "rubric",
+    "solution",
     "task_of",
     "tasks_of",
 ]

@@ -6,6 +6,7 @@ No torch: a task is imported when it is asked for, so a rule is read at once.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import pkgutil
@@ -79,6 +80,12 @@ def task_of(key: str) -> Task:
     if key not in tasks:
         raise ValueError(f"there is no task {key!r}: this lab has {', '.join(tasks)}.")
     return tasks[key]
+
+
+def nearest(task: Task, names: Iterable[str]) -> str:
+    """Of these names the one most like the task's, "" if none is: what a renamed answer may be called."""
+    taken = {one.name for one in tasks_of(task.key.partition(".")[0]).values()}
+    return next(iter(difflib.get_close_matches(task.name, set(names) - taken, n=1)), "")
 
 
 @functools.cache
