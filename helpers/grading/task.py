@@ -16,7 +16,8 @@ from helpers.words import Words
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
+    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints
+    that explain it. refuted: of those that would show here and do not, as the right value came, or another wrong one.
 
     case: the number of the case. given: what is special about that case, and how the function was called in it.
     """
@@ -25,6 +26,7 @@ class Finding:
     says: Words
     rank: int | None = None
     mistakes: tuple[str, ...] = ()
+    refuted: tuple[str, ...] = ()
     case: int = 0
     given: Words = Words.of("")
 

@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from helpers import progress
 from helpers.grading import NotYet, acting, check, grade, tasks_of
+from helpers.grading.registry import nearest
 from tests.grading.test_acting import not_written, right
 
 KEY = "03.average"
@@ -70,6 +71,29 @@ def test_what_is_not_written_says_so_and_no_more(notes):
     with pytest.raises(NotYet) as caught:
         check(KEY, not_written, progress_file=notes)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def average_gradient(model):
+    """What the learner wrote, under a name that is nearly right."""
+    right(model)
+
+
+@pytest.mark.parametrize("submitted", [not_written, None])
+def test_a_renamed_function_is_named(notes, submitted):
+    with pytest.raises(NotYet, match="`average_gradient` is defined here: did you mean to call it `average_gradients`"):
+        check(KEY, submitted, progress_file=notes)
+
+
+def test_a_name_that_is_not_near_or_belongs_to_another_task_is_not_named():
+    assert nearest(tasks_of("03")[KEY], ["average_grads", "check"]) == "average_grads"
+    assert nearest(tasks_of("03")[KEY], ["check", "average_in_buckets", "mean", "x"]) == ""
+
+
+def test_arguments_that_do_not_fit_are_named(notes):
+    with pytest.raises(
+        NotYet, match=r"calls average_gradients\(model\), but yours is average_gradients\(model, group\)"
+    ):
+        check(KEY, lambda model, group: None, progress_file=notes)
 
 
 def test_a_file_that_cannot_be_written_does_not_hurt(notes, capsys):

@@ -14,7 +14,8 @@ from torch import Tensor
 from helpers.words import Words, book
 
 SAYS = book("values")
-NARROW = (torch.float32, torch.float16, torch.bfloat16)  # of two that both fit, the one that keeps more digits
+NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what rounding left differs least in the first
+FEW = 4 * torch.finfo(torch.float32).eps  # a few roundings
 CLOSE = 3  # digits in which two numbers agree before it is worth saying so
 VISIBLE = 0.005  # a factor that differs less from 1 reads as 1.00
 
@@ -55,8 +56,8 @@ def _tell_values(told: dict[str, Any], expected: Tensor, got: Tensor, agree: int
     factor = factor_of(expected, got)
     if factor is not None:
         return SAYS["sign" if factor == -1 else "times"].format(factor=_factor(factor), **told)
-    if agree >= CLOSE:
-        narrow = narrowed(expected, got)
+    narrow = narrowed(expected, got) if agree else ""
+    if narrow or agree >= CLOSE:
         return SAYS["rounded" if narrow else "digits"].format(agree=agree, dtype=narrow, **told)
     ordered = [one.double().flatten().sort().values for one in (got, expected)]
     is_moved = got.numel() > 1 and torch.allclose(*ordered, rtol=1e-10, atol=0)
@@ -69,7 +70,8 @@ def factor_of(expected: Tensor, got: Tensor) -> float | None:
     if a.numel() < 2 or not a.norm() > 0:
         return None
     factor = (a @ b / (a @ a)).item()
-    if (b - factor * a).norm() > 1e-6 * a.norm() or abs(factor) < 1e-9 or abs(factor - 1) < VISIBLE:
+    fits = (b - factor * a).norm() <= 1e-6 * a.norm()  # not where something is infinite
+    if not fits or abs(factor) < 1e-9 or abs(factor - 1) < VISIBLE:
         return None
     return -1 if abs(factor + 1) < 1e-6 else factor
 
@@ -96,13 +98,13 @@ def _number(value: float, digits: int) -> str:
 
 
 def narrowed(expected: Tensor, got: Tensor) -> str:
-    """The narrower dtype that every number of `got` fits in, if rounding to it is all that is wrong; else ""."""
-    if not got.dtype.is_floating_point:
-        return ""
+    """The narrower dtype that all of `got` fits in exactly, if rounding to it is all that is wrong; else ""."""
+    if not got.dtype.is_floating_point or torch.equal(got, got.round()):
+        return ""  # whole numbers fit in every dtype
     for dtype in NARROW:
         eps = torch.finfo(dtype).eps
         fits = eps > torch.finfo(got.dtype).eps and torch.equal(got.to(dtype).to(got.dtype), got)
-        if fits and bool(((got - expected).abs() <= 8 * eps * expected.abs().max()).all()):
+        if fits and bool(((got - expected).abs() <= max(eps, FEW) * expected.abs().max()).all()):
             return str(dtype).removeprefix("torch.")
     return ""
 
