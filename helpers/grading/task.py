@@ -16,8 +16,7 @@ from helpers.words import Words
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints
-    that explain it. refuted: of those that would show here and do not, as the right value came, or another wrong one.
+    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
 
     case: the number of the case. given: what is special about that case, and how the function was called in it.
     """
@@ -26,7 +25,6 @@ class Finding:
     says: Words
     rank: int | None = None
     mistakes: tuple[str, ...] = ()
-    refuted: tuple[str, ...] = ()
     case: int = 0
     given: Words = Words.of("")
 

@@ -34,14 +34,11 @@ class Tried:
         return self.trouble is None and not self.failed
 
     def recognised(self) -> set[str]:
-        """The mistakes that show in every case that failed, and would show nowhere else in it."""
-        cases = {finding.case for finding in self.failed}
-        return set(self.mistakes) | (set.intersection(*map(self._of_case, cases)) if cases else set())
-
-    def _of_case(self, number: int) -> set[str]:
-        mine = [finding for finding in self.findings if finding.case == number]
-        refuted = {key for finding in mine for key in finding.refuted}
-        return {key for finding in mine for key in finding.mistakes} - refuted
+        """The mistakes that show in every case that failed."""
+        of_cases: dict[int, set[str]] = {}
+        for finding in self.failed:
+            of_cases.setdefault(finding.case, set()).update(finding.mistakes)
+        return set(self.mistakes) | set.intersection(*of_cases.values()) if of_cases else set(self.mistakes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ it. What was sent is judged from the log, never from the learner's source text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,10 +50,10 @@ def expect_tensor(
 
     before: what stood there, if it was to be changed in place; a value that stayed is then called unchanged.
     """
-    ok, what = same(expected, got), Words.of(what)
-    says = what if ok else tell_tensor(what, expected, got, before)
-    several = {key: list(_each(wrong)) for key, wrong in (mistakes or {}).items()}
-    return Finding(ok=ok, says=says, rank=rank, **_weighed(ok, several, expected, got, _same))
+    if same(expected, got):
+        return Finding(ok=True, says=Words.of(what), rank=rank)
+    known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
+    return Finding(ok=False, says=tell_tensor(Words.of(what), expected, got, before), rank=rank, mistakes=known)
 
 
 def expect_tensors(
@@ -84,10 +84,10 @@ def expect_equal(
     mistakes: Mapping[str, Any] | None = None,
 ) -> Finding:
     """`got == expected`, for numbers, strings, and lists of them. 3 and 3.0 and True are not the same."""
-    ok, what = _equal(expected, got), Words.of(what)
-    says = what if ok else tell_difference(what, expected, got)
-    several = {key: [wrong] for key, wrong in (mistakes or {}).items()}
-    return Finding(ok=ok, says=says, rank=rank, **_weighed(ok, several, expected, got, _equal))
+    if type(got) is type(expected) and got == expected:
+        return Finding(ok=True, says=Words.of(what), rank=rank)
+    known = tuple(k for k, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
+    return Finding(ok=False, says=tell_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
 def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Finding:
@@ -119,43 +119,16 @@ def expect_payload(
     per_rank = [expected] * world.size if isinstance(expected, int) else list(expected)
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
         given = log.payload_bytes(op)
-        several = {key: [wrong] for key, wrong in (mistakes or {}).items()}
-        weighed = _weighed(given == num_bytes, several, num_bytes, given, _equal)
+        known = tuple(key for key, wrong in (mistakes or {}).items() if given == wrong)
         en = f"{op or 'the whole task'} moves {format_bytes(given)}, expected {format_bytes(num_bytes)}"
         zh = f"{op or '总共'}传输了 {format_bytes(given)}，应为 {format_bytes(num_bytes)}"
-        yield Finding(ok=given == num_bytes, says=Words(en=en, zh=zh), rank=rank, **weighed)
+        yield expect(given == num_bytes, en, zh, rank=rank, mistakes=known)
 
 
-def _weighed(
-    ok: bool,
-    mistakes: Mapping[str, Sequence[Any]],
-    expected: Any,
-    got: Any,
-    alike: Callable[[Any, Any], bool],
-) -> dict[str, tuple[str, ...]]:
-    """Which mistakes give what came, and which would give something else than came."""
-    known, refuted = [], []
-    for key, several in mistakes.items():
-        wrong = [one for one in several if not alike(expected, one)]
-        if not ok and any(alike(one, got) for one in wrong):
-            known.append(key)
-        elif several and (not ok or len(wrong) == len(several)):
-            refuted.append(key)
-    return {"mistakes": tuple(known), "refuted": tuple(refuted)}
-
-
-def _each(wrong: Any) -> Iterator[Any]:
-    """One value, or each of a list of them."""
+def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
+    """Whether `got` is what this mistake gives; one that gives the right value here tells nothing."""
     if isinstance(wrong, Sequence):
-        for one in wrong:
-            yield from _each(one)
-    else:
-        yield wrong
-
-
-def _same(wrong: Any, got: Any) -> bool:
-    return got is None if wrong is None else isinstance(wrong, Tensor) and same(wrong, got)
-
-
-def _equal(wrong: Any, got: Any) -> bool:
-    return type(got) is type(wrong) and got == wrong
+        return any(_is_mistake(one, expected, got) for one in wrong)
+    if wrong is None:
+        return got is None
+    return same(wrong, got) and not same(expected, wrong)
