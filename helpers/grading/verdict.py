@@ -142,8 +142,12 @@ class Verdict:
         return SAYS["sizes"].format(sizes=sizes, unit=SAYS[f"counted.{self.unit}"])
 
 
-def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
-    """The mistake that explains every failing world; of several, the one whose hint stands first."""
+def explaining(tried: Sequence[Tried]) -> set[str]:
+    """The mistakes that explain every failing case of every failing world."""
     failing = [one.recognised() for one in tried if not one.passed]
-    known = set.intersection(*failing) if failing else set()
-    return min(known, key=list(hints).index, default=None)
+    return set.intersection(*failing) if failing else set()
+
+
+def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
+    """Of those, the one whose hint stands first."""
+    return min(explaining(tried), key=list(hints).index, default=None)
