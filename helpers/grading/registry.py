@@ -84,8 +84,9 @@ def task_of(key: str) -> Task:
 
 def nearest(task: Task, names: Iterable[str]) -> str:
     """Of these names the one most like the task's, "" if none is: what a renamed answer may be called."""
-    taken = {one.name for one in tasks_of(task.key.partition(".")[0]).values()}
-    return next(iter(difflib.get_close_matches(task.name, set(names) - taken, n=1)), "")
+    keys = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
+    near = difflib.get_close_matches(task.name, sorted(set(names) - set(keys)))
+    return next((name for name in near if difflib.get_close_matches(name, keys, n=1) == [task.name]), "")
 
 
 @functools.cache
