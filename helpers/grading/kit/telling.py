@@ -98,15 +98,22 @@ def _number(value: float, digits: int) -> str:
 
 
 def narrowed(expected: Tensor, got: Tensor) -> str:
-    """The narrower dtype that all of `got` fits in exactly, if rounding to it is all that is wrong; else ""."""
+    """The narrower dtype that explains what came; "" for none. Of 16 bits: rounding gives exactly that. Of float32:
+    every number fits in it, and a few roundings are the difference."""
     if not got.dtype.is_floating_point or torch.equal(got, got.round()):
         return ""  # whole numbers fit in every dtype
     for dtype in NARROW:
-        eps = torch.finfo(dtype).eps
-        fits = eps > torch.finfo(got.dtype).eps and torch.equal(got.to(dtype).to(got.dtype), got)
-        if fits and bool(((got - expected).abs() <= max(eps, FEW) * expected.abs().max()).all()):
-            return str(dtype).removeprefix("torch.")
+        if torch.finfo(dtype).eps > torch.finfo(got.dtype).eps and torch.equal(got, _through(dtype, got)):
+            is_near = bool(((got - expected).abs() <= FEW * expected.abs().max()).all())
+            rounded = _through(dtype, expected)
+            is_lost = not torch.equal(rounded, expected)
+            if torch.equal(got, rounded) or (dtype == torch.float32 and is_near and is_lost):
+                return str(dtype).removeprefix("torch.")
     return ""
+
+
+def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor.to(dtype).to(tensor.dtype)
 
 
 def tell_difference(what: Words, expected: Any, got: Any) -> Words:

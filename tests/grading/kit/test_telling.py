@@ -51,6 +51,8 @@ def test_a_dtype_is_named_only_where_rounding_to_it_gives_exactly_what_came(dtyp
     assert f"as after a step in {str(dtype).removeprefix('torch.')}" in told(due.to(dtype).double(), due)
     noise = due.to(dtype).double() * torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64)
     assert "as after" not in told(noise, due)
+    coarse = torch.tensor([1.1796875, 0.5], dtype=torch.float64)
+    assert "as after" not in told(coarse, coarse + 1 / 128), "what is due fits, too: no rounding gives the other"
     whole = torch.tensor([100.0, 101.0], dtype=torch.float64)
     assert "as after" not in told(whole, whole + 0.01), "a whole number fits into every dtype"
 
