@@ -148,13 +148,13 @@ def test_what_a_learner_must_not_change_is_locked(solution):
 
 # -- fair ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", KEYS)
-def test_an_untouched_lab_fails_the_check(key, names_of, ranks):
-    verdict = grade(key, names_of("labs", KEYS[key]).get(task_of(key).name), ranks=ranks)
+def test_an_untouched_lab_fails_the_check(key, names_of):
+    verdict = grade(key, names_of("labs", KEYS[key]).get(task_of(key).name))
     assert not verdict.passed
     assert "not written yet" in verdict.text("en")
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_solution_passes_its_check(key, names_of, ranks):
-    verdict = grade(key, names_of("solutions", KEYS[key]).get(task_of(key).name), ranks=ranks)
+def test_a_solution_passes_its_check(key, names_of):
+    verdict = grade(key, names_of("solutions", KEYS[key]).get(task_of(key).name))
     assert verdict.passed, verdict.text("en")

@@ -29,12 +29,14 @@ Hints: a dict, `{"sum_for_mean": Words(en="…", zh="…")}`, key = the mistake;
 `expect(ok, en, zh, mistakes=(key,))`), or by the failure: `recognise(trouble) -> [key, ...]`, for
 example `["both_receive_first"] if trouble.kind == "hang" and trouble.waits_in("recv") else []`. Of several, the one
 that explains most world sizes is shown; of equals, the one that stands first: put the specific ones first.
+A case that no mistake explains whole gets no hint, and no mutant may draw another's: tests/grading/test_mutants.py.
 A sentence about a value has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`. What
 `expect` says is read behind "on rank 1 of 3 " (or "with 3 ranks ", without a rank). kit/making.py draws numbers.
 
 Each hint has a mutant in `tests/mutants/NN_topic.yaml`: who makes this mistake and why, and which lines of the solution
 it changes. `tests/right_answers/NN_topic/<style>.py` holds other right ways (`TASK = "03.average"` and the function).
-tests/grading runs them all, and tests/grading/submissions.py says how both are written.
+tests/grading runs them all, and tests/grading/submissions.py says how both are written. How a wrong value is said is in
+kit/telling.py; `expect_tensor(…, before=tensor)` tells one that was to be changed in place and was not.
 
 A task in one process, with simulated devices, has `unit="device"`: world_sizes counts devices, `make(rng, devices)`
 returns one dict for all of them, in a list, and the `rank` of a Finding is a device.
@@ -45,6 +47,7 @@ rank that computes for more than `cpu_seconds` is ended; keep torch.optim out of
 """
 
 from helpers.grading.check import NotYet, check, grade
+from helpers.grading.offers import rubric, solution
 from helpers.grading.overview import drill, mock_view, progress_view
 from helpers.grading.registry import Lab, lab_of, labs, task_of, tasks_of
 from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
@@ -69,6 +72,8 @@ __all__ = [
     "labs",
     "mock_view",
     "progress_view",
+    "rubric",
+    "solution",
     "task_of",
     "tasks_of",
 ]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from helpers import progress
-from helpers.grading import promises
+from helpers.grading import offers, promises
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
-from helpers.grading.registry import task_of
+from helpers.grading.registry import nearest, task_of
 from helpers.grading.task import Finding, Run, Task, Trouble, World
 from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
 from helpers.ranks import Ranks
@@ -25,10 +26,13 @@ Runner = Callable[[Sequence[Sequence[dict]], int], Run]
 
 
 class NotYet(Exception):
-    """A check that failed. A notebook shows the verdict alone; nbgrader sees a cell that raised. `verdict` has all."""
+    """A check that failed. A notebook shows the verdict alone; nbgrader sees a cell that raised. `verdict` has all.
 
-    def __init__(self, verdict: Verdict):
-        super().__init__(verdict.text())
+    offer: what is said below it, "" for nothing.
+    """
+
+    def __init__(self, verdict: Verdict, offer: str = ""):
+        super().__init__("\n  ".join([verdict.text(), *([offer] if offer else [])]))
         self.verdict = verdict
 
     def _render_traceback_(self) -> list[str]:
@@ -55,14 +59,21 @@ def check(
     that a failed check named, to get the same inputs again. progress_file: where to note it, if not in the home.
     Raises NotYet, with the verdict, where it fails; ValueError for a key or a language that is not there.
     """
-    verdict = grade(key, submitted, seed=seed, lang=language(lang))
+    names = written_in(sys._getframe(1).f_globals)
+    verdict = grade(key, submitted, seed=seed, lang=language(lang), names=names)
     if verdict.printed:
         print(verdict.printed, end="")
     if verdict.was_tried:
         _note(verdict, progress_file)
     if not verdict.passed:
-        raise NotYet(verdict)
+        raise NotYet(verdict, offers.offer(verdict, progress_file))
     return verdict
+
+
+def written_in(names: Mapping[str, Any]) -> list[str]:
+    """Of what a notebook knows, the functions and classes that are written in it."""
+    home = names.get("__name__")
+    return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == home]
 
 
 def _note(verdict: Verdict, progress_file: str | os.PathLike | None) -> None:
@@ -80,8 +91,11 @@ def grade(
     lang: str | None = None,
     ranks: Ranks | None = None,
     runner: Runner | None = None,
+    names: Iterable[str] = (),
 ) -> Verdict:
     """The verdict, whatever `submitted` does. ranks: a pool of 5 to use. runner: acts elsewhere, in a sandbox, say.
+
+    names: what else the learner has defined, to be named if the answer is not written under its own name.
 
     Raises ValueError only for a key that is not there.
     """
@@ -93,7 +107,8 @@ def grade(
         tried.append(try_world(task, runner, size, seed))
         if tried[-1].trouble is not None:
             break  # it would hang, raise or end the larger worlds as well, and each costs its time limit
-    return Verdict.of(task, tried, seconds=time.perf_counter() - start, seed=seed, lang=lang)
+    seconds = time.perf_counter() - start
+    return Verdict.of(task, tried, seconds=seconds, seed=seed, lang=lang, near=nearest(task, names))
 
 
 def try_world(task: Task, runner: Runner, size: int, seed: int) -> Tried:

@@ -6,6 +6,7 @@ No torch: a task is imported when it is asked for, so a rule is read at once.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import pkgutil
@@ -79,6 +80,13 @@ def task_of(key: str) -> Task:
     if key not in tasks:
         raise ValueError(f"there is no task {key!r}: this lab has {', '.join(tasks)}.")
     return tasks[key]
+
+
+def nearest(task: Task, names: Iterable[str]) -> str:
+    """Of these names the one most like the task's, "" if none is: what a renamed answer may be called."""
+    keys = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
+    near = difflib.get_close_matches(task.name, sorted(set(names) - set(keys)))
+    return next((name for name in near if difflib.get_close_matches(name, keys, n=1) == [task.name]), "")
 
 
 @functools.cache

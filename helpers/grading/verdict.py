@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from helpers.grading.task import Finding, Task, Trouble
 from helpers.units import format_seconds
@@ -55,9 +56,11 @@ class Verdict:
     seed: int
     lang: str | None = None
     unit: str = "rank"
+    near: str = ""  # a name that is defined where the answer was looked for, and much like the one that the task wants
 
     @classmethod
-    def of(cls, task: Task, tried: Sequence[Tried], *, seconds: float, seed: int, lang: str | None = None) -> Verdict:
+    def of(cls, task: Task, tried: Sequence[Tried], **more: Any) -> Verdict:
+        """more: seconds, seed, and if there is one lang and near."""
         sizes = {one.size for one in tried}
         untried = tuple(size for size in task.world_sizes if size not in sizes)
         mistake = likeliest(tried, task.hints)
@@ -69,10 +72,8 @@ class Verdict:
             untried=untried,
             mistake=mistake,
             hint=task.hints[mistake] if mistake else None,
-            seconds=seconds,
-            seed=seed,
-            lang=lang,
             unit=task.unit,
+            **more,
         )
 
     @property
@@ -116,7 +117,10 @@ class Verdict:
             if self.unit == "device":
                 details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
             world = self._sizes([one.size]) + one.given
-            return [SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)]
+            said = SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)
+            is_elsewhere = self.near and one.trouble.kind in ("not_written", "not_callable")
+            name = self.signature.partition("(")[0]
+            return [SAYS["near"].format(trouble=said, near=self.near, name=name) if is_elsewhere else said]
         first = [f for f in one.failed if f.case == one.failed[0].case]
         finding = next((f for f in [*first, *one.failed] if self.mistake in f.mistakes), first[0])
         where = SAYS["with" if finding.rank is None else "on_rank"]
@@ -138,8 +142,12 @@ class Verdict:
         return SAYS["sizes"].format(sizes=sizes, unit=SAYS[f"counted.{self.unit}"])
 
 
-def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
-    """The mistake that explains every failing world; of several, the one whose hint stands first."""
+def explaining(tried: Sequence[Tried]) -> set[str]:
+    """The mistakes that explain every failing case of every failing world."""
     failing = [one.recognised() for one in tried if not one.passed]
-    known = set.intersection(*failing) if failing else set()
-    return min(known, key=list(hints).index, default=None)
+    return set.intersection(*failing) if failing else set()
+
+
+def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
+    """Of those, the one whose hint stands first."""
+    return min(explaining(tried), key=list(hints).index, default=None)

@@ -64,3 +64,17 @@ def test_the_right_answers_pass(notebook):
     for name in TASKS:
         assert f"03.{name}  passed" in written(notebook, name, SOLUTION[name])
     notebook.screenshot("lab-03.png")
+
+
+def test_the_rubric_shows_once_an_answer_in_words_is_written_and_saved(notebook):
+    assert "no answer yet" in rubric_of(notebook)
+    notebook.page.evaluate(WRITE, ["explain", "The mean of means weighs ranks, not examples."])
+    notebook.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
+    assert "Rubric (3 points)" in rubric_of(notebook)
+
+
+def rubric_of(notebook) -> str:
+    notebook.run("rubric")
+    shown = notebook.cell("rubric").locator(".jp-OutputArea-output")
+    shown.first.wait_for()
+    return shown.inner_text()

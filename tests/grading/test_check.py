@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch.distributed as dist
 
 from helpers import progress
 from helpers.grading import NotYet, acting, check, grade, tasks_of
+from helpers.grading.registry import nearest
 from tests.grading.test_acting import not_written, right
 
 KEY = "03.average"
@@ -26,7 +29,7 @@ def notes(tmp_path, ranks, monkeypatch):
 
 def test_a_pass_is_one_line(notes):
     verdict = check(KEY, right, progress_file=notes)
-    assert repr(verdict).startswith("03.average  passed · 1, 2, 3, 4 ranks · 120 comparisons · ")
+    assert re.match(r"03\.average  passed · 1, 2, 3, 4, 5 ranks · \d+ comparisons · ", repr(verdict))
     assert "\n" not in repr(verdict)
     assert [(entry.key, entry.passed) for entry in progress.read(notes).entries] == [(KEY, True)]
 
@@ -36,9 +39,11 @@ def test_a_failure_says_where_what_and_why(notes):
         check(KEY, sums, seed=7, progress_file=notes)
     first, where, hint, tally = str(caught.value).splitlines()
     assert first == "03.average  not yet"
-    assert where == "  on rank 0 of 2 the gradient of 0.weight is 2.00 times the right value"
+    assert where.startswith("  on rank 0 of 2 (") and where.endswith(
+        " the gradient of 0.weight is 2.00 times the right value"
+    )
     assert "a sum where a mean is meant" in hint
-    assert tally.startswith("  passed: 1 rank; failed: 2, 3 and 4 ranks · ")
+    assert tally.startswith("  passed: 1 rank; failed: 2, 3, 4 and 5 ranks · ")
     assert tally.endswith(" · the same inputs again: seed=7")
     assert caught.value._render_traceback_() == str(caught.value).splitlines()
     entry = progress.read(notes).entries[0]
@@ -62,7 +67,7 @@ def test_in_chinese(notes):
         check(KEY, sums, lang="zh", progress_file=notes)
     first, where, hint, _ = str(caught.value).splitlines()
     assert first == "03.average  还没通过"
-    assert where == "  rank 0（共 2 个）：0.weight 的梯度是正确值的 2.00 倍"
+    assert where.startswith("  rank 0（共 2 个）") and where.endswith("：0.weight 的梯度是正确值的 2.00 倍")
     assert "求的是和而不是平均" in hint
 
 
@@ -70,6 +75,29 @@ def test_what_is_not_written_says_so_and_no_more(notes):
     with pytest.raises(NotYet) as caught:
         check(KEY, not_written, progress_file=notes)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def average_gradient(model):
+    """What the learner wrote, under a name that is nearly right."""
+    right(model)
+
+
+@pytest.mark.parametrize("submitted", [not_written, None])
+def test_a_renamed_function_is_named(notes, submitted):
+    with pytest.raises(NotYet, match="`average_gradient` is defined here: did you mean to call it `average_gradients`"):
+        check(KEY, submitted, progress_file=notes)
+
+
+def test_a_name_that_is_not_near_or_belongs_to_another_task_is_not_named():
+    assert nearest(tasks_of("03")[KEY], ["average_grads", "check"]) == "average_grads"
+    assert nearest(tasks_of("03")[KEY], ["check", "average_in_buckets", "mean", "x"]) == ""
+
+
+def test_arguments_that_do_not_fit_are_named(notes):
+    with pytest.raises(
+        NotYet, match=r"calls average_gradients\(model\), but yours is average_gradients\(model, group\)"
+    ):
+        check(KEY, lambda model, group: None, progress_file=notes)
 
 
 def test_a_file_that_cannot_be_written_does_not_hurt(notes, capsys):
@@ -85,19 +113,19 @@ def test_prints_are_shown(notes, capsys):
         print("here", dist.get_world_size())
 
     check(KEY, chatty, progress_file=notes)
-    assert capsys.readouterr().out == "ranks 0-3 │ here 4\n"
+    assert capsys.readouterr().out == "ranks 0-4 │ here 5\n"
 
 
 def test_one_seed_gives_the_same_inputs(ranks):
     values = []
 
     def runner(inputs, seed):
-        values.append(inputs[0]["weights"]["0.weight"])
+        values.append(inputs[0][0]["weights"]["0.weight"])
         return acting.LocalRunner(tasks_of("03")[KEY], right, ranks=ranks)(inputs, seed)
 
     for seed in (1, 1, 2):
         assert grade(KEY, seed=seed, runner=runner).passed
-    first, again, other = values[0], values[4], values[8]
+    first, again, other = values[0], values[5], values[10]
     assert first.equal(again)
     assert first.shape != other.shape or not first.equal(other)
 

@@ -68,11 +68,11 @@ def test_it_leads_to_the_cell_that_explains_it_and_to_the_labs_task(one):
 
 
 @pytest.mark.parametrize("one", DRILLS)
-def test_the_stub_runs_and_does_not_pass(one, ranks):
+def test_the_stub_runs_and_does_not_pass(one):
     """That the solution does is held for every task of every lab by tests/test_labs.py."""
     stub = {"__name__": "stub"}
     exec(compile(one.stub, "stub", "exec"), stub)
-    verdict = grade(one.key, stub[one.name], ranks=ranks)
+    verdict = grade(one.key, stub[one.name])
     assert not verdict.passed and "not written yet" in verdict.text()
 
 
@@ -134,9 +134,9 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     assert outcome.passed and "could not be noted" in outcome.note and "could not be noted" in repr(outcome)
 
 
-def test_the_graders_verdict_is_said_in_the_language_and_its_mistake_is_kept(tmp_path, ranks):
+def test_the_graders_verdict_is_said_in_the_language_and_its_mistake_is_kept(tmp_path):
     def check(key, answer):  # as helpers.grading.check does it: by an exception
-        raise NotYet(grade(key, answer, ranks=ranks, seed=7))
+        raise NotYet(grade(key, answer, seed=7))
 
     def sum_of_gradients(model):
         import torch.distributed as dist

@@ -17,6 +17,7 @@ from helpers.grading.classroom.sandbox import Ended, Sandbox
 from helpers.grading.classroom.scan import Suspicion, scan
 from helpers.grading.classroom.submissions import Submission, Unreadable, read
 from helpers.grading.classroom.watch import Limits
+from helpers.grading.registry import nearest
 from helpers.grading.task import Run
 from helpers.grading.verdict import SAYS
 from helpers.words import LANGUAGES
@@ -141,10 +142,13 @@ class _Grading:
     # -- tasks -----------------------------------------------------------------------------------------------------
     def _task(self, asked: Asked) -> Graded:
         if asked.key in self.program.missing:
-            text = f"{asked.task.name} is not defined in this notebook."
+            near = nearest(asked.task, self.program.defined)
+            text = f"{asked.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
             return Graded(key=asked.key, state="missing", points=0.0, most=asked.points, text=text)
         try:
-            verdict = grade(asked.key, runner=_Runner(self, asked.key), seed=self.settings.seed)
+            verdict = grade(
+                asked.key, runner=_Runner(self, asked.key), seed=self.settings.seed, names=self.program.defined
+            )
         except Exception as error:  # a judge that chokes on made-up outputs
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
             return Graded(key=asked.key, state="failed", points=0.0, most=asked.points, text=text)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from helpers.grading.classroom.labs import Lab, is_locked, is_plain_check, marks_of, source_of
 
-BINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +45,7 @@ class Program:
 
     cells: in order. needs: the key of a task to its statements. missing: keys of tasks that nothing defines. problems:
     sentences. changed: keys of tasks whose check was changed to something else, with the cell. answers: grade_id to
-    text. homes: the name of a cell to the key of its task.
+    text. homes: the name of a cell to the key of its task. defined: names of the learner's functions and classes.
     """
 
     cells: list[Cell] = field(default_factory=list)
@@ -54,6 +55,7 @@ class Program:
     changed: dict[str, str] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     homes: dict[str, str] = field(default_factory=dict)
+    defined: list[str] = field(default_factory=list)
 
     def tasks_of(self, cell: str) -> list[str]:
         """The task that a cell is there for; of a cell of the learner's own, all that need something in it."""
@@ -127,7 +129,7 @@ def _statement(cell: str, node: ast.stmt, *, given: bool, answer: bool) -> State
 
 def _bound(node: ast.stmt) -> Iterator[str]:
     """The names that a statement gives a meaning at the top of the notebook."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, DEFINES):
         yield node.name
         return
     for part in ast.walk(node):
@@ -135,12 +137,13 @@ def _bound(node: ast.stmt) -> Iterator[str]:
             yield part.asname or part.name.partition(".")[0]
         elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             yield part.id
-        elif part is not node and isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        elif part is not node and isinstance(part, DEFINES):
             yield part.name
 
 
 def _divide(program: Program, lab: Lab, statements: list[Statement], sources: dict[str, str]) -> None:
     wanted: set[Statement] = set()
+    program.defined = [s.node.name for s in statements if not s.given and isinstance(s.node, DEFINES)]
     homes = program.homes = {f"cell {grade_id}": key for grade_id, key in lab.homes.items()}
     for asked in lab.tasks:
         defining = [s for s in statements if asked.task.name in s.names and not s.given]

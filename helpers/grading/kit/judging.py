@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.kit.telling import tell_difference, tell_tensor
 from helpers.grading.task import Finding, World
 from helpers.measure.equality import TOLERANCES
 from helpers.units import format_bytes
@@ -43,12 +44,16 @@ def expect_tensor(
     *,
     rank: int | None = None,
     mistakes: Mapping[str, Any] | None = None,
+    before: Tensor | None = None,
 ) -> Finding:
-    """`got` is a tensor with the shape, dtype and values of `expected`. A mistake may have a list of wrong values."""
+    """`got` is a tensor with the shape, dtype and values of `expected`. A mistake may have a list of wrong values.
+
+    before: what stood there, if it was to be changed in place; a value that stayed is then called unchanged.
+    """
     if same(expected, got):
         return Finding(ok=True, says=Words.of(what), rank=rank)
     known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
-    return Finding(ok=False, says=_tensor_words(Words.of(what), expected, got), rank=rank, mistakes=known)
+    return Finding(ok=False, says=tell_tensor(Words.of(what), expected, got, before), rank=rank, mistakes=known)
 
 
 def expect_tensors(
@@ -58,13 +63,16 @@ def expect_tensors(
     *,
     rank: int | None = None,
     mistakes: Mapping[str, Named | Sequence[Named]] | None = None,
+    before: Named | None = None,
 ) -> Iterator[Finding]:
     """The same for named tensors; `what` has braces for the name, and each mistake maps names too, or lists such."""
-    given = got if isinstance(got, Mapping) else {}
+    given, stood = got if isinstance(got, Mapping) else {}, before or {}
     known = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
     for name, tensor in expected.items():
         wrong = {key: [values[name] for values in several] for key, several in known.items()}
-        yield expect_tensor(what.format(name), tensor, given.get(name), rank=rank, mistakes=wrong)
+        yield expect_tensor(
+            what.format(name), tensor, given.get(name), rank=rank, mistakes=wrong, before=stood.get(name)
+        )
 
 
 def expect_equal(
@@ -79,7 +87,7 @@ def expect_equal(
     if type(got) is type(expected) and got == expected:
         return Finding(ok=True, says=Words.of(what), rank=rank)
     known = tuple(k for k, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
-    return Finding(ok=False, says=_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
+    return Finding(ok=False, says=tell_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
 def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Finding:
@@ -117,18 +125,6 @@ def expect_payload(
         yield expect(given == num_bytes, en, zh, rank=rank, mistakes=known)
 
 
-def _difference(what: Words, expected: Any, got: Any) -> Words:
-    """For lists, the first place at which they part."""
-    if not (isinstance(expected, list) and isinstance(got, list)):
-        return Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}").format(what, _short(got), _short(expected))
-    place = next((i for i, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), None)
-    if place is None:
-        says = Words(en="{}: there are {}, expected {}", zh="{}：共 {} 个，应为 {} 个")
-        return says.format(what, len(got), len(expected))
-    says = Words(en="{}: number {} is {}, expected {}", zh="{}：第 {} 个是 {}，应为 {}")
-    return says.format(what, place + 1, _short(got[place]), _short(expected[place]))
-
-
 def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
     """Whether `got` is what this mistake gives; one that gives the right value here tells nothing."""
     if isinstance(wrong, Sequence):
@@ -136,38 +132,3 @@ def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
     if wrong is None:
         return got is None
     return same(wrong, got) and not same(expected, wrong)
-
-
-def _tensor_words(what: Words, expected: Tensor, got: Any) -> Words:
-    if not isinstance(got, Tensor):
-        return Words(en="{} is {}, expected a tensor of shape {}", zh="{}是 {}，应为形状 {} 的张量").format(
-            what, _short(got), tuple(expected.shape)
-        )
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        kinds = [f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in (got, expected)]
-        return Words(en="{} has shape and dtype {}, expected {}", zh="{}的形状和类型是 {}，应为 {}").format(
-            what, *kinds
-        )
-    factor = _factor(expected, got)
-    if factor is not None:
-        times = Words(en="{} is {:.2f} times the right value", zh="{}是正确值的 {:.2f} 倍")
-        return times.format(what, factor)
-    gap = (got.double() - expected.double()).abs().nan_to_num(nan=float("inf"))
-    worst = int(gap.argmax())
-    place = [int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape)]
-    at = Words(en="{0} at {1} is {2}, expected {3}", zh="{0}在 {1} 处是 {2}，应为 {3}")
-    return at.format(what, place, f"{got.flatten()[worst].item() + 0:.6g}", f"{expected.flatten()[worst].item():.6g}")
-
-
-def _factor(expected: Tensor, got: Tensor) -> float | None:
-    """By what the whole tensor is too large, if it is a multiple of the expected one."""
-    a, b = expected.double().flatten(), got.double().flatten()
-    if a.numel() < 2 or not a.norm() > 0:
-        return None
-    factor = (a @ b / (a @ a)).item()
-    return factor if (b - factor * a).norm() <= 1e-6 * a.norm() and abs(factor) > 1e-9 else None
-
-
-def _short(value: Any, room: int = 80) -> str:
-    text = repr(value) if not isinstance(value, Tensor) else f"a tensor of shape {tuple(value.shape)}"
-    return text if len(text) <= room else text[: room - 2] + " …"

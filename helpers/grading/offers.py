@@ -1,0 +1,105 @@
+"""What a learner who works alone is offered: the lab's own answer after three attempts, the rubric of a question.
+
+Both stand in solutions/NN_topic.ipynb. Where a teacher has taken it away, nothing is offered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from helpers import progress
+from helpers.grading.classroom import labs
+from helpers.grading.registry import lab_of, task_of
+from helpers.grading.verdict import NEVER_RAN, SAYS, Verdict
+from helpers.words import book
+
+TELLS = book("offers")
+ATTEMPTS = 3
+MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")
+UNTOUCHED = "YOUR ANSWER HERE"
+
+
+class Page(str):
+    """A text that a notebook shows as Markdown, and a terminal as it is."""
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def solution_of(number: str) -> Path:
+    """Where the answers of lab "03" are, if they are."""
+    return labs.ROOT / "solutions" / f"{lab_of(number).name}.ipynb"
+
+
+# -- the lab's own answer --------------------------------------------------------------------------------------------
+def offer(verdict: Verdict, progress_file: str | os.PathLike | None = None) -> str:
+    """A line for the end of a failed check, "" before the third attempt and where there is no answer to offer."""
+    path = solution_of(verdict.key.partition(".")[0])
+    never_ran = verdict.shown is None or getattr(verdict.shown.trouble, "kind", "") in NEVER_RAN
+    if never_ran or not path.exists() or (failed := num_failed(verdict.key, progress_file)) < ATTEMPTS:
+        return ""
+    code = f'from helpers.grading import solution; solution("{verdict.key}")'
+    return SAYS("offer", verdict.lang, failed=failed, file=f"solutions/{path.name}", code=code)
+
+
+def num_failed(key: str, progress_file: str | os.PathLike | None = None) -> int:
+    """How often a task was tried in vain, as the progress file knows."""
+    try:
+        entries = progress.read(progress_file).entries
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return 0
+    return sum(entry.kind == "check" and entry.key == key and not entry.passed for entry in entries)
+
+
+def solution(key: str) -> Page:
+    """The lab's own answer to the task "03.average". Raises ValueError for a task that is not there."""
+    task = task_of(key)
+    path = solution_of(key.partition(".")[0])
+    for _, marks, cell in labs.marked(path) if path.exists() else []:
+        source = labs.source_of(cell)
+        if marks.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
+            return Page(f"```python\n{MARKS.sub('', source).strip()}\n```")
+    return Page(TELLS("no_solution", None, file=f"solutions/{path.name}"))
+
+
+# -- answers in words ------------------------------------------------------------------------------------------------
+def rubric(number: str, notebook: str | os.PathLike | None = None) -> Page:
+    """What a good answer to the question of lab "03" says and what earns points, once the learner has written one.
+
+    notebook: where it is written, as saved, if not in the one that calls. Raises ValueError for no lab.
+    """
+    name, path = lab_of(number).name, solution_of(number)
+    if not path.exists():
+        return Page(TELLS("no_rubric"))
+    questions = {cell_id: MARKS.sub("", text).strip() for cell_id, text in written(path)}
+    mine = Path(notebook) if notebook else calling(name)
+    if not mine.exists():
+        return Page(TELLS("no_notebook", None, call=f'rubric("{number}", "{name}.ipynb")'))
+    answers = dict(written(mine))
+    if any(answers.get(one, UNTOUCHED).strip() in ("", UNTOUCHED) for one in questions):
+        return Page(TELLS("not_written"))
+    return Page("\n\n".join(questions.values()))
+
+
+def calling(name: str) -> Path:
+    """The notebook that a kernel runs: JupyterLab tells its path, else it has its own name and stands here."""
+    told = Path(os.environ.get("JPY_SESSION_NAME", ""))
+    return told if told.suffix == ".ipynb" and told.exists() else Path(f"{name}.ipynb")
+
+
+def written(path: Path) -> Iterator[tuple[str, str]]:
+    """(grade_id, text) of each answer in words in a notebook; of a file that is none, nothing."""
+    try:
+        cells = list(labs.marked(path))
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError):
+        return
+    for grade_id, marks, cell in cells:
+        if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
+            yield grade_id, labs.source_of(cell)
