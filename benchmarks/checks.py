@@ -9,6 +9,7 @@ import time
 
 from benchmarks.paired import write_table
 from helpers.grading import grade, labs, task_of, tasks_of
+from helpers.grading.acting import NUM_RANKS
 from helpers.ranks import Ranks
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
@@ -67,7 +68,7 @@ def row(key: str, ranks: Ranks) -> dict:
 
 
 def main() -> None:
-    with Ranks(4, device="cpu", quiet=True) as ranks:
+    with Ranks(NUM_RANKS, device="cpu", quiet=True) as ranks:
         keys = [key for lab in labs() for key in tasks_of(lab)]
         seconds_of(of_task(keys[0], RIGHT_ANSWERS)[0], ranks)
         rows = [row(key, ranks) for key in keys if of_task(key, RIGHT_ANSWERS) and of_task(key, MUTANTS)]
