@@ -197,7 +197,7 @@ def run_of(fields: Any) -> Run:
             trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "said": said}
             if f"trouble.{trouble['kind']}" not in SAYS or not isinstance(trouble["type_name"], str):
                 raise wire.Broken("a trouble that there is not")
-        lists = {name: fields[name] for name in ("outputs", "events", "marks")}
+        lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls")}
         if not all(isinstance(value, list) for value in lists.values()):
             raise wire.Broken("no lists")
         return Run(**lists, trouble=trouble, printed=str(fields["printed"])[:MOST_TEXT])

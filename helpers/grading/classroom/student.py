@@ -93,7 +93,7 @@ def answer(question: dict[str, Any], names: dict[str, Any], opening: dict[str, A
         runner = acting.LocalRunner(task, names[task.name], limit=question["seconds"])
         runner.act = Watched(opening)
         run = runner(question["inputs"], question["seed"])
-    fields = {name: getattr(run, name) for name in ("outputs", "events", "marks", "trouble", "printed")}
+    fields = {name: getattr(run, name) for name in ("outputs", "events", "marks", "calls", "trouble", "printed")}
     return {"run": acting.plain(fields), "noted": guard.notes(opening["folder"])}
 
 
