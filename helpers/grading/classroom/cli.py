@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.doctor import usable_cores
-from helpers.grading.classroom import labs, private, rungs
+from helpers.grading.classroom import alike, labs, private, rungs, terminal
+from helpers.grading.classroom.attempts import attempts_of
+from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.labs import Lab
 from helpers.grading.classroom.mine import table
@@ -92,7 +94,7 @@ def _run(
     except KeyboardInterrupt:
         results = [state.done[one.learner] for one in submissions if one.learner in state.done]
         is_complete = False
-    write_report(results, out, candidates, rungs.WORDS[settings.rung], is_complete=is_complete)
+    print(f"\n{write_report(submissions, results, out, candidates, rungs.WORDS[settings.rung], is_complete)}\n")
     if not is_complete:
         print(f"Interrupted: {len(results)} of {len(submissions)} are graded; the same command goes on from there.")
         return 130
@@ -101,14 +103,23 @@ def _run(
 
 
 def write_report(
-    results: list[Result], out: Path, candidates: tuple[Lab, ...], isolation: str, *, is_complete: bool
-) -> None:
+    submissions: list[Submission],
+    results: list[Result],
+    out: Path,
+    candidates: tuple[Lab, ...],
+    isolation: str,
+    is_complete: bool,
+) -> str:
+    """Write all files but the state. The table for the terminal."""
     results = with_tasks(results, candidates)
     rubrics = {f"{lab.name}.{question.grade_id}": question.rubric for lab in candidates for question in lab.questions}
-    write_tables(results, out)
+    tried = attempts_of(submissions, results)
+    write_tables(results, out, tried)
     graded = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
-    text = page(results, title=f"Graded: {graded}", isolation=isolation, rubrics=rubrics, is_complete=is_complete)
+    found = {"tried": tried, "pairs": alike.pairs(submissions, results, candidates), "rubrics": rubrics}
+    text = page(results, title=f"Graded: {graded}", isolation=isolation, is_complete=is_complete, **found)
     (out / REPORT).write_text(text, encoding="utf-8")
+    return terminal.table(results, tried)
 
 
 def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Result]:
@@ -123,7 +134,7 @@ def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Resul
 
 def _tell(result: Result, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
-    more = f"  {len(result.suspicions)} to look at" if result.suspicions else ""
+    more = f"  {len(flags_of(result))} to look at" if flags_of(result) else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
     points = f"{result.points:g}/{result.most:g}" if result.tasks else "?"
     line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"

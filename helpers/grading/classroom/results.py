@@ -34,6 +34,10 @@ class Written:
     most: float
     text: str
 
+    @property
+    def is_empty(self) -> bool:
+        return self.text.strip() in ("", "YOUR ANSWER HERE")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
