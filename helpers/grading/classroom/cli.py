@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.doctor import usable_cores
-from helpers.grading.classroom import alike, labs, private, rungs, terminal
+from helpers.grading.classroom import alike, labs, private, rungs, terminal, viva_page
 from helpers.grading.classroom.attempts import attempts_of
 from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.folder import grade_all
@@ -33,6 +33,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a notebook, or a folder of submissions")
     made.add_argument("--mine", action="store_true", help="grade nothing, show what you have done so far")
+    made.add_argument(
+        "--viva", action="store_true", help="then three questions to each about their own code, in OUT/viva"
+    )
     made.add_argument("--out", type=Path, help="folder for reports and state (default: graded); the same one resumes")
     made.add_argument("--lab", help="such as 03_ddp, if the notebooks do not tell")
     made.add_argument("--seed", type=int, help="of the inputs, kept for the whole class (default: drawn)")
@@ -48,7 +51,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when all was graded, 1 for a sentence about what is wrong, 130 after Ctrl-C."""
-    options = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    is_viva = arguments[:1] == ["viva"]  # a word is easier to say than --viva
+    options = parser().parse_args(["--viva", *arguments[1:]] if is_viva else arguments)
     if options.mine:
         print(table())
         return 0
@@ -81,7 +86,12 @@ def _grade(options: argparse.Namespace) -> int:
         lang=language(options.lang),
     )
     print(f"{len(submissions)} submissions. {rungs.WORDS[rung]}", flush=True)
-    return _run(submissions, settings, state, candidates, max(1, options.jobs or int(usable_cores())))
+    jobs = max(1, options.jobs or int(usable_cores()))
+    code = _run(submissions, settings, state, candidates, jobs)
+    if options.viva and code == 0:
+        pairs = [(one, state.done[one.learner]) for one in submissions]
+        return viva_page.write_all(pairs, settings, out / "viva", jobs=jobs)
+    return code
 
 
 def _run(
