@@ -71,10 +71,11 @@ def _unbinds(one: ast.stmt, node: ast.stmt) -> bool:
         return False  # something was there before
     inside = set(map(id, ast.walk(one)))
     rest = [part for part in ast.walk(node) if id(part) not in inside]
-    again = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    again |= {part.arg for part in rest if isinstance(part, ast.arg)}
+    stored = [part for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    before = {part.id for part in stored if part.lineno < one.lineno}
+    before |= {part.arg for part in rest if isinstance(part, ast.arg)}
     used = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
-    return bool(bound & used - again) or _sets_attribute_of_self(one)
+    return bool(bound & used - before) or _sets_attribute_of_self(one)
 
 
 def _sets_attribute_of_self(one: ast.stmt) -> bool:
