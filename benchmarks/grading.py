@@ -104,11 +104,11 @@ def right_verdicts(out: Path) -> int:
     results = map(json.loads, (out / "state.jsonl").read_text().splitlines()[1:])
     for one in {result["learner"]: result for result in results}.values():
         states, kind = [task["state"] for task in one["tasks"]], one["learner"].split("-")[0]
-        full = bool(states) and all(state == "passed" for state in states)
+        full, flagged = bool(states) and set(states) == {"passed"}, any(task["flags"] for task in one["tasks"])
         good += {
-            "right": full and not one["suspicions"],
-            "mutant": states.count("failed") == 3 and states.count("passed") == 3 and not one["suspicions"],
-            "cheat": not full and bool(one["suspicions"]),
+            "right": full and not flagged,
+            "mutant": states.count("failed") == 3 and states.count("passed") == 3 and not flagged,
+            "cheat": flagged,
             "broken": True if one["learner"] == "broken-prints_100_mb" else not full,
         }[kind]
     return good

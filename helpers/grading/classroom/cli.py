@@ -123,7 +123,8 @@ def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Resul
 
 def _tell(result: Result, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
-    more = f"  {len(result.suspicions)} to look at" if result.suspicions else ""
+    number_of = len({flag.text for flag in result.flags})
+    more = f"  {number_of} flag{'s' * (number_of != 1)}" if number_of else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
     points = f"{result.points:g}/{result.most:g}" if result.tasks else "?"
     line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"

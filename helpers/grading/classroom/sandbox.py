@@ -79,7 +79,7 @@ class Sandbox:
         threading.Thread(target=self._pump, args=(self.process.stdout,), daemon=True).start()
         self.watch = Watch(self.process.pid, self.limits, self._kill)
         self.watch.start()
-        self.ask(self.opening | {"folder": inside}, START_SECONDS)
+        self.ask(self.opening | {"folder": inside, "rung": self.rung}, START_SECONDS)
 
     def _open(self) -> tuple[socket.socket, int]:
         """The sandbox's ends of a socket and of the lifeline."""

@@ -3,13 +3,14 @@
 "cell"   name, source, lines, seconds   runs the statements that start at these lines: "error", a sentence or None
 "run"    key, inputs, seed, seconds     runs a task on ranks: the fields of a Run
 
-Both answers have "noted": what the guard refused meanwhile.
+Both answers have "noted": what the guard saw meanwhile.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import io
 import linecache
 import os
@@ -60,7 +61,7 @@ class Short(io.TextIOBase):
 def prepare(opening: dict[str, Any]) -> None:
     if opening["checks"]:
         private.use(opening["checks"])
-    guard.install(opening["lab"], opening["folder"], tuple(opening["private"]))
+    guard.install(opening["lab"], opening["folder"], tuple(opening["private"]), opening["rung"])
 
 
 def main(descriptor: int) -> None:
@@ -93,7 +94,7 @@ def answer(question: dict[str, Any], names: dict[str, Any], opening: dict[str, A
         runner = acting.LocalRunner(task, names[task.name], limit=question["seconds"])
         runner.act = Watched(opening)
         run = runner(question["inputs"], question["seed"])
-    fields = {name: getattr(run, name) for name in ("outputs", "events", "marks", "trouble", "printed")}
+    fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(Run)}
     return {"run": acting.plain(fields), "noted": guard.notes(opening["folder"])}
 
 

@@ -30,7 +30,8 @@ def grades(results: Sequence[Result]) -> Iterable[list]:
     yield ["learner", "name", "file", "lab", "points", "of", *keys, *written, "remarks"]
     for one in results:
         points = {task.key: task.points for task in one.tasks}
-        remarks = " ".join([*one.problems, *one.suspicions, *one.notes])
+        flags = [f"{flag.key}, {flag.text}." for flag in one.flags]
+        remarks = " ".join([*one.problems, *flags, *one.notes])
         tasks = [_number(points[key]) if key in points else "" for key in keys]
         totals = [_number(one.points), _number(one.most)]
         yield [one.learner, one.name, one.file, one.lab, *totals, *tasks, *["" for _ in written], remarks]

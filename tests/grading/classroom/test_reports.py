@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.grading.classroom import cli
+from helpers.grading.classroom.flags import LOOK, Flag, sorted_flags
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.mine import table
 from helpers.grading.classroom.page import page
@@ -37,9 +38,9 @@ ADA = Result(
     written=(Written(grade_id="explain", most=3.0, text="Because <b>1/28</b>."),),
     seconds=3.0,
 )
-BOB = replace(
-    ADA, learner="4711", name="Bob & Co", source="moodle", suspicions=("cell average, line 4: uses the network.",)
-)
+FLAG = Flag(key="03.start", place="cell start, line 4", says="it uses the network (socket)", sure="certain")
+FLAGGED = (replace(ADA.tasks[0], flags=(FLAG,)), ADA.tasks[1])
+BOB = replace(ADA, learner="4711", name="Bob & Co", source="moodle", tasks=FLAGGED)
 EVE = replace(ADA, learner="=1+1", problems=("It is not a notebook.",), tasks=())
 
 
@@ -65,6 +66,17 @@ def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
     assert dict(zip(head, ada, strict=True))["03.average"] == "0"
     assert dict(zip(head, ada, strict=True))["03_ddp.explain"] == ""
     assert "uses the network" in dict(zip(head, bob, strict=True))["remarks"]
+
+
+def test_the_page_shows_each_flag_once_the_surest_first_and_how_sure_it_is():
+    look = Flag(key="03.start", place="cell start, line 9", says="it uses ‹x›", sure=LOOK)
+    flags = sorted_flags([look, FLAG, replace(FLAG, sure=LOOK), look])
+    assert flags == (FLAG, look)
+    one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=flags), ADA.tasks[1]))
+    text = page([one], title="Class", isolation="", rubrics={}, is_complete=True)
+    row = "<td>03.start</td><td>cell start, line 4</td><td>it uses the network (socket)</td><td>certain</td>"
+    assert row in text and "⚑ certain" in text and "A flag takes no points" in text
+    assert from_json(to_json(one)) == one and one.points == 1
 
 
 def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
