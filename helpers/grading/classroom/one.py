@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.grading.check import grade
+from helpers.grading.check import grade, inputs_of
 from helpers.grading.classroom import labs, wire
 from helpers.grading.classroom.flags import LIKELY, Flag, sorted_flags
 from helpers.grading.classroom.labs import Asked, Lab
@@ -19,6 +19,7 @@ from helpers.grading.classroom.sandbox import Ended, Sandbox
 from helpers.grading.classroom.scan import scan
 from helpers.grading.classroom.submissions import Submission, Unreadable, read
 from helpers.grading.classroom.watch import Limits
+from helpers.grading.registry import task_of
 from helpers.grading.task import Run
 from helpers.grading.verdict import SAYS
 from helpers.words import LANGUAGES
@@ -203,3 +204,13 @@ def run_of(fields: Any) -> Run:
         return Run(**lists, trouble=trouble, printed=str(fields["printed"])[:MOST_TEXT])
     except (wire.Broken, KeyError, TypeError, AttributeError):
         return Run(trouble={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
+
+
+def run_once(cells: list[dict], lab: Lab, settings: Settings, key: str, size: int) -> Run:
+    """What the plain case of a task came to on `size` ranks, unjudged. Never raises for what is in the file."""
+    task, grading = task_of(key), _Grading(cells, lab, settings)
+    inputs = inputs_of(task, task.axes.cases(settings.seed)[:1], size, settings.seed)
+    try:
+        return _Runner(grading, key)(inputs, settings.seed)
+    finally:
+        grading.sandbox.end()

@@ -36,6 +36,10 @@ class Written:
     most: float
     text: str
 
+    @property
+    def is_empty(self) -> bool:
+        return self.text.strip() in ("", "YOUR ANSWER HERE")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -53,10 +57,6 @@ class Result:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     peak_bytes: int = 0
-
-    @property
-    def flags(self) -> tuple[Flag, ...]:
-        return tuple(flag for task in self.tasks for flag in task.flags)
 
     @property
     def points(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.grading.classroom.flagged import flags_of
 from tests.grading.classroom import notebooks
 
 pytestmark = pytest.mark.timeout(600)
@@ -29,12 +30,12 @@ def test_there_are_ten_cheats_and_more():
 
 def test_the_solutions_earn_every_point_and_raise_no_flag(graded_class):
     right = graded_class["right"]
-    assert right.points == right.most == 17 and not right.flags and not right.problems, right
+    assert right.points == right.most == 17 and not flags_of(right) and not right.problems, right
 
 
 def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded_class):
     result = graded_class["untouched"]
-    assert result.points == 0 and not result.flags and not result.problems
+    assert result.points == 0 and not flags_of(result) and not result.problems
     assert all("not written" in task.text for task in result.tasks)
 
 
@@ -86,7 +87,7 @@ def test_the_rest_of_a_broken_notebook_is_graded(name, graded_class):
 
 def test_who_deletes_files_is_reported(graded_class):
     result = graded_class["bad-deletes_files"]
-    assert any("deletes files" in flag.says for flag in result.flags)
+    assert any("deletes files" in flag.says for flag in flags_of(result))
 
 
 def test_missing_tasks_are_told_from_failed_ones(graded_class):

@@ -50,7 +50,7 @@ def lines(path: Path) -> list[list[str]]:
 
 
 def test_gradebooks_get_the_columns_that_they_import(tmp_path):
-    write_tables([ADA, BOB], tmp_path)
+    write_tables([ADA, BOB], tmp_path, {})
     moodle, canvas = lines(tmp_path / "moodle.csv"), lines(tmp_path / "canvas.csv")
     assert moodle[0][:6] == ["Identifier", "Full name", "ID number", "Username", "Grade", "Maximum grade"]
     assert moodle[1][:5] == ["", "", "ada", "ada", "1"]
@@ -61,7 +61,7 @@ def test_gradebooks_get_the_columns_that_they_import(tmp_path):
 
 
 def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
-    write_tables([ADA, BOB], tmp_path)
+    write_tables([ADA, BOB], tmp_path, {})
     head, ada, bob = lines(tmp_path / "grades.csv")
     assert dict(zip(head, ada, strict=True))["03.average"] == "0"
     assert dict(zip(head, ada, strict=True))["03_ddp.explain"] == ""
@@ -73,20 +73,26 @@ def test_the_page_shows_each_flag_once_the_surest_first_and_how_sure_it_is():
     flags = sorted_flags([look, FLAG, replace(FLAG, sure=LOOK), look])
     assert flags == (FLAG, look)
     one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=flags), ADA.tasks[1]))
-    text = page([one], title="Class", isolation="", rubrics={}, is_complete=True)
+    text = page([one], title="Class", isolation="", rubrics={}, is_complete=True, tried={}, pairs=())
     row = "<td>03.start</td><td>cell start, line 4</td><td>it uses the network (socket)</td><td>certain</td>"
     assert row in text and "⚑ certain" in text and "A flag takes no points" in text
     assert from_json(to_json(one)) == one and one.points == 1
 
 
 def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
-    write_tables([EVE], tmp_path)
+    write_tables([EVE], tmp_path, {})
     assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
 
 
 def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
     text = page(
-        [ADA, BOB], title="Class", isolation="Shut in.", rubrics={"03_ddp.explain": "1 point"}, is_complete=False
+        [ADA, BOB],
+        title="Class",
+        isolation="Shut in.",
+        rubrics={"03_ddp.explain": "1 point"},
+        is_complete=False,
+        tried={},
+        pairs=(),
     )
     assert "✓ 1/1 <small>passed</small>" in text and "✗ 0/2 <small>failed</small>" in text
     assert f"2 × {HINT}" in text and "1 point" in text and "to be graded by hand" in text.lower()
