@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.doctor import usable_cores
-from helpers.grading.classroom import alike, labs, private, rungs, terminal, viva_page
+from helpers.grading.classroom import alike, labs, private, rungs, stripped, terminal, viva_page
 from helpers.grading.classroom.attempts import attempts_of
 from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.folder import grade_all
@@ -24,7 +24,7 @@ from helpers.units import format_seconds
 from helpers.words import LANGUAGES, language
 
 REPORT = "report.html"
-GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "helpers/parallel")
+GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.HIDDEN)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.grading import hidden
 from helpers.grading.check import grade, inputs_of
 from helpers.grading.classroom import labs, wire
-from helpers.grading.classroom.flags import LIKELY, Flag, sorted_flags
+from helpers.grading.classroom.flags import CERTAIN, LIKELY, Flag, sorted_flags
 from helpers.grading.classroom.labs import Asked, Lab
 from helpers.grading.classroom.program import Program, program_of
 from helpers.grading.classroom.results import Graded, Result, Written
@@ -22,6 +23,7 @@ from helpers.grading.classroom.watch import Limits
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run
 from helpers.grading.verdict import SAYS
+from helpers.ranks.zygote import FORKS
 from helpers.words import LANGUAGES
 
 MOST_TEXT = 4_000
@@ -85,7 +87,7 @@ class _Grading:
         self.left_out: set[str] = set()
         self.is_up = False
         opening = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
-        hide = [path for path in settings.private if path != settings.checks]
+        hide = [path for path in settings.private if FORKS or path != settings.checks]
         self.sandbox = Sandbox(opening, rung=settings.rung, limits=settings.limits, hide=hide)
 
     def result(self, bare: Result) -> Result:
@@ -181,7 +183,12 @@ class _Runner:
             kind = "too_long" if "no answer" in str(error) or grading.sandbox.is_out_of_time else "died"
             return Run(trouble={"kind": kind, "text": f"{error}"})
         grading._note(answer, [self.key])
-        return run_of(answer.get("run"))
+        run = run_of(answer.get("run"))
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # made up: then the judge finds nothing in it
+            if said := hidden.difference(run):
+                flag = Flag(key=self.key, place="", says=said.in_(grading.settings.lang), sure=CERTAIN)
+                grading.flags.append(flag)
+        return replace(run, issued=[])
 
 
 def other_seed(seed: int, key: str) -> int:
@@ -198,7 +205,7 @@ def run_of(fields: Any) -> Run:
             trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "said": said}
             if f"trouble.{trouble['kind']}" not in SAYS or not isinstance(trouble["type_name"], str):
                 raise wire.Broken("a trouble that there is not")
-        lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls")}
+        lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls", "issued")}
         if not all(isinstance(value, list) for value in lists.values()):
             raise wire.Broken("no lists")
         return Run(**lists, trouble=trouble, printed=str(fields["printed"])[:MOST_TEXT])
