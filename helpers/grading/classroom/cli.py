@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.doctor import usable_cores
-from helpers.grading.classroom import alike, labs, private, rungs, terminal, viva_page
+from helpers.grading.classroom import alike, labs, private, rungs, stripped, terminal, viva_page
 from helpers.grading.classroom.attempts import attempts_of
 from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.folder import grade_all
@@ -24,7 +24,7 @@ from helpers.units import format_seconds
 from helpers.words import LANGUAGES, language
 
 REPORT = "report.html"
-GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "helpers/parallel")
+GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.HIDDEN)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -144,7 +144,8 @@ def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Resul
 
 def _tell(result: Result, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
-    more = f"  {len(flags_of(result))} to look at" if flags_of(result) else ""
+    flags = flags_of(result)
+    more = f"  {len(flags)} flag{'s' * (len(flags) != 1)}" if flags else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
     points = f"{result.points:g}/{result.most:g}" if result.tasks else "?"
     line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"

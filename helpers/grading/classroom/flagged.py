@@ -1,40 +1,24 @@
-"""What of a submission a teacher should read, the surest first: the one place that knows how a Result keeps it."""
+"""What of a submission a teacher should read, the surest first."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from helpers.grading.classroom.flags import SURE, Flag, sorted_flags
 from helpers.grading.classroom.results import Result
 
-SURE = ("certain", "likely", "look")  # the surest first
 _PLACE = re.compile(r"cell (?P<cell>[^,:]+)(, line (?P<line>\d+))?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flag:
-    """key: of the task. place: "cell average, line 4", or "" where no line did it. says: a sentence. sure: see SURE."""
-
-    key: str = ""
-    place: str = ""
-    says: str
-    sure: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.place}: {self.says} ({self.sure})" if self.place else f"{self.says} ({self.sure})"
-
-
 def flags_of(result: Result) -> tuple[Flag, ...]:
-    """The flags of a submission, the surest first."""
-    return tuple(_of_text(text) for text in result.suspicions)
-
-
-def _of_text(text: str) -> Flag:
-    place, colon, says = text.partition(": ")
-    is_place = bool(colon) and _PLACE.fullmatch(place) is not None
-    return Flag(place=place if is_place else "", says=says if is_place else text, sure="likely")
+    """The flags of a submission, the surest first; what several tasks need is there once, with all of their keys."""
+    keys: dict[Flag, list[str]] = {}
+    for task in result.tasks:
+        for flag in task.flags:
+            keys.setdefault(replace(flag, key=""), []).append(flag.key)
+    return sorted_flags(replace(flag, key=", ".join(of)) for flag, of in keys.items())
 
 
 def in_short(flags: Sequence[Flag]) -> str:

@@ -17,21 +17,21 @@ from helpers.grading.classroom.tables import task_keys, written_ids
 from helpers.grading.classroom.terminal import Attempts
 from helpers.units import format_seconds
 
-MARKS = {"passed": "✓", "failed": "✗", "withheld": "⚠", "missing": "–", "not graded": "?"}
+MARKS = {"passed": "✓", "failed": "✗", "missing": "–", "not graded": "?"}
+FLAG = "⚑"
 LEGEND = {
     "passed": "passed",
     "failed": "the check says no",
-    "withheld": "it would pass, but something that the lab does not allow stands in it",
     "missing": "not in the notebook",
     "not graded": "nothing could be run",
 }
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1f23; --paper: #ffffff; --soft: #5a626b; --line: #d4d9de;
-  --passed: #d3efd9; --failed: #f8d6d2; --withheld: #fbe6b8; --missing: #e6e9ed; }
+  --passed: #d3efd9; --failed: #f8d6d2; --flag: #fbe6b8; --missing: #e6e9ed; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --paper: #16181b; --soft: #a4acb5; --line: #3a4047;
-  --passed: #1d4a2b; --failed: #5e2420; --withheld: #57430f; --missing: #2a2f35; } }
+  --passed: #1d4a2b; --failed: #5e2420; --flag: #57430f; --missing: #2a2f35; } }
 @media print { :root { --ink: #000; --paper: #fff; --soft: #333; --line: #888; --passed: #e4f5e8; --failed: #fbe3e0;
-  --withheld: #fdf0cf; --missing: #eee; } details > *:not(summary) { display: block; } }
+  --flag: #fdf0cf; --missing: #eee; } details > *:not(summary) { display: block; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-width: 46rem; }
@@ -39,7 +39,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } p { max-
 th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
 thead th { position: sticky; top: 0; background: var(--paper); } td.number { text-align: right; }
 td.passed, span.passed { background: var(--passed); } td.failed, span.failed { background: var(--failed); }
-td.withheld, span.withheld { background: var(--withheld); }
+span.flag { background: var(--flag); padding: 0 .25rem; }
 td.missing, td.not-graded, span.missing, span.not-graded { background: var(--missing); }
 td.task { white-space: nowrap; }
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .two pre { margin: 0; }
@@ -89,8 +89,8 @@ def _summary(results: Sequence[Result], isolation: str, is_complete: bool) -> It
     full = sum(bool(one.tasks) and all(task.state == "passed" for task in one.tasks) for one in results)
     unread = sum(any(task.state == "not graded" for task in one.tasks) or not one.tasks for one in results)
     reported = sum(bool(flags_of(one)) for one in results)
-    yield f"<p>{len(results)} submissions: {full} passed every task, {unread} could not be graded, {reported} have "
-    yield "something to look at.</p>"
+    yield f"<p>{len(results)} submissions: {full} passed every task, {unread} could not be graded, {reported} "
+    yield "have a flag. A flag takes no points.</p>"
     if not is_complete:
         yield "<p><strong>The run was interrupted: these are the results so far.</strong> The same command goes on.</p>"
     yield f"<p class='soft'>{escape(isolation)}</p>"
@@ -99,7 +99,8 @@ def _summary(results: Sequence[Result], isolation: str, is_complete: bool) -> It
 def _map(results: Sequence[Result], tried: Attempts) -> Iterator[str]:
     keys = task_keys(results)
     yield "<h2 id='map'>Learners and tasks</h2><p class='legend'>"
-    yield " ".join(f"<span class='{_css(s)}'>{MARKS[s]}</span>{escape(text)}." for s, text in LEGEND.items()) + "</p>"
+    yield " ".join(f"<span class='{_css(s)}'>{MARKS[s]}</span>{escape(text)}." for s, text in LEGEND.items())
+    yield f"<span class='flag'>{FLAG}</span>flagged: read it, below.</p>"
     yield "<div class='wide'><table><thead><tr>"
     head = ["learner", "points", *keys, "flags", "attempts"]
     yield "".join(f"<th scope='col'>{escape(name)}</th>" for name in head) + "</tr></thead><tbody>"
@@ -120,6 +121,7 @@ def _cell(task: Graded | None, tried: Mapping[str, int] | None) -> str:
     if task is None:
         return "<td></td>"
     words = f"{MARKS[task.state]} {task.points:g}/{task.most:g}"
+    words += f" <span class='flag'>{FLAG} {task.flags[0].sure}</span>" if task.flags else ""
     attempted = f" · attempts: {tried[task.key]}" if tried else ""
     title = escape((task.hint or LEGEND[task.state]) + attempted, quote=True)
     return f"<td class='task {_css(task.state)}' title='{title}'>{words} <small>{escape(task.state)}</small></td>"
@@ -150,16 +152,26 @@ def _reason(task: Graded) -> str:
 
 
 def _attention(results: Sequence[Result]) -> Iterator[str]:
-    listed = [(one, text) for one in results for text in to_look_at(one)]
     yield "<h2 id='look'>To look at yourself</h2>"
+    listed = [(one, *row) for one in results for row in _remarks(one)]
     if not listed:
         yield "<p>Nothing.</p>"
         return
-    yield "<p>A line here is a reason to read the notebook, not a judgement of the person.</p><table><thead><tr>"
-    yield "<th scope='col'>learner</th><th scope='col'>what</th></tr></thead><tbody>"
-    for one, text in listed:
-        yield f"<tr><th scope='row'>{escape(one.name or one.learner)}</th><td>{escape(text)}</td></tr>"
-    yield "</tbody></table>"
+    yield "<p>A line here is a reason to read the notebook, not a judgement of the person, and it took no points. "
+    yield "<em>certain</em>: the learner's own line names it. <em>likely</em>: honest answers do not go this way. "
+    yield "<em>look</em>: unusual, and perhaps honest.</p><div class='wide'><table><thead><tr>"
+    yield "".join(f"<th scope='col'>{head}</th>" for head in ("learner", "task", "where", "what", "how sure"))
+    yield "</tr></thead><tbody>"
+    for one, *row in listed:
+        name = f"<th scope='row'>{escape(one.name or one.learner)}</th>"
+        yield f"<tr>{name}{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>"
+    yield "</tbody></table></div>"
+
+
+def _remarks(one: Result) -> Iterator[tuple[str, str, str, str]]:
+    """(task, where, what, how sure): each flag, then what kept parts from being graded, and notes."""
+    yield from ((flag.key, flag.place, flag.says, flag.sure) for flag in flags_of(one))
+    yield from (("", "", text, "") for text in (*one.problems, *one.notes))
 
 
 def to_look_at(one: Result) -> list[str]:

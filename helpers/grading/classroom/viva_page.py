@@ -16,7 +16,7 @@ from helpers.grading.classroom.viva import SAYS, Question, ask_all
 ANSWERS = "answers.html"
 MORE_STYLE = """
 section { break-inside: avoid; margin-bottom: 2rem; } .room { height: 7rem; border-bottom: 1px solid var(--line); }
-pre.code { line-height: 1.4; } pre.code b { background: var(--withheld, #fbe6b8); font-weight: inherit; }
+pre.code { line-height: 1.4; } pre.code b { background: var(--flag, #fbe6b8); font-weight: inherit; }
 article + article { break-before: page; border-top: 2px solid var(--line); }
 """
 

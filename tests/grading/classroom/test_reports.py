@@ -15,7 +15,8 @@ import pytest
 
 from helpers.grading.classroom import cli, terminal
 from helpers.grading.classroom.alike import Pair
-from helpers.grading.classroom.flagged import Flag, flags_of, in_short
+from helpers.grading.classroom.flagged import flags_of, in_short
+from helpers.grading.classroom.flags import LOOK, Flag, sorted_flags
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.mine import table
 from helpers.grading.classroom.page import page
@@ -39,9 +40,9 @@ ADA = Result(
     written=(Written(grade_id="explain", most=3.0, text="Because <b>1/28</b>."),),
     seconds=3.0,
 )
-BOB = replace(
-    ADA, learner="4711", name="Bob & Co", source="moodle", suspicions=("cell average, line 4: uses the network.",)
-)
+FLAG = Flag(key="03.start", place="cell start, line 4", says="it uses the network (socket)", sure="certain")
+FLAGGED = (replace(ADA.tasks[0], flags=(FLAG,)), ADA.tasks[1])
+BOB = replace(ADA, learner="4711", name="Bob & Co", source="moodle", tasks=FLAGGED)
 EVE = replace(ADA, learner="=1+1", problems=("It is not a notebook.",), tasks=())
 
 
@@ -70,6 +71,17 @@ def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
     assert "uses the network" in dict(zip(head, bob, strict=True))["remarks"]
 
 
+def test_the_page_shows_each_flag_once_the_surest_first_and_how_sure_it_is():
+    look = Flag(key="03.start", place="cell start, line 9", says="it uses ‹x›", sure=LOOK)
+    flags = sorted_flags([look, FLAG, replace(FLAG, sure=LOOK), look])
+    assert flags == (FLAG, look)
+    one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=flags), ADA.tasks[1]))
+    text = page([one], title="Class", isolation="", rubrics={}, is_complete=True, tried={}, pairs=())
+    row = "<td>03.start</td><td>cell start, line 4</td><td>it uses the network (socket)</td><td>certain</td>"
+    assert row in text and "⚑ certain" in text and "A flag takes no points" in text
+    assert from_json(to_json(one)) == one and one.points == 1
+
+
 def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
     write_tables([EVE], tmp_path, {})
     assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
@@ -90,7 +102,7 @@ def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
 
 def test_the_page_begins_with_flags_their_lines_and_attempts():
     table = report(ADA, BOB, tried={"ada": {"03.start": 1, "03.average": 6}}).split("</table>")[0]
-    assert "<td>1 likely (average:4)</td><td class='number'>–</td>" in table
+    assert "<td>1 certain (start:4)</td><td class='number'>–</td>" in table
     assert "<td>–</td><td class='number'>7</td>" in table and "attempts: 6" in table
 
 
@@ -118,7 +130,7 @@ def test_the_terminal_shows_one_table():
     head, ada, bob, other = terminal.table([ADA, BOB, wide], {"ada": {"03.start": 1, "03.average": 6}}).splitlines()
     assert head.split() == ["learner", "points", "start", "average", "attempts", "flags"]
     assert ada.split() == ["ada", "1/3", "✓", "✗", "7", "–"]
-    assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 likely (average:4)")
+    assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 certain (start:4)")
     assert other.startswith("张伟?[2J  1/3"), "a name steered the terminal, or its width is wrong"
     assert "03.start" in terminal.table([ADA, replace(EVE, tasks=(replace(ADA.tasks[0], key="01.shift"),))], {})
 
@@ -129,7 +141,7 @@ def test_flags_come_the_surest_first_with_their_lines():
 
     flags = [flag("look", "cell average, line 9"), flag("certain", "cell 7, line 2"), flag("look", "")]
     assert in_short(flags) == "1 certain (7:2), 2 look (average:9)" and in_short([]) == "–"
-    assert flags_of(BOB)[0].place == "cell average, line 4" and not flags_of(ADA)
+    assert flags_of(BOB)[0].place == "cell start, line 4" and not flags_of(ADA)
 
 
 def test_a_result_goes_to_disk_and_back(tmp_path):
