@@ -22,7 +22,8 @@ TORCH ?= auto
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PORT ?=
 IP ?=
-WORK ?=
+# Not from the environment: clusters set a WORK of their own.
+WORK :=
 ONLY ?=
 ARGS ?=
 SEED ?= 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from helpers.grading.classroom import labs
+from helpers.grading.classroom.changes import lines_of
 from helpers.grading.classroom.labs import Lab
 from helpers.grading.classroom.program import Program, Statement, program_of
 from helpers.grading.classroom.results import Result
@@ -95,7 +96,7 @@ def _is_import(node: ast.stmt) -> bool:
 
 def text_of(program: Program, written: Iterable[Statement]) -> str:
     """Their lines, as the learner wrote them."""
-    lines = {cell.name: cell.source.splitlines() for cell in program.cells}
+    lines = {cell.name: lines_of(cell.source) for cell in program.cells}
     parts = []
     for one in written:
         first = min([one.line, *(part.lineno for part in getattr(one.node, "decorator_list", []))])
@@ -120,7 +121,7 @@ def pieces_of(nodes: Sequence[ast.stmt]) -> Counter[str]:
     try:
         own = _own_names(nodes)
         return Counter(piece for node in nodes for piece in _pieces(node, own))
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: what ast cannot write again
         return Counter()
 
 

@@ -66,6 +66,11 @@ def test_letters_of_any_width_before_a_piece_do_not_shift_it():
     assert changed(replacements, "def f(a):\n    '''x'''\n    return '平均', a - 1\n") == {3: [("a - 1", "a + 1")]}
 
 
+def test_lines_are_counted_as_python_counts_them():
+    code = "def f(a):\r\n    a.zero()\r    b = 'x\x0cy'; c = b\n    send(a, c)\n    return b\n"
+    assert [change.line for change in deletions(code, ast.parse(code).body)] == [2, 4]
+
+
 def test_values_come_before_exceptions():
     def question(answer):
         return viva.Question(key="", code="", line=1, asks="", answer=answer, was_changed=True)
@@ -129,7 +134,7 @@ def test_nobody_is_asked_about_what_did_not_pass(handed_in, fake, settings, tmp_
     failed = replace(result, tasks=tuple(replace(task, state="failed") for task in result.tasks))
     assert viva.questions(submission, failed, settings(tmp_path)) == []
     assert viva.questions(submission, replace(result, lab=""), settings(tmp_path)) == [] and not fake
-    submission.path.write_text("no notebook")
+    submission.path.write_text("no notebook")  # whatever stands in it, the others are asked
     assert viva.questions(submission, result, settings(tmp_path)) == []
 
 
