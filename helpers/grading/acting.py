@@ -11,6 +11,7 @@ import inspect
 import io
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,10 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from helpers.grading import hidden
 from helpers.grading.observing import Acting, in_turns
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Task, Trial, Trouble
-from helpers.ranks import RankError, Ranks
+from helpers.ranks import RankError, Ranks, wire
 from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
@@ -41,7 +43,8 @@ class TooLong(BaseException):
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
-    """Of each case what `act` returned, what was sent, marked and called, as plain data. Exceptions pass through.
+    """Of each case what `act` returned, what was sent, marked and called, as plain data; and what is still under way,
+    by group. Exceptions pass through.
 
     inputs: of each rank, of each case.
     """
@@ -50,9 +53,8 @@ def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], see
     with processor_limit(task.cpu_seconds):
         acts = [Acting(task, submitted, case, Trial(rank, dist.get_world_size())) for case in inputs[rank]]
         in_turns(acts)
-    return tuple(
-        map(list, zip(*((plain(act.outputs), act.events, act.trial.marks, act.calls) for act in acts), strict=True))
-    )
+    columns = zip(*((plain(act.outputs), act.events, act.trial.marks, act.calls) for act in acts), strict=True)
+    return *map(list, columns), dict(Counter(one.group for one in wire.pending()))
 
 
 @contextlib.contextmanager
@@ -123,6 +125,7 @@ class LocalRunner:
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
         printed, before = io.StringIO(), world.timeout
         world.timeout = self.limit or wall_seconds()
+        counted = world.issued()
         try:
             pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
             with contextlib.redirect_stdout(printed):
@@ -133,8 +136,10 @@ class LocalRunner:
             return Run(trouble=asdict(Trouble(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = before
-        outputs, events, marks, calls = (list(column) for column in zip(*answers, strict=True))
-        return Run(outputs=outputs, events=events, marks=marks, calls=calls, printed=_cut(printed.getvalue()))
+        outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
+        issued = hidden.issued(counted, world.issued(), pending)
+        printed = _cut(printed.getvalue())
+        return Run(outputs=outputs, events=events, marks=marks, calls=calls, issued=issued, printed=printed)
 
 
 def uncallable(task: Task, submitted: Any) -> Trouble | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from helpers import progress
-from helpers.grading import offers, promises
+from helpers.grading import hidden, offers, promises
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
 from helpers.grading.registry import nearest, task_of
@@ -117,6 +117,8 @@ def try_world(task: Task, runner: Runner, size: int, seed: int) -> Tried:
     run = runner(inputs_of(task, cases, size, seed), seed)
     if run.trouble is not None:
         return in_trouble(task, runner, size, seed, run)
+    if trouble := hidden.trouble(run):
+        return Tried(size=size, trouble=trouble, printed=run.printed)
     findings: list[Finding] = []
     try:
         for case in cases:  # fresh inputs: a learner's function may have changed the others

@@ -71,14 +71,16 @@ class Run:
     """What came back from one world: numbers, strings, tensors, lists and dicts only, so that it can cross a border.
 
     Of each rank a list with one item a case. outputs: what `act` returned. events: the CommEvents as dicts. marks:
-    (name, seconds). calls: what Observed kept of each call. trouble: the fields of a Trouble, or None; then these lists
-    are empty. printed: by the learner.
+    (name, seconds). calls: what Observed kept of each call. issued: of each rank, a group's name to the operations that
+    the board counted meanwhile, but for those still under way; nothing where there is no board. trouble: the fields of
+    a Trouble, or None; then these lists are empty. printed: by the learner.
     """
 
     outputs: list[list[Any]] = field(default_factory=list)
     events: list[list[list[dict]]] = field(default_factory=list)
     marks: list[list[list]] = field(default_factory=list)
     calls: list[list[list[dict]]] = field(default_factory=list)
+    issued: list[dict[str, int]] = field(default_factory=list)
     trouble: dict | None = None
     printed: str = ""
 

@@ -112,6 +112,18 @@ class Board:
         """How many collectives `rank` has posted."""
         return self.words[self._page(rank) // 8]
 
+    def issued(self, rank: int) -> int:
+        """How many operations `rank` has issued, of both kinds, without those that it withdrew and that still stand in
+        its ring."""
+        start = self._page(rank) + PAGE
+        withdrawn = sum(self.map[start + 14 : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
+        return self.count(rank) - withdrawn + sum(self._posted(rank, ring) for ring in range(2 * self.size))
+
+    def _posted(self, owner: int, ring: int) -> int:
+        """The records that were written to a ring: the largest stamp in it."""
+        start = self.channel(owner, ring // 2, bool(ring % 2)) // 8
+        return max(self.words[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
+
     def post(self, sequence: int, entry: Entry) -> None:
         offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
         self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)

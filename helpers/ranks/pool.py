@@ -172,6 +172,14 @@ class Pool:
             return None
         return first_difference(os.path.join(self.board, f"board{self.generation}"))
 
+    def issued(self) -> dict[str, dict[int, int]]:
+        """What the boards count of this world's groups, see board.issued; empty while nothing is up or compared."""
+        from helpers.ranks.board import issued
+
+        if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
+            return {}
+        return issued(os.path.join(self.board, f"board{self.generation}"))
+
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:

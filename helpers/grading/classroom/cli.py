@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from helpers.doctor import usable_cores
-from helpers.grading.classroom import labs, private, rungs
+from helpers.grading.classroom import alike, labs, private, rungs, stripped, terminal, viva_page
+from helpers.grading.classroom.attempts import attempts_of
+from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.labs import Lab
 from helpers.grading.classroom.mine import table
@@ -22,7 +24,7 @@ from helpers.units import format_seconds
 from helpers.words import LANGUAGES, language
 
 REPORT = "report.html"
-GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "helpers/parallel")
+GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.HIDDEN)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,6 +33,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a notebook, or a folder of submissions")
     made.add_argument("--mine", action="store_true", help="grade nothing, show what you have done so far")
+    made.add_argument(
+        "--viva", action="store_true", help="then three questions to each about their own code, in OUT/viva"
+    )
     made.add_argument("--out", type=Path, help="folder for reports and state (default: graded); the same one resumes")
     made.add_argument("--lab", help="such as 03_ddp, if the notebooks do not tell")
     made.add_argument("--seed", type=int, help="of the inputs, kept for the whole class (default: drawn)")
@@ -46,7 +51,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when all was graded, 1 for a sentence about what is wrong, 130 after Ctrl-C."""
-    options = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    is_viva = arguments[:1] == ["viva"]  # a word is easier to say than --viva
+    options = parser().parse_args(["--viva", *arguments[1:]] if is_viva else arguments)
     if options.mine:
         print(table())
         return 0
@@ -79,7 +86,12 @@ def _grade(options: argparse.Namespace) -> int:
         lang=language(options.lang),
     )
     print(f"{len(submissions)} submissions. {rungs.WORDS[rung]}", flush=True)
-    return _run(submissions, settings, state, candidates, max(1, options.jobs or int(usable_cores())))
+    jobs = max(1, options.jobs or int(usable_cores()))
+    code = _run(submissions, settings, state, candidates, jobs)
+    if options.viva and code == 0:
+        pairs = [(one, state.done[one.learner]) for one in submissions]
+        return viva_page.write_all(pairs, settings, out / "viva", jobs=jobs)
+    return code
 
 
 def _run(
@@ -92,7 +104,7 @@ def _run(
     except KeyboardInterrupt:
         results = [state.done[one.learner] for one in submissions if one.learner in state.done]
         is_complete = False
-    write_report(results, out, candidates, rungs.WORDS[settings.rung], is_complete=is_complete)
+    print(f"\n{write_report(submissions, results, out, candidates, rungs.WORDS[settings.rung], is_complete)}\n")
     if not is_complete:
         print(f"Interrupted: {len(results)} of {len(submissions)} are graded; the same command goes on from there.")
         return 130
@@ -101,14 +113,23 @@ def _run(
 
 
 def write_report(
-    results: list[Result], out: Path, candidates: tuple[Lab, ...], isolation: str, *, is_complete: bool
-) -> None:
+    submissions: list[Submission],
+    results: list[Result],
+    out: Path,
+    candidates: tuple[Lab, ...],
+    isolation: str,
+    is_complete: bool,
+) -> str:
+    """Write all files but the state. The table for the terminal."""
     results = with_tasks(results, candidates)
     rubrics = {f"{lab.name}.{question.grade_id}": question.rubric for lab in candidates for question in lab.questions}
-    write_tables(results, out)
+    tried = attempts_of(submissions, results)
+    write_tables(results, out, tried)
     graded = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
-    text = page(results, title=f"Graded: {graded}", isolation=isolation, rubrics=rubrics, is_complete=is_complete)
+    found = {"tried": tried, "pairs": alike.pairs(submissions, results, candidates), "rubrics": rubrics}
+    text = page(results, title=f"Graded: {graded}", isolation=isolation, is_complete=is_complete, **found)
     (out / REPORT).write_text(text, encoding="utf-8")
+    return terminal.table(results, tried)
 
 
 def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Result]:
@@ -123,7 +144,8 @@ def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Resul
 
 def _tell(result: Result, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
-    more = f"  {len(result.suspicions)} to look at" if result.suspicions else ""
+    flags = flags_of(result)
+    more = f"  {len(flags)} flag{'s' * (len(flags) != 1)}" if flags else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
     points = f"{result.points:g}/{result.most:g}" if result.tasks else "?"
     line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"

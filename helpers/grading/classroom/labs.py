@@ -57,6 +57,14 @@ class Lab:
         return self.name.partition("_")[0]
 
     @property
+    def imports(self) -> frozenset[str]:
+        """The dotted names that the lab's own cells import: "threading", "helpers.draw.picture"."""
+        nodes = [node for _, source in self.given for node in ast.walk(ast.parse(source))]
+        plain = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+        parts = [f"{n.module}.{one.name}" for n in nodes if isinstance(n, ast.ImportFrom) for one in n.names]
+        return frozenset([*plain, *parts])
+
+    @property
     def grade_ids(self) -> set[str]:
         return {*self.locked, *self.solutions, *(question.grade_id for question in self.questions)}
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.grading.check import grade
+from helpers.grading import hidden
+from helpers.grading.check import grade, inputs_of
 from helpers.grading.classroom import labs, wire
+from helpers.grading.classroom.flags import CERTAIN, LIKELY, Flag, sorted_flags
 from helpers.grading.classroom.labs import Asked, Lab
 from helpers.grading.classroom.program import Program, program_of
 from helpers.grading.classroom.results import Graded, Result, Written
 from helpers.grading.classroom.sandbox import Ended, Sandbox
-from helpers.grading.classroom.scan import Suspicion, scan
+from helpers.grading.classroom.scan import scan
 from helpers.grading.classroom.submissions import Submission, Unreadable, read
 from helpers.grading.classroom.watch import Limits
-from helpers.grading.registry import nearest
+from helpers.grading.registry import nearest, task_of
 from helpers.grading.task import Run
 from helpers.grading.verdict import SAYS
+from helpers.ranks.zygote import FORKS
 from helpers.words import LANGUAGES
 
 MOST_TEXT = 4_000
@@ -78,13 +82,12 @@ class _Grading:
     def __init__(self, cells: list[dict], lab: Lab, settings: Settings):
         self.lab, self.settings = lab, settings
         self.program: Program = program_of(cells, lab)
-        self.suspicions: list[Suspicion] = scan(self.program, lab.number)
+        self.flags: list[Flag] = scan(self.program, lab, settings.lang)
         self.problems = list(self.program.problems)
         self.left_out: set[str] = set()
         self.is_up = False
-        self.noted: list[str] = []
         opening = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
-        hide = [path for path in settings.private if path != settings.checks]
+        hide = [path for path in settings.private if FORKS or path != settings.checks]
         self.sandbox = Sandbox(opening, rung=settings.rung, limits=settings.limits, hide=hide)
 
     def result(self, bare: Result) -> Result:
@@ -92,6 +95,8 @@ class _Grading:
             tasks = tuple(self._task(asked) for asked in self.lab.tasks)
         finally:
             self.sandbox.end()
+        flags = sorted_flags(self.flags)
+        tasks = tuple(replace(one, flags=tuple(flag for flag in flags if flag.key == one.key)) for one in tasks)
         written = tuple(
             Written(grade_id=q.grade_id, most=q.points, text=self.program.answers.get(q.grade_id, "")[:MOST_TEXT])
             for q in self.lab.questions
@@ -101,7 +106,6 @@ class _Grading:
             lab=self.lab.name,
             tasks=tasks,
             written=written,
-            suspicions=tuple(dict.fromkeys(suspicion.text for suspicion in self.suspicions)),
             problems=(*bare.problems, *dict.fromkeys(self.problems)),
             peak_bytes=self.sandbox.peak,
         )
@@ -134,10 +138,10 @@ class _Grading:
 
     def _note(self, answer: dict, keys: Sequence[str]) -> None:
         noted = answer.get("noted")
-        for text in noted if isinstance(noted, list) else []:
-            if isinstance(text, str) and keys:
-                where = " and ".join(keys) if len(keys) < 3 else "a cell"
-                self.suspicions.append(Suspicion(tasks=tuple(keys), text=f"while {where} ran: it {text[:300]}."))
+        for note in noted if isinstance(noted, list) else []:
+            with suppress(KeyError, TypeError):  # the learner's code could write there, too
+                place, says = str(note["place"])[:100], str(note["says"][self.settings.lang])[:300]
+                self.flags += [Flag(key=key, place=place, says=says, sure=LIKELY) for key in keys]
 
     # -- tasks -----------------------------------------------------------------------------------------------------
     def _task(self, asked: Asked) -> Graded:
@@ -152,12 +156,10 @@ class _Grading:
         except Exception as error:  # a judge that chokes on made-up outputs
             text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
             return Graded(key=asked.key, state="failed", points=0.0, most=asked.points, text=text)
-        is_withheld = verdict.passed and any(asked.key in suspicion.tasks for suspicion in self.suspicions)
-        state = "withheld" if is_withheld else "passed" if verdict.passed else "failed"
         return Graded(
             key=asked.key,
-            state=state,
-            points=asked.points if state == "passed" else 0.0,
+            state="passed" if verdict.passed else "failed",
+            points=asked.points if verdict.passed else 0.0,
             most=asked.points,
             text=verdict.text(self.settings.lang)[:MOST_TEXT],
             mistake=verdict.mistake,
@@ -184,7 +186,12 @@ class _Runner:
             kind = "too_long" if "no answer" in str(error) or grading.sandbox.is_out_of_time else "died"
             return Run(trouble={"kind": kind, "text": f"{error}"})
         grading._note(answer, [self.key])
-        return run_of(answer.get("run"))
+        run = run_of(answer.get("run"))
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # made up: then the judge finds nothing in it
+            if said := hidden.difference(run):
+                flag = Flag(key=self.key, place="", says=said.in_(grading.settings.lang), sure=CERTAIN)
+                grading.flags.append(flag)
+        return replace(run, issued=[])
 
 
 def other_seed(seed: int, key: str) -> int:
@@ -201,9 +208,19 @@ def run_of(fields: Any) -> Run:
             trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "said": said}
             if f"trouble.{trouble['kind']}" not in SAYS or not isinstance(trouble["type_name"], str):
                 raise wire.Broken("a trouble that there is not")
-        lists = {name: fields[name] for name in ("outputs", "events", "marks")}
+        lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls", "issued")}
         if not all(isinstance(value, list) for value in lists.values()):
             raise wire.Broken("no lists")
         return Run(**lists, trouble=trouble, printed=str(fields["printed"])[:MOST_TEXT])
     except (wire.Broken, KeyError, TypeError, AttributeError):
         return Run(trouble={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
+
+
+def run_once(cells: list[dict], lab: Lab, settings: Settings, key: str, size: int) -> Run:
+    """What the plain case of a task came to on `size` ranks, unjudged. Never raises for what is in the file."""
+    task, grading = task_of(key), _Grading(cells, lab, settings)
+    inputs = inputs_of(task, task.axes.cases(settings.seed)[:1], size, settings.seed)
+    try:
+        return _Runner(grading, key)(inputs, settings.seed)
+    finally:
+        grading.sandbox.end()

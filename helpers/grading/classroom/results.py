@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-STATES = ("passed", "failed", "withheld", "missing", "not graded")
+from helpers.grading.classroom.flags import Flag
+
+STATES = ("passed", "failed", "missing", "not graded")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """One task. text: the verdict. mistake: the hint's key.
+    """One task. text: the verdict. mistake: the hint's key. flags: for the teacher to read; they take no points.
 
-    state: "passed"; "failed", the check says no; "withheld", it would pass, but something that is not allowed stands in
-    it; "missing", nothing defines it; "not graded", nothing could be run.
+    state: "passed"; "failed", the check says no; "missing", nothing defines it; "not graded", nothing could be run.
     """
 
     key: str
@@ -24,6 +25,7 @@ class Graded:
     text: str = ""
     mistake: str | None = None
     hint: str = ""
+    flags: tuple[Flag, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,14 @@ class Written:
     most: float
     text: str
 
+    @property
+    def is_empty(self) -> bool:
+        return self.text.strip() in ("", "YOUR ANSWER HERE")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """suspicions: what is not allowed, where. problems: what kept parts from being graded. notes: good to know."""
+    """problems: what kept parts from being graded. notes: good to know."""
 
     learner: str
     file: str
@@ -47,7 +53,6 @@ class Result:
     lab: str = ""
     tasks: tuple[Graded, ...] = ()
     written: tuple[Written, ...] = ()
-    suspicions: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -70,7 +75,12 @@ def to_json(result: Result) -> dict[str, Any]:
 def from_json(fields: Mapping[str, Any]) -> Result:
     """Raises TypeError or KeyError for something else."""
     fields = dict(fields)
-    tasks = tuple(Graded(**task) for task in fields.pop("tasks"))
+    tasks = tuple(_graded(task) for task in fields.pop("tasks"))
     written = tuple(Written(**answer) for answer in fields.pop("written"))
-    lists = {name: tuple(fields.pop(name)) for name in ("suspicions", "problems", "notes")}
+    lists = {name: tuple(fields.pop(name)) for name in ("problems", "notes")}
     return Result(**fields, **lists, tasks=tasks, written=written)
+
+
+def _graded(fields: Mapping[str, Any]) -> Graded:
+    flags = tuple(Flag(**flag) for flag in fields.get("flags", ()))
+    return Graded(**{**fields, "flags": flags})

@@ -68,8 +68,8 @@ class Sandbox:
         theirs, lifeline = self._open()
         command = [sys.executable, "-B", "-m", "helpers.grading.classroom.student", str(theirs.fileno())]
         more = {"control": theirs.fileno(), "env": _environment(inside), "hide": self.hide, "limits": self._limits()}
-        more["uid"] = uid
-        keep = (self.opening["checks"],) if self.opening["checks"] else ()
+        more |= {"uid": uid, "lab": self.opening["lab"], "checks": self.opening["checks"]}
+        keep = (self.opening["checks"],) if self.opening["checks"] and not FORKS else ()
         argument = rungs.config(self.rung, command, lifeline=lifeline, home=inside, keep=keep, **more)
         try:
             self.process = (_forked if FORKS else _fresh)(argument, theirs.fileno(), lifeline)
@@ -79,7 +79,7 @@ class Sandbox:
         threading.Thread(target=self._pump, args=(self.process.stdout,), daemon=True).start()
         self.watch = Watch(self.process.pid, self.limits, self._kill)
         self.watch.start()
-        self.ask(self.opening | {"folder": inside}, START_SECONDS)
+        self.ask(self.opening | {"folder": inside, "rung": self.rung}, START_SECONDS)
 
     def _open(self) -> tuple[socket.socket, int]:
         """The sandbox's ends of a socket and of the lifeline."""

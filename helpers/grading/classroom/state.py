@@ -11,7 +11,7 @@ from pathlib import Path
 from helpers.grading.classroom.results import Result, from_json, to_json
 
 NAME = "state.jsonl"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(kw_only=True)

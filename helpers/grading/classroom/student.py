@@ -3,13 +3,14 @@
 "cell"   name, source, lines, seconds   runs the statements that start at these lines: "error", a sentence or None
 "run"    key, inputs, seed, seconds     runs a task on ranks: the fields of a Run
 
-Both answers have "noted": what the guard refused meanwhile.
+Both answers have "noted": what the guard saw meanwhile.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import io
 import linecache
 import os
@@ -25,8 +26,11 @@ import torch.distributed as dist
 
 from helpers.grading import acting
 from helpers.grading.classroom import guard, private, wire
+from helpers.grading.classroom.stripped import strip
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Trouble
+
+_is_ready = False
 
 
 class Watched:
@@ -57,10 +61,19 @@ class Short(io.TextIOBase):
         return len(text)
 
 
+def ready(opening: dict[str, Any]) -> None:
+    """Have the tasks of the lab in this process, once, and nothing that answers them."""
+    global _is_ready
+    if not _is_ready:
+        _is_ready = True
+        if opening["checks"]:
+            private.use(opening["checks"])
+        strip(opening["lab"])
+
+
 def prepare(opening: dict[str, Any]) -> None:
-    if opening["checks"]:
-        private.use(opening["checks"])
-    guard.install(opening["lab"], opening["folder"], tuple(opening["private"]))
+    ready(opening)
+    guard.install(opening["lab"], opening["folder"], tuple(opening["private"]), opening["rung"])
 
 
 def main(descriptor: int) -> None:
@@ -93,7 +106,7 @@ def answer(question: dict[str, Any], names: dict[str, Any], opening: dict[str, A
         runner = acting.LocalRunner(task, names[task.name], limit=question["seconds"])
         runner.act = Watched(opening)
         run = runner(question["inputs"], question["seed"])
-    fields = {name: getattr(run, name) for name in ("outputs", "events", "marks", "trouble", "printed")}
+    fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(Run)}
     return {"run": acting.plain(fields), "noted": guard.notes(opening["folder"])}
 
 

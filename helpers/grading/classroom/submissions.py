@@ -7,7 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from helpers.grading.classroom.labs import source_of
@@ -17,18 +17,23 @@ MOST_CELL_CHARACTERS = 200_000
 MOST_CELLS = 2_000
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_file_?(?P<rest>.*)")
 CANVAS = re.compile(r"(?P<name>[^_\d]+)_(?:LATE_)?(?P<id>\d+)_(?P<submission>\d+)_(?P<rest>.+)")
+PROGRESS = "progress.jsonl"  # what checks write in the learner's home; handed in beside the notebook, it is read
 IGNORED = {".ipynb_checkpoints", "__MACOSX", "__pycache__"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One learner's file. name: as a gradebook has it, where the file tells. notes: what a teacher should know."""
+    """One learner's file. name: as a gradebook has it, where the file tells. notes: what a teacher should know.
+
+    progress: the progress file that came with it, if one did.
+    """
 
     learner: str
     path: Path
     name: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    progress: Path | None = None
 
 
 class Unreadable(Exception):
@@ -38,18 +43,34 @@ class Unreadable(Exception):
 def find(paths: Iterable[Path], lab: str | None = None) -> list[Submission]:
     """One submission a learner, ordered by learner. Raises ValueError for a path that is not there."""
     by_learner: dict[str, list[Submission]] = defaultdict(list)
+    progress: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no file or folder {path}: give a notebook, or a folder of them.")
         for submission in _in_folder(path, lab) if path.is_dir() else [_of_file(path, path.name, None)]:
             by_learner[submission.learner].append(submission)
-    return [_one_of(several) for _, several in sorted(by_learner.items())]
+        progress |= _progress_files(path)
+    chosen = [_one_of(several) for _, several in sorted(by_learner.items())]
+    return [replace(one, progress=progress.get(one.learner)) for one in chosen]
+
+
+def _progress_files(root: Path) -> dict[str, Path]:
+    """Learner to their progress file: any of a learner's folder, or ada_progress.jsonl beside ada.ipynb."""
+    base, found = _base(root), {}
+    for path in sorted(base.rglob(f"*{PROGRESS}")) if root.is_dir() else []:
+        parts = path.relative_to(base).parts
+        learner = _of_file(path, parts[0], parts).learner
+        found[re.sub(rf"[-_.]{re.escape(PROGRESS)}$", "", learner)] = path
+    return found
+
+
+def _base(root: Path) -> Path:
+    return root / "submitted" if (root / "submitted").is_dir() else root
 
 
 def _in_folder(root: Path, lab: str | None) -> Iterator[Submission]:
     files = [path for path in sorted(root.rglob("*")) if _is_candidate(path, root)]
-    submitted = root / "submitted"
-    base = submitted if submitted.is_dir() else root
+    base = _base(root)
     for path in files:
         if path.is_relative_to(base):
             parts = path.relative_to(base).parts
@@ -60,6 +81,8 @@ def _in_folder(root: Path, lab: str | None) -> Iterator[Submission]:
 def _is_candidate(path: Path, root: Path) -> bool:
     inner = path.relative_to(root).parts
     if any(part in IGNORED or part.startswith(".") for part in inner):
+        return False
+    if path.name.endswith(PROGRESS):
         return False
     is_extra = len(inner) > 1 and path.suffix != ".ipynb"  # a learner's folder may hold other files beside the notebook
     return path.is_symlink() or (path.is_file() and not is_extra)
@@ -84,7 +107,7 @@ def _one_of(several: list[Submission]) -> Submission:
         one.path.name if one.path.name != latest.path.name else str(one.path) for one in several if one is not latest
     )
     note = f"{len(several)} files of this learner: {latest.path.name}, changed last, was graded, not {others}."
-    return Submission(learner=latest.learner, path=latest.path, name=latest.name, source=latest.source, notes=(note,))
+    return replace(latest, notes=(note,))
 
 
 def read(path: Path) -> tuple[list[dict], str]:

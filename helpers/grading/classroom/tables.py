@@ -1,6 +1,7 @@
 """CSV files for gradebooks, keyed by learner.
 
-grades.csv   everything: learner, name, file, total, each task, each answer in words (empty: for a person), remarks
+grades.csv   everything: learner, name, file, total, attempts, each task, each answer in words (empty: for a person),
+             remarks
 moodle.csv   for Moodle's Grades > Import > CSV file: map "ID number" or "Username" to the user, the others to
              grade items; "Identifier" and "Grade" are those of an assignment's offline grading worksheet
 canvas.csv   for Canvas's Gradebook > Import: Student, ID, SIS User ID, SIS Login ID, Section, then one assignment, with
@@ -10,29 +11,31 @@ canvas.csv   for Canvas's Gradebook > Import: Student, ID, SIS User ID, SIS Logi
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from helpers.grading.classroom import attempts
+from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.results import Result
 
 
-def write_tables(results: Sequence[Result], out: Path) -> list[Path]:
-    """The three files; their paths."""
-    rows = {"grades.csv": grades(results), "moodle.csv": moodle(results), "canvas.csv": canvas(results)}
+def write_tables(results: Sequence[Result], out: Path, tried: Mapping[str, dict[str, int]]) -> list[Path]:
+    """The three files; their paths. tried: learner to task to attempts, of those who told."""
+    rows = {"grades.csv": grades(results, tried), "moodle.csv": moodle(results), "canvas.csv": canvas(results)}
     for name, lines in rows.items():
         with open(out / name, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_safe(cell) for cell in line] for line in lines)
     return [out / name for name in rows]
 
 
-def grades(results: Sequence[Result]) -> Iterable[list]:
+def grades(results: Sequence[Result], tried: Mapping[str, dict[str, int]]) -> Iterable[list]:
     keys, written = task_keys(results), written_ids(results)
-    yield ["learner", "name", "file", "lab", "points", "of", *keys, *written, "remarks"]
+    yield ["learner", "name", "file", "lab", "points", "of", "attempts", *keys, *written, "remarks"]
     for one in results:
         points = {task.key: task.points for task in one.tasks}
-        remarks = " ".join([*one.problems, *one.suspicions, *one.notes])
+        remarks = " ".join([*one.problems, *(flag.text for flag in flags_of(one)), *one.notes])
         tasks = [_number(points[key]) if key in points else "" for key in keys]
-        totals = [_number(one.points), _number(one.most)]
+        totals = [_number(one.points), _number(one.most), attempts.in_short(tried.get(one.learner))]
         yield [one.learner, one.name, one.file, one.lab, *totals, *tasks, *["" for _ in written], remarks]
 
 

@@ -1,4 +1,4 @@
-"""Reading a notebook without running it: cheats are named, honest work never is."""
+"""Reading a notebook without running it: cheats are flagged, honest work never is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
 HONEST = [one for one in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in one.text]
 
 
-def suspicions(notebook: dict, lab) -> list[str]:
-    return [found.text for found in scan(program_of(notebook["cells"], lab), lab.number)]
+def flags(notebook: dict, lab) -> list[str]:
+    return [found.text for found in scan(program_of(notebook["cells"], lab), lab)]
 
 
 @pytest.mark.parametrize("submission", HONEST, ids=name_of)
-def test_honest_work_is_never_accused(submission):
+def test_honest_work_is_never_flagged(submission):
     """In the cell of its task; what another task's answer would give it is not there, and need not be."""
     lab, key = labs.load(submission.lab), submission.task
     notebook = notebooks.lab(lab.name)
@@ -28,22 +28,22 @@ def test_honest_work_is_never_accused(submission):
         if grade_id in lab.solutions:
             cell["source"] = submission.text if lab.homes.get(grade_id) == key else ""
     program = program_of(notebook["cells"], lab)
-    assert key in program.needs and scan(program, lab.number) == []
+    assert key in program.needs and scan(program, lab) == []
 
 
 @pytest.mark.parametrize("name", labs.names())
-def test_labs_and_solutions_are_never_accused(name):
+def test_labs_and_solutions_are_never_flagged(name):
     lab = labs.load(name)
     for folder in ("labs", "solutions"):
         program = program_of(notebooks.lab(name, folder)["cells"], lab)
-        assert not scan(program, lab.number) and not program.missing and not program.changed and not program.problems
+        assert not scan(program, lab) and not program.missing and not program.changed and not program.problems
 
 
 def test_what_a_learner_tries_beside_the_answers_is_neither_run_nor_read(lab_03):
     more = ("import subprocess\nsubprocess.run(['ls'])\nexit()", "%%ranks\nprint(rank)", "!ls ..", "check = print")
     program = program_of(notebooks.handed_in({"03.average": notebooks.AVERAGE}, more=more)["cells"], lab_03)
     assert [cell.name for cell in program.cells] == ["lab imports", "cell average"]
-    assert scan(program, "03") == []
+    assert scan(program, lab_03) == []
 
 
 def test_a_helper_in_another_cell_comes_along(lab_03):
@@ -75,13 +75,13 @@ def test_a_changed_check_is_reported_and_another_language_is_not(source, is_repo
     for cell in notebook["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "average-check":
             cell["source"] = source
-    assert bool(suspicions(notebook, lab_03)) is is_reported
+    assert bool(flags(notebook, lab_03)) is is_reported
 
 
 def test_a_reason_has_its_cell_and_its_line(lab_03):
     source = "import torch\n\ndef average_gradients(model):\n    from helpers.parallel import ddp\n    ddp.x(model)"
-    (text, *_) = suspicions(notebooks.handed_in({"03.average": source}), lab_03)
-    assert text.startswith("cell average, line 4: uses helpers.parallel.ddp")
+    (text, *_) = flags(notebooks.handed_in({"03.average": source}), lab_03)
+    assert text.startswith("cell average, line 4: it uses helpers.parallel.ddp")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""Small changes to somebody's code that are worth a question: a line that goes, a piece that becomes another."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Continue, ast.Break)  # without a return: that is dull
+SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
+SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+OTHER_CALL = {"min": "max", "max": "min"}
+DROPPED_CALLS = ("clone", "detach", "contiguous")
+OTHER_NAME = {"SUM": "MAX", "AVG": "SUM", "MAX": "SUM"}
+BLOCKS = ("body", "orelse", "finalbody")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """line: from 1. old, new: what is replaced by what; new is "" for a line that goes. source: the changed cell."""
+
+    line: int
+    old: str
+    new: str
+    source: str
+
+
+def lines_of(source: str) -> list[str]:
+    """As Python counts them: str.splitlines knows more ends of a line."""
+    return re.split(r"\r\n|\r|\n", source)
+
+
+# -- a line that goes ------------------------------------------------------------------------------------------------
+def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
+    """Lines of these functions and classes without which the cell still has every name; the telling ones first."""
+    lines = lines_of(source)
+    found = []
+    for node in nodes:
+        for one, block in _simple_statements(node):
+            if len(block) > 1 and _is_alone_on_its_line(one, node) and not _unbinds(one, node):
+                rest = [*lines[: one.lineno - 1], "", *lines[one.lineno :]]
+                change = Change(line=one.lineno, old=lines[one.lineno - 1].strip(), new="", source="\n".join(rest))
+                found.append((isinstance(one, ast.Assign), change))
+    return [change for _, change in sorted(found, key=lambda pair: pair[0])]
+
+
+def _simple_statements(node: ast.AST) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
+    """Each with the block in which it stands, docstrings left out."""
+    for part in ast.walk(node):
+        for name in BLOCKS:
+            block = getattr(part, name, None)
+            block = [one for one in block if not _is_docstring(one)] if isinstance(block, list) else []
+            yield from ((one, block) for one in block if isinstance(one, SIMPLE))
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_alone_on_its_line(one: ast.stmt, node: ast.stmt) -> bool:
+    others = [part for part in ast.walk(node) if isinstance(part, ast.stmt) and part is not one]
+    lines = {line for part in others for line in (part.lineno, _head_end(part))}
+    return one.lineno == one.end_lineno and one.lineno not in lines
+
+
+def _head_end(node: ast.stmt) -> int:
+    body = getattr(node, "body", None)
+    return node.end_lineno if not body else body[0].lineno - 1
+
+
+def _unbinds(one: ast.stmt, node: ast.stmt) -> bool:
+    """Whether some name has no meaning left without this line: that would be a mere NameError."""
+    bound = {part.id for part in ast.walk(one) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    if isinstance(one, ast.AugAssign):
+        return False  # something was there before
+    inside = set(map(id, ast.walk(one)))
+    rest = [part for part in ast.walk(node) if id(part) not in inside]
+    stored = [part for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    before = {part.id for part in stored if part.lineno < one.lineno}
+    before |= {part.arg for part in rest if isinstance(part, ast.arg)}
+    used = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+    return bool(bound & used - before) or _sets_attribute_of_self(one)
+
+
+def _sets_attribute_of_self(one: ast.stmt) -> bool:
+    targets = one.targets if isinstance(one, ast.Assign) else []
+    return any(isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "self" for part in targets)
+
+
+# -- a piece that becomes another ------------------------------------------------------------------------------------
+def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
+    """Other operators, numbers, functions; each stands once in its line."""
+    lines = lines_of(source)
+    found = []
+    for node in nodes:
+        for part in ast.walk(node):
+            for new in _others(part):
+                old = _segment(lines, part)
+                if old and new != old and lines[part.lineno - 1].count(old) == 1:
+                    line = lines[part.lineno - 1].replace(old, new)
+                    rest = [*lines[: part.lineno - 1], line, *lines[part.lineno :]]
+                    found.append(Change(line=part.lineno, old=old, new=new, source="\n".join(rest)))
+    return found
+
+
+def _segment(lines: Sequence[str], node: ast.AST) -> str:
+    """What stands there; "" where it takes several lines."""
+    if node.lineno != node.end_lineno:
+        return ""
+    return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
+
+
+def _others(node: ast.AST) -> Iterator[str]:
+    """What an expression or an assignment may be replaced by."""
+    match node:
+        case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):
+            yield f"({ast.unparse(left)})" if isinstance(left, ast.BinOp) else ast.unparse(left)
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPPED:
+            yield _with(node, op=SWAPPED[type(op)]())
+        case ast.Compare(ops=[op]) if type(op) in SWAPPED:
+            yield _with(node, ops=[SWAPPED[type(op)]()])
+        case ast.Call(func=ast.Name(id=name)) if name in OTHER_CALL:
+            yield _with(node, func=ast.Name(id=OTHER_CALL[name]))
+        case ast.Call(func=ast.Attribute(attr=name, value=value), args=[]) if name in DROPPED_CALLS:
+            yield ast.unparse(value)
+        case ast.Attribute(attr=name) if name in OTHER_NAME:
+            yield _with(node, attr=OTHER_NAME[name])
+
+
+def _with(node: ast.AST, **fields: object) -> str:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return ast.unparse(changed)

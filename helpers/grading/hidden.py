@@ -1,0 +1,41 @@
+"""Messages that the log does not have: what the board counted of each rank, against what came back.
+
+The log is kept by Python on the rank, where a learner's code could clear it, or leave before it listens. The board is
+in shared memory below that: each operation is counted on it before it is issued.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from helpers.grading.task import Run, Trouble
+from helpers.words import Words, book
+
+SAYS = book("flags")
+Counted = Mapping[str, Mapping[int, int]]  # a group's name to a rank to its operations
+
+
+def issued(before: Counted, after: Counted, pending: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Of each rank, what it issued in each group between two looks at the boards; what is under way has no entry in
+    the log yet. pending: of each rank, by group."""
+    counts: list[dict[str, int]] = [{} for _ in pending]
+    for group, ranks in after.items():
+        for rank, count in ranks.items():
+            counts[rank][group] = count - before.get(group, {}).get(rank, 0) - pending[rank].get(group, 0)
+    return counts
+
+
+def difference(run: Run) -> Words | None:
+    """A sentence about the first rank whose log has not what its board counted; None where all have."""
+    for rank, (counts, cases) in enumerate(zip(run.issued, run.events, strict=True) if run.issued else ()):
+        logged = Counter(event["group"] for case in cases for event in case)
+        if any(logged[group] != count for group, count in counts.items()):
+            numbers = sum(counts.values()), sum(logged[group] for group in counts)
+            return SAYS["hidden_messages"].format(rank, len(run.events), *numbers)
+    return None
+
+
+def trouble(run: Run) -> Trouble | None:
+    said = difference(run)
+    return said and Trouble(kind="hidden", said=said)
