@@ -50,8 +50,12 @@ def test_honest_functions_are_not_suspected(ranks):
     assert "hidden" not in grade("03.average", average_with_a_message_left, ranks=ranks, seed=1).text("en")
 
 
+def test_ranks_that_were_started_anew_in_between_begin_at_nothing():
+    assert hidden.issued({("old", "0"): {0: 9}}, {("new", "0"): {0: 2}}, [{}]) == [{"0": 2}]
+
+
 def test_groups_are_counted_apart_and_what_is_under_way_is_left_out():
-    before, after = {"0": {0: 5, 1: 5}}, {"0": {0: 8, 1: 7}, "1": {0: 2}}
+    before, after = {("a", "0"): {0: 5, 1: 5}}, {("a", "0"): {0: 8, 1: 7}, ("b", "1"): {0: 2}}
     assert hidden.issued(before, after, [{"1": 1}, {}]) == [{"0": 3, "1": 1}, {"0": 2}]
     events = [[[{"group": "0"}, {"group": "1"}], [{"group": "0"}] * 2], [[{"group": "0"}]]]
     run = Run(issued=[{"0": 3, "1": 1}, {"0": 2}], events=events)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from helpers.grading.classroom.labs import Lab, is_locked, is_plain_check, marks_of, source_of
+from helpers.grading.classroom.parsing import parse
 
 BINDS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
@@ -87,7 +88,7 @@ def _given(lab: Lab, sources: dict[str, str]) -> Iterator[Statement]:
     for grade_id, source in lab.given:
         name = f"lab {grade_id}"
         sources[name] = source
-        for node in ast.parse(source).body:
+        for node in parse(source).body:
             if isinstance(node, BINDS) and not _is_of_a_picture(node):
                 yield _statement(name, node, given=True, answer=False)
 
@@ -108,7 +109,7 @@ def _compare(program: Program, lab: Lab, grade_id: str, source: str) -> None:
 
 def _parsed(program: Program, name: str, source: str, answer: bool) -> Iterator[Statement]:
     try:
-        body = ast.parse(source).body
+        body = parse(source).body
     except SyntaxError as error:
         program.problems.append(f"{name}, line {error.lineno}: a syntax error ({error.msg}), so the cell was left out.")
         return
@@ -204,7 +205,7 @@ def without_magics(source: str) -> str:
         lines = ["" if line is first else line for line in lines] if keeps else [""] * len(lines)
     magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")
     try:
-        ast.parse("\n".join(lines))
+        parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         lines = [magic.sub(lambda match: (match[1] or match[3] or "") + "pass", line) for line in lines]
     return "\n".join(lines)

@@ -135,7 +135,7 @@ class Reader:
             yield CERTAIN, why
         elif within(module, ("numpy",)) and self.notebook.is_metered:
             yield LIKELY, SAYS["unmetered"].format(module)
-        elif is_needed(module, given):
+        elif is_needed(module, given) or (within(module, rules.THREADS) and not self.notebook.is_metered):
             yield from self._part(name)
         elif within(module, rules.THREADS):
             yield LOOK, SAYS["threads"].format(module)

@@ -25,7 +25,7 @@ REFERENCES += ("helpers.compose", "helpers.workloads")
 NETWORK = ("socket", "_socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "ssl")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_posixsubprocess")
 PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
-MEMORY = ("ctypes", "gc", "_ctypes", "mmap")
+MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what answers need -----------------------------------------------------------------------------------------------
 _needed = yaml.safe_load(Path(__file__).with_name("needed.yaml").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from helpers.grading.classroom.flags import CERTAIN, Flag
+from helpers.grading.classroom.flags import LOOK, Flag
 from helpers.grading.classroom.labs import Lab
 from helpers.grading.classroom.names import Notebook, aliases_of, own_names
 from helpers.grading.classroom.program import Program, Statement
@@ -35,7 +35,7 @@ def scan(program: Program, lab: Lab, lang: str = "en") -> list[Flag]:
                     says = seen.says.in_(lang)
                     found.append(Flag(key=key, place=f"{place}{seen.line}", says=says, sure=seen.sure))
     for key, cell in program.changed.items():
-        found.append(Flag(key=key, place="", says=SAYS["check_changed"].format(cell).in_(lang), sure=CERTAIN))
+        found.append(Flag(key=key, place="", says=SAYS["check_changed"].format(cell).in_(lang), sure=LOOK))
     return list(dict.fromkeys(found))
 
 
