@@ -1,4 +1,5 @@
 # make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
+#                  WORK=~/rank-by-rank: copies there, in a home or on a stick; this folder may then be read-only
 #                  LANGUAGE=zh: errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
 # make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
@@ -21,6 +22,8 @@ TORCH ?= auto
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PORT ?=
 IP ?=
+# Not from the environment: clusters set a WORK of their own.
+WORK :=
 ONLY ?=
 ARGS ?=
 SEED ?= 0
@@ -64,11 +67,11 @@ $(CLASS_STAMP): $(STAMP)
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --class
 
 course: $(READY)
-	@$(PY) tools/lay_course.py $(CHOSEN)
-	@$(PY) tools/open_lab.py --port '$(PORT)' --ip '$(IP)'
+	@$(PY) tools/lay_course.py --work '$(WORK)' $(CHOSEN)
+	@$(PY) tools/open_lab.py --work '$(WORK)' --port '$(PORT)' --ip '$(IP)'
 
 quiz: $(READY)
-	@$(PY) -m helpers quiz $(ARGS)
+	@$(PY) tools/own_folder.py '$(WORK)' $(PY) -m helpers quiz $(ARGS)
 
 doctor: $(READY)
 	@$(PY) -m helpers doctor

@@ -1,6 +1,8 @@
-"""A class of 30 on lab 03, graded, interrupted and resumed: `python -m benchmarks.grading` writes results/grading.md.
+"""A class of 60 on lab 03, interrupted and resumed, and 30 learners on all labs, graded two at a time.
 
-The class is a mix of solutions, other right answers, mutants, cheats and broken files, the same in each run.
+`python -m benchmarks.grading` writes results/grading.md. `python -m benchmarks.grading 6` takes 6 and 3 learners and
+writes nothing; 60 and 30 take ten times as long. Classes are a mix of right answers, mutants, cheats and broken files,
+the same in each run.
 """
 
 from __future__ import annotations
@@ -13,46 +15,73 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from benchmarks.paired import write_table
+from helpers.grading.classroom.flagged import flags_of
+from helpers.grading.classroom.results import Result, from_json
 from helpers.grading.classroom.rungs import highest
 from tests.grading.classroom import notebooks
-from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, TASK, Submission
+from tests.grading.submissions import LABS, MUTANTS, RIGHT_ANSWERS, TASK, Submission
 
 COMMAND = "python -m benchmarks.grading"
-KINDS = {"right": 11, "mutant": 9, "cheat": 5, "broken": 5}
+CLASS = 60  # learners who hand in lab 03; half as many hand in every lab
+SHARES = {"mutant": 0.3, "cheat": 0.15, "broken": 0.15}  # of a class; the others are right
+GOAL, GOAL_ALL = 600, 1500  # seconds
 JOBS = 2
-INTERRUPT_AT = 10  # graded submissions, then Ctrl-C
+LAB = "03_ddp"
 
 
 def task_of(cheat: Path) -> str:
     return TASK.search(cheat.read_text())[1]
 
 
-def answers(rng: random.Random, submissions: list[Submission]) -> dict[str, str]:
-    """For each task of lab 03, one of the submissions to it."""
-    by_task = {task: [one for one in submissions if one.task == task] for task in notebooks.CELLS}
+def answers(rng: random.Random, submissions: Sequence[Submission], lab: str = LAB) -> dict[str, str]:
+    """For each task of a lab, one of the submissions to it."""
+    by_task: dict[str, list[Submission]] = {}
+    for one in submissions:
+        if one.lab == lab:
+            by_task.setdefault(one.task, []).append(one)
     return {task: rng.choice(several).text for task, several in by_task.items()}
 
 
-def make_class(folder: Path) -> None:
-    """30 submissions of a fixed mix."""
+def right(rng: random.Random, lab: str = LAB) -> dict[str, str]:
+    """A right answer to each task, of those that bring all of their own."""
+    return answers(rng, [one for one in RIGHT_ANSWERS if "helpers" not in one.text], lab)
+
+
+def wrong(rng: random.Random, lab: str = LAB) -> dict[str, str]:
+    """Three tasks with a mistake."""
+    return right(rng, lab) | dict(rng.sample(sorted(answers(rng, MUTANTS, lab).items()), 3))
+
+
+def make_class(folder: Path, learners: int) -> None:
+    """So many submissions to lab 03."""
     rng = random.Random(4)
-    for number in range(KINDS["right"]):
-        notebooks.write(folder / f"right-{number:02}.ipynb", notebooks.handed_in(answers(rng, RIGHT_ANSWERS)))
-    for number in range(KINDS["mutant"]):
-        mixed = answers(rng, RIGHT_ANSWERS) | dict(rng.sample(sorted(answers(rng, MUTANTS).items()), 3))
-        notebooks.write(folder / f"mutant-{number:02}.ipynb", notebooks.handed_in(mixed))
-    for path in rng.sample([path for path in notebooks.CHEATS if task_of(path) in notebooks.CELLS], KINDS["cheat"]):
-        cheat = answers(rng, RIGHT_ANSWERS) | {task_of(path): path.read_text()}
-        notebooks.write(folder / f"cheat-{path.stem}.ipynb", notebooks.handed_in(cheat))
-    for name in rng.sample(sorted(notebooks.BAD), KINDS["broken"] - 1):
-        broken = answers(rng, RIGHT_ANSWERS) | notebooks.BAD[name]
-        notebooks.write(folder / f"broken-{name}.ipynb", notebooks.handed_in(broken))
+    count = {kind: max(1, int(share * learners)) for kind, share in SHARES.items()}
+    cheats = [path for path in notebooks.CHEATS if task_of(path) in notebooks.CELLS]
+    cheats = rng.sample(cheats, min(len(cheats), count["cheat"]))
+    broken = rng.sample(sorted(notebooks.BAD), min(len(notebooks.BAD), count["broken"] - 1))
+    made = {f"mutant-{number:02}": wrong(rng) for number in range(count["mutant"])}
+    made |= {f"cheat-{path.stem}": right(rng) | {task_of(path): path.read_text()} for path in cheats}
+    made |= {f"broken-{name}": right(rng) | notebooks.BAD[name] for name in broken}
+    made |= {f"right-{number:02}": right(rng) for number in range(learners - len(made) - 1)}
+    for name, own in made.items():
+        notebooks.write(folder / f"{name}.ipynb", notebooks.handed_in(own))
     (folder / "broken-text.ipynb").write_text("no notebook")
+
+
+def make_labs(folder: Path, learners: int) -> None:
+    """So many submissions to each lab, in a folder a lab: two thirds right, the others with three mistakes."""
+    rng = random.Random(5)
+    for lab in LABS:
+        for number in range(learners):
+            kind = "mutant" if number % 3 == 2 else "right"
+            own = wrong(rng, lab) if kind == "mutant" else right(rng, lab)
+            notebooks.write(folder / lab / f"{kind}-{number:02}.ipynb", notebooks.handed_in(own))
 
 
 class Sampler(threading.Thread):
@@ -98,43 +127,68 @@ def grade(folder: Path, out: Path, *, interrupt_at: int | None = None) -> tuple[
     return time.monotonic() - start, sampler.peak, number
 
 
-def right_verdicts(out: Path) -> int:
-    """Submissions that came out as they were made: every point, some, or a reason."""
-    good = 0
-    results = map(json.loads, (out / "state.jsonl").read_text().splitlines()[1:])
-    for one in {result["learner"]: result for result in results}.values():
-        states, kind = [task["state"] for task in one["tasks"]], one["learner"].split("-")[0]
-        full, flagged = bool(states) and set(states) == {"passed"}, any(task["flags"] for task in one["tasks"])
-        good += {
-            "right": full and not flagged,
-            "mutant": states.count("failed") == 3 and states.count("passed") == 3 and not flagged,
-            "cheat": flagged,
-            "broken": True if one["learner"] == "broken-prints_100_mb" else not full,
-        }[kind]
-    return good
+def results_of(out: Path) -> list[Result]:
+    lines = map(json.loads, (out / "state.jsonl").read_text().splitlines()[1:])
+    return list({result["learner"]: from_json(result) for result in lines}.values())
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder, out = Path(place) / "class", Path(place) / "graded"
-        make_class(folder)
-        first, first_peak, first_number = grade(folder, out, interrupt_at=INTERRUPT_AT)
-        second, second_peak, second_number = grade(folder, out)
-        good = right_verdicts(out)
-    rows = [
-        {"what": "30 submissions of lab 03, two at a time, s", "measured": first + second, "goal": "600"},
-        {"what": "until Ctrl-C was sent and obeyed, s", "measured": first, "goal": ""},
-        {
-            "what": "graded before it, after it (what is no notebook is read both times)",
-            "measured": f"{first_number}, {second_number}",
-            "goal": "30 in all",
-        },
-        {"what": "came out as they were made", "measured": good, "goal": "30"},
-        {"what": "most memory at a time, MB", "measured": max(first_peak, second_peak) / 1e6, "goal": "bounded"},
-        {"what": "how they were shut in", "measured": highest(), "goal": ""},
+def is_as_made(one: Result) -> bool:
+    """Whether a submission came out as it was made: every point, some, a flag, or a reason."""
+    states, kind = [task.state for task in one.tasks], one.learner.split("-")[0]
+    full = bool(states) and all(state == "passed" for state in states)
+    return {
+        "right": full and not flags_of(one),
+        "mutant": states.count("failed") == 3 and states.count("passed") == len(states) - 3 and not flags_of(one),
+        "cheat": not full or bool(flags_of(one)),
+        "broken": True if one.learner == "broken-prints_100_mb" else not full,
+    }[kind]
+
+
+def one_lab(place: Path, learners: int) -> list[dict]:
+    folder, out = place / "class", place / "graded"
+    make_class(folder, learners)
+    first, first_peak, first_number = grade(folder, out, interrupt_at=learners // 3)
+    second, second_peak, second_number = grade(folder, out)
+    good = sum(map(is_as_made, results_of(out)))
+    before_and_after = "graded before it, after it (what is no notebook is read both times)"
+    return [
+        row(f"{learners} submissions of lab 03, two at a time, s", first + second, GOAL * learners / CLASS),
+        row("until Ctrl-C was sent and obeyed, s", first),
+        row(before_and_after, f"{first_number}, {second_number}", f"{learners} in all"),
+        row("came out as they were made", good, learners),
+        row("most memory at a time, MB", max(first_peak, second_peak) / 1e6, "bounded"),
     ]
-    print(write_table("grading", rows, COMMAND).read_text())
+
+
+def all_labs(place: Path, learners: int) -> list[dict]:
+    make_labs(place / "labs", learners)
+    runs = {lab: grade(place / "labs" / lab, place / f"graded-{lab}") for lab in LABS}
+    seconds, good = sum(run[0] for run in runs.values()), 0
+    for lab in LABS:
+        good += sum(map(is_as_made, results_of(place / f"graded-{lab}")))
+    slowest = max(runs, key=lambda lab: runs[lab][0])
+    return [
+        row(f"{learners} learners, all {len(LABS)} labs, s", seconds, GOAL_ALL * 2 * learners / CLASS),
+        row(f"of it the slowest lab, {slowest}, s", runs[slowest][0]),
+        row("came out as they were made, of all labs", good, learners * len(LABS)),
+    ]
+
+
+def row(what: str, measured: object, goal: object = "") -> dict:
+    return {"what": what, "measured": measured, "goal": f"{goal:g}" if isinstance(goal, float | int) else goal}
+
+
+def main(learners: int = CLASS) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        rows = [*one_lab(Path(place), learners), *all_labs(Path(place), learners // 2)]
+    rows.append(row("how they were shut in", highest()))
+    if learners == CLASS:
+        print(write_table("grading", rows, COMMAND).read_text())
+        return
+    for one in rows:
+        print(f"{one['what']}: {one['measured']} (goal {one['goal'] or '-'})")
+    print(f"A class of {CLASS} takes {CLASS / learners:g} times as long.")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

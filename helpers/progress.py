@@ -23,6 +23,7 @@ from helpers import moved
 
 KINDS = ("check", "quiz", "language")
 PATIENCE = 2.0  # seconds to wait for another program that writes
+HOME = "RANKS_HOME"  # the variable that names another place than the home
 STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
 
 
@@ -56,8 +57,11 @@ class Standing:
 
 
 def default_path() -> Path:
-    """`.rank-by-rank/progress.jsonl` in the learner's home: there whatever folder the course lies in."""
-    return Path.home() / ".rank-by-rank" / "progress.jsonl"
+    """`.rank-by-rank/progress.jsonl` in the learner's home, whatever folder the course lies in.
+
+    `make course WORK=` on a stick names another home in RANKS_HOME.
+    """
+    return Path(os.environ.get(HOME) or Path.home()) / ".rank-by-rank" / "progress.jsonl"
 
 
 def record(

@@ -53,6 +53,13 @@ def test_nbval_runs_the_notebooks_where_there_is_no_browser(path, runs_nbval, cl
     assert ("nbval and not in JupyterLab" in done.stderr) == runs_nbval
 
 
+def test_work_is_what_was_typed_and_not_a_clusters_own():
+    said = [
+        make(ROOT, "-n", "course", "SYSTEM=1", *words, WORK="/scratch/ada").stdout for words in ([], ["WORK=~/mine"])
+    ]
+    assert "--work '' " in said[0] and "scratch" not in said[0] and said[1].count("--work '~/mine'") == 2
+
+
 def test_no_python_is_a_sentence(clone):
     result = make(clone, "course", "PYTHON=no-such-python")
     assert result.returncode != 0

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,6 +171,11 @@ def add_class(venv: Path, wheelhouse: Path) -> None:
 
 def install(choice: str, *, venv: Path, cpu_index: str, wheelhouse: Path) -> None:
     """Bring `venv` to the state the stamp describes. Raises SetupError if a step fails."""
+    if not os.access(ROOT, os.W_OK):
+        raise SetupError(
+            f"{ROOT} cannot be written, and its .venv is not up to date: ask whoever installed the course to type "
+            "`make course` there once."
+        )
     python = venv / "bin" / "python"
     start = time.monotonic()
     is_new = not (venv / "bin" / "pip").exists()  # pip comes last: without it an earlier call was interrupted
@@ -184,6 +190,7 @@ def install(choice: str, *, venv: Path, cpu_index: str, wheelhouse: Path) -> Non
     if leftovers:
         run_pip(python, ["uninstall", "--yes", *leftovers])
     quiet_jupyterlab(venv)
+    subprocess.run([str(python), "-m", "compileall", "-q", str(ROOT / "helpers"), str(ROOT / "tools")], check=True)
     print(f"Installed in {time.monotonic() - start:.0f} s.", flush=True)
 
 
@@ -208,7 +215,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not (stamp.exists() and stamp.read_text(encoding="utf-8") == wanted):
             install(choice, venv=options.venv, cpu_index=options.cpu_index or CPU_INDEX, wheelhouse=options.wheelhouse)
             stamp.write_text(wanted, encoding="utf-8")
-        os.utime(stamp)
+        with suppress(OSError):  # a read-only install, up to date
+            os.utime(stamp)
         if options.for_class:
             add_class(options.venv, options.wheelhouse)
     except SetupError as error:

@@ -17,6 +17,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from own_folder import cannot_write, keep_progress, own_folder  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 # Folder in the repository -> folder in work/: the chapters lie on top, since they are opened first.
 SOURCES = {"notebooks": ".", "labs": "labs"}
@@ -117,20 +120,26 @@ def write(path: Path, content: bytes) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--work", type=Path, default=None, help="default: work/ in the repository")
+    parser.add_argument("--work", default="", help="default: work/ in the repository")
     parser.add_argument("--language", default="", help="in which errors, explorers, hints and quiz speak from now on")
     options = parser.parse_args(arguments)
     try:
+        work = own_folder(options.work, options.root)
+        keep_progress(work, options.work)
         if options.language:
             from helpers import words
 
             words.keep(options.language)
-        outcomes = lay(options.root, options.work or options.root / "work")
-    except (OSError, ValueError) as error:
-        print(f"work/ could not be laid out. {error}", file=sys.stderr)
+        outcomes = lay(options.root, work)
+    except ValueError as error:
+        print(f"The copies were not laid. {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"The copies were not laid. {cannot_write(work, error)}", file=sys.stderr)
         return 1
     counts = Counter(laid.outcome for laid in outcomes)
-    print("work/: " + (", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "nothing yet"))
+    said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())) or "nothing yet"
+    print(f"{work if options.work else 'work'}/: {said}")
     for laid in outcomes:
         if laid.sentence:
             print(laid.sentence)

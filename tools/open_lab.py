@@ -1,4 +1,4 @@
-"""Start JupyterLab in work/ at 00_start_here.ipynb; without a screen it prints the address and opens nothing.
+"""Start JupyterLab in work/ or WORK at 00_start_here.ipynb; without a screen it prints the address, opens nothing.
 
 Inside a JupyterHub a server is already running: then it only says what to open. Standard library only.
 """
@@ -11,7 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from own_folder import keep_progress, own_folder  # noqa: E402
+
 FIRST = "00_start_here.ipynb"
 LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
@@ -44,21 +46,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", default="")
     parser.add_argument("--ip", default="")
-    parser.add_argument("--work", type=Path, default=ROOT / "work")
+    parser.add_argument("--work", default="", help="default: work/ in the repository")
     options = parser.parse_args(arguments)
-    if in_hub(os.environ):
-        print(f"This is a JupyterHub: its own JupyterLab is running. Open {options.work.name}/{FIRST} in it.")
-        return 0
-    screen = has_screen(os.environ)
     try:
+        work = own_folder(options.work)
+        if in_hub(os.environ):
+            print(f"This is a JupyterHub: its own JupyterLab is running. Open {work.name}/{FIRST} in it.")
+            return 0
+        keep_progress(work, options.work)
+        screen = has_screen(os.environ)
         root_user = hasattr(os, "getuid") and os.getuid() == 0
-        command = lab_command(options.work, port=options.port, ip=options.ip, screen=screen, root_user=root_user)
+        command = lab_command(work, port=options.port, ip=options.ip, screen=screen, root_user=root_user)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
     if "--no-browser" in command:
         print("No screen here: open the address below in a browser. Ctrl-C stops the server.", flush=True)
-    os.chdir(options.work)
+    os.chdir(work)
     os.execv(command[0], command)
 
 

@@ -14,5 +14,8 @@ over a socket, reads tensors and plain data back, and compares. So a forged verd
     wire                bytes between the two, believed by neither
     one, folder         one submission; all of them
     results, state      what came out; kept on disk, so that a run resumes
-    tables, page        CSV for gradebooks; the report in HTML
+    flagged, attempts   what of a submission to read; how often its author tried the checks
+    alike               answers that are the same but for names and order
+    tables, page        CSV for gradebooks; the report in HTML, its table for the terminal (terminal)
+    viva, changes       three questions to each about their own code: small changes, run; the pages (viva_page)
 """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from helpers.grading.classroom import labs
+from helpers.grading.classroom.changes import lines_of
 from helpers.grading.classroom.labs import Lab
 from helpers.grading.classroom.program import Program, Statement, program_of
 from helpers.grading.classroom.results import Result
@@ -23,7 +24,7 @@ from helpers.grading.classroom.rungs import ROOT
 from helpers.grading.classroom.submissions import Submission, Unreadable, read
 
 ENOUGH = 0.8  # share of equal pieces
-RARE = 3  # of the equal pieces, so many must be rare
+RARE = 4  # of the equal pieces, so many must be rare
 CROWD = 1 / 3  # what more of those who answered wrote is not rare
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -55,7 +56,7 @@ def pairs(submissions: Iterable[Submission], results: Iterable[Result], candidat
         if result.lab in by_name and result.learner in of_learner and result.digest:
             for key, answer in _answers(of_learner[result.learner], by_name[result.lab]):
                 answers[key].append(answer)
-    given = {key: pieces for lab in by_name.values() for key, pieces in _usual(lab).items()}
+    given = {key: pieces for lab in by_name.values() for key, pieces in usual_pieces(lab).items()}
     found = [pair for key, several in answers.items() for pair in alike(key, several, given.get(key, {}))]
     return sorted(found, key=lambda pair: (-pair.share, pair.key, pair.learners))
 
@@ -95,7 +96,7 @@ def _is_import(node: ast.stmt) -> bool:
 
 def text_of(program: Program, written: Iterable[Statement]) -> str:
     """Their lines, as the learner wrote them."""
-    lines = {cell.name: cell.source.splitlines() for cell in program.cells}
+    lines = {cell.name: lines_of(cell.source) for cell in program.cells}
     parts = []
     for one in written:
         first = min([one.line, *(part.lineno for part in getattr(one.node, "decorator_list", []))])
@@ -103,7 +104,7 @@ def text_of(program: Program, written: Iterable[Statement]) -> str:
     return "\n\n".join(parts)
 
 
-def _usual(lab: Lab) -> Mapping[str, set[str]]:
+def usual_pieces(lab: Lab) -> Mapping[str, set[str]]:
     """Task to the pieces that the lab gives, and those of its solution."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in ("labs", "solutions"):
@@ -120,7 +121,7 @@ def pieces_of(nodes: Sequence[ast.stmt]) -> Counter[str]:
     try:
         own = _own_names(nodes)
         return Counter(piece for node in nodes for piece in _pieces(node, own))
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: what ast cannot write again
         return Counter()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,10 +27,15 @@ class Change:
     source: str
 
 
+def lines_of(source: str) -> list[str]:
+    """As Python counts them: str.splitlines knows more ends of a line."""
+    return re.split(r"\r\n|\r|\n", source)
+
+
 # -- a line that goes ------------------------------------------------------------------------------------------------
 def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
     """Lines of these functions and classes without which the cell still has every name; the telling ones first."""
-    lines = source.split("\n")
+    lines = lines_of(source)
     found = []
     for node in nodes:
         for one, block in _simple_statements(node):
@@ -71,10 +77,11 @@ def _unbinds(one: ast.stmt, node: ast.stmt) -> bool:
         return False  # something was there before
     inside = set(map(id, ast.walk(one)))
     rest = [part for part in ast.walk(node) if id(part) not in inside]
-    again = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    again |= {part.arg for part in rest if isinstance(part, ast.arg)}
+    stored = [part for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
+    before = {part.id for part in stored if part.lineno < one.lineno}
+    before |= {part.arg for part in rest if isinstance(part, ast.arg)}
     used = {part.id for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
-    return bool(bound & used - again) or _sets_attribute_of_self(one)
+    return bool(bound & used - before) or _sets_attribute_of_self(one)
 
 
 def _sets_attribute_of_self(one: ast.stmt) -> bool:
@@ -85,7 +92,7 @@ def _sets_attribute_of_self(one: ast.stmt) -> bool:
 # -- a piece that becomes another ------------------------------------------------------------------------------------
 def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
     """Other operators, numbers, functions; each stands once in its line."""
-    lines = source.split("\n")
+    lines = lines_of(source)
     found = []
     for node in nodes:
         for part in ast.walk(node):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from helpers.grading.classroom.changes import lines_of
 from helpers.grading.classroom.one import Settings
 from helpers.grading.classroom.page import STYLE
 from helpers.grading.classroom.results import Result
@@ -79,7 +80,7 @@ def _asked(position: int, question: Question, lang: str) -> Iterator[str]:
 
 
 def _numbered(code: str, marked: int) -> str:
-    lines = [f"{number:3}  {escape(line)}" for number, line in enumerate(code.split("\n"), 1)]
+    lines = [f"{number:3}  {escape(line)}" for number, line in enumerate(lines_of(code), 1)]
     return "\n".join(f"<b>{line}</b>" if number == marked else line for number, line in enumerate(lines, 1))
 
 

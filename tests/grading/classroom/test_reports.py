@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers.grading.classroom import cli
+from helpers.grading.classroom import cli, terminal
+from helpers.grading.classroom.alike import Pair
+from helpers.grading.classroom.flagged import flags_of, in_short
 from helpers.grading.classroom.flags import LOOK, Flag, sorted_flags
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.mine import table
@@ -61,8 +63,9 @@ def test_gradebooks_get_the_columns_that_they_import(tmp_path):
 
 
 def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
-    write_tables([ADA, BOB], tmp_path, {})
+    write_tables([ADA, BOB], tmp_path, {"ada": {"03.start": 1, "03.average": 6}})
     head, ada, bob = lines(tmp_path / "grades.csv")
+    assert [dict(zip(head, one, strict=True))["attempts"] for one in (ada, bob)] == ["7", "–"]
     assert dict(zip(head, ada, strict=True))["03.average"] == "0"
     assert dict(zip(head, ada, strict=True))["03_ddp.explain"] == ""
     assert "uses the network" in dict(zip(head, bob, strict=True))["remarks"]
@@ -84,20 +87,61 @@ def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
     assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
 
 
+def report(*results: Result, **more) -> str:
+    own = {"isolation": "Shut in.", "rubrics": {"03_ddp.explain": "1 point"}, "is_complete": True}
+    return page(results, title="Class", **own | {"tried": {}, "pairs": ()} | more)
+
+
 def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
-    text = page(
-        [ADA, BOB],
-        title="Class",
-        isolation="Shut in.",
-        rubrics={"03_ddp.explain": "1 point"},
-        is_complete=False,
-        tried={},
-        pairs=(),
-    )
+    text = report(ADA, BOB, is_complete=False)
     assert "✓ 1/1 <small>passed</small>" in text and "✗ 0/2 <small>failed</small>" in text
     assert f"2 × {HINT}" in text and "1 point" in text and "to be graded by hand" in text.lower()
     assert "Bob &amp; Co" in text and "&lt;b&gt;1/28&lt;/b&gt;" in text and "<b>1/28" not in text
     assert "interrupted" in text and "http" not in text and "<script" not in text
+
+
+def test_the_page_begins_with_flags_their_lines_and_attempts():
+    table = report(ADA, BOB, tried={"ada": {"03.start": 1, "03.average": 6}}).split("</table>")[0]
+    assert "<td>1 certain (start:4)</td><td class='number'>–</td>" in table
+    assert "<td>–</td><td class='number'>7</td>" in table and "attempts: 6" in table
+
+
+def test_similar_answers_stand_side_by_side_and_accuse_nobody():
+    pair = Pair(key="03.average", learners=("ada", "4711"), share=0.914, texts=("a < b", "c < d"))
+    text = report(ADA, BOB, pairs=[pair])
+    assert "03.average: ada and Bob &amp; Co <small>91% of the pieces equal</small>" in text
+    assert "<pre>a &lt; b</pre><pre>c &lt; d</pre>" in text and "accuses nobody" in text
+    assert "And 5 more" in report(ADA, BOB, pairs=[pair] * 105) and "accuses" not in report(ADA, BOB)
+
+
+def test_words_are_sorted_by_question_and_stand_with_their_learner_too():
+    first, second = Written(grade_id="explain", most=3, text="First."), Written(grade_id="why", most=2, text="Second.")
+    silent = Written(grade_id="why", most=2, text=" YOUR ANSWER HERE")
+    text = report(replace(ADA, written=(first, second)), replace(BOB, written=(first, silent)))
+    by_hand, verdicts = text.split("<h2>Verdicts</h2>")
+    one, other = by_hand.split("To be graded by hand: ")[1:]
+    assert one.count("First.") == 2 and "Second." not in one and "1 point" in one
+    assert other.count("Second.") == 1 and "(nothing written): Bob &amp; Co" in other
+    assert verdicts.count("First.") == 2 and verdicts.count("Second.") == 1
+
+
+def test_the_terminal_shows_one_table():
+    wide = replace(ADA, learner="张伟\x1b[2J")
+    head, ada, bob, other = terminal.table([ADA, BOB, wide], {"ada": {"03.start": 1, "03.average": 6}}).splitlines()
+    assert head.split() == ["learner", "points", "start", "average", "attempts", "flags"]
+    assert ada.split() == ["ada", "1/3", "✓", "✗", "7", "–"]
+    assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 certain (start:4)")
+    assert other.startswith("张伟?[2J  1/3"), "a name steered the terminal, or its width is wrong"
+    assert "03.start" in terminal.table([ADA, replace(EVE, tasks=(replace(ADA.tasks[0], key="01.shift"),))], {})
+
+
+def test_flags_come_the_surest_first_with_their_lines():
+    def flag(sure, place):
+        return Flag(key="03.average", place=place, says="uses it", sure=sure)
+
+    flags = [flag("look", "cell average, line 9"), flag("certain", "cell 7, line 2"), flag("look", "")]
+    assert in_short(flags) == "1 certain (7:2), 2 look (average:9)" and in_short([]) == "–"
+    assert flags_of(BOB)[0].place == "cell start, line 4" and not flags_of(ADA)
 
 
 def test_a_result_goes_to_disk_and_back(tmp_path):

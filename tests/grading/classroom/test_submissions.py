@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+from helpers import progress
+from helpers.grading.classroom.attempts import attempts_of, in_short
+from helpers.grading.classroom.results import Graded, Result
 from helpers.grading.classroom.submissions import find
 
 
@@ -59,3 +62,41 @@ def test_what_belongs_to_other_assignments_and_to_editors_is_left_out(tmp_path):
 def test_a_path_that_is_not_there_is_told(tmp_path):
     with pytest.raises(ValueError, match="there is no file or folder"):
         find([tmp_path / "nobody"])
+
+
+@pytest.mark.parametrize(
+    ("notebook", "file"),
+    [
+        ("ada.ipynb", "ada_progress.jsonl"),
+        ("ada/03_ddp.ipynb", "ada/progress.jsonl"),
+        ("ada/labs/03_ddp.ipynb", "ada/.rank-by-rank/progress.jsonl"),
+        ("submitted/ada/03_ddp/03_ddp.ipynb", "submitted/ada/03_ddp/progress.jsonl"),
+        ("Ada_4711_assignsubmission_file_/03_ddp.ipynb", "Ada_4711_assignsubmission_file_/progress.jsonl"),
+        ("ada_812_99001_03_ddp.ipynb", "ada_812_99002_progress.jsonl"),
+    ],
+)
+def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, tmp_path):
+    for name in (notebook, file):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / notebook).write_text("{}")
+    for key in ("03.start", "03.average", "03.average"):
+        progress.record("check", key, False, path=tmp_path / file)
+    (found,) = find([tmp_path])
+    assert (found.progress, found.notes) == (tmp_path / file, ())
+    tasks = tuple(Graded(key=key, state="failed", points=0, most=1) for key in ("03.start", "03.average", "03.sampler"))
+    result = Result(learner=found.learner, file="", tasks=tasks)
+    told = {"03.start": 1, "03.average": 2, "03.sampler": 0}
+    assert attempts_of([found], [result]) == {found.learner: told} and in_short(told) == "3"
+
+
+def test_no_file_a_link_or_a_huge_one_is_not_known(tmp_path):
+    for name in ("ada", "bob", "eve"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    progress.record("check", "03.start", True, path=tmp_path / "home.jsonl")
+    (tmp_path / "bob_progress.jsonl").symlink_to(tmp_path / "home.jsonl")
+    (tmp_path / "eve_progress.jsonl").touch()
+    os.truncate(tmp_path / "eve_progress.jsonl", 3_000_000_000)
+    submissions = [one for one in find([tmp_path]) if one.learner != "home.jsonl"]
+    results = [Result(learner=one.learner, file="") for one in submissions]
+    assert [one.learner for one in submissions] == ["ada", "bob", "eve"]
+    assert attempts_of(submissions, results) == {} and in_short(None) == "–"
