@@ -13,16 +13,18 @@ from helpers.grading.task import Run, Trouble
 from helpers.words import Words, book
 
 SAYS = book("flags")
-Counted = Mapping[str, Mapping[int, int]]  # a group's name to a rank to its operations
+Counted = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) to a rank to its operations
 
 
 def issued(before: Counted, after: Counted, pending: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
     """Of each rank, what it issued in each group between two looks at the boards; what is under way has no entry in
     the log yet. pending: of each rank, by group."""
     counts: list[dict[str, int]] = [{} for _ in pending]
-    for group, ranks in after.items():
+    for board, ranks in after.items():  # by file: ranks that were started anew in between have others
+        group = board[1]
         for rank, count in ranks.items():
-            counts[rank][group] = count - before.get(group, {}).get(rank, 0) - pending[rank].get(group, 0)
+            known = counts[rank].get(group, -pending[rank].get(group, 0))
+            counts[rank][group] = known + count - before.get(board, {}).get(rank, 0)
     return counts
 
 

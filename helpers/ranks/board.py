@@ -61,15 +61,13 @@ def first_difference(board_dir: str) -> Words | None:
     return None
 
 
-def issued(board_dir: str) -> dict[str, dict[int, int]]:
-    """A group's name to a global rank to how many operations that rank has issued, read from outside."""
-    found: dict[str, dict[int, int]] = {}
+def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
+    """(file, name of its group) to a global rank to how many operations that rank has issued, read from outside."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
     for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
         board = Board(path)
         try:
-            of_group = found.setdefault(board.name, {})
-            for rank, member in enumerate(board.ranks):
-                of_group[member] = of_group.get(member, 0) + board.issued(rank)
+            found[path, board.name] = {member: board.issued(rank) for rank, member in enumerate(board.ranks)}
         finally:
             board.close()
     return found

@@ -181,9 +181,9 @@ class Ranks:
         sizes = [size for pid in self.pids if (size := proportional_bytes(pid))]
         return f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each" if sizes else "memory unknown"
 
-    def issued(self) -> dict[str, dict[int, int]]:
-        """A group's name to a rank to the operations that it has issued, counted on the board, where no rank's Python
-        can clear them. Empty where there is no board."""
+    def issued(self) -> dict[tuple[str, str], dict[int, int]]:
+        """(file of a board, name of its group) to a rank to the operations that it has issued, counted where no rank's
+        Python can clear them. Empty where there is no board."""
         return {} if self._in_place else self._pool.issued()
 
     @property

@@ -172,7 +172,7 @@ class Pool:
             return None
         return first_difference(os.path.join(self.board, f"board{self.generation}"))
 
-    def issued(self) -> dict[str, dict[int, int]]:
+    def issued(self) -> dict[tuple[str, str], dict[int, int]]:
         """What the boards count of this world's groups, see board.issued; empty while nothing is up or compared."""
         from helpers.ranks.board import issued
 

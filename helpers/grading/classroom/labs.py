@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.grading.classroom.parsing import parse
 from helpers.grading.classroom.rungs import ROOT
 from helpers.grading.registry import tasks_of
 from helpers.grading.task import Task
@@ -56,10 +58,10 @@ class Lab:
     def number(self) -> str:
         return self.name.partition("_")[0]
 
-    @property
+    @functools.cached_property
     def imports(self) -> frozenset[str]:
         """The dotted names that the lab's own cells import: "threading", "helpers.draw.picture"."""
-        nodes = [node for _, source in self.given for node in ast.walk(ast.parse(source))]
+        nodes = [node for _, source in self.given for node in ast.walk(parse(source))]
         plain = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
         parts = [f"{n.module}.{one.name}" for n in nodes if isinstance(n, ast.ImportFrom) for one in n.names]
         return frozenset([*plain, *parts])
@@ -166,7 +168,7 @@ def is_locked(marks: dict) -> bool:
 def is_plain_check(source: str) -> bool:
     """Whether a cell does nothing but call `check`, in whatever language or with whatever seed."""
     try:
-        body = ast.parse(source).body
+        body = parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     calls = [node.value for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]

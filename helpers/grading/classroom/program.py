@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from helpers.grading.classroom.labs import Lab, is_locked, is_plain_check, marks_of, source_of
+from helpers.grading.classroom.parsing import parse
 
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
@@ -89,7 +90,7 @@ def _given(lab: Lab, sources: dict[str, str]) -> Iterator[Statement]:
     for grade_id, source in lab.given:
         name = f"lab {grade_id}"
         sources[name] = source
-        for node in ast.parse(source).body:
+        for node in parse(source).body:
             if isinstance(node, BINDS) and not _is_of_a_picture(node):
                 yield _statement(name, node, given=True, answer=False)
 
@@ -110,7 +111,7 @@ def _compare(program: Program, lab: Lab, grade_id: str, source: str) -> None:
 
 def _parsed(program: Program, name: str, source: str, answer: bool) -> Iterator[Statement]:
     try:
-        body = ast.parse(source).body
+        body = parse(source).body
     except SyntaxError as error:
         program.problems.append(f"{name}, line {error.lineno}: a syntax error ({error.msg}), so the cell was left out.")
         return
@@ -160,11 +161,24 @@ def _divide(program: Program, lab: Lab, statements: list[Statement], sources: di
             wanted |= also
             if key := homes.get(statement.cell):
                 program.needs[key] += [s for s in also if s not in program.needs[key]]
+    _take_neighbours(program, statements, wanted)
     for name, source in sources.items():
         mine = [s for s in statements if s.cell == name and s in wanted]
         if mine:
             lines = tuple(s.line for s in mine)
             program.cells.append(Cell(name=name, source=source, lines=lines, given=mine[0].given))
+
+
+def _take_neighbours(program: Program, statements: list[Statement], wanted: set[Statement]) -> None:
+    """A cell is run by lines: what stands on the line of a wanted statement runs with it, and is read with it."""
+    lines = {(one.cell, one.line): one for one in wanted}
+    for statement in statements:
+        first = lines.get((statement.cell, statement.line))
+        if first is not None and statement not in wanted:
+            wanted.add(statement)
+            for needed in program.needs.values():
+                if first in needed:
+                    needed.append(statement)
 
 
 def _closure(statements: list[Statement], names: set[str]) -> set[Statement]:
@@ -194,7 +208,7 @@ def without_magics(source: str) -> str:
         lines = ["" if line is first else line for line in lines] if keeps else [""] * len(lines)
     magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")
     try:
-        ast.parse("\n".join(lines))
+        parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         lines = [magic.sub(lambda match: (match[1] or match[3] or "") + "pass", line) for line in lines]
     return "\n".join(lines)

@@ -25,7 +25,7 @@ REFERENCES += ("helpers.compose", "helpers.workloads")
 NETWORK = ("socket", "_socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "ssl")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_posixsubprocess")
 PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
-MEMORY = ("ctypes", "gc", "_ctypes", "mmap")
+MEMORY = ("ctypes", "_ctypes", "mmap")
 
 # -- what answers need -----------------------------------------------------------------------------------------------
 _needed = yaml.safe_load(Path(__file__).with_name("needed.yaml").read_text(encoding="utf-8"))
@@ -33,6 +33,7 @@ NEEDED = {name: frozenset(texts.split()) for name, texts in _needed.items() if i
 ONLY = {module: frozenset(texts.split()) for module, texts in _needed["only"].items()}
 HOT, FRAMES, RARE = NEEDED["hot"], NEEDED["frames"], NEEDED["rare"]
 DUNDERS, DEFINED = (frozenset(f"__{name}__" for name in NEEDED[kind]) for kind in ("dunder", "defined"))
+CALLS = {words: frozenset(names.split()) for words, names in _needed["calls"].items()}
 THREADS, PACKAGES = tuple(NEEDED["threads"]), tuple(NEEDED["packages"])
 SETTINGS = ("torch.backends",)  # whose attributes anybody may set
 
