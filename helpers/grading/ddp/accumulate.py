@@ -17,6 +17,7 @@ from helpers.grading.ddp.gradients import (
     network,
     recognise_frozen,
     scaled,
+    settled,
     sum_of,
     trained,
     weights_for,
@@ -32,7 +33,7 @@ Named = dict[str, Tensor]
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Plain: no two micro-batches of a rank are alike, so that every wrong weighing shows."""
+    """Plain: no two micro-batches of a rank are alike, so that every wrong weighing shows, nor any two ranks."""
     widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
     model, num_micro_batches = making.mlp(widths), 1 if rng.case.sizes == "one_each" else rng.integer(2, 3)
     weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
@@ -51,7 +52,7 @@ def drawn_lengths(rng: Draw, num_micro_batches: int, rank: int, world_size: int)
     """As the case says: one of 4 each; or some are empty, and so is all that a rank has."""
     if rng.case.sizes == "one_each":
         return [4]
-    lengths = (torch.randperm(5, generator=rng) + 1 + rank)[:num_micro_batches].tolist()
+    lengths = (torch.randperm(5, generator=rng) + 1 + 5 * rank)[:num_micro_batches].tolist()
     if rng.case.sizes != "some_empty":
         return lengths
     return [0] * num_micro_batches if 0 < rank == world_size - 1 else [*lengths[:-1], 0]
@@ -79,7 +80,7 @@ def judge(world: World) -> Iterator[Finding]:
         wrong = wrong_gradients(world, parts, counts) if step == 0 else {}
         before, weights = weights, moved(weights, right, world.inputs[0]["lr"])
         for rank, (given, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-            got, now = output["gradients"][step], output["weights"][step]
+            got, now = settled(right, output["gradients"][step]), settled(weights, output["weights"][step])
             yield from expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank, mistakes=wrong)
             yield frozen_stays(given, got, rank)
             early = own_moves(before, parts[rank], counts, rank, given["lr"]) if step == 0 else []

@@ -21,6 +21,7 @@ from helpers.grading.ddp.gradients import (
     frozen_stays,
     network,
     scaled,
+    settled,
     sum_of,
     trained,
     weights_for,
@@ -135,7 +136,8 @@ def judge_values(world: World) -> Iterator[Finding]:
             mistakes = {"sum_for_mean": total, "parameter_for_gradient": [mine, scaled(mine, 1 / n)]}
             mistakes |= again if step else {"divided_twice": scaled(total, n**-2)}
             known = {} if hurried or not right else mistakes
-            found = list(expect_tensors(STEP_GRADIENTS[step], scaled(total, 1 / n), got, rank=rank, mistakes=known))
+            mean = scaled(total, 1 / n)
+            found = [*expect_tensors(STEP_GRADIENTS[step], mean, settled(mean, got), rank=rank, mistakes=known)]
             right = right and all(finding.ok for finding in found)
             yield from found
             yield frozen_stays(world.inputs[rank], got, rank)
@@ -144,7 +146,7 @@ def judge_values(world: World) -> Iterator[Finding]:
 
 
 def hurried_means(own: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """Who divides what is still on its way divides, on some of the ranks, what goes in; on all: what came out, twice."""
+    """Divided again before the sum is there, what goes in is divided, on some ranks or on all; later, what came out."""
     n = len(own)
     factors = [one for one in itertools.product((1.0, 1 / n), repeat=n) if min(one) < 1]
     return [scaled(sum_of(list(map(scaled, own, one))), 1 / n) for one in factors]

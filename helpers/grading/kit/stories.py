@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,6 +109,15 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-5) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
+
+
+def to_end(story: Generator[None, None, Any]) -> Any:
+    """What a story that stops at each step has told in the end."""
+    while True:
+        try:
+            next(story)
+        except StopIteration as end:
+            return end.value
 
 
 def told_by(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> Wrong:
