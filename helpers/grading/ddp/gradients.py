@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from helpers.grading.ddp import hints
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensors
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.words import Words
 
@@ -196,9 +196,10 @@ def judge_average(world: World) -> Iterator[Finding]:
             "divided_twice": scaled(total, world.size**-2),
             "sum_for_mean": total,
             "wrong_divisor": [scaled(total, 1 / number) for number in (2, 3, 4, 5, 8)],
-            "own_gradient": given["gradients"],
         }
-        mean = scaled(total, 1 / world.size)
+        own, mean = trained(given["gradients"], given), scaled(total, 1 / world.size)
+        if all(same(tensor, output["gradients"].get(name)) for name, tensor in own.items()):
+            mistakes["own_gradient"] = own
         yield from expect_tensors(GRADIENT, mean, settled(mean, output["gradients"]), rank=rank, mistakes=mistakes)
         yield frozen_stays(given, output["gradients"], rank)
         moved = {"averages_weights": [weights, scaled(weights, 1 / world.size)]}

@@ -21,8 +21,11 @@ Shares = list[list[int]]  # of each rank
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Fewer examples than ranks, or many. The first seed is 0: what multiplies seed and epoch has one order then."""
-    many = 0 if rng.case.sizes == "few" else MANY * world_size
-    num_examples, seed = many + rng.size(world_size), rng.integer(1, 10**6)
+    num_examples, seed = (MANY + rng.integer(0, 2)) * world_size, rng.integer(1, 10**6)
+    if rng.case.sizes == "uneven":
+        num_examples += rng.integer(1, max(1, world_size - 2))  # two or more are missing then, but on two ranks
+    elif rng.case.sizes == "few":
+        num_examples = max(1, (world_size - 1) // 2)  # some come more than twice
     return [{"num_examples": num_examples, "seeds": [0, seed, seed + 1]} for _ in range(world_size)]
 
 
@@ -104,6 +107,7 @@ def judge_cover(world: World, shares: dict[tuple[int, int], Shares], unseeded: b
         counts = Counter(index for share in of_ranks for index in share)
         missing, extra = set(range(num_examples)) - set(counts), set(counts) - set(range(num_examples))
         whole = all(len(share) == length for share in of_ranks) and not extra
+        whole = whole and bool(missing or num_examples < MANY)
         apart = ["ranks_shuffle_apart"] if whole and not unseeded else []
         apart += ["not_seeded"] if whole and (unseeded or num_examples < MANY) else []
         yield expect(
