@@ -1,8 +1,8 @@
-"""04.master: a model in 16 bits whose optimizer works on fp32 copies. Runs on one rank, one story a dtype."""
+"""04.master: a model in 16 bits whose optimizer works on fp32 copies. Runs on one rank, a dtype a case."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import hints
+from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_only
-from helpers.grading.kit.stories import Story, judge_story, named, told_by
+from helpers.grading.kit.stories import Story, judge_story, named, to_end, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 2.0**-4
@@ -20,29 +21,36 @@ NUM_STEPS = 8
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """An update is 1/8 to 1/3 of the step between neighbours in 16 bits: it vanishes alone, several do not."""
-    return [{"stories": [make_story(rng, name) for name in DTYPES]} for _ in range(world_size)]
+    return [make_story(rng) for _ in range(world_size)]
 
 
-def make_story(rng: torch.Generator, name: str) -> dict[str, Any]:
-    shapes = (making.integer(rng, 3, 5),), (2, making.integer(rng, 2, 4)), (3,)
-    weights = [(1.05 + 0.9 * torch.rand(shape, generator=rng)).to(DTYPES[name]) for shape in shapes]
+def make_story(rng: Draw) -> dict[str, Any]:
+    name, layout = rng.case.dtypes, rng.case.layouts
+    shapes = (rng.integer(3, 5),), (2, rng.integer(2, 4)), (3,), (2,)
+    weights = [laid_out((1.05 + 0.9 * torch.rand(shape, generator=rng)).to(DTYPES[name]), layout) for shape in shapes]
     signs = [torch.randint(0, 2, shape, generator=rng) * 2.0 - 1 for shape in shapes]
     spacing = torch.finfo(DTYPES[name]).eps / LEARNING_RATE
     steps: list[list[Tensor | None]] = [
         [(sign * spacing * (0.125 + 0.2 * torch.rand(sign.shape, generator=rng))).to(DTYPES[name]) for sign in signs]
         for _ in range(NUM_STEPS)
     ]
-    steps[making.integer(rng, 2, 5)][1] = None  # a layer that this batch did not use
+    steps[rng.integer(2, 5)][1] = steps[0][2] = None  # a layer that this batch did not use
+    for step in steps:
+        step[3] = None  # and one that none uses
     return {"dtype": name, "weights": weights, "steps": steps}
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    return [play(submitted, one) for one in inputs["stories"]]
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Generator[None, None, Story]:
+    return (yield from playing(submitted, inputs))
 
 
 def play(make_wrapper: Callable[..., Any], given: dict[str, Any]) -> Story:
+    return to_end(playing(make_wrapper, given))
+
+
+def playing(make_wrapper: Callable[..., Any], given: dict[str, Any]) -> Generator[None, None, Story]:
     """NUM_STEPS steps; gradients are added to what is there, as backward adds them."""
     weights, made = [nn.Parameter(tensor.clone()) for tensor in given["weights"]], []
 
@@ -50,8 +58,9 @@ def play(make_wrapper: Callable[..., Any], given: dict[str, Any]) -> Story:
         made.append(making.Descent(tensors, LEARNING_RATE))
         return made[-1]
 
-    wrapper, story = make_wrapper(weights, make_optimizer), []
+    wrapper, story = make_wrapper(list(weights), make_optimizer), []
     for gradients in given["steps"]:
+        yield
         wrapper.zero_grad()
         for parameter, gradient in zip(weights, gradients, strict=True):
             if gradient is not None:
@@ -126,12 +135,12 @@ def planted(dtype: torch.dtype) -> dict[str, list[Planted]]:
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for given, got in zip(world.inputs[0]["stories"], world.outputs[0], strict=True):
-        made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
-        yield expect(made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
-        if made:
-            known = told_by(lambda one, given=given: play(one, given), planted(DTYPES[given["dtype"]]))
-            yield from judge_story(play(Planted(), given), got, known)
+    given, got = world.inputs[0], world.outputs[0]
+    made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
+    yield expect(made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
+    if made:
+        known = told_by(lambda one: play(one, given), planted(DTYPES[given["dtype"]]))
+        yield from judge_story(play(Planted(), given), got, known)
     yield from expect_only(world, [])
 
 
@@ -158,4 +167,5 @@ MASTER = Task(
     recognise=recognise,
     hints=hints.of(*planted(torch.float16), "no_optimizer", *REFUSED.values()),
     world_sizes=(1,),
+    axes=Axes(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
 )

@@ -6,17 +6,17 @@ Runs on one rank. The learner's four steps are compared with four right ones; th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import hints
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
-from helpers.grading.kit.stories import Story, judge_story, overflow_notes, told_by
+from helpers.grading.kit.stories import Story, judge_story, overflow_notes, to_end, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.05
@@ -78,31 +78,36 @@ class Scaler:
         raise RuntimeError(f"{what} is called {when}")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Gradients far above max_norm, an infinity in one micro-batch, gradients far below, and far above again."""
-    widths = [making.integer(rng, 3, 5), making.integer(rng, 3, 5), 2]
-    num_batches = making.integer(rng, 2, 3)
+    widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
+    num_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, 3)
     steps = []
     for kind in KINDS:
         size = 1e-3 if kind == "small" else 30.0
         targets = [making.normal(rng, EXAMPLES, 2).float() * size for _ in range(num_batches)]
         if kind == "overflow":
-            targets[making.integer(rng, 0, num_batches - 2)][0, 0] = math.inf
+            targets[rng.integer(0, max(0, num_batches - 2))][0, 0] = math.inf
         steps.append([(making.normal(rng, EXAMPLES, widths[0]).float(), target) for target in targets])
     weights = {name: one.float() / 4 for name, one in making.weights_for(rng, making.mlp(widths)).items()}
-    given = {"widths": widths, "weights": weights, "steps": steps, "max_norm": 2.0}
-    return [given | {"scale": 2.0 ** making.integer(rng, 8, 14)} for _ in range(world_size)]
+    given = {"widths": widths, "weights": weights, "steps": steps, "max_norm": rng.one_of(1.0, 2.0, 3.5)}
+    return [given | {"scale": 2.0 ** rng.integer(8, 14)} for _ in range(world_size)]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    return play(submitted, inputs)
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Generator[None, None, Story]:
+    return (yield from playing(submitted, inputs))
 
 
 def play(train_step: Callable[..., Any], given: dict[str, Any]) -> Story:
+    return to_end(playing(train_step, given))
+
+
+def playing(train_step: Callable[..., Any], given: dict[str, Any]) -> Generator[None, None, Story]:
     model = making.mlp(given["widths"]).float()
     model.load_state_dict(given["weights"])
     optimizer, scaler, story = making.Descent(model.parameters(), LEARNING_RATE), Scaler(given["scale"]), []
     for scaler.turn, batches in enumerate(given["steps"]):
+        yield
         train_step(model, optimizer, scaler, [(x.clone(), y.clone()) for x, y in batches], given["max_norm"])
         weights = {f"parameter {name}": one.detach().clone() for name, one in model.named_parameters()}
         story.append({"scale": scaler.get_scale()} | weights)
@@ -131,6 +136,8 @@ class Planted:
         does = {
             "zero": optimizer.zero_grad,
             "unscale": lambda: scaler.unscale_(optimizer),
+            "clip apart": lambda: [nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()],
+            "clip values": lambda: nn.utils.clip_grad_value_(model.parameters(), max_norm),
             "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), max_norm),
             "step": lambda: scaler.step(optimizer),
             "update": scaler.update,
@@ -159,6 +166,8 @@ def planted() -> dict[str, list[Planted]]:
             for begin, before in ((("zero",), ()), ((), ("zero",)))
         ],
         "clipped_scaled": [Planted(end=one) for one in clip_first],
+        "clipped_apart": [Planted(end=("unscale", "clip apart", "step", "update"))],
+        "values_clipped": [Planted(end=("unscale", "clip values", "step", "update"))],
         "not_clipped": [Planted(end=("step", "update"))],
         "update_before_step": [
             Planted(end=("unscale", "clip", "update", "step")),
@@ -216,4 +225,6 @@ ORDER = Task(
     recognise=recognise,
     hints=hints.of(*planted(), *REFUSED.values()),
     world_sizes=(1,),
+    axes=Axes(sizes=("uneven", "one_each")),
+    keeps=("micro_batches",),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,57 +10,75 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import hints
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
-from helpers.grading.kit.stories import Story, judge_story, named, number, overflow_notes, told_by
+from helpers.grading.kit.stories import Story, judge_story, named, number, overflow_notes, to_end, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.1
 OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the gradient in which it stands
-NUM_GRADIENTS = 3
+SETTINGS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))  # of each case: about the first scale, the interval
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    return [{"stories": [make_story(rng, interval) for interval in (3, 4)]} for _ in range(world_size)]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    return [make_story(rng) for _ in range(world_size)]
 
 
-def make_story(rng: torch.Generator, interval: int) -> dict[str, Any]:
-    """Growth; an overflow short of the next growth, twice; two growths in a row at the end."""
-    shapes = (making.integer(rng, 3, 5),), (2, 3), (making.integer(rng, 2, 4),)
+def make_story(rng: Draw) -> dict[str, Any]:
+    """Growth; an overflow short of the next growth, twice; two growths in a row; numbers whose squares overflow."""
+    scale, interval = SETTINGS[rng.case.number]
+    shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
     good = [None] * interval
-    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good]
-    steps = []
-    for overflow in plan:
-        gradients = [making.normal(rng, *shape).float() for shape in shapes]
-        if overflow:
-            gradients[overflow[1]].view(-1)[making.integer(rng, 0, 1)] = float(overflow[0])
-        steps.append(gradients)
-    weights = [making.normal(rng, *shape).float() for shape in (*shapes, (2,))]
-    return {"scale": 2.0 ** making.integer(rng, 6, 16), "interval": interval, "weights": weights, "steps": steps}
+    plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
+    steps = [drawn_gradients(rng, shapes, overflow) for overflow in plan]
+    dtype = steps[0][0].dtype
+    steps[-1] = [gradient * torch.finfo(dtype).max ** 0.55 for gradient in steps[-1]]
+    unused = rng.integer(0, len(shapes))
+    for gradients in steps:
+        gradients.insert(unused, None)
+    shapes.insert(unused, (2,))
+    weights = [rng.tensor(*shape) for shape in shapes]
+    scale *= 2.0 ** rng.integer(0, 3) if rng.case.number == 0 else 1.0
+    return {"scale": scale, "interval": interval, "weights": weights, "steps": steps}
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    return [play(submitted, one) for one in inputs["stories"]]
+def drawn_gradients(rng: Draw, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
+    """overflow: a value, and the gradient whose first or last number it is."""
+    gradients = [rng.tensor(*shape) for shape in shapes]
+    if overflow:
+        value, place = overflow
+        gradients[place][(rng.one_of(0, -1),) * gradients[place].dim()] = float(value)
+    return gradients
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Generator[None, None, Story]:
+    return (yield from playing(submitted, inputs))
 
 
 def play(make_scaler: Callable[..., Any], given: dict[str, Any]) -> Story:
-    """As a loop does: backward of the scaled loss, then the scaler's step. The last parameter has no gradient."""
+    return to_end(playing(make_scaler, given))
+
+
+def playing(make_scaler: Callable[..., Any], given: dict[str, Any]) -> Generator[None, None, Story]:
+    """As a loop does: backward of the scaled loss, then the scaler's step. One parameter has no gradient."""
     parameters = [nn.Parameter(tensor.clone()) for tensor in given["weights"]]
     optimizer, story = making.Descent(parameters, LEARNING_RATE), []
     scaler = make_scaler(given["scale"], given["interval"])
     for gradients in given["steps"]:
+        yield
         optimizer.zero_grad()
-        for parameter, gradient in zip(parameters, gradients, strict=False):
-            parameter.grad = (gradient * scaler.scale).to(gradient.dtype)
-        scaler.step(optimizer, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = None if gradient is None else (gradient * scaler.scale).to(gradient.dtype)
+        scaler.step(optimizer, list(parameters))
         story.append({"scale": number(scaler.scale)} | named("weights", parameters))
     return story
 
 
 # -- the right one, and each known mistake ---------------------------------------------------------------------------
-def not_finite(gradients: Sequence[Tensor]) -> bool:
-    return not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+def not_finite(gradients: Sequence[Tensor | None]) -> bool:
+    return not all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
 
 
 def some(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
@@ -124,6 +142,7 @@ def planted() -> dict[str, list[Planted]]:
         "nan_missed": [Planted(sees=some(torch.isinf))],
         "inf_missed": [Planted(sees=some(torch.isnan))],
         "inf_compared": [Planted(sees=some(lambda gradient: gradient == torch.inf))],
+        "squares_overflow": [Planted(sees=lambda gradients: not_finite([sum(g.square().sum() for g in gradients)]))],
         "flag_kept": [Planted(keeps_flag=True)],
         "not_unscaled": [Planted(unscales=None)],
         "multiplied": [Planted(unscales=lambda self, gradient: gradient * self.scale)],
@@ -152,10 +171,10 @@ def each_interval(scaler: Planted) -> bool:
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for given, got in zip(world.inputs[0]["stories"], world.outputs[0], strict=True):
-        known = told_by(lambda one, given=given: play(one, given), planted())
-        notes = overflow_notes([not_finite(gradients) for gradients in given["steps"]])
-        yield from judge_story(play(Planted(), given), got, known, notes=notes)
+    given = world.inputs[0]
+    known = told_by(lambda one: play(one, given), planted())
+    notes = overflow_notes([not_finite(gradients) for gradients in given["steps"]])
+    yield from judge_story(play(Planted(), given), world.outputs[0], known, notes=notes)
     yield from expect_only(world, [])
 
 
@@ -172,4 +191,5 @@ SCALER = Task(
     recognise=recognise,
     hints=hints.of(*planted(), "gradient_missing"),
     world_sizes=(1,),
+    axes=Axes(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), calls=len(SETTINGS)),
 )

@@ -1,16 +1,16 @@
-"""04.overflow: gradients are sharded, so one rank alone sees an overflow, and all have to skip. On 1 to 4 ranks."""
+"""04.overflow: gradients are sharded, so one rank alone sees an overflow, and all have to skip. On 1 to 5 ranks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import hints
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.stories import Story, alike, judge_story, named, number, overflow_notes, told_by
@@ -18,34 +18,45 @@ from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.1
 FLAG = 256  # bytes a step that may carry the flag
-SHAPES = ((10, 12), (16,))  # of one rank's shard: 544 bytes
+SHAPES = ((10, 12), (16,))  # of one rank's shard, where they are alike
 BAD = ("inf", "nan", "-inf")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Overflows on the last rank, on rank 0, on both, on all. The last has one more than rank 0, so that a rank which
-    asks the others only when it has found one waits for ever, at the latest in the end."""
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Overflows on the last rank, on rank 0, on both, on all, and a NaN on each alone. The last has another number of
+    them than rank 0, so that a rank which asks only when it has found one waits for ever, at the latest in the end."""
     last, everybody = world_size - 1, list(range(world_size))
-    plan = [[], [last], [], [0], sorted({0, last}), [], everybody, [last], []]
-    inputs = []
+    plan = [[], [last], [], [0], sorted({0, last}), [], everybody, [last], *([rank] for rank in everybody), []]
+    kinds = [rng.one_of(*BAD) for _ in plan[: -world_size - 1]] + ["nan"] * (world_size + 1)
+    scale, inputs = 2.0 ** rng.integer(8, 14), []
     for rank in range(world_size):
-        weights = [making.normal(rng, *shape).float() for shape in SHAPES]
-        steps = [[making.normal(rng, *shape).float() for shape in SHAPES] for _ in plan]
-        for step, where in enumerate(plan):
-            if rank in where:
-                gradient = steps[step][making.integer(rng, 0, 1)]
-                gradient.view(-1)[making.integer(rng, 0, 15)] = float(BAD[making.integer(rng, 0, 2)])
-        inputs.append({"weights": weights, "steps": steps, "scale": 2.0**12})
+        shapes = drawn_shapes(rng, rank, world_size)
+        steps = [[rng.tensor(*shape) for shape in shapes] for _ in plan]
+        for step, where, kind in zip(steps, plan, kinds, strict=True):
+            if rank in where and shapes:
+                gradient = step[rng.integer(0, len(shapes) - 1)]
+                gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(kind)
+        inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})
     return inputs
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Story | str:
+def drawn_shapes(rng: Draw, rank: int, world_size: int) -> list[tuple[int, ...]]:
+    """More than FLAG bytes each; where they are unequal the last rank's shard is empty."""
+    if rng.case.sizes == "alike":
+        return list(SHAPES)
+    if 0 < rank == world_size - 1:
+        return []
+    return [(rng.integer(9, 12), 10) for _ in range(rng.integer(1, 3))]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Generator[None, None, Story | str]:
     parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
     optimizer, scale, story = making.Descent(parameters, LEARNING_RATE), inputs["scale"], []
     for gradients in inputs["steps"]:
+        yield
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = (gradient * scale).to(gradient.dtype)
-        scale = submitted(optimizer, parameters, scale)
+        scale = submitted(optimizer, list(parameters), scale)
         if scale is None:
             return "None"
         story.append({"scale": number(scale)} | named("weights", parameters))
@@ -173,7 +184,8 @@ def explanations(world: World) -> dict[str, list[Story]]:
 
 
 def recognise(trouble: Trouble) -> list[str]:
-    return ["asks_only_when_found"] if trouble.kind in ("hang", "mismatch") else []
+    """Gradients of unequal shards do not fit either; that they are sent shows on one rank already."""
+    return ["asks_only_when_found", "gradients_sent"] if trouble.kind in ("hang", "mismatch") else []
 
 
 OVERFLOW = Task(
@@ -183,5 +195,6 @@ OVERFLOW = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*PLANTED, "gradients_sent", "asks_only_when_found", "nothing_returned"),
+    hints=hints.of(*PLANTED, "asks_only_when_found", "gradients_sent", "nothing_returned"),
+    axes=Axes(sizes=("alike", "unequal"), dtypes=("float32", "float64")),
 )

@@ -1,6 +1,7 @@
 """Lab 03: what DDP is made of. N = ranks.
 
-gradients.py   03.start, 03.average, 03.buckets      overlap.py   03.overlap      data.py   03.sampler, 03.accumulate
+gradients.py   03.start, 03.average      sampler.py      03.sampler       overlap.py   03.overlap
+buckets.py     03.buckets                accumulate.py   03.accumulate
 """
 
 from helpers.grading.registry import Lab
@@ -11,9 +12,9 @@ LAB = Lab(
     tasks=(
         "gradients.START",
         "gradients.AVERAGE",
-        "gradients.BUCKETS",
-        "data.SAMPLER",
-        "data.ACCUMULATE",
+        "buckets.BUCKETS",
+        "sampler.SAMPLER",
+        "accumulate.ACCUMULATE",
         "overlap.OVERLAP",
     ),
     forbids=(

@@ -1,7 +1,8 @@
-"""03.start, 03.average and 03.buckets: equal weights, mean gradients, few messages."""
+"""03.start and 03.average: equal weights, mean gradients. And how models of this lab are drawn."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.ddp import hints
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect_equal, expect_only, expect_tensors, same
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.words import Words
 
@@ -19,6 +21,7 @@ STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
 PARAMETER = Words(en="the parameter {}", zh="参数 {} ")
 BUFFER = Words(en="the buffer {}", zh="buffer {} ")
+AXES = Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
 Named = Mapping[str, Tensor]
 
 
@@ -34,42 +37,123 @@ def scaled(tensors: Named, factor: float) -> dict[str, Tensor]:
     return {name: tensor * factor for name, tensor in tensors.items()}
 
 
+def settled(right: Named, got: Any) -> Any:
+    """`got` without what rounding leaves where ranks cancel: as small as rounding of the largest number of all."""
+    size = max(float(tensor.abs().max()) for tensor in right.values())
+    near = {name: tensor for name, tensor in right.items() if is_near(tensor, got.get(name), size)}
+    return got | near
+
+
+def is_near(tensor: Tensor, got: Any, size: float) -> bool:
+    if tensor.dtype == torch.float64 or not isinstance(got, Tensor):
+        return False
+    fits = got.shape == tensor.shape and got.dtype == tensor.dtype
+    return fits and bool((got - tensor).abs().max() <= 4 * torch.finfo(tensor.dtype).eps * size)
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+def dense(rng: Draw, *shape: int) -> Tensor:
+    """A matrix may be transposed in memory, a vector is never a slice: so backward leaves gradients."""
+    tensor = rng.tensor(*shape)
+    return tensor if tensor.dim() > 1 else tensor.contiguous()
+
+
+def weights_for(rng: Draw, model: nn.Module) -> dict[str, Tensor]:
+    """For each parameter of `model`, by name, scaled so that tanh is not saturated."""
+    return {name: dense(rng, *p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
+
+
+def network(inputs: Mapping[str, Any], weights: Named | None = None) -> nn.Sequential:
+    """Of the `widths`, one parameter `frozen`; with copies of its own `weights`, if no others are given."""
+    model = making.mlp(inputs["widths"])
+    for name, parameter in model.named_parameters():
+        parameter.data = (weights or inputs["weights"])[name].clone()
+        parameter.requires_grad_(name != inputs["frozen"])
+    return model
+
+
+def trained(weights: Named, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in weights.items() if name != inputs["frozen"]}
+
+
+def frozen_stays(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Finding:
+    return expect_equal(GRADIENT.format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
+
+
+def recognise_frozen(trouble: Trouble) -> list[str]:
+    return ["gradient_missing"] if trouble.kind == "exception" and "NoneType" in trouble.text else []
+
+
 # -- 03.start --------------------------------------------------------------------------------------------------------
+UNSAVED = "mask"  # a buffer that is not in state_dict()
+
+
 def normed_model(width: int) -> nn.Module:
-    """With BatchNorm's three buffers, one of them an int64 count."""
-    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2)).double()
+    """With BatchNorm's three buffers, one of them an int64 count, one that is not saved, and a frozen parameter."""
+    model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2)).double()
+    model.register_buffer(UNSAVED, torch.zeros(width, dtype=torch.float64), persistent=False)
+    model[2].bias.requires_grad_(False)
+    return model
 
 
-def make_start(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    width = making.integer(rng, 3, 6)
+def make_start(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    width = rng.integer(3, 6)
     model = normed_model(width)
     inputs = []
     for _ in range(world_size):
-        buffers = {name: making.normal(rng, *b.shape) for name, b in model.named_buffers() if b.is_floating_point()}
-        buffers["1.num_batches_tracked"] = torch.tensor(making.integer(rng, 1, 10**6))
-        inputs.append({"width": width, "parameters": making.weights_for(rng, model), "buffers": buffers})
+        buffers = {name: dense(rng, *b.shape) for name, b in model.named_buffers() if b.is_floating_point()}
+        buffers["1.num_batches_tracked"] = torch.tensor(rng.integer(10**8, 10**9))
+        inputs.append({"width": width, "parameters": weights_for(rng, model), "buffers": buffers})
     return inputs
 
 
 def act_start(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     model = normed_model(inputs["width"])
-    model.load_state_dict(inputs["parameters"] | inputs["buffers"])
+    for name, tensor in tensors_of(model).items():
+        tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
+    held = tensors_of(model)
     submitted(model)
-    return {"parameters": dict(model.named_parameters()), "buffers": dict(model.named_buffers())}
+    now = tensors_of(model)
+    frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+    other = [name for name in held if now.get(name) is not held[name]]
+    return {"tensors": {name: tensor.data for name, tensor in now.items()}, "frozen": frozen, "other": other}
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def judge_start(world: World) -> Iterator[Finding]:
     first, mean = world.inputs[0], mean_of([one["parameters"] for one in world.inputs])
-    for rank, output in enumerate(world.outputs):
-        mistakes = {"averaged_at_start": mean}
-        found = list(expect_tensors(PARAMETER, first["parameters"], output["parameters"], rank=rank, mistakes=mistakes))
+    for rank, (own, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+        yield in_place(output["other"], rank)
+        got, mistakes = output["tensors"], {"averaged_at_start": mean}
+        found = list(expect_tensors(PARAMETER, first["parameters"], got, rank=rank, mistakes=mistakes))
         yield from found
-        kept = {"buffers_forgotten": world.inputs[rank]["buffers"]} if all(one.ok for one in found) else {}
-        yield from expect_tensors(BUFFER, first["buffers"], output["buffers"], rank=rank, mistakes=kept)
+        unsaved = {UNSAVED: own["buffers"][UNSAVED]}
+        kept = {"unsaved_forgotten": first["buffers"] | unsaved, "buffers_forgotten": own["buffers"]}
+        told = [key for key, one in kept.items() if all(f.ok for f in [*found, *expect_tensors(BUFFER, one, got)])]
+        mistakes = {key: kept[key] for key in told}
+        yield from expect_tensors(BUFFER, first["buffers"], got, rank=rank, mistakes=mistakes)
+        yield expect_equal(FROZEN, ["2.bias"], output["frozen"], rank=rank)
+
+
+FROZEN = Words(en="the list of frozen parameters", zh="冻结参数的列表")
+
+
+def in_place(other: Sequence[str], rank: int) -> Finding:
+    """other: names of tensors that are no longer the objects that the model had."""
+    name = other[0] if other else ""
+    en, zh = (
+        f"{name} is another tensor now, expected the same one with new values",
+        f"{name} 换成了另一个张量，应原地改写",
+    )
+    return expect(not other, en, zh, rank=rank)
 
 
 def recognise_start(trouble: Trouble) -> list[str]:
-    return ["own_root"] if trouble.kind == "mismatch" and "broadcast" in trouble.text else []
+    roots = set(re.findall(r"calls broadcast root (\d+)", trouble.text))
+    return ["own_root"] if trouble.kind == "mismatch" and len(roots) > 1 else []
 
 
 START = Task(
@@ -79,40 +163,45 @@ START = Task(
     act=act_start,
     judge=judge_start,
     recognise=recognise_start,
-    hints=hints.of("buffers_forgotten", "averaged_at_start", "own_root"),
+    hints=hints.of("unsaved_forgotten", "buffers_forgotten", "averaged_at_start", "own_root"),
+    axes=AXES,
 )
 
 
 # -- 03.average ------------------------------------------------------------------------------------------------------
-def make_average(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    widths = [making.integer(rng, 3, 6) for _ in range(3)] + [2]
+def make_average(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    widths = [rng.integer(3, 6) for _ in range(3)] + [2]
     model = making.mlp(widths)
-    return [
-        {"widths": widths, "weights": making.weights_for(rng, model), "gradients": making.weights_for(rng, model)}
-        for _ in range(world_size)
-    ]
+    frozen = rng.one_of(*dict(model.named_parameters()))
+    inputs = []
+    for _ in range(world_size):
+        gradients = weights_for(rng, model) | {frozen: None}
+        inputs.append({"widths": widths, "frozen": frozen, "weights": weights_for(rng, model), "gradients": gradients})
+    return inputs
 
 
 def act_average(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model = making.mlp(inputs["widths"])
-    model.load_state_dict(inputs["weights"])
+    model = network(inputs)
     for name, parameter in model.named_parameters():
-        parameter.grad = inputs["gradients"][name].clone()
+        parameter.grad = inputs["gradients"][name]
     submitted(model)
     return {"gradients": making.gradients_of(model), "weights": dict(model.named_parameters())}
 
 
 def judge_average(world: World) -> Iterator[Finding]:
-    total, weights = (sum_of([one[what] for one in world.inputs]) for what in ("gradients", "weights"))
+    weights = sum_of([one["weights"] for one in world.inputs])
+    total = sum_of([trained(one["gradients"], one) for one in world.inputs])
     for rank, (given, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
         mistakes = {
             "divided_twice": scaled(total, world.size**-2),
             "sum_for_mean": total,
-            "wrong_divisor": [scaled(total, 1 / number) for number in (2, 3, 4, 8)],
-            "own_gradient": given["gradients"],
+            "wrong_divisor": [scaled(total, 1 / number) for number in (2, 3, 4, 5, 8)],
         }
-        mean = scaled(total, 1 / world.size)
-        yield from expect_tensors(GRADIENT, mean, output["gradients"], rank=rank, mistakes=mistakes)
+        own, mean = trained(given["gradients"], given), scaled(total, 1 / world.size)
+        if all(same(tensor, output["gradients"].get(name)) for name, tensor in own.items()):
+            mistakes["own_gradient"] = own
+        yield from expect_tensors(GRADIENT, mean, settled(mean, output["gradients"]), rank=rank, mistakes=mistakes)
+        yield frozen_stays(given, output["gradients"], rank)
         moved = {"averages_weights": [weights, scaled(weights, 1 / world.size)]}
         yield from expect_tensors(PARAMETER, given["weights"], output["weights"], rank=rank, mistakes=moved)
 
@@ -123,87 +212,9 @@ AVERAGE = Task(
     make=make_average,
     act=act_average,
     judge=judge_average,
-    hints=hints.of("divided_twice", "sum_for_mean", "wrong_divisor", "own_gradient", "averages_weights"),
-)
-
-
-# -- 03.buckets ------------------------------------------------------------------------------------------------------
-def make_buckets(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Enough small tensors that every known mistake shows: drawn again until it does."""
-    while True:
-        lengths = [making.integer(rng, 1, 12) for _ in range(making.integer(rng, 30, 40))]
-        cap = making.integer(rng, 6, 12) * 8
-        plans = [right_plan(lengths, cap), *wrong_plans(lengths, cap).values()]
-        if len(set(map(tuple, plans))) == len(plans) and plans[0][-1] < cap:
-            break
-    return [{"cap": cap, "gradients": [making.normal(rng, length) for length in lengths]} for _ in range(world_size)]
-
-
-def right_plan(lengths: Sequence[int], cap: int) -> list[int]:
-    """Bytes of each message, by the rule of the course and of torch."""
-    from helpers.parallel.shared.bucket_rule import split_into_buckets  # here: it is hidden where a learner's code runs
-
-    sizes = [8 * length for length in lengths]
-    buckets = split_into_buckets(sizes, bucket_cap=cap, first_bucket_cap=cap)
-    return [sum(sizes[i] for i in bucket) for bucket in buckets]
-
-
-def wrong_plans(lengths: Sequence[int], cap: int) -> dict[str, list[int]]:
-    """Bytes of each message as the known mistakes give them."""
-    early, sizes = [0], [8 * length for length in lengths]
-    for size in sizes:
-        if early[-1] and early[-1] + size > cap:
-            early.append(0)
-        early[-1] += size
-    return {
-        "last_bucket_dropped": right_plan(lengths, cap)[:-1],
-        "elements_for_bytes": right_plan(lengths, 8 * cap),
-        "closes_early": early,
-        "one_message_each": sizes,
-        "one_bucket": [sum(sizes)],
-    }
-
-
-def act_buckets(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    gradients = [gradient.clone() for gradient in inputs["gradients"]]
-    given = list(gradients)  # the tensors themselves, whatever becomes of the list
-    submitted(gradients, inputs["cap"])
-    return {"gradients": {str(i): gradient for i, gradient in enumerate(given)}}
-
-
-def judge_buckets(world: World) -> Iterator[Finding]:
-    numbered = [{str(i): tensor for i, tensor in enumerate(one["gradients"])} for one in world.inputs]
-    lengths, cap = [len(tensor) for tensor in numbered[0].values()], world.inputs[0]["cap"]
-    total = sum_of(numbered)
-    yield from expect_only(world, ["all_reduce"])
-    what = Words(en="the bytes of the all-reduces, in order", zh="各次 all-reduce 的字节数（按顺序）")
-    for rank, log in enumerate(world.logs):
-        sent = [event.payload_bytes for event in log.events if event.op == "all_reduce"]
-        yield expect_equal(what, right_plan(lengths, cap), sent, rank=rank, mistakes=wrong_plans(lengths, cap))
-    for rank, output in enumerate(world.outputs):
-        own = numbered[rank]
-        mistakes = {"sum_for_mean": total, "divided_twice": scaled(total, world.size**-2)}
-        if all(same(own[name], output["gradients"].get(name)) for name in own):
-            mistakes["own_gradient"] = own
-        mean = scaled(total, 1 / world.size)
-        yield from expect_tensors(NUMBERED, mean, output["gradients"], rank=rank, mistakes=mistakes)
-
-
-NUMBERED = Words(en="gradients[{}]", zh="gradients[{}] ")
-BUCKETS = Task(
-    key="03.buckets",
-    signature="average_in_buckets(gradients, cap)",
-    make=make_buckets,
-    act=act_buckets,
-    judge=judge_buckets,
+    recognise=recognise_frozen,
     hints=hints.of(
-        "last_bucket_dropped",
-        "elements_for_bytes",
-        "closes_early",
-        "one_message_each",
-        "one_bucket",
-        "sum_for_mean",
-        "divided_twice",
-        "own_gradient",
+        "divided_twice", "sum_for_mean", "wrong_divisor", "own_gradient", "averages_weights", "gradient_missing"
     ),
+    axes=AXES,
 )

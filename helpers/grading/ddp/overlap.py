@@ -6,41 +6,54 @@ deadlock, which the ranks name with certainty, and a `finish` that does not wait
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from helpers.grading.ddp import hints
-from helpers.grading.ddp.gradients import PARAMETER, STEP_GRADIENTS, scaled, sum_of
+from helpers.grading.ddp.gradients import (
+    AXES,
+    PARAMETER,
+    STEP_GRADIENTS,
+    frozen_stays,
+    network,
+    scaled,
+    settled,
+    sum_of,
+    trained,
+    weights_for,
+)
+from helpers.grading.drawing import Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_payload, expect_tensors
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.records import CommEvent
 
 STEPS = 2
-EXAMPLES = 5
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    widths = [making.integer(rng, 3, 6) for _ in range(4)] + [2]
-    weights = making.weights_for(rng, making.mlp(widths))
-    return [
-        {"widths": widths, "weights": weights, "x": [making.normal(rng, EXAMPLES, widths[0]) for _ in range(STEPS)]}
-        for _ in range(world_size)
-    ]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Three layers or four, one parameter frozen; batches of 1 to 6 examples."""
+    widths = [rng.integer(3, 6) for _ in range(rng.integer(3, 4))] + [2]
+    model = making.mlp(widths)
+    weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
+    same = {"widths": widths, "weights": weights, "frozen": frozen}
+    return [same | {"x": [rng.tensor(rng.integer(1, 6), widths[0]) for _ in range(STEPS)]} for _ in range(world_size)]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model = making.mlp(inputs["widths"])
-    model.load_state_dict(inputs["weights"])
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+    model = network(inputs)
     for parameter in model.parameters():  # before the learner's hooks, so that the mark precedes their message
-        parameter.register_post_accumulate_grad_hook(lambda _: trial.mark("gradient"))
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _: trial.mark("gradient"))
     finish, gradients = submitted(model), []
     if not callable(finish):
         return {"finish": type(finish).__name__, "gradients": [], "weights": {}}
     for x in inputs["x"]:
+        yield
         model.zero_grad()
         loss = model(x).square().sum()
         wait_for_rank_0(trial)
@@ -74,7 +87,8 @@ def judge(world: World) -> Iterator[Finding]:
         return
     yield from judge_order(world)
     yield from judge_values(world)
-    num_bytes = STEPS * sum(8 * tensor.numel() for tensor in world.inputs[0]["weights"].values())
+    first = world.inputs[0]
+    num_bytes = STEPS * sum(tensor.nbytes for tensor in trained(first["weights"], first).values())
     yield from expect_payload(world, num_bytes, "all_reduce")
 
 
@@ -111,34 +125,44 @@ def steps_of(world: World, rank: int) -> Iterator[tuple[list[CommEvent], list[fl
 
 
 def judge_values(world: World) -> Iterator[Finding]:
-    weights = world.inputs[0]["weights"]
+    weights, n = world.inputs[0]["weights"], world.size
+    own = [[gradients(one, one["x"][step]) for one in world.inputs] for step in range(STEPS)]  # [step][rank]
+    again = {"works_kept": hurried_means(own[1])}
     for rank, output in enumerate(world.outputs):
         hurried = any(event.end > done for events, _, _, done in steps_of(world, rank) for event in events)
         right = True
         for step, got in enumerate(output["gradients"]):
-            own = [gradients(one["widths"], weights, one["x"][step]) for one in world.inputs]
-            total, n = sum_of(own), world.size
-            mistakes = {"sum_for_mean": total, "parameter_for_gradient": [own[rank], scaled(own[rank], 1 / n)]}
-            mistakes["divided_twice" if step == 0 else "works_kept"] = scaled(total, n**-2)
+            total, mine = sum_of(own[step]), own[step][rank]
+            mistakes = {"sum_for_mean": total, "parameter_for_gradient": [mine, scaled(mine, 1 / n)]}
+            mistakes |= again if step else {"divided_twice": scaled(total, n**-2)}
             known = {} if hurried or not right else mistakes
-            found = list(expect_tensors(STEP_GRADIENTS[step], scaled(total, 1 / n), got, rank=rank, mistakes=known))
+            mean = scaled(total, 1 / n)
+            found = [*expect_tensors(STEP_GRADIENTS[step], mean, settled(mean, got), rank=rank, mistakes=known)]
             right = right and all(finding.ok for finding in found)
             yield from found
-        moved = {"parameter_for_gradient": [scaled(weights, world.size), scaled(weights, world.size**2)]}
+            yield frozen_stays(world.inputs[rank], got, rank)
+        moved = {"parameter_for_gradient": [scaled(weights, n), scaled(weights, n**2)]}
         yield from expect_tensors(PARAMETER, weights, output["weights"], rank=rank, mistakes=moved)
 
 
-def gradients(widths: list[int], weights: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What one process gets from x: (EXAMPLES, widths[0])."""
-    model = making.mlp(widths)
-    model.load_state_dict(weights)
+def hurried_means(own: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """Divided again before the sum is there, what goes in is divided, on some ranks or on all; later, what came out."""
+    n = len(own)
+    factors = [one for one in itertools.product((1.0, 1 / n), repeat=n) if min(one) < 1]
+    return [scaled(sum_of(list(map(scaled, own, one))), 1 / n) for one in factors]
+
+
+def gradients(inputs: Mapping[str, Any], x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What one process gets from x: (examples, widths[0])."""
+    model = network(inputs)
     model(x).square().sum().backward()
-    return making.gradients_of(model)
+    return trained(making.gradients_of(model), inputs)
 
 
 def recognise(trouble: Trouble) -> list[str]:
     stuck = trouble.kind == "hang" and trouble.waits_in("all_reduce") and trouble.waits_in("recv")
-    return ["waits_in_hook"] if stuck else []
+    frozen = trouble.kind == "exception" and "hook on a tensor that doesn't require grad" in trouble.text
+    return ["waits_in_hook"] * stuck + ["hook_on_frozen"] * frozen
 
 
 OVERLAP = Task(
@@ -156,5 +180,7 @@ OVERLAP = Task(
         "works_kept",
         "sum_for_mean",
         "divided_twice",
+        "hook_on_frozen",
     ),
+    axes=AXES,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +35,7 @@ def judge_story(
     """One Finding a value, up to the first step that is not right: what follows is its consequence.
 
     wrong: asked only where needed, gives the key of a hint to the stories that this mistake tells. A mistake is named
-    if one of them is the learner's to the end; if none is, one that is the learner's up to that first step. notes: said
-    behind the name of a value, one a step.
+    if one of them is the learner's to the end. notes: said behind the name of a value, one a step.
     """
     is_story = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
     yield expect(is_story, "the steps did not all happen", "没有走完所有步骤", rank=rank)
@@ -44,7 +43,7 @@ def judge_story(
         return
     bad = next((n for n, pair in enumerate(zip(right, got, strict=True)) if not _same_step(*pair)), len(right))
     told = wrong() if bad < len(right) else {}
-    known = _told(told, got, len(right)) or _told(told, got, bad + 1)
+    known = _told(told, got)
     for number, (step, said) in enumerate(zip(right[: bad + 1], got, strict=False), 1):
         for name, value in step.items():
             finding = compare(what(name, number, notes), value, said.get(name), rank)
@@ -89,8 +88,8 @@ def _same_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
     return all(compare(what(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 
-def _told(wrong: Mapping[str, Sequence[Story]], got: Story, num_steps: int) -> tuple[str, ...]:
-    return tuple(key for key, stories in wrong.items() if any(alike(one[:num_steps], got) for one in stories))
+def _told(wrong: Mapping[str, Sequence[Story]], got: Story) -> tuple[str, ...]:
+    return tuple(key for key, stories in wrong.items() if any(alike(one, got) for one in stories))
 
 
 def alike(story: Story, got: Story) -> bool:
@@ -109,6 +108,15 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-5) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
+
+
+def to_end(story: Generator[None, None, Any]) -> Any:
+    """What a story that stops at each step has told in the end."""
+    while True:
+        try:
+            next(story)
+        except StopIteration as end:
+            return end.value
 
 
 def told_by(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> Wrong:

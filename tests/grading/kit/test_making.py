@@ -32,20 +32,25 @@ def test_integers_reach_both_ends():
     assert {making.integer(rng, 2, 4) for _ in range(100)} == {2, 3, 4}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_no_number_of_ranks_divides_the_examples_of_the_sampler(size):
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_the_sampler_is_tried_with_a_rest_without_one_and_with_fewer_examples_than_ranks(size):
     task = tasks_of("03")["03.sampler"]
-    for seed in range(50):
-        num_examples = task.inputs(seed, size)[0]["num_examples"]
-        assert size == 1 or num_examples % size
+    for seed in range(20):
+        for case in task.axes.cases(seed):
+            num_examples = task.inputs(seed, size, case)[0]["num_examples"]
+            rest = {"uneven": num_examples % size > 0, "even": num_examples % size == 0, "few": num_examples < size}
+            assert size == 1 or rest[case.sizes]
 
 
 def test_every_mistake_with_buckets_shows_in_every_draw():
-    from helpers.grading.ddp.gradients import right_plan, wrong_plans
+    from helpers.grading.ddp.buckets import plan, wrong_plans
 
-    for seed in range(50):
-        given = tasks_of("03")["03.buckets"].inputs(seed, 2)[0]
-        lengths = [len(tensor) for tensor in given["gradients"]]
-        wrong = wrong_plans(lengths, given["cap"])
-        assert len(wrong) == 5
-        assert right_plan(lengths, given["cap"]) not in wrong.values()
+    task = tasks_of("03")["03.buckets"]
+    for seed in range(20):
+        for case in task.axes.cases(seed):
+            given = task.inputs(seed, 2, case)[0]
+            lengths, itemsize = [one.numel() for one in given["gradients"]], given["gradients"][0].element_size()
+            right, wrong = (of(lengths, given["cap"], itemsize) for of in (plan, wrong_plans))
+            assert len(wrong) == 7
+            assert all(right not in several for several in wrong.values())
+            assert (right[-1] == given["cap"]) == (case.sizes == "full")

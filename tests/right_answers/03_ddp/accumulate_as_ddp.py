@@ -12,6 +12,7 @@ def train_step(model, optimizer, micro_batches):
         p.grad = None
     scale = dist.get_world_size() / sum(counts)
     sum(scale * (model(x) - y).pow(2).sum() for x, y in micro_batches).backward()
-    for work in [dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, async_op=True) for p in model.parameters()]:
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    for work in [dist.all_reduce(gradient, op=dist.ReduceOp.AVG, async_op=True) for gradient in gradients]:
         work.wait()
     optimizer.step()

@@ -14,5 +14,6 @@ def train_step(model, optimizer, micro_batches):
         loss = ((model(x) - y) ** 2).sum() / total
         loss.backward()
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
+        if parameter.requires_grad:
+            dist.all_reduce(parameter.grad)
     optimizer.step()

@@ -12,8 +12,8 @@ def train_step(model, optimizer, micro_batches):
     for inputs, targets in micro_batches:
         torch.nn.functional.mse_loss(model(inputs), targets, reduction="sum").backward()
         count += inputs.shape[0]
-    grads = [p.grad for p in model.parameters()]
-    flat = torch.cat([g.view(-1) for g in grads] + [torch.tensor([count], dtype=grads[0].dtype)])
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.reshape(-1) for g in grads] + [torch.tensor([count], dtype=grads[0].dtype)])
     dist.all_reduce(flat)
     start = 0
     for g in grads:

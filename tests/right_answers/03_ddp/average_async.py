@@ -6,7 +6,8 @@ TASK = "03.average"
 
 
 def average_gradients(model):
-    works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
-    for work, p in zip(works, model.parameters(), strict=True):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for work, gradient in zip(works, gradients, strict=True):
         work.wait()
-        p.grad.div_(dist.get_world_size())
+        gradient.div_(dist.get_world_size())

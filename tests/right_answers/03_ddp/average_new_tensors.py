@@ -6,8 +6,8 @@ TASK = "03.average"
 
 
 def average_gradients(model):
-    share = {name: p.grad / dist.get_world_size() for name, p in model.named_parameters()}
+    share = {name: p.grad / dist.get_world_size() for name, p in model.named_parameters() if p.grad is not None}
     for tensor in share.values():
         dist.all_reduce(tensor)
     for name, p in model.named_parameters():
-        p.grad = share[name]
+        p.grad = share.get(name)

@@ -10,7 +10,8 @@ class Overlap:
     def __init__(self, model):
         layers = [layer for layer in model if list(layer.parameters())]
         self.buckets = [
-            [p for layer in layers[i : i + 2] for p in layer.parameters()] for i in range(0, len(layers), 2)
+            [p for layer in layers[i : i + 2] for p in layer.parameters() if p.requires_grad]
+            for i in range(0, len(layers), 2)
         ]
         self.missing, self.sent = [len(bucket) for bucket in self.buckets], []
         for number, bucket in enumerate(self.buckets):

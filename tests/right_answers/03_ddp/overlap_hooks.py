@@ -12,7 +12,8 @@ def overlap_gradients(model):
         works.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
 
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(hook)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(hook)
 
     def finish():
         for parameter, work in works:

@@ -1,5 +1,6 @@
 """Python's random, tensors as indices."""
 
+import itertools
 import random
 
 import torch
@@ -15,8 +16,10 @@ class ShareSampler(torch.utils.data.Sampler):
 
     def set_epoch(self, epoch):
         order = random.Random(f"{self.seed}/{epoch}").sample(self.everyone, len(self.everyone))
-        while len(order) % self.size:
-            order.append(order[len(order) % self.size])
+        for index in itertools.cycle(order[:]):
+            if len(order) % self.size == 0:
+                break
+            order.append(index)
         self.mine = torch.tensor(order).view(-1, self.size)[:, self.rank]
 
     def __iter__(self):

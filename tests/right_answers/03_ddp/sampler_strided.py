@@ -21,5 +21,6 @@ class ShareSampler:
     def __iter__(self):
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.num_examples, generator=generator).tolist()
-        order += order[: len(self) * self.world_size - len(order)]
+        while len(order) < len(self) * self.world_size:
+            order += order[: len(self) * self.world_size - len(order)]
         return iter(order[self.rank :: self.world_size])

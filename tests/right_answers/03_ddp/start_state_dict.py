@@ -1,4 +1,4 @@
-"""The state_dict holds parameters and buffers, and its tensors are the model's own."""
+"""The state_dict's tensors are the model's own; buffers once more, for those that it lacks."""
 
 import torch.distributed as dist
 
@@ -6,5 +6,5 @@ TASK = "03.start"
 
 
 def start_equal(model):
-    for tensor in model.state_dict().values():
+    for tensor in [*model.state_dict().values(), *model.buffers()]:
         dist.broadcast(tensor, src=0)

@@ -7,8 +7,9 @@ TASK = "04.overflow"
 
 
 def step_together(optimizer, parameters, scale):
-    torch._foreach_div_([p.grad for p in parameters], scale)
-    total = sum(p.grad.double().square().sum() for p in parameters)
+    if parameters:
+        torch._foreach_div_([p.grad for p in parameters], scale)
+    total = sum((p.grad.double().square().sum() for p in parameters), start=torch.zeros((), dtype=torch.float64))
     dist.all_reduce(total)
     if not torch.isfinite(total):
         return scale / 2
