@@ -9,39 +9,45 @@ from typing import Any
 import torch
 
 from helpers.grading.collectives import hints
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
+from helpers.grading.kit.messages import MESSAGES, RETURNED, expect_messages, recognise_among
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
 LARGE = 200_000  # elements, 1.6 MB: what a socket's buffer does not swallow
+AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
+
+
+def shape_of(rng: Draw, large: int) -> tuple[int, ...]:
+    """A small matrix, one number, many, three dimensions, and nothing: a case each."""
+    matrix = rng.integer(2, 5), rng.integer(2, 5)
+    return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
 
 
 # -- 01.shift --------------------------------------------------------------------------------------------------------
-def make_shift(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """One number, a small matrix, and more than a socket takes at once."""
-    shapes = [(1,), (making.integer(rng, 2, 5), making.integer(rng, 2, 5)), (LARGE + making.integer(rng, 1, 99),)]
-    return [{"calls": [{"tensor": making.normal(rng, *shape)} for shape in shapes]} for _ in range(world_size)]
+def make_shift(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    shape = shape_of(rng, LARGE)
+    return [{"tensor": rng.tensor(*shape)} for _ in range(world_size)]
 
 
 def act_shift(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     tensor = inputs["tensor"].clone()
-    return {"result": submitted(tensor), "tensor": tensor}
+    result = submitted(tensor)
+    trial.mark(RETURNED)
+    return {"result": result, "tensor": tensor}
 
 
 def judge_shift(world: World) -> Iterator[Finding]:
-    n = world.size
-    for call in calls_of(world):
-        given = [one["tensor"] for one in call.inputs]
-        for rank, output in enumerate(call.outputs):
-            mistakes = {"wrong_direction": given[(rank + 1) % n]}
-            yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
-            yield kept(given[rank], output["tensor"], rank)
-        yield from expect_messages(call)
-        yield from expect_payload(call, given[0].numel() * 8 if n > 1 else 0, "send")
+    n, given = world.size, [one["tensor"] for one in world.inputs]
+    for rank, output in enumerate(world.outputs):
+        mistakes = {"wrong_direction": given[(rank + 1) % n]}
+        yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+        yield kept(given[rank], output["tensor"], rank)
+    yield from expect_messages(world)
+    yield from expect_payload(world, given[0].nbytes if n > 1 else 0, "send")
 
 
 def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
@@ -55,10 +61,13 @@ SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
     make=make_shift,
-    act=each_call(act_shift),
+    act=act_shift,
     judge=judge_shift,
     recognise=recognise_among(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
+    axes=AXES,
+    keeps=("tensor",),
+    fresh=True,
 )
 
 
@@ -67,34 +76,31 @@ FROM = Words(en="result[{}]", zh="result[{}] ")
 LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
 
 
-def make_all_to_all(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    shapes = [(making.integer(rng, 1, 6), making.integer(rng, 2, 4)), (LARGE // 4,)]
-    return [
-        {"calls": [{"tensors": [making.normal(rng, *shape) for _ in range(world_size)]} for shape in shapes]}
-        for _ in range(world_size)
-    ]
+def make_all_to_all(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    shape = shape_of(rng, LARGE // 4)
+    return [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(world_size)]
 
 
 def act_all_to_all(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     given = [tensor.clone() for tensor in inputs["tensors"]]
-    return {"result": submitted(list(given)), "tensors": given}
+    result = submitted(list(given))
+    trial.mark(RETURNED)
+    return {"result": result, "tensors": given}
 
 
 def judge_all_to_all(world: World) -> Iterator[Finding]:
-    for call in calls_of(world):
-        given = [one["tensors"] for one in call.inputs]  # [sender][receiver]
-        num_bytes = given[0][0].numel() * 8
-        for rank, output in enumerate(call.outputs):
-            result = output["result"]
-            kind = len(result) if isinstance(result, list) else type(result).__name__
-            yield expect_equal(LENGTH, call.size, kind, rank=rank)
-            if kind == call.size:
-                yield from judge_received(given, result, rank)
-            for tensor, after in zip(given[rank], output["tensors"], strict=True):
-                yield kept(tensor, after, rank)
-        yield from expect_messages(call)
-        yield from expect_ops(call, "send", call.size - 1)
-        yield from expect_payload(call, (call.size - 1) * num_bytes, "send")
+    given = [one["tensors"] for one in world.inputs]  # [sender][receiver]
+    for rank, output in enumerate(world.outputs):
+        result = output["result"]
+        kind = len(result) if isinstance(result, list) else type(result).__name__
+        yield expect_equal(LENGTH, world.size, kind, rank=rank)
+        if kind == world.size:
+            yield from judge_received(given, result, rank)
+        for tensor, after in zip(given[rank], output["tensors"], strict=True):
+            yield kept(tensor, after, rank)
+    yield from expect_messages(world)
+    yield from expect_ops(world, "send", world.size - 1)
+    yield from expect_payload(world, (world.size - 1) * given[0][0].nbytes, "send")
 
 
 def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
@@ -120,8 +126,11 @@ ALL_TO_ALL = Task(
     key="01.all_to_all",
     signature="all_to_all(tensors)",
     make=make_all_to_all,
-    act=each_call(act_all_to_all),
+    act=act_all_to_all,
     judge=judge_all_to_all,
     recognise=recognise_among(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,
+    axes=AXES,
+    keeps=("tensors",),
+    fresh=True,
 )
