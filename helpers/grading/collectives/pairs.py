@@ -17,7 +17,7 @@ from helpers.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
-LARGE = 200_000  # elements, 1.6 MB: what a socket's buffer does not swallow
+LARGE = 50_000  # elements, 400 kB: what a buffer on the way does not swallow
 AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
 
 
