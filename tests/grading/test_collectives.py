@@ -69,7 +69,7 @@ def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_lengths_are_even_uneven_and_as_short_as_may_be(key, n):
     task = task_of(key)
-    lengths = [len(task.inputs(3, n, case)[0]["tensor"]) for case in task.axes.cases(3)]
+    lengths = [len(task.inputs(3, n, case)[0]["calls"][0]["tensor"]) for case in task.axes.cases(3)]
     assert lengths[1] == n and lengths[0] % n and lengths[3] % n == 0 and max(lengths) >= 500 * n
 
 

@@ -11,7 +11,7 @@ import torch
 from helpers.grading.collectives import hints
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGES, RETURNED, expect_messages, recognise_among
+from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
@@ -27,27 +27,32 @@ def shape_of(rng: Draw, large: int) -> tuple[int, ...]:
     return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
 
 
+def num_calls(rng: Draw) -> int:
+    return 1 if rng.case.number else 2
+
+
 # -- 01.shift --------------------------------------------------------------------------------------------------------
 def make_shift(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """First two calls alike: the second must leave the first one's result as it is."""
     shape = shape_of(rng, LARGE)
-    return [{"tensor": rng.tensor(*shape)} for _ in range(world_size)]
+    return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
 
 
 def act_shift(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     tensor = inputs["tensor"].clone()
-    result = submitted(tensor)
-    trial.mark(RETURNED)
-    return {"result": result, "tensor": tensor}
+    return {"result": submitted(tensor), "tensor": tensor}
 
 
 def judge_shift(world: World) -> Iterator[Finding]:
-    n, given = world.size, [one["tensor"] for one in world.inputs]
-    for rank, output in enumerate(world.outputs):
-        mistakes = {"wrong_direction": given[(rank + 1) % n]}
-        yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
-        yield kept(given[rank], output["tensor"], rank)
-    yield from expect_messages(world)
-    yield from expect_payload(world, given[0].nbytes if n > 1 else 0, "send")
+    n = world.size
+    for call in calls_of(world):
+        given = [one["tensor"] for one in call.inputs]
+        for rank, output in enumerate(call.outputs):
+            mistakes = {"wrong_direction": given[(rank + 1) % n]}
+            yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+            yield kept(given[rank], output["tensor"], rank)
+        yield from expect_messages(call)
+        yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
 
 
 def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
@@ -61,7 +66,7 @@ SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
     make=make_shift,
-    act=act_shift,
+    act=each_call(act_shift),
     judge=judge_shift,
     recognise=recognise_among(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
@@ -78,29 +83,31 @@ LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个�
 
 def make_all_to_all(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     shape = shape_of(rng, LARGE // 4)
-    return [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(world_size)]
+    return [
+        {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
+        for _ in range(world_size)
+    ]
 
 
 def act_all_to_all(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     given = [tensor.clone() for tensor in inputs["tensors"]]
-    result = submitted(list(given))
-    trial.mark(RETURNED)
-    return {"result": result, "tensors": given}
+    return {"result": submitted(list(given)), "tensors": given}
 
 
 def judge_all_to_all(world: World) -> Iterator[Finding]:
-    given = [one["tensors"] for one in world.inputs]  # [sender][receiver]
-    for rank, output in enumerate(world.outputs):
-        result = output["result"]
-        kind = len(result) if isinstance(result, list) else type(result).__name__
-        yield expect_equal(LENGTH, world.size, kind, rank=rank)
-        if kind == world.size:
-            yield from judge_received(given, result, rank)
-        for tensor, after in zip(given[rank], output["tensors"], strict=True):
-            yield kept(tensor, after, rank)
-    yield from expect_messages(world)
-    yield from expect_ops(world, "send", world.size - 1)
-    yield from expect_payload(world, (world.size - 1) * given[0][0].nbytes, "send")
+    for call in calls_of(world):
+        given = [one["tensors"] for one in call.inputs]  # [sender][receiver]
+        for rank, output in enumerate(call.outputs):
+            result = output["result"]
+            kind = len(result) if isinstance(result, list) else type(result).__name__
+            yield expect_equal(LENGTH, call.size, kind, rank=rank)
+            if kind == call.size:
+                yield from judge_received(given, result, rank)
+            for tensor, after in zip(given[rank], output["tensors"], strict=True):
+                yield kept(tensor, after, rank)
+        yield from expect_messages(call)
+        yield from expect_ops(call, "send", call.size - 1)
+        yield from expect_payload(call, (call.size - 1) * given[0][0].nbytes, "send")
 
 
 def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
@@ -126,7 +133,7 @@ ALL_TO_ALL = Task(
     key="01.all_to_all",
     signature="all_to_all(tensors)",
     make=make_all_to_all,
-    act=act_all_to_all,
+    act=each_call(act_all_to_all),
     judge=judge_all_to_all,
     recognise=recognise_among(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,

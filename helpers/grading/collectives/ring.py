@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers.grading.collectives import hints
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGES, RETURNED, expect_messages, recognise_among, sends_of
+from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among, sends_of
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
@@ -26,11 +26,17 @@ AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """A length that the ranks do not divide, the shortest two, one that they divide and a long one: a case each."""
+    """A length that the ranks do not divide, the shortest two, one that they divide and a long one: a case each.
+
+    Of the first two tensors, so that what a function keeps by length is the wrong one.
+    """
     rest = rng.integer(1, world_size - 1) if world_size > 1 else 0
     lengths = [world_size * rng.integer(3, 9) + rest, world_size, world_size + 1, world_size * rng.integer(2, 9)]
     length = [*lengths, world_size * rng.integer(500, 900) + rest][rng.case.number]
-    return [{"tensor": rng.tensor(length)} for _ in range(world_size)]
+    return [
+        {"calls": [{"tensor": rng.tensor(length)} for _ in range(1 if rng.case.number else 2)]}
+        for _ in range(world_size)
+    ]
 
 
 def parts_of(world: World) -> list[list[Tensor]]:
@@ -64,12 +70,15 @@ CHUNK = Words(en="chunk {} of the sum", zh="和的第 {} 块")
 
 
 def act_reduce_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
-    result = submitted(inputs["tensor"].clone())
-    trial.mark(RETURNED)
-    return result
+    return submitted(inputs["tensor"].clone())
 
 
 def judge_reduce_scatter(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        yield from judge_chunk(call)
+
+
+def judge_chunk(world: World) -> Iterator[Finding]:
     n, parts = world.size, parts_of(world)
     total = [sum(chunks) for chunks in zip(*parts, strict=True)]
     for rank, output in enumerate(world.outputs):
@@ -92,7 +101,7 @@ REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
     make=make,
-    act=act_reduce_scatter,
+    act=each_call(act_reduce_scatter),
     judge=judge_reduce_scatter,
     recognise=recognise_among(*REDUCE_SCATTER_HINTS),
     hints=REDUCE_SCATTER_HINTS,
@@ -108,11 +117,15 @@ def act_all_reduce(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
     tensor = inputs["tensor"].clone()
     memory = tensor.detach()  # the caller may have it under another name
     submitted(tensor)
-    trial.mark(RETURNED)
     return memory
 
 
 def judge_all_reduce(world: World) -> Iterator[Finding]:
+    for call in calls_of(world):
+        yield from judge_sum(call)
+
+
+def judge_sum(world: World) -> Iterator[Finding]:
     n, given = world.size, [one["tensor"] for one in world.inputs]
     off_by_one, added = wrong_values(parts_of(world))
     found = []
@@ -183,7 +196,7 @@ ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",
     make=make,
-    act=act_all_reduce,
+    act=each_call(act_all_reduce),
     judge=judge_all_reduce,
     recognise=recognise_among(*ALL_REDUCE_HINTS),
     hints=ALL_REDUCE_HINTS,

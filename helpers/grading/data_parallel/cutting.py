@@ -195,12 +195,12 @@ SLOPE = 2  # of an output with respect to the leaf behind it
 def make_gather(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     """Outputs of unequal lengths, of the same and of one row, and the gradient that arrives from the loss.
 
-    That of a sum is one number for all, and in memory one number.
+    That of a sum over the rows is one row for all, and in memory one row.
     """
-    width, same_length = rng.integer(1, 4), [rng.integer(2, 4)] * num_devices
+    width, same_length = rng.integer(2, 4), [rng.integer(2, 4)] * num_devices
     unequal = (torch.randperm(num_devices + 2, generator=rng)[:num_devices] + 1).tolist()
     lengths = (unequal, same_length, [1] * num_devices)[rng.case.number]
-    gradient = rng.tensor(1, 1) if rng.case.number == 1 else rng.tensor(sum(lengths), width)
+    gradient = rng.tensor(1, width) if rng.case.number == 1 else rng.tensor(sum(lengths), width)
     return [{"outputs": [rng.tensor(length, width) for length in lengths], "gradient": gradient}]
 
 

@@ -136,7 +136,7 @@ def stories(case: dict[str, Any], parts: Sequence[dict], num_devices: int) -> di
     return {
         "right": [right],
         "not_cleared": [(stale, moved(case, stale))],
-        "cleared_after": [(nowhere, right[1]), (zeros, right[1])],
+        "cleared_after": [(none, new) for none in (nowhere, zeros) for new in (right[1], moved(case, stale))],
         "gradients_never_back": [(nowhere, case["weights"]), *(after([one]) for one in (1 / size, means[0], 1.0))],
         "divided_by_devices": [after([mean / num_devices for mean in means])],
         "divided_by_elements": [after([1 / size / columns] * number)],
