@@ -15,6 +15,7 @@ from helpers import progress
 from helpers.grading import hidden, offers, promises
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
+from helpers.grading.kit.meter import one_thread
 from helpers.grading.registry import nearest, task_of
 from helpers.grading.task import Finding, Run, Task, Trouble, World
 from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
@@ -136,7 +137,8 @@ def inputs_of(task: Task, cases: Sequence[Case], size: int, seed: int) -> list[l
 
 def judged(task: Task, world: World) -> Iterator[Finding]:
     """What the task's judge finds in one case, and which promises to the caller were broken."""
-    findings = [*task.judge(world), *promises.judge(task, world)]
+    with one_thread():
+        findings = [*task.judge(world), *promises.judge(task, world)]
     assert findings, f"the judge of {task.key} compared nothing"
     plain = task.axes.cases(0)[0]
     given = promises.given(world, plain)

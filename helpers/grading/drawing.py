@@ -101,9 +101,10 @@ class Draw(torch.Generator):
         return whole + (self.integer(1, parts - 1) if self.case.sizes == "uneven" and parts > 1 else 0)
 
     def tensor(self, *shape: int) -> Tensor:
-        """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1."""
+        """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1, whole numbers 1000."""
         values = torch.randn(*shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
-        return laid_out(values.to(getattr(torch, self.case.dtypes)), self.case.layouts)
+        dtype = getattr(torch, self.case.dtypes)
+        return laid_out((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:

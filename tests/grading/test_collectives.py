@@ -66,10 +66,17 @@ def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
 
 
 @pytest.mark.parametrize("key", ["01.reduce_scatter", "01.all_reduce"])
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_no_length_is_divided_and_no_chunk_is_empty(key, n):
-    for one in task_of(key).inputs(3, n)[0]["calls"]:
-        assert len(one["tensor"]) > n and len(one["tensor"]) % n
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_lengths_are_even_uneven_and_as_short_as_may_be(key, n):
+    task = task_of(key)
+    lengths = [len(task.inputs(3, n, case)[0]["calls"][0]["tensor"]) for case in task.axes.cases(3)]
+    assert lengths[1] == n and lengths[0] % n and lengths[3] % n == 0 and max(lengths) >= 500 * n
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_every_rank_is_the_root_once(n):
+    task = task_of("01.broadcast")
+    assert {task.inputs(3, n, case)[0]["root"] for case in task.axes.cases(3)} == set(range(n))
 
 
 def event(start: float) -> CommEvent:

@@ -20,9 +20,10 @@ def dropping(batch, num_devices):
 
 def test_a_verdict_counts_devices_and_blames_one(ranks):
     verdict = grade("02.gather", lambda outputs, send: torch.cat(outputs), ranks=ranks)
-    assert "with 2 devices what crosses in forward is 0 B, expected 1 → 0: " in verdict.text("en")
-    assert "passed: 1 device; failed: 2, 3 and 4 devices" in verdict.text("en")
-    assert "通过：1 个设备；未通过：2、3、4 个设备" in verdict.text("zh")
+    assert verdict.text("en").splitlines()[1].startswith("  with 2 devices (gather([float64 ")
+    assert "what crosses in forward is 0 B, expected 1 → 0: " in verdict.text("en")
+    assert "passed: 1 device; failed: 2, 3, 4 and 5 devices" in verdict.text("en")
+    assert "通过：1 个设备；未通过：2、3、4、5 个设备" in verdict.text("zh")
     failure = grade("02.scatter", dropping, ranks=ranks).text("en")
     assert "raised " in failure and "rank" not in failure
 

@@ -18,7 +18,7 @@ from helpers.grading.task import Finding, Task, Trial, World
 from helpers.specs import Link
 from helpers.words import Words
 
-NUM_CASES = 14
+NUM_CASES = 24
 Number = float | int
 
 
@@ -44,18 +44,23 @@ class Case:
 
 
 def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Sizes from 100 bytes to 1 GB, so that ring and tree each win some; 2 ranks and 24 among the numbers of ranks."""
-    ranks = [24, *(making.integer(rng, 3, 100) for _ in range(NUM_CASES - 3)), 2, 1]
-    cases = [
-        {
-            "n": int(10 ** (2 + 7 * (number * 5 % NUM_CASES) / NUM_CASES)) + making.integer(rng, 0, 99),
-            "N": ranks[number],
-            "alpha": making.integer(rng, 1, 40) * 1e-6,
-            "bandwidth": making.integer(rng, 1, 40) * 1e9,
-        }
-        for number in range(NUM_CASES)
-    ]
+    """Sizes from 100 bytes to 1 GB, and sizes near that at which ring and tree are as fast; any number of ranks."""
+    ranks = [24, *(making.integer(rng, 3, 100) for _ in range(NUM_CASES - 7)), 2, 3, 5, 64, 1000, 1]
+    cases = []
+    for number, num_ranks in enumerate(ranks):
+        alpha, bandwidth = making.integer(rng, 1, 40) * 1e-6, making.integer(rng, 1, 40) * 1e9
+        num_bytes = int(10 ** (2 + 7 * (number * 5 % NUM_CASES) / NUM_CASES)) + making.integer(rng, 0, 99)
+        if number % 2 and (alike := as_fast_at(num_ranks, alpha * bandwidth)) > 100:
+            num_bytes = int(alike * (0.7, 1.4)[number // 2 % 2])
+        cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
+    cases[3] |= {"alpha": 0.0}  # then only bytes count
     return [{"cases": cases} for _ in range(world_size)]
+
+
+def as_fast_at(num_ranks: int, product: float) -> float:
+    """The bytes with which ring and tree take as long, 0 or less if the ring always wins; product: alpha bandwidth."""
+    rounds = (num_ranks - 1).bit_length()
+    return product * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks) if num_ranks > 2 else 0.0
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:

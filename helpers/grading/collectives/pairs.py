@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from helpers.grading.collectives import hints
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
 from helpers.grading.task import Finding, Task, Trial, World
@@ -17,14 +17,25 @@ from helpers.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
-LARGE = 200_000  # elements, 1.6 MB: what a socket's buffer does not swallow
+LARGE = 50_000  # elements, 400 kB: what a buffer on the way does not swallow
+AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
+
+
+def shape_of(rng: Draw, large: int) -> tuple[int, ...]:
+    """A small matrix, one number, many, three dimensions, and nothing: a case each."""
+    matrix = rng.integer(2, 5), rng.integer(2, 5)
+    return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
+
+
+def num_calls(rng: Draw) -> int:
+    return 1 if rng.case.number else 2
 
 
 # -- 01.shift --------------------------------------------------------------------------------------------------------
-def make_shift(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """One number, a small matrix, and more than a socket takes at once."""
-    shapes = [(1,), (making.integer(rng, 2, 5), making.integer(rng, 2, 5)), (LARGE + making.integer(rng, 1, 99),)]
-    return [{"calls": [{"tensor": making.normal(rng, *shape)} for shape in shapes]} for _ in range(world_size)]
+def make_shift(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """First two calls alike: the second must leave the first one's result as it is."""
+    shape = shape_of(rng, LARGE)
+    return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
 
 
 def act_shift(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
@@ -41,7 +52,7 @@ def judge_shift(world: World) -> Iterator[Finding]:
             yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
             yield kept(given[rank], output["tensor"], rank)
         yield from expect_messages(call)
-        yield from expect_payload(call, given[0].numel() * 8 if n > 1 else 0, "send")
+        yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
 
 
 def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
@@ -59,6 +70,9 @@ SHIFT = Task(
     judge=judge_shift,
     recognise=recognise_among(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
+    axes=AXES,
+    keeps=("tensor",),
+    fresh=True,
 )
 
 
@@ -67,10 +81,10 @@ FROM = Words(en="result[{}]", zh="result[{}] ")
 LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
 
 
-def make_all_to_all(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    shapes = [(making.integer(rng, 1, 6), making.integer(rng, 2, 4)), (LARGE // 4,)]
+def make_all_to_all(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    shape = shape_of(rng, LARGE // 4)
     return [
-        {"calls": [{"tensors": [making.normal(rng, *shape) for _ in range(world_size)]} for shape in shapes]}
+        {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
         for _ in range(world_size)
     ]
 
@@ -83,7 +97,6 @@ def act_all_to_all(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str,
 def judge_all_to_all(world: World) -> Iterator[Finding]:
     for call in calls_of(world):
         given = [one["tensors"] for one in call.inputs]  # [sender][receiver]
-        num_bytes = given[0][0].numel() * 8
         for rank, output in enumerate(call.outputs):
             result = output["result"]
             kind = len(result) if isinstance(result, list) else type(result).__name__
@@ -94,7 +107,7 @@ def judge_all_to_all(world: World) -> Iterator[Finding]:
                 yield kept(tensor, after, rank)
         yield from expect_messages(call)
         yield from expect_ops(call, "send", call.size - 1)
-        yield from expect_payload(call, (call.size - 1) * num_bytes, "send")
+        yield from expect_payload(call, (call.size - 1) * given[0][0].nbytes, "send")
 
 
 def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
@@ -124,4 +137,7 @@ ALL_TO_ALL = Task(
     judge=judge_all_to_all,
     recognise=recognise_among(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,
+    axes=AXES,
+    keeps=("tensors",),
+    fresh=True,
 )

@@ -13,41 +13,48 @@ import torch
 from torch import Tensor
 
 from helpers.grading.collectives import hints
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import (
-    MESSAGES,
-    calls_of,
-    each_call,
-    expect_messages,
-    recognise_among,
-    sends_of,
-)
+from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among, sends_of
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
 RING = (*MESSAGES, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Two lengths that the world size does not divide, but leaves no chunk empty."""
-    lengths = []
-    for low, high in ((3, 9), (500, 900)):
-        rest = making.integer(rng, 1, world_size - 1) if world_size > 1 else 0
-        lengths.append(making.integer(rng, low, high) * world_size + rest)
-    return [{"calls": [{"tensor": making.normal(rng, length)} for length in lengths]} for _ in range(world_size)]
+AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
 
 
-def parts_of(call: World) -> list[list[Tensor]]:
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """A length that the ranks do not divide, the shortest two, one that they divide and a long one: a case each.
+
+    Of the first two tensors, so that what a function keeps by length is the wrong one.
+    """
+    rest = rng.integer(1, world_size - 1) if world_size > 1 else 0
+    lengths = [world_size * rng.integer(3, 9) + rest, world_size, world_size + 1, world_size * rng.integer(2, 9)]
+    length = [*lengths, world_size * rng.integer(500, 900) + rest][rng.case.number]
+    return [
+        {"calls": [{"tensor": rng.tensor(length)} for _ in range(1 if rng.case.number else 2)]}
+        for _ in range(world_size)
+    ]
+
+
+def parts_of(world: World) -> list[list[Tensor]]:
     """[rank][chunk]: what each rank put in."""
-    return [list(torch.tensor_split(one["tensor"], call.size)) for one in call.inputs]
+    return [list(torch.tensor_split(one["tensor"], world.size)) for one in world.inputs]
 
 
-def expect_ring(call: World) -> Iterator[Finding]:
+def sends_whole_tensors(world: World) -> bool:
+    """Whether whatever is sent is as long as the tensor."""
+    sent, whole = [event.payload_bytes for log in world.logs for event in log.events], world.inputs[0]["tensor"].nbytes
+    return world.size > 1 and set(sent) == {whole}
+
+
+def expect_ring(world: World) -> Iterator[Finding]:
     """Every message goes to the right neighbour."""
-    yield from expect_messages(call)
-    for rank in range(call.size):
-        right, peers = (rank + 1) % call.size, {event.peer for event in sends_of(call, rank)}
+    yield from expect_messages(world)
+    for rank in range(world.size):
+        right, peers = (rank + 1) % world.size, {event.peer for event in sends_of(world, rank)}
         others = ", ".join(map(str, sorted(peers - {right})))
         yield expect(
             not others,
@@ -68,20 +75,25 @@ def act_reduce_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
 
 def judge_reduce_scatter(world: World) -> Iterator[Finding]:
     for call in calls_of(world):
-        n, parts = call.size, parts_of(call)
-        total = [sum(chunks) for chunks in zip(*parts, strict=True)]
-        for rank, output in enumerate(call.outputs):
-            untouched = [parts[rank][rank]] if call.logs[rank].count("send") == n - 1 else []  # sent first, handed out
-            mistakes = {
-                "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
-                "copies_instead_of_adding": [parts[(rank + 1) % n][rank]],
-            }
-            yield expect_tensor(CHUNK.format(rank), total[rank], output, rank=rank, mistakes=mistakes)
-        yield from expect_ring(call)
-        yield from expect_ops(call, "send", n - 1, mistakes={"one_step_short": n - 2})
-        sizes = [sum(8 * len(chunk) for chunk in parts[0]) - 8 * len(parts[0][rank]) for rank in range(n)]
-        whole = (n - 1) * 8 * len(call.inputs[0]["tensor"])
-        yield from expect_payload(call, sizes, "send", mistakes={"whole_tensors": whole})
+        yield from judge_chunk(call)
+
+
+def judge_chunk(world: World) -> Iterator[Finding]:
+    n, parts = world.size, parts_of(world)
+    total = [sum(chunks) for chunks in zip(*parts, strict=True)]
+    for rank, output in enumerate(world.outputs):
+        untouched = [parts[rank][rank]] if world.logs[rank].count("send") == n - 1 else []  # sent first, handed out
+        mistakes = {
+            "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
+            "copies_instead_of_adding": [parts[(rank + 1) % n][rank]],
+        }
+        yield expect_tensor(CHUNK.format(rank), total[rank], output, rank=rank, mistakes=mistakes)
+    yield from expect_ring(world)
+    yield from expect_ops(world, "send", n - 1, mistakes={"one_step_short": n - 2})
+    whole = world.inputs[0]["tensor"].nbytes
+    sizes = [whole - parts[0][rank].nbytes for rank in range(n)]
+    around = {"whole_tensors": (n - 1) * whole} if sends_whole_tensors(world) else {}
+    yield from expect_payload(world, sizes, "send", mistakes=around)
 
 
 REDUCE_SCATTER_HINTS = hints.of(*RING, "copies_instead_of_adding", "one_step_short")
@@ -93,56 +105,65 @@ REDUCE_SCATTER = Task(
     judge=judge_reduce_scatter,
     recognise=recognise_among(*REDUCE_SCATTER_HINTS),
     hints=REDUCE_SCATTER_HINTS,
+    axes=AXES,
 )
 
 
 # -- 01.all_reduce ---------------------------------------------------------------------------------------------------
-AFTER = Words(en="the tensor", zh="张量")
+AFTER = Words(en="the memory of the tensor", zh="张量的内存")
 
 
 def act_all_reduce(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
     tensor = inputs["tensor"].clone()
+    memory = tensor.detach()  # the caller may have it under another name
     submitted(tensor)
-    return tensor
+    return memory
 
 
 def judge_all_reduce(world: World) -> Iterator[Finding]:
     for call in calls_of(world):
-        n, given = call.size, [one["tensor"] for one in call.inputs]
-        off_by_one, added = wrong_values(parts_of(call))
-        found = []
-        for rank, output in enumerate(call.outputs):
-            mistakes = {
-                "chunk_off_by_one": [one[rank] for one in off_by_one],
-                "adds_in_second_phase": [one[rank] for one in added],
-                "not_in_place": given[rank],
-            }
-            found.append(expect_tensor(AFTER, sum(given), output, rank=rank, mistakes=mistakes))
-        yield from found
-        yield from expect_ring(call)
-        stopped = {} if all(one.ok for one in found) else {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1}
-        yield from expect_ops(call, "send", 2 * (n - 1), mistakes=stopped)
-        yield from judge_bytes(call, len(given[0]))
+        yield from judge_sum(call)
 
 
-def judge_bytes(call: World, length: int) -> Iterator[Finding]:
+def judge_sum(world: World) -> Iterator[Finding]:
+    n, given = world.size, [one["tensor"] for one in world.inputs]
+    off_by_one, added = wrong_values(parts_of(world))
+    found = []
+    for rank, output in enumerate(world.outputs):
+        mistakes = {
+            "chunk_off_by_one": [one[rank] for one in off_by_one],
+            "adds_in_second_phase": [one[rank] for one in added],
+            "not_in_place": given[rank],
+        }
+        found.append(expect_tensor(AFTER, sum(given), output, rank=rank, mistakes=mistakes))
+    yield from found
+    yield from expect_ring(world)
+    stopped = {} if all(one.ok for one in found) else {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1}
+    around = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
+    yield from expect_ops(world, "send", 2 * (n - 1), mistakes=stopped | around)
+    yield from judge_bytes(world, given[0])
+
+
+def judge_bytes(world: World, tensor: Tensor) -> Iterator[Finding]:
     """A rank sends every chunk twice but for two, which may be long or short; together they send 2(N-1) tensors."""
-    n, sent = call.size, [log.payload_bytes("send") for log in call.logs]
-    short, long = 8 * (length // n), 8 * -(-length // n)
-    least, most = 2 * (8 * length - long), 2 * (8 * length - short)
+    n, whole, sent = world.size, tensor.nbytes, [log.payload_bytes("send") for log in world.logs]
+    short, long = (tensor.element_size() * length for length in (len(tensor) // n, -(-len(tensor) // n)))
+    least, most = 2 * (whole - long), 2 * (whole - short)
+    known = ["whole_tensors"] if sends_whole_tensors(world) else []
     for rank, num_bytes in enumerate(sent):
         yield expect(
             least <= num_bytes <= most,
             f"it sends {num_bytes:,} bytes, expected {least:,} to {most:,}: 2(N-1) chunks",
             f"发送了 {num_bytes:,} 字节，应为 {least:,} 到 {most:,}：2(N-1) 块",
             rank=rank,
-            mistakes=["whole_tensors"] if num_bytes in (8 * length * (n - 1), 16 * length * (n - 1)) else [],
+            mistakes=known,
         )
-    right = 2 * (n - 1) * 8 * length
+    right = 2 * (n - 1) * whole
     yield expect(
         sum(sent) == right,
         f"all ranks together send {sum(sent):,} bytes, expected {right:,}",
         f"所有 rank 共发送 {sum(sent):,} 字节，应为 {right:,}",
+        mistakes=known,
     )
 
 
@@ -179,4 +200,5 @@ ALL_REDUCE = Task(
     judge=judge_all_reduce,
     recognise=recognise_among(*ALL_REDUCE_HINTS),
     hints=ALL_REDUCE_HINTS,
+    axes=AXES,
 )

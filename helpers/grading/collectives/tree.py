@@ -5,50 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from helpers.grading.collectives import hints
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_tensor, same
-from helpers.grading.kit.messages import calls_of, each_call, expect_messages, is_to_itself, sends_of
+from helpers.grading.kit.messages import RETURNED, expect_messages, is_to_itself, sends_of
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.words import Words
 
-AFTER = Words(en="with root {} the tensor", zh="root 为 {} 时，张量")
+AFTER = Words(en="with root {} the memory of the tensor", zh="root 为 {} 时，张量的内存")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Every rank is the root once."""
-    roots = torch.randperm(world_size, generator=rng).tolist()
-    shapes = [(making.integer(rng, 1, 5), making.integer(rng, 2, 5)) for _ in roots]
-    pairs = list(zip(roots, shapes, strict=True))
-    return [
-        {"calls": [{"root": root, "tensor": making.normal(rng, *shape)} for root, shape in pairs]}
-        for _ in range(world_size)
-    ]
+    root, shape = rng.case.number % world_size, [rng.integer(1, 5) for _ in range(1 + rng.case.number % 3)]
+    return [{"root": root, "tensor": rng.tensor(*shape)} for _ in range(world_size)]
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
     tensor = inputs["tensor"].clone()
+    memory = tensor.detach()  # the caller may have it under another name
     submitted(tensor, inputs["root"])
-    return tensor
+    trial.mark(RETURNED)
+    return memory
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for call in calls_of(world):
-        yield from judge_values(call)
-        yield from expect_messages(call)
-        yield from judge_rounds(call)
+    yield from judge_values(world)
+    yield from expect_messages(world)
+    yield from judge_rounds(world)
 
 
-def judge_values(call: World) -> Iterator[Finding]:
-    n, root, given = call.size, call.inputs[0]["root"], [one["tensor"] for one in call.inputs]
+def judge_values(world: World) -> Iterator[Finding]:
+    n, root, given = world.size, world.inputs[0]["root"], [one["tensor"] for one in world.inputs]
     reached = 1 << (n.bit_length() - 1)  # ranks that have it after log2(n) rounds, rounded down
-    deaf = [rank for rank, output in enumerate(call.outputs) if rank != root and same(given[rank], output)]
-    all_have_first = root != 0 and all(same(given[0], output) for output in call.outputs)
+    deaf = [rank for rank, output in enumerate(world.outputs) if rank != root and same(given[rank], output)]
+    all_have_first = root != 0 and all(same(given[0], output) for output in world.outputs)
     few = deaf and all((rank - root) % n >= reached for rank in deaf)
-    for rank, output in enumerate(call.outputs):
+    for rank, output in enumerate(world.outputs):
         mistakes = {
             "root_ignored": given[0] if all_have_first else [],
             "rounds_rounded_down": given[rank] if few else [],
@@ -57,9 +52,9 @@ def judge_values(call: World) -> Iterator[Finding]:
         yield expect_tensor(AFTER.format(root), given[root], output, rank=rank, mistakes=mistakes)
 
 
-def judge_rounds(call: World) -> Iterator[Finding]:
-    n, root = call.size, call.inputs[0]["root"]
-    told = [[event.peer for event in sends_of(call, rank)] for rank in range(n)]
+def judge_rounds(world: World) -> Iterator[Finding]:
+    n, root = world.size, world.inputs[0]["root"]
+    told = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, told)), rounds_of(told, root), (n - 1).bit_length()
     yield expect(
         num_messages == n - 1,
@@ -107,8 +102,9 @@ BROADCAST = Task(
     key="01.broadcast",
     signature="broadcast(tensor, root)",
     make=make,
-    act=each_call(act),
+    act=act,
     judge=judge,
     recognise=recognise,
     hints=HINTS,
+    axes=Axes(dtypes=("float64", "float32", "int64"), calls=5),
 )

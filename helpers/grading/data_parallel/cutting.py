@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import hints
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
@@ -20,71 +22,85 @@ Rule = Callable[[Tensor, int], Sequence[Tensor]]
 
 # -- 02.scatter ------------------------------------------------------------------------------------------------------
 def batch_sizes(rng: torch.Generator, num_devices: int) -> list[int]:
-    """One that the devices do not divide, with a last piece much shorter than the others; and one below N."""
+    """One that the devices do not divide, with a last piece much shorter than the others; and one below N.
+
+    Then one that they divide, one row more than devices, and one row.
+    """
     large = 3 * num_devices - (2 if num_devices > 2 else 1) + num_devices * making.integer(rng, 0, 1)
-    return [large, max(1, num_devices - 1)]
+    return [large, max(1, num_devices - 1), num_devices * making.integer(rng, 1, 3), num_devices + 1, 1]
 
 
-def make_scatter(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
+def make_scatter(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     cases = []
     for size in batch_sizes(rng, num_devices):
-        leaves = {name: making.normal(rng, size, making.integer(rng, 2, 4)) for name in ("x", "y", "mask")}
-        cases.append(leaves | {"scale": making.integer(rng, 2, 9) / 2})
+        leaves = {"x": rng.tensor(size, rng.integer(2, 4)), "mask": rng.tensor(size, 2, rng.integer(1, 3))}
+        leaves["y"] = torch.randint(10, (size,), generator=rng)
+        cases.append(leaves | {"scale": rng.integer(2, 9) / 2})
     return [{"num_devices": num_devices, "cases": cases}]
 
 
-def nested(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch as the learner gets it."""
-    return {"x": case["x"], "pair": (case["y"], {"mask": case["mask"], "scale": case["scale"]}), "split": "train"}
+def batches_of(case: Mapping[str, Any]) -> list[Any]:
+    """As the learner gets them: a tensor, a pair, and one with all that may be in a batch."""
+    x, y = case["x"], case["y"]
+    inner = {"mask": case["mask"], "meta": {"epoch": 3, "first": None}, "whole": [y]}
+    return [x, (x, y), {"scale": case["scale"], "x": x, "pair": (("train", True), y, inner)}]
 
 
-def act_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> list[dict[str, Any]]:
-    num_devices, outputs = inputs["num_devices"], []
-    for case in inputs["cases"]:
-        outputs.append({"plain": submitted(case["x"], num_devices), "nested": submitted(nested(case), num_devices)})
-    return outputs
+def act_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> list[list[dict[str, Any]]]:
+    return [[scattered(submitted, one, inputs["num_devices"]) for one in batches_of(case)] for case in inputs["cases"]]
+
+
+def scattered(submitted, batch: Any, num_devices: int) -> dict[str, Any]:
+    pieces = submitted(batch, num_devices)
+    return {"pieces": pieces, "made_of": [made_of(piece) for piece in pieces] if isinstance(pieces, list) else []}
+
+
+def made_of(tree: Any) -> str:
+    """Tuples, lists and dicts, which look alike once they have come from the ranks."""
+    if isinstance(tree, Mapping):
+        return f"{{{', '.join(sorted(f'{key}: {made_of(value)}' for key, value in tree.items()))}}}"
+    if isinstance(tree, list | tuple):
+        return ("[{}]" if isinstance(tree, list) else "({})").format(", ".join(map(made_of, tree)))
+    return type(tree).__name__
 
 
 def judge_scatter(world: World) -> Iterator[Finding]:
     inputs, outputs = world.inputs[0], world.outputs[0]
     num_devices = inputs["num_devices"]
-    for kind in ("plain", "nested"):
-        got = [output[kind] for output in outputs]
-        batches = [{"x": case["x"]} if kind == "plain" else nested(case) for case in inputs["cases"]]
-        mistakes = [key for key, rule in RULES.items() if all(map(is_cut_so(rule, num_devices), batches, got))]
-        for batch, pieces in zip(batches, got, strict=True):
-            yield from judge_pieces(batch, pieces, num_devices, mistakes)
+    columns = zip(*map(batches_of, inputs["cases"]), strict=True)  # the same batch of each size
+    for batches, got in zip(columns, zip(*outputs, strict=True), strict=True):
+        all_pieces = [one["pieces"] for one in got]
+        mistakes = [key for key, rule in RULES.items() if all(map(is_cut_so(rule, num_devices), batches, all_pieces))]
+        for batch, one in zip(batches, got, strict=True):
+            yield from judge_pieces(batch, one, num_devices, mistakes)
 
 
-def judge_pieces(batch: dict[str, Any], pieces: Any, num_devices: int, mistakes: list[str]) -> Iterator[Finding]:
-    right, size = cut(batch, num_devices, chunks), len(batch["x"])
-    got = as_pieces(batch, pieces)
-    en = f"a batch of {size} is cut into {len(got)} pieces, expected {len(right)}"
-    zh = f"{size} 个样本的 batch 被切成 {len(got)} 份，应为 {len(right)} 份"
+def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Finding]:
+    right, pieces = cut(batch, num_devices, chunks), got["pieces"]
+    size = rows_of(batch)
     if not isinstance(pieces, list):
-        en = f"scatter returns {type(pieces).__name__}, expected a list"
-        zh = f"scatter 返回的是 {type(pieces).__name__}，应为 list"
-    yield expect(len(got) == len(right), en, zh, mistakes=mistakes)
-    for device, (expected, piece) in enumerate(zip(right, got, strict=False)):
+        kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
+        yield expect(False, f"scatter returns {kind}, expected a list", f"scatter 返回的是 {kind}，应为 list")
+        return
+    en = f"a batch of {size} is cut into {len(pieces)} pieces, expected {len(right)}"
+    zh = f"{size} 个样本的 batch 被切成 {len(pieces)} 份，应为 {len(right)} 份"
+    yield expect(len(pieces) == len(right), en, zh, mistakes=mistakes)
+    for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):
         wanted, given = leaves_of(expected), leaves_of(piece)
         for name, value in wanted.items():
-            what = PIECE.format(name, size)
-            if isinstance(value, Tensor):
-                found = expect_tensor(what, value, given.get(name), rank=device)
-            else:
-                found = expect_equal(what, value, given.get(name), rank=device)
-            known = () if found.ok else tuple(mistakes)
-            yield Finding(ok=found.ok, says=found.says, rank=device, mistakes=known)
+            compare = expect_tensor if isinstance(value, Tensor) else expect_equal
+            found = compare(PIECE.format(name, size), value, given.get(name), rank=device)
+            yield found if found.ok else replace(found, mistakes=tuple(mistakes))
+    for device, kind in enumerate(got["made_of"]):
+        yield expect_equal(KIND.format(size), made_of(batch), kind, rank=device)
+
+
+def rows_of(batch: Any) -> int:
+    return next(len(leaf) for leaf in leaves_of(batch).values() if isinstance(leaf, Tensor))
 
 
 PIECE = Words(en="the piece of {} (batch of {})", zh="{} 的那一份（batch 大小 {}）")
-
-
-def as_pieces(batch: dict[str, Any], pieces: Any) -> list[Any]:
-    """What came back for each device; the pieces of a plain tensor as {"x": piece}."""
-    if not isinstance(pieces, list):
-        return []
-    return [{"x": piece} for piece in pieces] if list(batch) == ["x"] else pieces
+KIND = Words(en="what a piece is made of (batch of {})", zh="每一份的构成（batch 大小 {}）")
 
 
 def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
@@ -99,23 +115,23 @@ def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
 
 
 def cut(tree: Any, num_devices: int, rule: Rule, depth: int = 0) -> list[Any]:
-    """A piece a device, by a rule for one tensor. Tuples become lists, as on their way from the ranks."""
+    """A piece a device, by a rule for one tensor. Tuples become lists, as on their way from the ranks; lists stay."""
     if isinstance(tree, Tensor):
         return list(rule(tree, num_devices) if rule is not top_only or depth < 2 else [tree] * num_devices)
     if isinstance(tree, Mapping):
         columns = [cut(value, num_devices, rule, depth + 1) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=False)]
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, tuple):
         columns = [cut(value, num_devices, rule, depth + 1) for value in tree]
         return [list(row) for row in zip(*columns, strict=False)]
     return [tree] * num_devices
 
 
-def is_cut_so(rule: Rule, num_devices: int) -> Callable[[dict, Any], bool]:
+def is_cut_so(rule: Rule, num_devices: int) -> Callable[[Any, Any], bool]:
     """Whether the pieces of a batch are what the rule gives."""
 
-    def matches(batch: dict, pieces: Any) -> bool:
-        given, expected = leaves_of(as_pieces(batch, pieces)), leaves_of(cut(batch, num_devices, rule))
+    def matches(batch: Any, pieces: Any) -> bool:
+        given, expected = leaves_of(pieces), leaves_of(cut(batch, num_devices, rule))
         same_places = given.keys() == expected.keys()
         return same_places and all(is_equal(expected[place], value) for place, value in given.items())
 
@@ -167,19 +183,29 @@ SCATTER = Task(
     judge=judge_scatter,
     hints=hints.of(*RULES),
     unit="device",
+    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
+    keeps=("batch",),
 )
 
 
 # -- 02.gather -------------------------------------------------------------------------------------------------------
-def make_gather(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
-    """Outputs of unequal lengths, and the gradient that arrives from the loss."""
-    width = making.integer(rng, 2, 4)
-    lengths = (torch.randperm(num_devices + 2, generator=rng)[:num_devices] + 1).tolist()
-    outputs = [making.normal(rng, length, width) for length in lengths]
-    return [{"outputs": outputs, "gradient": making.normal(rng, sum(lengths), width)}]
+SLOPE = 2  # of an output with respect to the leaf behind it
 
 
-def act_gather(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def make_gather(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+    """Outputs of unequal lengths, of the same and of one row, and the gradient that arrives from the loss.
+
+    That of a sum over the rows is one row for all, and in memory one row.
+    """
+    width, same_length = rng.integer(2, 4), [rng.integer(2, 4)] * num_devices
+    unequal = (torch.randperm(num_devices + 2, generator=rng)[:num_devices] + 1).tolist()
+    lengths = (unequal, same_length, [1] * num_devices)[rng.case.number]
+    gradient = rng.tensor(1, width) if rng.case.number == 1 else rng.tensor(sum(lengths), width)
+    return [{"outputs": [rng.tensor(length, width) for length in lengths], "gradient": gradient}]
+
+
+def act_gather(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+    """Backward waits until the next case has had its forward."""
     crossed: list[list[int]] = []
 
     def send(tensor: Tensor, source: int, destination: int) -> Tensor:
@@ -187,37 +213,48 @@ def act_gather(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any
             crossed.append([source, destination, tensor.numel() * tensor.element_size()])
         return tensor.detach().clone()
 
-    outputs = [output.clone().requires_grad_() for output in inputs["outputs"]]
-    gathered = submitted(outputs, send)
+    leaves = [output.clone().requires_grad_() for output in inputs["outputs"]]
+    gathered = submitted([SLOPE * leaf for leaf in leaves], send)
     forward = sorted(crossed)
     crossed.clear()
-    if isinstance(gathered, Tensor) and gathered.requires_grad and gathered.shape == inputs["gradient"].shape:
-        gathered.backward(inputs["gradient"])
-    gradients = [output.grad for output in outputs]
-    return {"gathered": gathered, "forward": forward, "gradients": gradients, "backward": sorted(crossed)}
+    yield
+    if isinstance(gathered, Tensor) and gathered.requires_grad:
+        gathered.backward(inputs["gradient"].expand(gathered.shape))
+    got = {"gathered": gathered, "forward": forward, "gradients": [leaf.grad for leaf in leaves]}
+    return got | {"backward": sorted(crossed), "has_function": has_function(getattr(gathered, "grad_fn", None))}
+
+
+def has_function(node: Any) -> bool:
+    """Whether somebody's own torch.autograd.Function is in the graph."""
+    is_own = isinstance(node, torch.autograd.function.BackwardCFunction)
+    return node is not None and (is_own or any(has_function(one) for one, _ in node.next_functions))
 
 
 def judge_gather(world: World) -> Iterator[Finding]:
-    outputs, gradient, got = world.inputs[0]["outputs"], world.inputs[0]["gradient"], world.outputs[0]
-    num_devices, sizes = len(outputs), [8 * output.numel() for output in outputs]
+    inputs, got = world.inputs[0], world.outputs[0]
+    outputs = [SLOPE * output for output in inputs["outputs"]]
+    sizes, rows = [output.nbytes for output in outputs], [len(output) for output in outputs]
+    others = range(1, len(outputs))
     yield expect_tensor(GATHERED, torch.cat(outputs), got["gathered"])
-    out, back = ([[i, 0, sizes[i]] for i in range(1, num_devices)], [[0, i, sizes[i]] for i in range(1, num_devices)])
+    out, back = [[i, 0, sizes[i]] for i in others], [[0, i, sizes[i]] for i in others]
     yield expect(
         got["forward"] == out,
         f"what crosses in forward is {routes(got['forward'])}, expected {routes(out)}",
         f"前向中跨设备的是 {routes(got['forward'])}，应为 {routes(out)}",
         mistakes=["never_crosses"] if not got["forward"] else [],
     )
-    rows = [len(output) for output in outputs]
-    for device, (right, mine) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
-        known = {"gather_detaches": None, "gradient_divided": right / num_devices}
-        yield expect_tensor(OUTPUT_GRADIENT.format(device), right, mine, rank=device, mistakes=known)
-    has_gradients = all(isinstance(mine, Tensor) for mine in got["gradients"])
+    whole = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
+    found = []
+    for device, (right, mine) in enumerate(zip(whole.split(rows), got["gradients"], strict=True)):
+        known = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
+        found.append(expect_tensor(OUTPUT_GRADIENT.format(device), right, mine, rank=device, mistakes=known))
+    yield from found
+    is_back = got["forward"] and all(one.ok for one in found)
     yield expect(
         got["backward"] == back,
         f"what crosses in backward is {routes(got['backward'])}, expected {routes(back)}",
         f"反向中跨设备的是 {routes(got['backward'])}，应为 {routes(back)}",
-        mistakes=["gradient_stays"] if not got["backward"] and has_gradients and got["forward"] else [],
+        mistakes=["gradient_stays"] if not got["backward"] and is_back else [],
     )
 
 
@@ -241,4 +278,6 @@ GATHER = Task(
     hints=hints.of("never_crosses", "gather_detaches", "gradient_stays", "gradient_divided", "whole_gradient"),
     recognise=recognise_gather,
     unit="device",
+    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=3),
+    keeps=("outputs",),
 )

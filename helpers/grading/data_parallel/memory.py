@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal
 from helpers.grading.task import Finding, Task, Trial, World
@@ -20,11 +22,11 @@ Held = list[dict[str, int]]  # a dict a device
 
 
 def make(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
-    """Batches that the devices do not divide; with 4 devices also one with which the last device has nothing to do."""
+    """The sizes of batches of task 1, and larger ones: some pieces short, some devices without work."""
     cases = []
-    for batch in (3 * num_devices - 1 + num_devices * making.integer(rng, 0, 9), max(2, num_devices - 1)):
-        sizes = {"input_bytes": 8 * making.integer(rng, 10, 99), "output_bytes": 4 * making.integer(rng, 100, 999)}
-        cases.append({"num_parameters": making.integer(rng, 10**4, 10**6), "batch": batch} | sizes)
+    for batch in (*batch_sizes(rng, num_devices), 3 * num_devices - 1 + num_devices * making.integer(rng, 0, 9)):
+        sizes = {"input_bytes": making.integer(rng, 10, 999), "output_bytes": 4 * making.integer(rng, 1, 999)}
+        cases.append({"num_parameters": making.integer(rng, 10**3, 10**6), "batch": batch} | sizes)
     return [{"num_devices": num_devices, "cases": cases}]
 
 
@@ -42,17 +44,20 @@ def whole(value: Any) -> Any:
 
 
 def judge(world: World) -> Iterator[Finding]:
-    num_devices = world.inputs[0]["num_devices"]
-    for case, got in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
-        right = held(num_devices, **case)
-        wrong = {key: mistake(num_devices, case, [dict(one) for one in right]) for key, mistake in MISTAKES.items()}
+    """A mistake is one that explains every answer."""
+    num_devices, cases, answers = world.inputs[0]["num_devices"], world.inputs[0]["cases"], world.outputs[0]
+    rights = [held(num_devices, **case) for case in cases]
+    pairs = list(zip(cases, rights, strict=True))
+    told = {key: [wrong(num_devices, case, right) for case, right in pairs] for key, wrong in MISTAKES.items()}
+    known = tuple(key for key, wrong in told.items() if wrong == answers)
+    for case, right, got in zip(cases, rights, answers, strict=True):
         given = got if isinstance(got, list) else []
         yield expect_equal(NUM_DEVICES, num_devices, len(given))
         for device, (expected, mine) in enumerate(zip(right, given, strict=False)):
             for kind in KINDS:
                 what = BYTES.format(NAMES[kind], case["batch"])
-                known = {key: values[device][kind] for key, values in wrong.items()}
-                yield expect_equal(what, expected[kind], mine.get(kind), rank=device, mistakes=known)
+                found = expect_equal(what, expected[kind], mine.get(kind), rank=device)
+                yield found if found.ok else replace(found, mistakes=known)
 
 
 def held(num_devices: int, num_parameters: int, batch: int, input_bytes: int, output_bytes: int) -> Held:

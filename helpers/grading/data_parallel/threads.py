@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import hints
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.ranks.limits import crowd
@@ -23,11 +23,19 @@ from helpers.words import Words
 
 MEETING_SECONDS = 0.5  # that a replica waits for the others on an idle machine; threads start in under a millisecond
 HEAD_START = 0.005  # seconds between one replica's return and the next one's
-MODES = ("as usual", "no_grad", "autocast")
+MODES = {  # of the caller: whether gradients are recorded, and the dtype of autocast; none may outlive its call
+    "no_grad": (False, "off"),
+    "autocast": (True, "torch.float16"),
+    "no_grad and autocast": (False, "torch.bfloat16"),
+    "as usual": (True, "off"),
+}
 
 
-class StayedAway(ValueError):
+class StayedAway(KeyError):
     """What a replica of the check raises. Its name and its words are ours, so they can be found again."""
+
+    def __init__(self, of: str, reason: str):
+        super().__init__(f"a replica of {of} refuses its input: {reason}")
 
 
 class Meeting:
@@ -40,14 +48,15 @@ class Meeting:
         self.done[-1].set()
         self.notes: list[dict[str, Any]] = [{} for _ in range(num_devices)]
 
-    def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Tensor], Tensor]:
-        """A stand-in for the model on one device: x: (rows, in) to (rows, out)."""
+    def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Any], Tensor]:
+        """A stand-in for the model on one device: x, or the first of a tuple: (rows, in) to (rows, out)."""
 
-        def forward(x: Tensor) -> Tensor:
+        def forward(piece: Any) -> Tensor:
+            x = piece[0] if isinstance(piece, tuple) else piece
             self.notes[device] = modes_here() | {"met": self.met()}
             if fails:
                 self.done[device].set()
-                raise StayedAway("a replica of the check refuses its input")
+                raise StayedAway("the check", reason="on purpose")
             if self.notes[device]["met"]:
                 self.done[device + 1].wait(self.seconds)
                 time.sleep(HEAD_START)
@@ -67,46 +76,53 @@ class Meeting:
         return True
 
 
+DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16)}
+
+
 def modes_here() -> dict[str, Any]:
     cast = torch.is_autocast_enabled("cpu")
     return {"grad": torch.is_grad_enabled(), "dtype": str(torch.get_autocast_dtype("cpu")) if cast else "off"}
 
 
-def make(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
-    """Weights that differ, so that each output tells whose it is; one replica that will fail."""
-    width, columns = making.integer(rng, 2, 4), making.integer(rng, 2, 4)
-    weights = [making.normal(rng, width, columns) for _ in range(num_devices)]
-    rows = [making.integer(rng, 1, 5) for _ in range(num_devices)]
-    inputs = [making.normal(rng, length, width) for length in rows]
-    return [{"weights": weights, "inputs": inputs, "failing": making.integer(rng, 0, num_devices - 1)}]
+def make(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+    """Weights that differ, so that each output tells whose it is, and the replicas that fail, one a call."""
+    width, columns = rng.integer(2, 4), rng.integer(2, 4)
+    weights = [rng.tensor(width, columns) for _ in range(num_devices)]
+    inputs = [rng.tensor(rng.integer(1, 5), width) for _ in range(num_devices)]
+    failing = sorted({0, num_devices - 1, rng.integer(0, num_devices - 1)})
+    return [{"weights": weights, "inputs": inputs, "failing": failing}]
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
-    contexts = {"as usual": torch.enable_grad(), "no_grad": torch.no_grad()}
-    contexts["autocast"] = torch.autocast("cpu", dtype=torch.float16)
+    tuples = [(x, 1.0) for x in inputs["inputs"]]  # pieces of a batch that scatter cut
     runs: dict[str, Any] = {}
     have_met = True
-    for mode, context in contexts.items():
+    for mode, (grad, dtype) in MODES.items():
         meeting = Meeting(len(weights), is_patient=have_met)
         replicas = [meeting.replica(device, weight) for device, weight in enumerate(weights)]
-        with context:
-            outputs = submitted(replicas, list(inputs["inputs"]))
-        runs[mode] = {"outputs": outputs, "notes": meeting.notes}
+        cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)
+        with torch.set_grad_enabled(grad), cast:
+            outputs = submitted(replicas, tuples if mode == "no_grad" else list(inputs["inputs"]))
+        several = outputs if isinstance(outputs, list | tuple) else []
+        attached = [isinstance(output, Tensor) and output.requires_grad for output in several]
+        runs[mode] = {"outputs": outputs, "attached": attached, "notes": meeting.notes}
         have_met = all(note.get("met") for note in meeting.notes)  # where they have not, nobody waits for them again
-    last = Meeting(len(weights), is_patient=have_met)
-    return {"runs": runs, "failure": failure(submitted, last, weights, inputs)}
+    failures = []
+    for failing in inputs["failing"]:
+        meeting = Meeting(len(weights), is_patient=have_met)
+        failures.append(failure(submitted, meeting, weights, inputs["inputs"], failing))
+    return {"runs": runs, "failures": failures}
 
 
-def failure(submitted, meeting: Meeting, weights: list[Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
+def failure(submitted, meeting: Meeting, weights: list[Tensor], pieces: list[Any], failing: int) -> dict[str, Any]:
     """What comes out when one of the replicas raises."""
-    fails = [device == inputs["failing"] for device in range(len(weights))]
-    replicas = [meeting.replica(device, weight, fails[device]) for device, weight in enumerate(weights)]
+    replicas = [meeting.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
     try:
-        outputs = submitted(replicas, list(inputs["inputs"]))
+        submitted(replicas, list(pieces))
     except Exception as error:
         return {"raised": type(error).__name__, "says": "\n".join([str(error), *getattr(error, "__notes__", [])])}
-    return {"raised": "nothing", "says": "", "outputs": outputs}
+    return {"raised": "nothing", "says": ""}
 
 
 def judge(world: World) -> Iterator[Finding]:
@@ -126,14 +142,18 @@ def judge(world: World) -> Iterator[Finding]:
     for device, (expected, output) in enumerate(zip(right, given if isinstance(given, list) else [], strict=False)):
         others = {"order_of_completion": [other for other in right if other is not expected]}
         yield expect_tensor(OUTPUT, expected, output, rank=device, mistakes=others)
+    for device, is_attached in enumerate(runs["as usual"]["attached"]):
+        yield expect(is_attached, "backward cannot start from the output", "无法从输出开始反向", rank=device)
     yield from judge_modes(runs)
-    yield from judge_failure(world.outputs[0]["failure"], inputs["failing"], num_devices)
+    failures = world.outputs[0]["failures"]
+    known = ["exception_swallowed"] if all(got["raised"] == "nothing" for got in failures) else []
+    for failing, got in zip(inputs["failing"], failures, strict=True):
+        yield from judge_failure(got, failing, num_devices, known)
 
 
 def judge_modes(runs: dict[str, Any]) -> Iterator[Finding]:
     """What each replica found in its thread; a mistake of the grad mode also shows under autocast, and not there."""
-    expected = {"as usual": (True, "off"), "no_grad": (False, "off"), "autocast": (True, "torch.float16")}
-    for mode, (grad, dtype) in expected.items():
+    for mode, (grad, dtype) in MODES.items():
         for device, note in enumerate(runs[mode]["notes"]):
             yield expect_equal(
                 GRAD_MODE.format(mode), grad, note.get("grad"), rank=device, mistakes={"grad_mode_lost": True}
@@ -142,12 +162,11 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Finding]:
             yield expect_equal(CAST.format(mode), dtype, note.get("dtype"), rank=device, mistakes=lost)
 
 
-def judge_failure(got: dict[str, Any], failing: int, num_devices: int) -> Iterator[Finding]:
+def judge_failure(got: dict[str, Any], failing: int, num_devices: int, known: list[str]) -> Iterator[Finding]:
     """The replica's own exception comes out and names its device, and no other."""
     en = f"its replica raised {StayedAway.__name__}, and out of parallel_apply came {got['raised']}"
     zh = f"副本抛出了 {StayedAway.__name__}，而 parallel_apply 抛出的是 {got['raised']}"
-    swallowed = ["exception_swallowed"] if got["raised"] == "nothing" else []
-    yield expect(got["raised"] == StayedAway.__name__, en, zh, rank=failing, mistakes=swallowed)
+    yield expect(got["raised"] == StayedAway.__name__, en, zh, rank=failing, mistakes=known)
     named = [device for device in range(num_devices) if f"device {device}" in got["says"]]
     yield expect(
         named == [failing] or got["raised"] != StayedAway.__name__,
@@ -178,4 +197,5 @@ PARALLEL_APPLY = Task(
         "device_unnamed",
     ),
     unit="device",
+    keeps=("replicas", "inputs"),
 )

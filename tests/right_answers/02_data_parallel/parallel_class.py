@@ -19,7 +19,8 @@ class Replica(threading.Thread):
             with torch.set_grad_enabled(self.grad), self.cast:
                 self.output = self.replica(self.x)
         except Exception as error:
-            self.error = type(error)(f"device {self.device}: {error}").with_traceback(error.__traceback__)
+            error.args = (f"device {self.device}: {error}",)
+            self.error = error
 
 
 def parallel_apply(replicas, inputs):

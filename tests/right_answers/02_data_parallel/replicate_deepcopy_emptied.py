@@ -9,7 +9,7 @@ def replicate(model, num_devices):
     replicas = [model]
     for _ in range(num_devices - 1):
         twin = copy.deepcopy(model)
-        for name, parameter in model.named_parameters():
+        for name, parameter in model.named_parameters(remove_duplicate=False):  # one may stand in two places
             place, _, last = name.rpartition(".")
             owner = twin.get_submodule(place)
             delattr(owner, last)

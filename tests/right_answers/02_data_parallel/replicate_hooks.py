@@ -14,6 +14,7 @@ def replicate(model, num_devices):
             def back(gradient, masters=masters):
                 masters.grad = gradient.clone() if masters.grad is None else masters.grad + gradient
 
-            mine.register_hook(back)
+            if mine.requires_grad:
+                mine.register_hook(back)
         replicas.append(twin)
     return replicas
