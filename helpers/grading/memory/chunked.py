@@ -98,19 +98,21 @@ def judge_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding
     x, weight = inputs["x"], inputs["weight"]
     one, all_of_them = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))
     mine, chunk, whole = (format_bytes(number) for number in (got["peak"], one, all_of_them))
-    many = len(x) > inputs["chunk"]
+    many, widest = len(x) > inputs["chunk"], max(WIDE * one, weight.nbytes, x.nbytes)
+    kept = ["logits_kept"] if got["largest"] <= widest else []
+    known = (["logits_at_once"] if got["largest"] >= all_of_them else kept) if many else []
     yield expect(
         got["peak"] <= ROOM * one + COPIES * (weight.nbytes + x.nbytes),
         f"it holds {mine} at its peak; the logits of a chunk are {chunk}, those of all tokens {whole}",
         f"峰值占用 {mine}；一块的 logits 是 {chunk}，全部 token 的是 {whole}",
-        mistakes=["logits_at_once" if got["largest"] >= all_of_them else "logits_kept"] if many else [],
+        mistakes=known,
     )
     largest = format_bytes(got["largest"])
     yield expect(
-        got["largest"] <= max(WIDE * one, weight.nbytes, x.nbytes),
+        got["largest"] <= widest,
         f"it makes a tensor of {largest}; the logits of a chunk are {chunk}, those of all tokens {whole}",
         f"它产生了一个 {largest} 的张量；一块的 logits 是 {chunk}，全部 token 的是 {whole}",
-        mistakes=["logits_at_once"] if many and got["largest"] >= all_of_them else [],
+        mistakes=known,
     )
 
 

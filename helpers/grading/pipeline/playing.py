@@ -31,7 +31,8 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
         cases.append([rows(order(p, m)), *seconds(rng, p)])
     cases.append([backwards_turned(schedules.gpipe(p, m)), *seconds(rng, p)])
     cases.append([rows(schedules.one_f_one_b(p + 1, 2)), *seconds(rng, p + 1)])
-    cases.append([later_ahead(rng, p, m), *seconds(rng, p)])
+    quarters = [[value / 4 for value in row] for row in seconds(rng, p)]
+    cases.append([later_ahead(rng, p, m), *quarters])
     cases.append([rows(schedules.one_f_one_b(11, 12)), *seconds(rng, 11)])
     free = [[0, *[3] * (p - 1)], [2] * p]  # whole numbers, and a stage whose forward takes no time
     return [
@@ -42,31 +43,32 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 def later_ahead(rng: Draw, p: int, m: int) -> list[list[str]]:
     """An order in which some rank is further ahead later than before its first backward."""
     while True:
-        actions = any_order(rng, p, m)
+        actions = any_order(rng, p, m, alike=False)
         if any(most_held(row) > next(i for i, action in enumerate(row) if "B" in action) for row in actions):
             return actions
 
 
-def any_order(rng: Draw, p: int, m: int) -> list[list[str]]:
-    """Some schedule that runs: micro-batches go forward in one order and back in another, the same on every rank."""
+def any_order(rng: Draw, p: int, m: int, *, alike: bool = True) -> list[list[str]]:
+    """Some schedule that runs. alike: micro-batches go forward in one order and back in another, same on every rank."""
     orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
     found: list[list[str]] = [[] for _ in range(p)]
     done: set[tuple[int, str, int]] = set()
     while len(done) < 2 * p * m:
-        able = [action for action in following(orders, p, done) if is_ready(action, p, done)]
+        able = [action for action in following(orders, p, done, alike) if is_ready(action, p, done)]
         rank, kind, j = rng.one_of(*able)
         done.add((rank, kind, j))
         found[rank].append(f"{rank}{kind}{j}")
     return found
 
 
-def following(orders: dict[str, list[int]], p: int, done: set[tuple[int, str, int]]) -> Iterator[tuple[int, str, int]]:
-    """Of each rank the next forward and the next backward."""
+def following(
+    orders: dict[str, list[int]], p: int, done: set[tuple[int, str, int]], alike: bool
+) -> Iterator[tuple[int, str, int]]:
+    """Of each rank the next forward and the next backward; all that are left, if ranks need not be alike."""
     for rank in range(p):
         for kind, order in orders.items():
-            j = next((j for j in order if (rank, kind, j) not in done), None)
-            if j is not None:
-                yield rank, kind, j
+            left = [(rank, kind, j) for j in order if (rank, kind, j) not in done]
+            yield from left[:1] if alike else left
 
 
 def is_ready(action: tuple[int, str, int], p: int, done: set[tuple[int, str, int]]) -> bool:
