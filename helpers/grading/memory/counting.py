@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import ceil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil, isclose
 from typing import Any
 
-import torch
-
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_equal
 from helpers.grading.kit.meter import whole
 from helpers.grading.memory import hints
@@ -18,25 +16,54 @@ from helpers.words import Words
 Named = dict[str, int]
 
 
-# -- 05.count --------------------------------------------------------------------------------------------------------
-def make_count(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """GPTs in which no two sizes are alike."""
-    cases = []
-    for _ in range(3):
-        sizes = {"num_layers": making.integer(rng, 3, 40), "hidden": 64 * making.integer(rng, 3, 60)}
-        sizes |= {"vocab": making.integer(rng, 10_000, 60_000), "seq": 128 * making.integer(rng, 3, 30)}
-        cases.append(sizes)
-    return [{"cases": cases}]
-
-
-def act_count(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+# -- a formula, asked for several sizes ------------------------------------------------------------------------------
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
     return [whole(submitted(*case.values())) for case in inputs["cases"]]
 
 
+def judge_numbers(
+    names: Sequence[Words], right: Sequence[int], given: Sequence[Any], mistakes: Mapping[str, Sequence[Any]]
+) -> Iterator[Finding]:
+    """One Finding a number. A mistake is known if it explains each number that is wrong."""
+    given = [due if is_near(due, got) else got for due, got in zip(right, given, strict=True)]
+    known = [key for key, wrong in mistakes.items() if explains(wrong, given, right)]
+    for what, due, got in zip(names, right, given, strict=True):
+        yield expect_equal(what, due, got, mistakes=dict.fromkeys(known, got))
+
+
+def explains(wrong: Sequence[Any], given: Sequence[Any], right: Sequence[int]) -> bool:
+    return given != right and all(
+        got == due or got == value or is_near(value, got) for value, got, due in zip(wrong, given, right, strict=True)
+    )
+
+
+def is_near(value: Any, got: Any) -> bool:
+    """Whether `got` is this number but for the last digits of a float: whole numbers are exact."""
+    floats = float in (type(value), type(got)) and {type(value), type(got)} <= {int, float}
+    return floats and isclose(value, got, rel_tol=1e-12)
+
+
+# -- 05.count --------------------------------------------------------------------------------------------------------
+def make_count(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """GPTs with sizes that are no round numbers; one has a single layer."""
+    return [{"cases": [telling_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
+
+
+def telling_sizes(rng: Draw, num_layers: int) -> Named:
+    """Sizes with which no two mistakes give one number."""
+    while True:
+        sizes = {"num_layers": num_layers, "hidden": rng.integer(100, 4000)}
+        sizes |= {"vocab": rng.integer(5_000, 60_000), "seq": rng.integer(100, 4000)}
+        counts = {mistake(**sizes) for mistake in MISCOUNTS.values()}
+        if len(counts) == len(MISCOUNTS):
+            return sizes
+
+
 def judge_count(world: World) -> Iterator[Finding]:
-    for case, got in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
-        known = {key: mistake(**case) for key, mistake in MISCOUNTS.items()}
-        yield expect_equal(PARAMETERS.format(*case.values()), num_params(**case), got, mistakes=known)
+    cases = world.inputs[0]["cases"]
+    names = [PARAMETERS.format(*case.values()) for case in cases]
+    wrong = {key: [mistake(**case) for case in cases] for key, mistake in MISCOUNTS.items()}
+    yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], wrong)
 
 
 def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
@@ -72,7 +99,7 @@ COUNT = Task(
     key="05.count",
     signature="num_params(num_layers, hidden, vocab, seq)",
     make=make_count,
-    act=act_count,
+    act=act,
     judge=judge_count,
     hints=hints.of(*MISCOUNTS),
     world_sizes=(1,),
@@ -86,41 +113,37 @@ BYTES = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads": (2, 4, 12)}
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
 
 
-def make_states(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Every precision with every stage; the ranks never divide the parameters."""
-    cases = []
-    for precision in BYTES:
-        for zero in range(4):
-            dp = making.integer(rng, 3, 64)
-            num_params = dp * making.integer(rng, 10**6, 10**8) + making.integer(rng, 1, dp - 1)
-            cases.append({"num_params": num_params, "precision": precision, "zero": zero, "dp": dp})
-    return [{"cases": cases}]
+def make_states(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Every precision with every stage, and with every rest of the division."""
+    kinds = [(precision, zero) for precision in BYTES for zero in range(4)]
+    cases = [(shared, precision, zero) for shared in shares(rng) for precision, zero in kinds]
+    names = ("num_params", "precision", "zero", "dp")
+    return [{"cases": [dict(zip(names, (n, precision, zero, dp), strict=True)) for (n, dp), precision, zero in cases]}]
 
 
-def act_states(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    return [whole(submitted(*case.values())) for case in inputs["cases"]]
+def shares(rng: Draw) -> list[tuple[int, int]]:
+    """Parameters and ranks: all rests but one, one, none; one rank; fewer parameters than ranks."""
+    dp = [rng.integer(3, 64) for _ in range(4)]
+    each = [rng.integer(10**6, 10**8) for _ in range(4)]
+    rests = (dp[0] - 1, 1, 0)
+    pairs = [(ranks * share + rest, ranks) for ranks, share, rest in zip(dp, each, rests, strict=False)]
+    return [*pairs, (each[3], 1), (rng.integer(1, dp[3] - 1), dp[3])]
 
 
 def judge_states(world: World) -> Iterator[Finding]:
-    """A mistake is recognised in one kind, where it explains all cases of that kind that are wrong."""
+    """Kind by kind, since a mistake is often one of a single kind."""
     cases, given = world.inputs[0]["cases"], world.outputs[0]
     given = [one if isinstance(one, dict) else {} for one in given]
     right = [states(**case) for case in cases]
     wrong = {key: [mistake(case) for case in cases] for key, mistake in MISTAKES.items()}
     for kind in KINDS:
-        expected, mine = ([one.get(kind) for one in several] for several in (right, given))
-        explains = {key for key, values in wrong.items() if agrees([v[kind] for v in values], mine, expected)}
-        for case, due, got in zip(cases, expected, mine, strict=True):
-            what = STATE.format(NAMES[kind], *case.values())
-            yield expect_equal(what, due, got, mistakes=dict.fromkeys(explains, got))
-
-
-def agrees(wrong: list, given: list, right: list) -> bool:
-    """Whether the mistake gives what is wrong here, give or take the last digits of a float."""
-    if given == right or not all(isinstance(got, int | float) for got in given):
-        return False
-    cases = zip(wrong, given, right, strict=True)
-    return all(got == due or abs(value - got) <= 1e-9 * abs(value) for value, got, due in cases)
+        names = [STATE.format(NAMES[kind], *case.values()) for case in cases]
+        due, mine = ([one.get(kind) for one in several] for several in (right, given))
+        yield from judge_numbers(
+            names, due, mine, {key: [one[kind] for one in several] for key, several in wrong.items()}
+        )
+    for one in given:
+        yield expect_equal(KEYS, sorted(KINDS), sorted(one))
 
 
 def states(
@@ -164,6 +187,7 @@ MISTAKES: dict[str, Callable[[dict], dict]] = {
     "gigabytes": in_units_of(1e9),
     "gibibytes": in_units_of(2**30),
 }
+KEYS = Words(en="the keys of the dict", zh="字典的键")
 NAMES = {
     "parameters": Words(en="parameters", zh="参数"),
     "gradients": Words(en="gradients", zh="梯度"),
@@ -177,7 +201,7 @@ STATES = Task(
     key="05.states",
     signature="model_states(num_params, precision, zero, dp)",
     make=make_states,
-    act=act_states,
+    act=act,
     judge=judge_states,
     hints=hints.of(*MISTAKES),
     world_sizes=(1,),

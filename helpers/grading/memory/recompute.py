@@ -1,6 +1,7 @@
 """05.checkpoint: keep the inputs of a block, compute the rest once more in backward, with the same dropout.
 
-The check's block notes each call: where the generator of random numbers stood, and whether gradients were followed.
+The check's block notes each call: where the generator of random numbers stood. Two models go forward before the first
+one goes back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.memory import hints
@@ -22,23 +23,26 @@ from helpers.units import format_bytes
 from helpers.words import Words
 
 NUM_BLOCKS, ROWS, DROPOUT = 4, 96, 0.3
-HELD, PEAK = 0.5, 0.75  # of what the same blocks hold without recomputation
+KILOBYTES = 8192  # beside each input: the state of the generator is 5 of them
+PEAK, KEPT = 0.75, 0.5  # of what the same blocks hold without recomputation; who holds half of it keeps the first pass
 Block = Callable[[Tensor, Tensor], Tensor]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Four blocks in a row; each also reads positions, whole numbers, which have no gradient."""
-    hidden, num_positions = making.integer(rng, 12, 16), making.integer(rng, 5, 8)
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Four blocks in a row; each also reads positions, whole numbers, which have no gradient.
+
+    The second model works on two sequences at once, and one of its parameters is frozen.
+    """
+    hidden, num_positions = rng.integer(12, 16), rng.integer(5, 8)
     shapes = {"table": (num_positions, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
     weights = {
-        f"{name}{i}": making.normal(rng, *shape) / shape[0] ** 0.5
-        for i in range(NUM_BLOCKS)
-        for name, shape in shapes.items()
+        f"{name}{i}": rng.tensor(*shape) / shape[0] ** 0.5 for i in range(NUM_BLOCKS) for name, shape in shapes.items()
     }
-    x, gradient = making.normal(rng, ROWS, hidden), making.normal(rng, ROWS, hidden)
-    positions = torch.randint(num_positions, (ROWS,), generator=rng)
-    seed = making.integer(rng, 0, 10**6)
-    return [{"weights": weights, "x": x, "gradient": gradient, "positions": positions, "seed": seed}]
+    of_x = (2, ROWS // 2, hidden) if rng.case.number else (ROWS, hidden)
+    inputs = {"weights": weights, "x": rng.tensor(*of_x), "gradient": rng.tensor(*of_x), "seed": rng.integer(0, 10**6)}
+    positions = torch.randint(num_positions, of_x[-2:-1], generator=rng)
+    inputs["positions"] = laid_out(positions, rng.case.layouts)
+    return [inputs | {"frozen": ["down1"] if rng.case.number else []}]
 
 
 def block_of(
@@ -57,30 +61,35 @@ def block_of(
     return block
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     torch.manual_seed(inputs["seed"])
-    return run(submitted, inputs, None)
+    return (yield from run(submitted, inputs, None))
 
 
-def run(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> dict[str, Any]:
+def run(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> Iterator[None]:
     """Forward and backward through all blocks, and what was held meanwhile."""
-    weights = {name: value.clone().requires_grad_() for name, value in inputs["weights"].items()}
+    weights = {name: value.clone() for name, value in inputs["weights"].items()}
+    for name, value in weights.items():
+        value.requires_grad_(name not in inputs["frozen"])
     x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
-    with Meter([*weights.values(), x, gradient, positions]) as meter:
-        y = x
+    meter, y = Meter([*weights.values(), x, gradient, positions]), x
+    with meter:
         for number in range(NUM_BLOCKS):
             y = submitted(block_of(weights, number, calls, generator), y, positions)
             if dead_end(y):
                 return {"returned": dead_end(y)}
         held, between = meter.held, torch.rand(2, generator=generator).tolist()
-        result = y.detach().clone()
-        (y * gradient).sum().backward()
+    done = {"output": y.detach().clone(), "held": held, "between": between}
+    source = generator or torch.default_generator
+    state = source.get_state()
+    yield
+    source.set_state(state)  # another model's turn moved it
+    with meter:
+        y.backward(gradient)
         del y
-        peak = meter.peak
-    done = {"output": result, "held": held, "peak": peak, "between": between}
-    done["after"] = torch.rand(2, generator=generator).tolist()
+    done |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak}
     gradients = {name: value.grad for name, value in weights.items()}
     return done | {"calls": calls, "x": x.grad, "gradients": gradients}
 
@@ -89,7 +98,16 @@ def judged(way: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]
     """Our own run, with a generator of its own: a class is judged in several threads, and torch's is one for all."""
     generator = torch.Generator().manual_seed(inputs["seed"])
     with one_thread():
-        return run(partial(way, generator), inputs, generator)
+        return to_its_end(run(partial(way, generator), inputs, generator))
+
+
+def to_its_end(steps: Iterator[None]) -> Any:
+    """What an `act` that takes turns returns, if nobody else has one."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def plain(generator: torch.Generator, block: Block, *args: Tensor) -> Tensor:
@@ -129,9 +147,12 @@ def judge(world: World) -> Iterator[Finding]:
     yield expect_tensor(INPUT, right["x"], got["x"], mistakes=ignored)
     nothing = {"parameters_get_nothing": dict.fromkeys(right["gradients"])}
     ignored = {"incoming_gradient_ignored": ones["gradients"]}
-    yield from expect_tensors(PARAMETER, right["gradients"], got["gradients"], mistakes=nothing | ignored)
+    followed = {name: value for name, value in right["gradients"].items() if value is not None}
+    yield from expect_tensors(PARAMETER, followed, got["gradients"], mistakes=nothing | ignored)
+    for name in inputs["frozen"]:
+        yield expect_equal(PARAMETER.format(name), None, got["gradients"].get(name))
     yield expect_equal(AFTER, right["after"], got["after"], mistakes={"generator_moved": got["after"]})
-    yield from judge_bytes(right, got)
+    yield from judge_bytes(inputs, right, got)
 
 
 def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
@@ -153,16 +174,17 @@ def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]
         )
 
 
-def judge_bytes(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
-    """Between forward and backward, and at the peak, beside what is held without recomputation."""
-    moments = {"held": (HELD, "after the forward pass", "前向之后"), "peak": (PEAK, "at the peak", "峰值时")}
-    for name, (most, en, zh) in moments.items():
-        mine, usual = format_bytes(got[name]), format_bytes(right[name])
+def judge_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
+    """Between forward and backward, and at the peak; beside it what is held without recomputation."""
+    most = {"held": NUM_BLOCKS * (inputs["x"].nbytes + KILOBYTES), "peak": PEAK * right["peak"]}
+    moments = {"held": ("after the forward pass", "前向之后"), "peak": ("at the peak", "峰值时")}
+    for name, (en, zh) in moments.items():
+        mine, due, usual = (format_bytes(int(one)) for one in (got[name], most[name], right[name]))
         yield expect(
-            got[name] <= most * right[name],
-            f"{en} it holds {mine}; without recomputation it would be {usual}",
-            f"{zh}占用 {mine}；不重算时是 {usual}",
-            mistakes=["keeps_activations"],
+            got[name] <= most[name],
+            f"{en} it holds {mine}, expected at most {due}; without recomputation it is {usual}",
+            f"{zh}占用 {mine}，应不超过 {due}；不重算时是 {usual}",
+            mistakes=["keeps_activations"] if got["held"] > KEPT * right["held"] else [],
         )
 
 
@@ -207,4 +229,6 @@ CHECKPOINT = Task(
     ),
     world_sizes=(1,),
     unit="device",
+    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=2),
+    keeps=("x", "positions"),
 )

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-import torch
-
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import act, shortened, simplified
 from helpers.grading.kit.judging import expect
 from helpers.grading.pipeline import hints
@@ -18,16 +16,30 @@ NUM_LAYERS = (9, 12)
 Sizes = list[int]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """The two extremes, and models on which no shortcut is best."""
-    cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1]]
-    while len(cases) < 7:
-        costs = [making.integer(rng, 1, 20) for _ in range(making.integer(rng, *NUM_LAYERS))]
-        num_stages = making.integer(rng, 3, 4)  # with 2, a cut whose faster stage is slowest is best
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """The extremes, and models on which no shortcut is best."""
+    cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *edges(rng)]
+    num_edges = len(cases)
+    while len(cases) < num_edges + 5:
+        costs = [rng.integer(1, 20) for _ in range(rng.integer(*NUM_LAYERS))]
+        num_stages = rng.integer(3, 4)  # with 2, a cut whose faster stage is slowest is best
         shortcuts = [equal_counts(costs, num_stages), *greedy(costs, num_stages), fairest(costs, num_stages)]
-        if all(slowest(costs, sizes) > fastest(costs, num_stages) for sizes in shortcuts):
+        best = fastest(costs, num_stages)
+        is_odd = (best - max(costs)) % 2 == len(cases) % 2  # of both kinds: a limit that grows by 2 misses one
+        if is_odd and all(slowest(costs, sizes) > best for sizes in shortcuts):
             cases.append([costs, num_stages])
     return [{"cases": cases}]
+
+
+def edges(rng: Draw) -> list[list[Any]]:
+    """One layer outweighs the others, so that a stage may be left over; layers that cost nothing; no cost at all."""
+    cases = []
+    for num_layers in (4, rng.integer(5, 8)):
+        small = [rng.integer(1, 3) for _ in range(num_layers - 1)]
+        place = rng.integer(0, num_layers - 1)
+        cases.append([[*small[:place], sum(small) + rng.integer(1, 9), *small[place:]], 4])
+    some = [0 if i % 2 else rng.integer(1, 9) for i in range(rng.integer(5, 9))]
+    return [*cases, [some, 3], [[0] * rng.integer(3, 6), 2]]
 
 
 def sums(costs: Sequence[float], sizes: Sizes) -> list[float]:
@@ -127,4 +139,5 @@ CUT = Task(
     hints=hints.of("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
     world_sizes=(1,),
     unit="device",
+    keeps=("costs",),
 )

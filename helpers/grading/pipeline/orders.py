@@ -7,10 +7,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-import torch
-
 from helpers import schedules
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_answers
 from helpers.grading.pipeline import hints
 from helpers.grading.task import Finding, Task, World
@@ -20,14 +18,14 @@ Actions = list[str]
 WHAT = Words(en="the list of actions", zh="动作列表")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """(rank, p, m): every rank of two pipelines, one with fewer micro-batches than stages, and two odd ones."""
-    p = making.integer(rng, 3, 5)
-    m = p + making.integer(rng, 2, 4)
-    many, few = making.integer(rng, 5, 6), making.integer(rng, 2, 3)
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """(rank, p, m): every rank of two pipelines, one with few micro-batches; as many, one, and two digits."""
+    p = rng.integer(3, 5)
+    m = p + rng.integer(2, 4)
+    many, few = rng.integer(5, 6), rng.integer(2, 3)
     cases = [[rank, p, m] for rank in range(p)] + [[rank, many, few] for rank in range(many)]
-    cases += [[0, 1, making.integer(rng, 3, 5)], [making.integer(rng, 10, 11), 12, making.integer(rng, 14, 16)]]
-    return [{"cases": cases}]
+    cases += [[rng.integer(0, p - 1), p, p], [rng.integer(0, p - 1), p, 1], [0, 1, rng.integer(3, 5)], [0, 1, 1]]
+    return [{"cases": [*cases, [rng.integer(10, 11), 12, rng.integer(14, 16)], [0, 12, rng.integer(14, 16)]]}]
 
 
 # -- what is right ---------------------------------------------------------------------------------------------------

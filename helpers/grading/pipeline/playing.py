@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_two_answers
 from helpers.grading.pipeline import hints
 from helpers.grading.task import Finding, Task, World
@@ -22,22 +22,66 @@ FRACTION = Words(en="the bubble", zh="气泡占比")
 HELD = Words(en="the micro-batches held", zh="持有的 micro-batch 数")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """One to read, equal stages, stages of different speed, an order that no formula knows, few micro-batches."""
-    p = making.integer(rng, 3, 5)
-    m = p + making.integer(rng, 2, 4)
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """One to read, equal stages, stages of different speed, orders that no formula knows, few micro-batches, many."""
+    p = rng.integer(3, 5)
+    m = p + rng.integer(2, 4)
     cases = [[rows(schedules.gpipe(n, k)), [1.0] * n, [2.0] * n] for n, k in ((2, 2), (p, m))]
     for order in (schedules.one_f_one_b, schedules.gpipe, schedules.naive):
         cases.append([rows(order(p, m)), *seconds(rng, p)])
     cases.append([backwards_turned(schedules.gpipe(p, m)), *seconds(rng, p)])
     cases.append([rows(schedules.one_f_one_b(p + 1, 2)), *seconds(rng, p + 1)])
-    return [{"cases": [*cases, [rows(schedules.one_f_one_b(1, 3)), [2.0], [5.0]]]}]
+    quarters = [[value / 4 for value in row] for row in seconds(rng, p)]
+    cases.append([later_ahead(rng, p, m), *quarters])
+    cases.append([rows(schedules.one_f_one_b(11, 12)), *seconds(rng, 11)])
+    free = [[0, *[3] * (p - 1)], [2] * p]  # whole numbers, and a stage whose forward takes no time
+    return [
+        {"cases": [*cases, [rows(schedules.gpipe(p, 1)), *free], [rows(schedules.one_f_one_b(1, 3)), [2.0], [5.0]]]}
+    ]
 
 
-def seconds(rng: torch.Generator, p: int) -> list[list[float]]:
+def later_ahead(rng: Draw, p: int, m: int) -> list[list[str]]:
+    """An order in which some rank is further ahead later than before its first backward."""
+    while True:
+        actions = any_order(rng, p, m, alike=False)
+        if any(most_held(row) > next(i for i, action in enumerate(row) if "B" in action) for row in actions):
+            return actions
+
+
+def any_order(rng: Draw, p: int, m: int, *, alike: bool = True) -> list[list[str]]:
+    """Some schedule that runs. alike: micro-batches go forward in one order and back in another, same on every rank."""
+    orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
+    found: list[list[str]] = [[] for _ in range(p)]
+    done: set[tuple[int, str, int]] = set()
+    while len(done) < 2 * p * m:
+        able = [action for action in following(orders, p, done, alike) if is_ready(action, p, done)]
+        rank, kind, j = rng.one_of(*able)
+        done.add((rank, kind, j))
+        found[rank].append(f"{rank}{kind}{j}")
+    return found
+
+
+def following(
+    orders: dict[str, list[int]], p: int, done: set[tuple[int, str, int]], alike: bool
+) -> Iterator[tuple[int, str, int]]:
+    """Of each rank the next forward and the next backward; all that are left, if ranks need not be alike."""
+    for rank in range(p):
+        for kind, order in orders.items():
+            left = [(rank, kind, j) for j in order if (rank, kind, j) not in done]
+            yield from left[:1] if alike else left
+
+
+def is_ready(action: tuple[int, str, int], p: int, done: set[tuple[int, str, int]]) -> bool:
+    rank, kind, j = action
+    if kind == "F":
+        return rank == 0 or (rank - 1, "F", j) in done
+    return (rank, "F", j) in done and (rank == p - 1 or (rank + 1, "B", j) in done)
+
+
+def seconds(rng: Draw, p: int) -> list[list[float]]:
     """Of a forward and of a backward on each stage; no two stages alike in their sum, the first not the mean."""
     order = torch.randperm(p, generator=rng).tolist()
-    return [[float(2 + i) for i in order], [float(making.integer(rng, 3, 4) + 3 * i) for i in order]]
+    return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
 
 
 def rows(schedule: schedules.Schedule) -> list[list[str]]:
@@ -169,4 +213,5 @@ BUBBLE = Task(
     hints=hints.of(*WRONG_FRACTIONS, *WRONG_HELD),
     world_sizes=(1,),
     unit="device",
+    keeps=("schedule", "forward", "backward"),
 )

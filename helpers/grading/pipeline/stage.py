@@ -1,13 +1,14 @@
 """06.stage: one rank of a pipeline plays its list of actions on live ranks, forward and backward.
 
-Two calls: first 1F1B, where neighbours send to each other at the same time, then GPipe. With 4 ranks 1F1B has fewer
-micro-batches than stages.
+Four calls: 1F1B, where neighbours send to each other at the same time; GPipe; an order of no name, in which the
+micro-batches come back in another order than they went; a single micro-batch. With 4 ranks 1F1B has fewer than stages.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -15,36 +16,59 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import schedules
+from helpers.grading.drawing import Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.answers import alike, is_number
 from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensors
 from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
 from helpers.grading.pipeline import hints
-from helpers.grading.pipeline.playing import rows
+from helpers.grading.pipeline.playing import any_order, rows
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.schedules import Action
 from helpers.words import Words
 
 Named = dict[str, Tensor]
 FLOAT = 8  # bytes
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Each rank gets its stage's widths and weights, and its actions; the first the inputs, the last the targets."""
-    calls: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Of each call what each rank gets."""
     few, many = (3, 5) if world_size != 3 else (2, 5)
-    for order, m in ((schedules.one_f_one_b, few if world_size == 4 else many), (schedules.gpipe, few)):
-        actions = rows(order(world_size, m))
-        num_rows, hidden, first, last = (making.integer(rng, *span) for span in ((3, 6), (4, 7), (2, 3), (2, 3)))
-        widths = [first, *[hidden] * (world_size - 1), last]
-        inputs = [making.normal(rng, num_rows, first) for _ in range(m)]
-        targets = [making.normal(rng, num_rows, last) for _ in range(m)]
-        for rank in range(world_size):
-            ends = widths[rank : rank + 2]
-            call = {"widths": ends, "weights": making.weights_for(rng, build(ends)), "actions": actions[rank]}
-            call["inputs"] = inputs if rank == 0 else None
-            call["targets"] = targets if rank == world_size - 1 else None
-            calls[rank].append(call | {"shape": [num_rows, hidden]})
-    return [{"calls": one} for one in calls]
+    calls = [
+        drawn_call(rng, rows(schedules.one_f_one_b(world_size, few if world_size == 4 else many))),
+        drawn_call(rng, rows(schedules.gpipe(world_size, few))),
+        drawn_call(rng, turned(rng, world_size, 4), more=(rng.integer(2, 3),)),
+        drawn_call(rng, rows(schedules.one_f_one_b(world_size, 1))),
+    ]
+    return [{"calls": list(of_rank)} for of_rank in zip(*calls, strict=True)]
+
+
+def turned(rng: Draw, p: int, m: int) -> list[list[str]]:
+    """An order in which no rank's backwards follow the order of its forwards."""
+    while True:
+        actions = any_order(rng, p, m)
+        if numbers_of(actions[0], "F") != numbers_of(actions[0], "B") != sorted(numbers_of(actions[0], "B")):
+            return actions
+
+
+def numbers_of(actions: list[str], kind: str) -> list[int]:
+    """Of the micro-batches, in the order in which they go forward, "F", or back, "B"."""
+    return [Action.parse(action).microbatch for action in actions if kind in action]
+
+
+def drawn_call(rng: Draw, actions: list[list[str]], more: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    """Each rank gets its stage's widths and weights, and its actions; the first the inputs, the last the targets."""
+    p, m = len(actions), len(actions[0]) // 2
+    num_rows, hidden, first, last = (rng.integer(*span) for span in ((3, 6), (4, 7), (2, 3), (2, 3)))
+    widths = [first, *[hidden] * (p - 1), last]
+    inputs, targets = ([rng.tensor(num_rows, *more, width) for _ in range(m)] for width in (first, last))
+    calls = []
+    for rank in range(p):
+        ends = widths[rank : rank + 2]
+        call = {"widths": ends, "weights": making.weights_for(rng, build(ends)), "actions": actions[rank]}
+        call |= {"inputs": inputs if rank == 0 else None, "targets": targets if rank == p - 1 else None}
+        calls.append(call | {"shape": [num_rows, *more, hidden]})
+    return calls
 
 
 def build(ends: list[int]) -> nn.Sequential:
@@ -53,15 +77,20 @@ def build(ends: list[int]) -> nn.Sequential:
 
 
 class Watched(nn.Module):
-    """A stage that notes when it goes forward, and when the gradient of its output comes back."""
+    """A stage that notes which micro-batch goes forward, and when the gradient of its output comes back.
 
-    def __init__(self, stage: nn.Module, rank: int, done: list[str]):
+    numbers: of the micro-batches in the order of the list; the first stage sees by its input which one it is.
+    """
+
+    def __init__(self, stage: nn.Module, rank: int, numbers: list[int], inputs: list[Tensor] | None):
         super().__init__()
-        self.stage, self.rank, self.done, self.number = stage, rank, done, 0
+        self.stage, self.rank, self.numbers, self.inputs = stage, rank, [*numbers], inputs or []
+        self.done: list[str] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        j, output = self.number, self.stage(x)
-        self.number += 1
+        listed = self.numbers.pop(0) if self.numbers else "?"
+        j = next((j for j, given in enumerate(self.inputs) if torch.equal(given, x)), listed)
+        output = self.stage(x)
         self.done.append(f"{self.rank}F{j}")
         if output.requires_grad:
             output.register_hook(lambda _: self.done.append(f"{self.rank}B{j}"))
@@ -69,12 +98,12 @@ class Watched(nn.Module):
 
 
 def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    done: list[str] = []
     stage = build(inputs["widths"])
     stage.load_state_dict(inputs["weights"])
+    watched = Watched(stage, trial.rank, numbers_of(inputs["actions"], "F"), inputs["inputs"])
     given = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
-    loss = submitted(Watched(stage, trial.rank, done), list(inputs["actions"]), *given, tuple(inputs["shape"]))
-    return {"loss": loss, "done": list(done), "gradients": making.gradients_of(stage)}
+    loss = submitted(watched, list(inputs["actions"]), *given, tuple(inputs["shape"]))
+    return {"loss": loss, "done": list(watched.done), "gradients": making.gradients_of(stage)}
 
 
 # -- what one process gives ------------------------------------------------------------------------------------------
@@ -132,12 +161,19 @@ def judge(world: World) -> Iterator[Finding]:
         yield judge_loss(whole, call.outputs[-1]["loss"], call.size - 1)
         for rank, output in enumerate(call.outputs):
             actions = call.inputs[rank]["actions"]
-            other = sorted(map(str, output["done"])) == sorted(actions)
-            known = {"order_ignored": output["done"]} if other else {}
+            known = {key: output["done"] for key in disordered(actions, output["done"])}
             yield expect_equal(ORDER, actions, output["done"], rank=rank, mistakes=known)
             right, wrong = whole.gradients(rank, 1 / whole.m), whole.wrong_gradients(rank)
             yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
         yield from judge_messages(call, whole.m)
+
+
+def disordered(actions: list[str], done: list[str]) -> list[str]:
+    """The mistake of whoever does everything once, and not as the list has it."""
+    if sorted(map(str, done)) != sorted(actions):
+        return []
+    kinds = ["".join("F" if "F" in action else "B" for action in row) for row in (actions, done)]
+    return ["number_ignored" if kinds[0] == kinds[1] else "order_ignored"]
 
 
 def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
@@ -158,8 +194,7 @@ def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
 
 def judge_messages(call: World, m: int) -> Iterator[Finding]:
     """An activation for the next stage, a gradient for the one before, and all of it gone at the end."""
-    num_rows, hidden = call.inputs[0]["shape"]
-    num_bytes = [FLOAT * num_rows * hidden * m * ((r > 0) + (r < call.size - 1)) for r in range(call.size)]
+    num_bytes = [FLOAT * prod(call.inputs[0]["shape"]) * m * ((r > 0) + (r < call.size - 1)) for r in range(call.size)]
     yield from expect_payload(call, num_bytes, "send")
     for rank, (log, marks) in enumerate(zip(call.logs, call.marks, strict=True)):
         late = any(event.end > when for event in log.events for name, when in marks if name == RETURNED)
@@ -203,6 +238,7 @@ STAGE = Task(
         "nobody_sends",
         *ERRORS,
         "order_ignored",
+        "number_ignored",
         "loss_missing",
         "loss_of_the_last",
         "not_divided",
@@ -212,4 +248,5 @@ STAGE = Task(
         "ones_for_the_gradient",
         "not_waited",
     ),
+    keeps=("actions", "targets"),
 )

@@ -14,5 +14,6 @@ def train_step(model, optimizer, micro_batches):
         loss.backward()
         num_tokens += int((y != -100).sum())
     for parameter in model.parameters():
-        parameter.grad.div_(num_tokens)
+        if parameter.grad is not None:
+            parameter.grad.div_(num_tokens)
     optimizer.step()

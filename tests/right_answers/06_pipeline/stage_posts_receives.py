@@ -12,11 +12,11 @@ def run_stage(stage, actions, inputs, targets, shape):
     m = sum("F" in action for action in actions)
     activations = [torch.empty(shape, dtype=torch.float64) for _ in range(m)]
     gradients = [torch.empty(shape, dtype=torch.float64) for _ in range(m)]
-    arriving = {("F", j): dist.irecv(activations[j], rank - 1) for j in range(m) if rank > 0}
-    arriving |= {("B", j): dist.irecv(gradients[j], rank + 1) for j in range(m) if rank < p - 1}
+    todo = [("F" if "F" in action else "B", int(action[len(str(rank)) + 1 :])) for action in actions]
+    arriving = {("F", j): dist.irecv(activations[j], rank - 1) for kind, j in todo if kind == "F" and rank > 0}
+    arriving |= {("B", j): dist.irecv(gradients[j], rank + 1) for kind, j in todo if kind == "B" and rank < p - 1}
     graphs, sent, losses = {}, [], []
-    for action in actions:
-        kind, j = ("F" if "F" in action else "B"), int(action[len(str(rank)) + 1 :])
+    for kind, j in todo:
         if (kind, j) in arriving:
             arriving[kind, j].wait()
         if kind == "F":
