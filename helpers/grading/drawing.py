@@ -102,7 +102,7 @@ class Draw(torch.Generator):
 
     def tensor(self, *shape: int) -> Tensor:
         """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1."""
-        values = torch.randn(*shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
+        values = torch.randn(shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
         return laid_out(values.to(getattr(torch, self.case.dtypes)), self.case.layouts)
 
 
