@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.grading.drawing import Axes, Draw, laid_out
-from helpers.grading.kit.judging import expect, expect_tensor
+from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.phases import (
@@ -168,8 +168,9 @@ def judge(world: World) -> Iterator[Finding]:
     yield from losses
     for rank, got in enumerate(call.outputs):
         if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
-            wrong = whole.wrong_gradients(rank)
-            yield expect_tensor(OF_LOGITS, whole.gradients[rank], got["logits"], rank=rank, mistakes=wrong)
+            right = whole.gradients[rank]
+            wrong = {} if same(right, got["logits"]) else whole.wrong_gradients(rank)
+            yield expect_tensor(OF_LOGITS, right, got["logits"], rank=rank, mistakes=wrong)
     one = whole.loss.element_size() * len(whole.targets)  # bytes
     largest, both = all_reduce(one, "MAX"), all_reduce(2 * one)
     told = {key for loss in losses for key in loss.mistakes}
@@ -182,7 +183,8 @@ def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
     if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
         en, zh = f"the loss is {got.item()}", f"损失是 {got.item()}"
         return expect(False, en, zh, rank=rank, mistakes=["out_of_range"])
-    return expect_tensor(LOSS, whole.loss, got, rank=rank, mistakes=whole.wrong_losses(rank))
+    wrong = {} if same(whole.loss, got) else whole.wrong_losses(rank)
+    return expect_tensor(LOSS, whole.loss, got, rank=rank, mistakes=wrong)
 
 
 def known_by_messages(events: Sequence[CommEvent], num_bytes: int) -> list[str]:

@@ -6,14 +6,14 @@ Four layers in a row, so that a whole weight which stays in memory shows beside 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
@@ -89,13 +89,29 @@ class Whole:
         """Gradient of weight i, summed over ranks and over micro-batches from `first` on."""
         return sum(gradients[i] for own in self.runs for _, _, gradients in own[first:])
 
-    def wrong(self, rank: int, i: int) -> dict[str, Any]:
+    def shard(self, rank: int, i: int) -> Tensor:
+        return shard_of(self.total(i), rank, self.n) / self.n
+
+    def told(self, rank: int, got: Sequence[Any]) -> list[str]:
+        """The mistakes that give the gradient of every shard."""
+        each = [self.wrong(rank, i) for i in range(len(got))]
+        return [
+            key
+            for key, several in each[0].items()
+            if any(
+                all(same(one[key][way], shard) for one, shard in zip(each, got, strict=True))
+                for way in range(len(several))
+            )
+        ]
+
+    def wrong(self, rank: int, i: int) -> dict[str, list[Tensor]]:
+        """What each mistake gives, in one way or several."""
         n, total = self.n, self.total(i)
         own = sum(gradients[i] for _, _, gradients in self.runs[rank])
         last = shard_of(self.total(i, -1), rank, n)
         return {
-            "sum_for_mean": shard_of(total, rank, n),
-            "divided_twice": shard_of(total, rank, n) / n**2,
+            "sum_for_mean": [shard_of(total, rank, n)],
+            "divided_twice": [shard_of(total, rank, n) / n**2],
             "own_gradient": [shard_of(own, rank, n), shard_of(own, rank, n) / n],
             "wrong_place": misplaced(total / n, rank, n),
             "gradient_overwritten": [last / n, last],
@@ -120,12 +136,14 @@ def judge_values(whole: Whole, output: dict[str, Any], rank: int) -> Iterator[Fi
     for (y, x, _), batch in zip(whole.runs[rank], output["batches"], strict=True):
         yield expect_tensor(OUTPUT, y, batch["y"], rank=rank)
         yield expect_tensor(INPUT, x, batch["x"], rank=rank, mistakes={"input_gets_nothing": None})
-    got = output["gradients"]
-    last_is_missing = got[-1] is None
+    got, wrong = output["gradients"], {}
+    if got[-1] is None:
+        wrong = {"shard_gets_nothing": [None] * len(got)}
+    elif all(same(x, batch["x"]) for (_, x, _), batch in zip(whole.runs[rank], output["batches"], strict=True)):
+        wrong = {key: got for key in whole.told(rank, got)}
     for i, one in enumerate(got):
-        right = shard_of(whole.total(i), rank, whole.n) / whole.n
-        wrong = {"shard_gets_nothing": None} if last_is_missing else whole.wrong(rank, i)
-        yield expect_tensor(GRADIENT.format(i), right, one, rank=rank, mistakes=wrong)
+        mistakes = {key: values[i] for key, values in wrong.items()}
+        yield expect_tensor(GRADIENT.format(i), whole.shard(rank, i), one, rank=rank, mistakes=mistakes)
 
 
 def activation_bytes(inputs: Mapping[str, Any]) -> int:
