@@ -102,7 +102,7 @@ class Draw(torch.Generator):
 
     def tensor(self, *shape: int) -> Tensor:
         """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1, whole numbers 1000."""
-        values = torch.randn(*shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
+        values = torch.randn(shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
         dtype = getattr(torch, self.case.dtypes)
         return laid_out((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
 

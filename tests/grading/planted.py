@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from helpers.grading import task_of
+from helpers.grading.drawing import Case
 from helpers.grading.task import Run, World
 
 
@@ -24,9 +25,9 @@ def assert_told_apart(given: Iterable[tuple[str, Any]], alike: Callable[[Any, An
         seen.append((key, value))
 
 
-def world_of(key: str, size: int, seed: int = 0) -> World:
-    """What the judge has of the inputs, before anybody answered."""
-    inputs = task_of(key).inputs(seed, size)
+def world_of(key: str, size: int, seed: int = 0, case: Case | None = None) -> World:
+    """What the judge has of the inputs of a case, the plain one if none is given, before anybody answered."""
+    inputs = task_of(key).inputs(seed, size, case)
     return World.of(
         inputs, Run(outputs=[[None]] * size, events=[[[]]] * size, marks=[[[]]] * size, calls=[[[]]] * size)
     )

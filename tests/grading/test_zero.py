@@ -15,7 +15,7 @@ from helpers.specs import Plan
 from tests.grading.planted import assert_told_apart, each, world_of
 
 SEEDS = range(4)
-SIZES = (1, 2, 3, 4)
+SIZES = (1, 2, 3, 4, 5)
 
 
 # -- shards ----------------------------------------------------------------------------------------------------------
@@ -27,35 +27,47 @@ def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
     assert {len(one) for one in shards} == {math.ceil(num_elements / size)}
     joined = torch.cat(shards)
     assert torch.equal(joined[:num_elements], line) and not joined[num_elements:].any()
-    assert parts.padded_bytes([num_elements], size) == 8 * joined.numel()
+    assert parts.padded_bytes([num_elements], size, 8) == 8 * joined.numel()
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_task_on_ranks_has_a_line_that_they_divide(size, seed):
-    """Or zeros that are forgotten would not show."""
-    lines = [sum(one.numel() for one in world_of("08.stage1", size, seed).inputs[0]["weights"].values())]
-    lines += [one.numel() for one in world_of("08.stage2", size, seed).inputs[0]["weights"].values()]
-    lines += [math.prod(shape) for shape in world_of("08.stage3", size, seed).inputs[0]["shapes"]]
-    for call in world_of("08.resume", size, seed).inputs[0]["calls"]:
-        lines.append(call["num_elements"])
-        assert call["num_elements"] % call["old"]
-    assert all(line % size for line in lines)
+@pytest.mark.parametrize("key", ["08.stage1", "08.stage2", "08.stage3", "08.resume"])
+def test_lines_that_the_ranks_divide_come_and_such_that_they_do_not_and_shorter_ones(key, seed, size):
+    """Zeros that are forgotten show in some, zeros that are too many in others, a rank without a number in the rest."""
+    lengths = {}
+    for case in task_of(key).axes.cases(seed):
+        lengths.setdefault(case.sizes, []).extend(lengths_of(key, world_of(key, size, seed, case).inputs[0]))
+    assert all(length % size for length in lengths["uneven"])
+    assert not any(length % size for length in lengths["even"])
+    assert any(length < size for length in lengths["few"]) or key == "08.resume"
+
+
+def lengths_of(key: str, inputs: dict) -> list[int]:
+    """Of each line that is cut."""
+    if key == "08.stage1":
+        return [sum(one.numel() for one in inputs["weights"])]
+    if key == "08.stage2":
+        return [one.numel() for one in inputs["weights"].values()]
+    if key == "08.stage3":
+        return [math.prod(shape) for shape in inputs["shapes"]]
+    return [call["num_elements"] for call in inputs["calls"]]
 
 
 # -- the stages ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("size", SIZES)
 def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
     world = world_of("08.stage1", size)
-    weights = {name: torch.nn.Parameter(value.clone()) for name, value in world.inputs[0]["weights"].items()}
-    plain = torch.optim.SGD(weights.values(), lr=optimizer.LEARNING_RATE, momentum=optimizer.MOMENTUM)
+    first = world.inputs[0]
+    weights = [torch.nn.Parameter(value.clone()) for value in first["weights"]]
+    plain = torch.optim.SGD(weights, lr=first["lr"], momentum=first["momentum"])
     stories = optimizer.Planted().stories(world)
     for step in range(optimizer.NUM_STEPS):
-        for name, parameter in weights.items():
-            parameter.grad = sum(one["steps"][step][name] for one in world.inputs) / size
+        for i, parameter in enumerate(weights):
+            parameter.grad = sum(one["steps"][step][i] for one in world.inputs) / size
         plain.step()
         for story in stories:
-            assert all(same(one.detach(), story[step][f"parameter {name}"]) for name, one in weights.items())
+            assert all(same(one.detach(), story[step][f"parameter {i}"]) for i, one in enumerate(weights))
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
@@ -121,6 +133,14 @@ def test_names_are_in_another_order_than_ranks_somewhere():
         for call in world_of("08.resume", 1).inputs[0]["calls"]
     ]
     assert any(order != sorted(order) for order in orders)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_world_is_resumed_by_one_of_the_same_size_too_and_a_line_may_end_in_zeros(size):
+    task = task_of("08.resume")
+    calls = [call for case in task.axes.cases(0) for call in task.inputs(0, size, case)[0]["calls"]]
+    assert any(call["old"] == size for call in calls)
+    assert any(not line[-1] for call in calls for line in call["whole"].values())
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------

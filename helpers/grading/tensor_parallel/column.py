@@ -7,48 +7,70 @@ from typing import Any
 
 import torch
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_tensor
-from helpers.grading.kit.messages import each_call
 from helpers.grading.task import Finding, Task, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.layers import (
+    AXES,
+    BATCHES,
     GRADIENT,
     OF_X,
     OUTPUT,
     Whole,
-    act_call,
+    act,
+    judge_copy,
+    judge_moved,
     judge_parameter,
     plain_layer,
     recognised_shapes,
+    rows_of,
 )
-from helpers.grading.tensor_parallel.phases import BACKWARD, FORWARD, Call, all_reduce, expect_follows, expect_messages
+from helpers.grading.tensor_parallel.phases import (
+    BACKWARD,
+    FORWARD,
+    Call,
+    all_reduce,
+    expect_follows,
+    expect_messages,
+    gathers,
+    in_turn,
+)
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """With a bias and three dimensions, then without and with two. in_features is odd: only the output can be cut."""
-    ranks: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
-    for shape, bias in (((2, 3), True), ((5,), False)):
-        in_features, out_features = 2 * making.integer(rng, 2, 4) + 1, world_size * making.integer(rng, 3, 4)
-        layer = plain_layer(rng, in_features, out_features, bias=bias)
-        x, gradient = making.normal(rng, *shape, in_features), making.normal(rng, *shape, out_features)
-        for rank, part in enumerate(gradient.chunk(world_size, dim=-1)):
-            ranks[rank].append(layer | {"x": x, "gradient": part.contiguous()})
-    return [{"calls": one} for one in ranks]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """in_features is odd: only the output can be cut. One column a rank, too."""
+    in_features, out_features = 2 * rng.integer(2, 4) + 1, world_size * in_turn(rng, 3, 1, 4, rng.integer(2, 5))
+    layer, rows = plain_layer(rng, in_features, out_features), rows_of(rng)
+    x, gradients = (
+        rng.tensor(*rows, in_features),
+        [rng.tensor(*rows, out_features // world_size) for _ in range(world_size)],
+    )
+    return [layer | {"x": x, "gradient": gradient} for gradient in gradients]
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for call in phases.calls(world):
-        yield from expect_follows(call, "layer(x)")
-        if call.returned:
-            return
-        inputs = call.inputs[0]
-        gradient = torch.cat([one["gradient"] for one in call.inputs], dim=-1)
-        whole = Whole(inputs["x"], inputs["weight"], inputs["bias"], gradient)
-        for rank in range(call.size):
-            yield from judge_rank(call, rank, whole)
-        yield from expect_messages(call, FORWARD, [], gathers="gathers_the_output")
-        yield from expect_messages(call, BACKWARD, [all_reduce(inputs["x"].numel())])
+    call = Call(world)
+    yield from expect_follows(call, "layer(x)")
+    if call.returned:
+        return
+    inputs = call.inputs[0]
+    gradient = torch.cat([one["gradient"] for one in call.inputs], dim=-1)
+    whole = Whole(inputs["x"], inputs["weight"], inputs["bias"], gradient)
+    for rank in range(call.size):
+        yield from judge_rank(call, rank, whole)
+    one, parameters = all_reduce(inputs["x"][0].nbytes), 2 if inputs["bias"] is None else 3
+    yield from expect_messages(
+        call, FORWARD, [], known=lambda events: ["gathers_the_output" if gathers(events) else "forward_reduced"]
+    )
+    yield from expect_messages(
+        call,
+        BACKWARD,
+        [one] * BATCHES,
+        known=lambda events: {0: ["backward_not_reduced"], BATCHES * parameters: ["gradients_reduced"]}.get(
+            len(events), []
+        ),
+    )
 
 
 def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
@@ -60,6 +82,8 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
             yield from judge_parameter(call, rank, name, inputs[name].chunk(size)[rank], wrong_cuts(inputs[name], call))
     wrong = {"gathers_the_output": whole.y, "bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     yield expect_tensor(OUTPUT, parts[rank], got["y"], rank=rank, mistakes=wrong)
+    yield from judge_copy(call, rank)
+    yield from judge_moved(call, rank, parts[rank])
     own = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]
     wrong = {"backward_not_reduced": own, "averaged": whole.x / size}
     yield expect_tensor(OF_X, whole.x, got["x"], rank=rank, mistakes=wrong)
@@ -90,7 +114,8 @@ COLUMN = Task(
     key="07.column",
     signature="ColumnParallelLinear(linear)",
     make=make,
-    act=each_call(act_call),
+    axes=AXES,
+    act=act,
     judge=judge,
     recognise=recognise,
     hints=hints.of(

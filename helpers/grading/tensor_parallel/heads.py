@@ -8,31 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_only, expect_tensor
-from helpers.grading.kit.messages import calls_of, each_call
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import hints
+from helpers.grading.tensor_parallel.phases import in_turn
 from helpers.words import Words
 
-HEAD_DIM = 12  # rows of a head: 2, 3 and 4 ranks can cut it, which is the mistake
 RESULT = Words(en="for {} query heads and {} key-value heads the part", zh="{} 个 query 头、{} 个 key-value 头时的部分")
 Cut = Callable[[Tensor, int, int, int, int], Tensor]  # weight, heads, key-value heads, rank, size
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Multi-head, grouped, and fewer key-value heads than ranks. The numbers of a head are all of about one size."""
-    n, cases = world_size, []
-    few = {1: 1, 2: 1, 3: 1, 4: 2, 5: 1}[n]
-    for num_heads, num_kv_heads in ((2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (2 * n, few)):
-        rows = (num_heads + 2 * num_kv_heads) * HEAD_DIM
-        weight = making.normal(rng, rows, making.integer(rng, 2, 3))
-        cases.append({"weight": weight, "num_heads": num_heads, "num_kv_heads": num_kv_heads})
-    return [{"calls": cases} for _ in range(n)]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Multi-head, grouped, and fewer key-value heads than ranks. The ranks could cut a head, which is a mistake."""
+    n = world_size
+    few = 2 if n == 4 else 1
+    num_heads, num_kv_heads = in_turn(rng, (2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (3 * n, few), (n, 1), (n, n))
+    rows = (num_heads + 2 * num_kv_heads) * n * rng.integer(2, 4)
+    weight = rng.tensor(rows, rng.integer(1, 3))
+    return [{"weight": weight, "num_heads": num_heads, "num_kv_heads": num_kv_heads} for _ in range(n)]
 
 
-def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
-    return submitted(inputs["weight"].clone(), inputs["num_heads"], inputs["num_kv_heads"])
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
+    return submitted(inputs["weight"], inputs["num_heads"], inputs["num_kv_heads"])
 
 
 # -- what is right, and what people write instead --------------------------------------------------------------------
@@ -122,21 +120,22 @@ WRONG: dict[str, Cut] = {
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for call in calls_of(world):
-        one = call.inputs[0]
-        heads = one["num_heads"], one["num_kv_heads"]
-        for rank, got in enumerate(call.outputs):
-            where = one["weight"], *heads, rank, call.size
-            wrong = {key: cut(*where) for key, cut in WRONG.items()}
-            yield expect_tensor(RESULT.format(*heads), right(*where), got, rank=rank, mistakes=wrong)
-        yield from expect_only(call, [])
+    one = world.inputs[0]
+    heads = one["num_heads"], one["num_kv_heads"]
+    for rank, got in enumerate(world.outputs):
+        where = one["weight"], *heads, rank, world.size
+        wrong = {key: cut(*where) for key, cut in WRONG.items()}
+        yield expect_tensor(RESULT.format(*heads), right(*where), got, rank=rank, mistakes=wrong)
+    yield from expect_only(world, [])
 
 
 HEADS = Task(
     key="07.heads",
     signature="shard_qkv(weight, num_heads, num_kv_heads)",
     make=make,
-    act=each_call(act_call),
+    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=6),
+    keeps=("weight",),
+    act=act,
     judge=judge,
     hints=hints.of(*WRONG),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,45 +11,80 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_tensor
+from helpers.grading.drawing import Axes, Draw
+from helpers.grading.kit.judging import expect, expect_tensor, same
+from helpers.grading.observing import is_as, places, snapshot
 from helpers.grading.task import Finding, Trial
-from helpers.grading.tensor_parallel.phases import FLOAT, Call, autograd_sees_all, there_and_back
+from helpers.grading.tensor_parallel.phases import FORWARD, Call, backward, in_turn
 from helpers.units import format_bytes
 from helpers.words import Words
 
+AXES = Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=4)
+BATCHES = 2  # that one layer sees: forward of both, then backward of both
 PARAMETER = Words(en="layer.{}", zh="layer.{} ")
 GRADIENT = Words(en="the gradient of layer.{}", zh="layer.{} 的梯度")
 OUTPUT = Words(en="the output", zh="输出")
+MOVED = Words(en="the output after an optimizer doubled weight and bias", zh="优化器把 weight 和 bias 加倍之后的输出")
 OF_X = Words(en="the gradient of x", zh="x 的梯度")
 
 
-def plain_layer(rng: torch.Generator, in_features: int, out_features: int, *, bias: bool) -> dict[str, Any]:
-    """The parameters of a whole layer, the same on every rank."""
-    weight = making.normal(rng, out_features, in_features)
-    return {"weight": weight, "bias": making.normal(rng, out_features) if bias else None}
+def plain_layer(rng: Draw, in_features: int, out_features: int) -> dict[str, Any]:
+    """The parameters of a whole layer, the same on every rank; every other one has a bias."""
+    weight, bias = rng.tensor(out_features, in_features).contiguous(), rng.tensor(out_features).contiguous()
+    return {"weight": weight, "bias": in_turn(rng, bias, None)}
 
 
-@autograd_sees_all()
-def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    layer = submitted(linear_of(inputs))
-    x = inputs["x"].clone().requires_grad_()
-    y = layer(x)
-    returned = there_and_back(trial, y, inputs["gradient"].clone())
+def rows_of(rng: Draw) -> list[int]:
+    """The dimensions of x before the last, of each batch: one, or two or three. Fewer rows than a weight has not."""
+    return [BATCHES, *in_turn(rng, [2, 3], [6], [8], [2, 1, 4])]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+    """Two batches go forward, then both back; then the parameters move, as an optimizer moves them."""
+    linear = linear_of(inputs)
+    before, theirs = snapshot(linear), places(linear)
+    layer = submitted(linear)
+    shares = any(places(parameter) & theirs for parameter in parameters_of(layer).values())
+    yield
+    batches = [x.detach().requires_grad_() for x in inputs["x"].unbind()]
+    outputs = [layer(x) for x in batches]
+    trial.mark(FORWARD)
+    yield
+    returned = backward(trial, outputs, [one.clone() for one in inputs["gradient"].unbind()])
     found = parameters_of(layer)
-    return {
-        "returned": returned,
-        "y": y,
-        "x": x.grad,
-        "parameters": found,
+    kept = {
+        "parameters": {name: parameter.detach().clone() for name, parameter in found.items()},
         "gradients": {name: parameter.grad for name, parameter in found.items()},
         "stored": {name: parameter.untyped_storage().nbytes() for name, parameter in found.items()},
+        "shares": shares,
     }
+    moved = after_a_step(layer, found, batches[0])
+    kept |= {"changed": not is_as(before, linear), "moved": moved}
+    whole = weakref.ref(linear.weight)
+    del linear, before
+    if whole() is not None:
+        gc.collect()  # it may hang in a cycle
+    joined = {"y": joined_of(outputs), "x": joined_of([x.grad for x in batches])}
+    return kept | joined | {"returned": returned, "alive": whole() is not None}
+
+
+@torch.no_grad()
+def after_a_step(layer: Any, found: Mapping[str, nn.Parameter], x: Tensor) -> Any:
+    for parameter in found.values():
+        parameter.mul_(2)
+    return layer(x.detach())
+
+
+def joined_of(tensors: list[Any]) -> Any:
+    """As one tensor, if these are alike; else the one that is not a tensor, or the first."""
+    if all(isinstance(one, Tensor) for one in tensors) and len({one.shape for one in tensors}) == 1:
+        return torch.stack(tensors)
+    return next((one for one in tensors if not isinstance(one, Tensor)), tensors[0])
 
 
 def linear_of(inputs: Mapping[str, Any]) -> nn.Linear:
     out_features, in_features = inputs["weight"].shape
-    linear = nn.Linear(in_features, out_features, bias=inputs["bias"] is not None, dtype=torch.float64)
+    linear = nn.Linear(in_features, out_features, bias=inputs["bias"] is not None, dtype=inputs["weight"].dtype)
     linear.load_state_dict({name: inputs[name] for name in ("weight", "bias") if inputs[name] is not None})
     return linear
 
@@ -75,7 +112,7 @@ def judge_parameter(call: Call, rank: int, name: str, right: Tensor, mistakes: M
     """Its value, and that nothing but this part is kept in memory."""
     got = call.outputs[rank]
     yield expect_tensor(PARAMETER.format(name), right, got["parameters"].get(name), rank=rank, mistakes=mistakes)
-    stored, due = got["stored"].get(name, 0), FLOAT * right.numel()
+    stored, due = got["stored"].get(name, 0), right.nbytes
     yield expect(
         stored <= due,
         f"layer.{name} keeps {format_bytes(stored)} in memory, expected {format_bytes(due)}",
@@ -83,6 +120,39 @@ def judge_parameter(call: Call, rank: int, name: str, right: Tensor, mistakes: M
         rank=rank,
         mistakes=["not_cut" if stored == due * call.size and is_whole(right, got, name) else "view_of_the_whole"],
     )
+
+
+def judge_copy(call: Call, rank: int) -> Iterator[Finding]:
+    """A copy, also on a rank alone; the given layer stays as it is, and goes with the last who needs it."""
+    got, inputs = call.outputs[rank], call.inputs[rank]
+    has_bias, is_cut = inputs["bias"] is not None, not same(inputs["weight"], got["parameters"].get("weight"))
+    yield expect(
+        has_bias or "bias" not in got["parameters"],
+        "layer.bias is a parameter, expected None: the given layer has no bias",
+        "layer.bias 是参数，应为 None：传入的层没有 bias",
+        rank=rank,
+    )
+    yield expect(
+        not got["shares"],
+        "a parameter lies in the memory of the given layer, expected a copy",
+        "有参数与传入的层共用内存，应为副本",
+        rank=rank,
+        mistakes=(["not_cut"] if not is_cut else []) + (["view_of_the_whole"] if is_cut or call.size == 1 else []),
+    )
+    yield expect(not got["changed"], "it changes the given layer", "改动了传入的层", rank=rank)
+    yield expect(
+        not got["alive"],
+        "it keeps the whole of the given layer alive, beside its own part",
+        "除了自己的部分，还保留着传入的整个层",
+        rank=rank,
+    )
+
+
+def judge_moved(call: Call, rank: int, y: Tensor) -> Iterator[Finding]:
+    """The layer computes with its parameters as they are now. y: what is right before they moved, of both batches."""
+    got = call.outputs[rank]
+    if same(y, got["y"]) and "weight" in got["parameters"]:
+        yield expect_tensor(MOVED, 2 * y[0], got["moved"], rank=rank)
 
 
 def is_whole(right: Tensor, got: Mapping[str, Any], name: str) -> bool:

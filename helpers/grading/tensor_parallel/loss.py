@@ -2,63 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
-from helpers.grading.kit.messages import each_call
+from helpers.grading.drawing import Axes, Draw, laid_out
+from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
-    FLOAT,
     FORWARD,
-    PHASES,
     Call,
     all_reduce,
-    autograd_sees_all,
+    backward,
     expect_follows,
     expect_messages,
-    message,
-    there_and_back,
+    gathers,
+    in_turn,
 )
+from helpers.records import CommEvent
 from helpers.words import Words
 
 PADDING = -100
-FAR = 1000.0  # exp(1000) is infinite, exp(-1000) is 0, in float64 too
+FAR = {"float64": 1000.0, "float32": 100.0}  # exp of it is infinite, and of its negative 0 or nearly
 LOSS = Words(en="the loss", zh="损失")
 OF_LOGITS = Words(en="the gradient of logits", zh="logits 的梯度")
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Targets on every rank and padding; then tokens whose logits lie 2000 apart."""
-    ranks: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
-    for far in (False, True):
-        part, num_tokens = making.integer(rng, 4, 6), making.integer(rng, 9, 12)
-        logits = 2 * making.normal(rng, num_tokens, world_size * part)
-        if far:
-            logits += torch.where(torch.arange(num_tokens) % 2 == 0, FAR, -FAR)[:, None].double()
-        targets = torch.randint(world_size * part, (num_tokens,), generator=rng)
-        targets[:world_size] = torch.arange(world_size) * part + torch.randint(part, (world_size,), generator=rng)
-        targets[making.integer(rng, world_size + 1, num_tokens - 2) :: 3] = PADDING
-        factor = 1.5 + making.integer(rng, 1, 9) / 10
-        for rank, own in enumerate(logits.chunk(world_size, dim=1)):
-            ranks[rank].append({"logits": own.contiguous(), "targets": targets, "factor": factor, "far": far})
-    return [{"calls": one} for one in ranks]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Four kinds in turn: see `targets_of`. Far: tokens whose logits lie 2000 apart. Narrow: hardly a word a rank."""
+    kind = in_turn(rng, "near", "far", "lonely", "narrow")
+    part = 1 + (world_size == 1) if kind == "narrow" else rng.integer(4, 6)
+    targets = targets_of(rng, kind, part, world_size)
+    far = FAR[rng.case.dtypes] * (kind == "far")
+    apart = torch.where(torch.arange(len(targets)) % 2 == 0, far, -far)[:, None]
+    ranks = [2 * rng.tensor(len(targets), part) + apart for _ in range(world_size)]
+    shards = [laid_out(one.to(getattr(torch, rng.case.dtypes)), rng.case.layouts) for one in ranks]
+    factor = 1.5 + rng.integer(1, 9) / 10
+    return [{"logits": one, "targets": targets, "factor": factor} for one in shards]
 
 
-@autograd_sees_all()
-def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def targets_of(rng: Draw, kind: str, part: int, world_size: int) -> Tensor:
+    """The first and the last word of each rank, others, and padding. Lonely: all on one rank. Narrow: up to 3, any."""
+    if kind == "narrow":
+        return words(rng, 0, part * world_size, rng.integer(1, 3))
+    if kind == "lonely":
+        return words(rng, part * rng.integer(0, world_size - 1), part, rng.integer(5, 8))
+    firsts = torch.arange(world_size) * part
+    targets = torch.cat([firsts, firsts + part - 1, words(rng, 0, part * world_size, rng.integer(9, 12) - world_size)])
+    targets[2 * world_size + rng.integer(0, 1) :: 2] = PADDING
+    return targets[torch.randperm(len(targets), generator=rng)]
+
+
+def words(rng: Draw, first: int, count: int, num_tokens: int) -> Tensor:
+    return torch.randint(first, first + count, (num_tokens,), generator=rng)
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     """The loss is multiplied before backward, as a scaler does."""
-    logits = inputs["logits"].clone().requires_grad_()
-    loss = submitted(logits, inputs["targets"].clone())
-    factor = torch.tensor(inputs["factor"], dtype=torch.float64)
-    return {"returned": there_and_back(trial, loss, factor), "loss": loss, "logits": logits.grad}
+    logits = inputs["logits"].requires_grad_()
+    loss = submitted(logits, inputs["targets"])
+    trial.mark(FORWARD)
+    yield
+    returned = backward(trial, [loss], [torch.tensor(inputs["factor"], dtype=logits.dtype)])
+    return {"returned": returned, "loss": loss, "logits": logits.grad}
 
 
 # -- one process, and what known mistakes give -----------------------------------------------------------------------
@@ -127,59 +139,64 @@ class Whole:
 
     def wrong_gradients(self, rank: int) -> dict[str, Any]:
         right, (mine, place) = self.gradients[rank], self.owned(rank)
-        scale = self.factor / int(self.counted.sum())
-        spread = self.sums(rank, self.largest) / sum(self.sums(r, self.largest) for r in range(self.size))
-        through_max, everywhere = right.clone(), right.clone()
-        rows = torch.arange(len(right))
-        through_max[rows, self.shards[rank].argmax(dim=1)] += scale * (mine.double() - spread) * self.counted
-        everywhere[rows, place] -= scale * (~mine & self.counted).double()
+        scale, share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
+        total = sum(self.sums(r, self.largest) for r in range(self.size))
+        softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
+        padding = right + scale * softmax * ~self.counted[:, None]
+        through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
+        rows, elsewhere = torch.arange(len(right)), scale * (~mine & self.counted).to(right.dtype)
+        from_max = scale * (mine.to(right.dtype) - softmax.sum(dim=1)) * self.counted
+        through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
+        nearest[rows, place] -= elsewhere
+        modulo[rows, self.targets % self.part] -= elsewhere
         return {
             "backward_reduced": right * self.size,
             "incoming_gradient_forgotten": right / self.factor,
             "max_follows_gradient": through_max,
-            "target_not_masked": everywhere,
+            "target_not_masked": [nearest, modulo],
+            "padding_counted": [right * share, padding * share, padding],
         }
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for call in phases.calls(world):
-        yield from expect_follows(call, "the loss")
-        if call.returned:
-            return
-        whole = Whole(call)
-        for rank, got in enumerate(call.outputs):
-            yield judge_loss(whole, got["loss"], rank)
-            wrong = whole.wrong_gradients(rank) if not call.inputs[0]["far"] else {}
-            finite = isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all())
-            if finite:
-                yield expect_tensor(OF_LOGITS, whole.gradients[rank], got["logits"], rank=rank, mistakes=wrong)
-        yield from judge_forward(call, whole)
-        yield from expect_messages(call, BACKWARD, [], mistakes=back_again(call, whole))
+    call = Call(world)
+    yield from expect_follows(call, "the loss")
+    if call.returned:
+        return
+    whole = Whole(call)
+    losses = [judge_loss(whole, got["loss"], rank) for rank, got in enumerate(call.outputs)]
+    yield from losses
+    for rank, got in enumerate(call.outputs):
+        if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
+            right = whole.gradients[rank]
+            wrong = {} if same(right, got["logits"]) else whole.wrong_gradients(rank)
+            yield expect_tensor(OF_LOGITS, right, got["logits"], rank=rank, mistakes=wrong)
+    one = whole.loss.element_size() * len(whole.targets)  # bytes
+    largest, both = all_reduce(one, "MAX"), all_reduce(2 * one)
+    told = {key for loss in losses for key in loss.mistakes}
+    known = partial(known_by_messages, num_bytes=one) if all(loss.ok for loss in losses) else lambda events: told
+    yield from expect_messages(call, FORWARD, [largest, *[all_reduce(one)] * 2], [largest, both], known=known)
+    yield from expect_messages(call, BACKWARD, [], known=lambda events: ["backward_reduced"])
 
 
 def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
     if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
         en, zh = f"the loss is {got.item()}", f"损失是 {got.item()}"
         return expect(False, en, zh, rank=rank, mistakes=["out_of_range"])
-    return expect_tensor(LOSS, whole.loss, got, rank=rank, mistakes=whole.wrong_losses(rank))
+    wrong = {} if same(whole.loss, got) else whole.wrong_losses(rank)
+    return expect_tensor(LOSS, whole.loss, got, rank=rank, mistakes=wrong)
 
 
-def judge_forward(call: Call, whole: Whole) -> Iterator[Finding]:
-    """The maximum first, then two sums, in one message or in two."""
-    n = len(whole.targets)
-    apart, together = [all_reduce(n, "MAX"), *[all_reduce(n)] * 2], [all_reduce(n, "MAX"), all_reduce(2 * n)]
-    for rank, events in enumerate(call.events):
-        got = [message(event) for event in events[FORWARD]]
-        known = {}
-        if any(event.payload_bytes >= FLOAT * n * whole.part for event in events[FORWARD]):
-            known["gathers_the_logits"] = got
-        expected = together if got == together else [] if call.size == 1 and not got else apart
-        yield expect_equal(PHASES[FORWARD], expected, got, rank=rank, mistakes=known)
-
-
-def back_again(call: Call, whole: Whole) -> dict[str, list[str]]:
-    n = len(whole.targets)
-    return {"backward_reduced": [all_reduce(n)] * 2}
+def known_by_messages(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
+    """Mistakes that such messages in forward tell. num_bytes: of a number for each token."""
+    summed = sum(event.payload_bytes for event in events if event.reduce_op == "SUM")
+    if gathers(events) or summed >= 3 * num_bytes and not any(event.payload_bytes <= num_bytes for event in events):
+        return ["gathers_the_logits"]
+    if not any(event.reduce_op == "MAX" for event in events):
+        return ["max_not_reduced", "out_of_range"]
+    if summed == num_bytes:
+        return ["sum_not_reduced", "target_not_reduced"]
+    return ["loss_reduced"] if summed > 2 * num_bytes else []
 
 
 def recognise(trouble: Trouble) -> list[str]:
@@ -187,11 +204,14 @@ def recognise(trouble: Trouble) -> list[str]:
     return phases.recognise(trouble) + known
 
 
+AXES = Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "zero"), calls=4)
 CROSS_ENTROPY = Task(
     key="07.cross_entropy",
     signature="vocab_parallel_cross_entropy(logits, targets)",
     make=make,
-    act=each_call(act_call),
+    axes=AXES,
+    keeps=("logits", "targets"),
+    act=act,
     judge=judge,
     recognise=recognise,
     hints=hints.of(

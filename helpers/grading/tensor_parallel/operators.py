@@ -7,22 +7,22 @@ from typing import Any
 
 import torch
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_tensor, same
-from helpers.grading.kit.messages import each_call
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import hints
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
     FORWARD,
+    PHASES,
     Call,
     all_reduce,
-    autograd_sees_all,
-    calls,
+    backward,
     expect_follows,
     expect_messages,
+    gathers,
+    in_turn,
     recognise,
-    there_and_back,
 )
 from helpers.words import Words
 
@@ -32,68 +32,82 @@ X_AFTER = Words(en="x, after the call,", zh="调用之后的 x ")
 OF_OTHER = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
 
 
-def make_f(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make_f(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """x is the same on every rank, as the input of a layer is; what comes back differs."""
-    x = making.normal(rng, making.integer(rng, 2, 4), making.integer(rng, 3, 6))
-    return [{"calls": [{"x": x, "gradient": making.normal(rng, *x.shape)}]} for _ in range(world_size)]
+    x = rng.tensor(*shape_of(rng))
+    return [{"x": x, "gradient": rng.tensor(*x.shape)} for _ in range(world_size)]
 
 
-def make_g(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make_g(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """x differs, a part of a sum each."""
-    shape = making.integer(rng, 2, 4), making.integer(rng, 3, 6)
-    parts = [(making.normal(rng, *shape), making.normal(rng, *shape)) for _ in range(world_size)]
-    return [{"calls": [{"x": x, "gradient": gradient}]} for x, gradient in parts]
+    shape = shape_of(rng)
+    return [{"x": rng.tensor(*shape), "gradient": rng.tensor(*shape)} for _ in range(world_size)]
 
 
-@autograd_sees_all()
-def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def shape_of(rng: Draw) -> list[int]:
+    """Of two dimensions, then of three and one."""
+    return [rng.integer(2, 6) for _ in range(in_turn(rng, 2, 3, 1))]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     """submitted(x) + r: both get the same gradient tensor, and r gets it later. x is no leaf, as in a model."""
     leaf, other = (inputs["x"].clone().requires_grad_() for _ in range(2))
     x, r = leaf * 1.0, other * 1.0
     y = submitted(x)
+    trial.mark(FORWARD)
     output = y.detach().clone() if isinstance(y, torch.Tensor) else y
     is_right = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
-    returned = there_and_back(trial, y + r if is_right else y, inputs["gradient"].clone())
+    yield
+    returned = backward(trial, [y + r if is_right else y], [inputs["gradient"].clone()])
     return {"returned": returned, "y": output, "x": x, "leaf": leaf.grad, "other": other.grad}
 
 
 def judge_f(world: World) -> Iterator[Finding]:
-    for call in calls(world):
-        yield from expect_follows(call, F_NAME)
-        if call.returned:
-            return
-        x, gradients = call.inputs[0]["x"], [one["gradient"] for one in call.inputs]
-        total = sum(gradients)
-        for rank, (gradient, got) in enumerate(zip(gradients, call.outputs, strict=True)):
-            wrong = {"forward_reduced": call.size * x}
-            wrong_back = {"backward_not_reduced": gradient, "averaged": total / call.size}
-            if same(call.size * x, got["y"]) and same(gradient, got["leaf"]):
-                wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, gradient))
-            yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
-            yield expect_tensor(OF_X, total, got["leaf"], rank=rank, mistakes=wrong_back)
-            beside = {"gradient_changed": [total, total / call.size]}
-            yield expect_tensor(OF_OTHER.format(F_NAME), gradient, got["other"], rank=rank, mistakes=beside)
-        yield from expect_messages(call, FORWARD, [])
-        yield from expect_messages(call, BACKWARD, [all_reduce(x.numel())])
+    call = Call(world)
+    yield from expect_follows(call, F_NAME)
+    if call.returned:
+        return
+    x, gradients = call.inputs[0]["x"], [one["gradient"] for one in call.inputs]
+    total = sum(gradients)
+    for rank, (gradient, got) in enumerate(zip(gradients, call.outputs, strict=True)):
+        wrong = {"forward_reduced": call.size * x}
+        wrong_back = {"backward_not_reduced": gradient, "averaged": total / call.size}
+        if same(call.size * x, got["y"]) and same(gradient, got["leaf"]):
+            wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, gradient))
+        yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
+        yield expect_tensor(OF_X, total, got["leaf"], rank=rank, mistakes=wrong_back)
+        beside = {"gradient_changed": [total, total / call.size]}
+        yield expect_tensor(OF_OTHER.format(F_NAME), gradient, got["other"], rank=rank, mistakes=beside)
+        yield expect_tensor(X_AFTER, x, got["x"], rank=rank)
+    known = {frozenset([FORWARD]): ["operators_swapped"], frozenset(PHASES): ["forward_reduced"]}
+    keys = known.get(call.sends, [] if call.sends else ["backward_not_reduced"])
+    yield from expect_messages(call, FORWARD, [], known=lambda events: keys)
+    yield from expect_messages(call, BACKWARD, [all_reduce(x.nbytes)], known=lambda events: keys)
 
 
 def judge_g(world: World) -> Iterator[Finding]:
-    for call in calls(world):
-        yield from expect_follows(call, G_NAME)
-        if call.returned:
-            return
-        parts, gradients = ([one[name] for one in call.inputs] for name in ("x", "gradient"))
-        total, back = sum(parts), sum(gradients)
-        for rank, (x, gradient, got) in enumerate(zip(parts, gradients, call.outputs, strict=True)):
-            wrong = {"forward_not_reduced": x, "averaged": total / call.size}
-            wrong_back = {"backward_reduced": back, "averaged": [gradient / call.size, back / call.size]}
-            if same(x, got["y"]) and same(back, got["leaf"]):
-                wrong, wrong_back = ({"operators_swapped": value} for value in (x, back))
-            yield from judge_joined(call, rank, total, wrong)
-            yield expect_tensor(OF_X, gradient, got["leaf"], rank=rank, mistakes=wrong_back)
-            yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
-        yield from expect_messages(call, FORWARD, [all_reduce(total.numel())], gathers="gathers_the_parts")
-        yield from expect_messages(call, BACKWARD, [])
+    call = Call(world)
+    yield from expect_follows(call, G_NAME)
+    if call.returned:
+        return
+    parts, gradients = ([one[name] for one in call.inputs] for name in ("x", "gradient"))
+    total, back = sum(parts), sum(gradients)
+    for rank, (x, gradient, got) in enumerate(zip(parts, gradients, call.outputs, strict=True)):
+        wrong = {"forward_not_reduced": x, "averaged": total / call.size}
+        wrong_back = {"backward_reduced": back, "averaged": [gradient / call.size, back / call.size]}
+        if same(x, got["y"]) and same(back, got["leaf"]):
+            wrong, wrong_back = ({"operators_swapped": value} for value in (x, back))
+        yield from judge_joined(call, rank, total, wrong)
+        yield expect_tensor(OF_X, gradient, got["leaf"], rank=rank, mistakes=wrong_back)
+        yield expect_tensor(OF_OTHER.format(G_NAME), gradient, got["other"], rank=rank)
+        yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
+    known = {frozenset([BACKWARD]): ["operators_swapped"], frozenset(PHASES): ["backward_reduced"]}
+    keys = known.get(call.sends, [] if call.sends else ["forward_not_reduced"])
+    right = [all_reduce(total.nbytes)]
+    yield from expect_messages(
+        call, FORWARD, right, known=lambda events: ["gathers_the_parts"] if gathers(events) else keys
+    )
+    yield from expect_messages(call, BACKWARD, [], known=lambda events: keys)
 
 
 def judge_joined(call: Call, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Iterator[Finding]:
@@ -104,12 +118,16 @@ def judge_joined(call: Call, rank: int, total: torch.Tensor, wrong: dict[str, An
     yield expect_tensor(OUTPUT, total, call.outputs[rank]["y"], rank=rank, mistakes=known)
 
 
+AXES = Axes(
+    dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero", "large")
+)
 F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
 IDENTITY_ALL_REDUCE = Task(
     key=f"07.{F_NAME}",
     signature=f"{F_NAME}(x)",
     make=make_f,
-    act=each_call(act_call),
+    axes=AXES,
+    act=act,
     judge=judge_f,
     recognise=recognise,
     hints=hints.of(
@@ -126,7 +144,8 @@ ALL_REDUCE_IDENTITY = Task(
     key=f"07.{G_NAME}",
     signature=f"{G_NAME}(x)",
     make=make_g,
-    act=each_call(act_call),
+    axes=AXES,
+    act=act,
     judge=judge_g,
     recognise=recognise,
     hints=hints.of(

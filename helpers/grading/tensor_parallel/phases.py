@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect, expect_equal
-from helpers.grading.kit.messages import calls_of
 from helpers.grading.kit.meter import dead_end
 from helpers.grading.task import Finding, Trial, Trouble, World
 from helpers.records import CommEvent
 from helpers.units import format_bytes
 from helpers.words import Words
 
-FLOAT = 8  # bytes
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD = "forward", "backward"  # also the marks of their ends
 PHASES = {
     FORWARD: Words(en="the messages of forward", zh="前向的消息"),
     BACKWARD: Words(en="the messages of backward", zh="反向的消息"),
@@ -27,17 +26,20 @@ RETURNS = Words(en="{} gives {}, expected a tensor that follows gradients", zh="
 WARNING = "an autograd kernel was not registered"  # torch's, as backward goes through a bare dist.all_reduce
 UNSEEN = "torch warns: backward goes through a collective that autograd does not know"
 Messages = Sequence[str]
+Known = Callable[[Sequence[CommEvent]], Sequence[str]]
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
-def there_and_back(trial: Trial, output: Any, gradient: Tensor) -> str:
-    """Go back from `output` with this gradient. What stands in the way, if something does; then it stays here."""
-    trial.mark(FORWARD)
-    if dead_end(output):
-        return dead_end(output)
-    if output.shape == gradient.shape:
-        output.backward(gradient)
-    return ""
+def backward(trial: Trial, outputs: Sequence[Any], gradients: Sequence[Tensor]) -> str:
+    """Go back from each output with its gradient. What stands in the way, if something does; then it stays here."""
+    ends = [dead_end(output) for output in outputs]
+    if not any(ends):
+        with autograd_sees_all():
+            for output, gradient in zip(outputs, gradients, strict=True):
+                if output.shape == gradient.shape:
+                    output.backward(gradient)
+    trial.mark(BACKWARD)
+    return next(filter(None, ends), "")
 
 
 @contextmanager
@@ -52,15 +54,21 @@ def autograd_sees_all() -> Iterator[None]:
 
 
 # -- beside the judge ------------------------------------------------------------------------------------------------
-class Call:
-    """One call on all ranks. events[rank]["forward"]: what this rank issued, in order."""
+def in_turn(rng: Draw, *values: Any) -> Any:
+    """One of these by the number of the case, so that each comes."""
+    return values[rng.case.number % len(values)]
 
-    def __init__(self, world: World, ends: Sequence[float]):
+
+class Call:
+    """The call of one case on all ranks. events[rank]["forward"]: what this rank issued, in order."""
+
+    def __init__(self, world: World):
         self.inputs, self.outputs, self.size = world.inputs, world.outputs, world.size
         self.events: list[dict[str, list[CommEvent]]] = []
-        for log, end in zip(world.logs, ends, strict=True):
-            before = [event for event in log.events if event.start < end]
-            after = [event for event in log.events if event.start >= end]
+        for log, marks in zip(world.logs, world.marks, strict=True):
+            ends = dict(marks)
+            before = [event for event in log.events if event.start < ends[FORWARD]]
+            after = [event for event in log.events if ends[FORWARD] <= event.start < ends[BACKWARD]]
             self.events.append({FORWARD: before, BACKWARD: after})
 
     @property
@@ -68,11 +76,10 @@ class Call:
         """What a rank returned, if backward cannot start from it."""
         return next((got["returned"] for got in self.outputs if got["returned"]), "")
 
-
-def calls(world: World) -> Iterator[Call]:
-    ends = [[when for name, when in marks if name == FORWARD] for marks in world.marks]
-    for number, call in enumerate(calls_of(world)):
-        yield Call(call, [times[number] for times in ends])
+    @property
+    def sends(self) -> frozenset[str]:
+        """The passes in which something is sent, on any rank."""
+        return frozenset(phase for events in self.events for phase in PHASES if events[phase])
 
 
 def message(event: CommEvent) -> str:
@@ -81,21 +88,24 @@ def message(event: CommEvent) -> str:
     return f"{event.op}{kind} of {format_bytes(event.payload_bytes)}"
 
 
-def all_reduce(num_elements: int, by: str = "SUM") -> str:
-    return f"all_reduce ({by}) of {format_bytes(FLOAT * num_elements)}"
+def all_reduce(num_bytes: int, by: str = "SUM") -> str:
+    return f"all_reduce ({by}) of {format_bytes(num_bytes)}"
 
 
-def expect_messages(
-    call: Call, phase: str, expected: Messages, *, mistakes: Mapping[str, Messages] | None = None, gathers: str = ""
-) -> Iterator[Finding]:
-    """Exactly these, in this order; a rank alone may have none. gathers: a mistake, known by its all_gather."""
+def gathers(events: Sequence[CommEvent]) -> bool:
+    return any(event.op == "all_gather" for event in events)
+
+
+def expect_messages(call: Call, phase: str, *expected: Messages, known: Known = lambda events: ()) -> Iterator[Finding]:
+    """Exactly these, in this order, or one of several such; a rank alone may have none.
+
+    known: the mistakes that what came instead tells.
+    """
     for rank, events in enumerate(call.events):
         got = [message(event) for event in events[phase]]
-        known = dict(mistakes or {})
-        if gathers and any(event.op == "all_gather" for event in events[phase]):
-            known = {gathers: got}
-        due = [] if call.size == 1 and not got else list(expected)
-        yield expect_equal(PHASES[phase], due, got, rank=rank, mistakes=known)
+        due = next((list(one) for one in expected if list(one) == got), list(expected[0]))
+        due = [] if call.size == 1 and not got else due
+        yield expect_equal(PHASES[phase], due, got, rank=rank, mistakes=dict.fromkeys(known(events[phase]), got))
 
 
 def expect_follows(call: Call, what: str) -> Iterator[Finding]:

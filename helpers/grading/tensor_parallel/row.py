@@ -8,51 +8,70 @@ from typing import Any
 
 import torch
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_tensor
-from helpers.grading.kit.messages import each_call
 from helpers.grading.task import Finding, Task, Trouble, World
 from helpers.grading.tensor_parallel import hints, phases
 from helpers.grading.tensor_parallel.layers import (
+    AXES,
+    BATCHES,
     GRADIENT,
     OF_X,
     OUTPUT,
     Whole,
-    act_call,
+    act,
+    judge_copy,
+    judge_moved,
     judge_parameter,
     plain_layer,
     recognised_shapes,
+    rows_of,
 )
-from helpers.grading.tensor_parallel.phases import BACKWARD, FORWARD, Call, all_reduce, expect_follows, expect_messages
+from helpers.grading.tensor_parallel.phases import (
+    BACKWARD,
+    FORWARD,
+    Call,
+    all_reduce,
+    expect_follows,
+    expect_messages,
+    gathers,
+    in_turn,
+)
 
 PART_WIDTHS = (5, 7)  # of x on a rank: no part of these is one of these
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """With a bias and three dimensions, then without and with two. What comes back is the same on every rank."""
-    ranks: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
-    for shape, bias in (((2, 3), True), ((5,), False)):
-        in_features = world_size * PART_WIDTHS[making.integer(rng, 0, 1)]
-        out_features = making.integer(rng, 3, 4)
-        layer = plain_layer(rng, in_features, out_features, bias=bias)
-        x, gradient = making.normal(rng, *shape, in_features), making.normal(rng, *shape, out_features)
-        for rank, part in enumerate(x.chunk(world_size, dim=-1)):
-            ranks[rank].append(layer | {"x": part.contiguous(), "gradient": gradient})
-    return [{"calls": one} for one in ranks]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """What comes back is the same on every rank. Also with one output."""
+    width, out_features = rng.one_of(*PART_WIDTHS), in_turn(rng, 3, 4, 1, rng.integer(2, 4))
+    layer, rows = plain_layer(rng, world_size * width, out_features), rows_of(rng)
+    gradient = rng.tensor(*rows, out_features)
+    return [layer | {"x": rng.tensor(*rows, width), "gradient": gradient} for _ in range(world_size)]
 
 
 def judge(world: World) -> Iterator[Finding]:
-    for call in phases.calls(world):
-        yield from expect_follows(call, "layer(x)")
-        if call.returned:
-            return
-        inputs = call.inputs[0]
-        x = torch.cat([one["x"] for one in call.inputs], dim=-1)
-        whole = Whole(x, inputs["weight"], inputs["bias"], inputs["gradient"])
-        for rank in range(call.size):
-            yield from judge_rank(call, rank, whole)
-        yield from expect_messages(call, FORWARD, [all_reduce(whole.y.numel())], gathers="gathers_the_input")
-        yield from expect_messages(call, BACKWARD, [])
+    call = Call(world)
+    yield from expect_follows(call, "layer(x)")
+    if call.returned:
+        return
+    inputs = call.inputs[0]
+    x = torch.cat([one["x"] for one in call.inputs], dim=-1)
+    whole = Whole(x, inputs["weight"], inputs["bias"], inputs["gradient"])
+    for rank in range(call.size):
+        yield from judge_rank(call, rank, whole)
+    one = all_reduce(whole.y[0].nbytes)
+    yield from expect_messages(
+        call,
+        FORWARD,
+        [one] * BATCHES,
+        known=lambda events: ["gathers_the_input"] if gathers(events) else [] if events else ["forward_not_reduced"],
+    )
+    yield from expect_messages(
+        call,
+        BACKWARD,
+        [],
+        known=lambda events: ["backward_reduced" if len(events) == BATCHES else "gradients_reduced"],
+    )
 
 
 def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
@@ -69,6 +88,8 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
         alone = "bias_on_one_rank" if rank else "not_parameters"
         yield from judge_parameter(call, rank, "bias", bias, {"bias_shared_out": bias / size, alone: None})
     yield judge_output(call, rank, whole)
+    yield from judge_copy(call, rank)
+    yield from judge_moved(call, rank, whole.y)
     part = whole.x.chunk(size, dim=-1)[rank]
     yield expect_tensor(OF_X, part, got["x"], rank=rank, mistakes={"backward_reduced": part * size})
     right = {"weight": whole.gradients["weight"].chunk(size, dim=1)[rank]}
@@ -112,7 +133,8 @@ ROW = Task(
     key="07.row",
     signature="RowParallelLinear(linear)",
     make=make,
-    act=each_call(act_call),
+    axes=AXES,
+    act=act,
     judge=judge,
     recognise=recognise,
     hints=hints.of(

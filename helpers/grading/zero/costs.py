@@ -31,7 +31,8 @@ def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
         for num_microbatches in (1, making.integer(rng, 3, 7)):
             num_ranks = making.integer(rng, 5, 40)
             cases.append([num_ranks * making.integer(rng, 10**6, 10**8), num_ranks, stage, num_microbatches])
-    cases.append([making.integer(rng, 10**6, 10**8), 1, 3, 2])
+    for stage in STAGES:
+        cases.append([making.integer(rng, 10**6, 10**8), 1, stage, 2])
     return [{"cases": cases}]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
@@ -26,22 +26,28 @@ from helpers.words import Words
 Cut = Callable[[Sequence[Tensor], int, int], Tensor]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of four models: two that the ranks do not divide, one that they do, one smaller than the ranks."""
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of several models: what the ranks do not divide, what they do, what is smaller, and a rank alone."""
     cases = []
-    for num_ranks in (3, 4):
-        rows, columns = making.integer(rng, 3, 5), making.integer(rng, 3, 5)
+    for num_ranks in (3, 4, rng.integer(5, 9)):
+        rows, columns = rng.integer(3, 5), rng.integer(3, 5)
         last = next(n for n in range(7, 20) if (2 * rows * columns + n) % num_ranks == 1)
         cases.append(([(rows, columns), (columns, rows), (last,)], num_ranks))
-    cases += [([(2, 6), (6,)], 3), ([(3,)], 4)]
-    drawn = [([making.normal(rng, *shape) for shape in shapes], num_ranks) for shapes, num_ranks in cases]
+    cases += [
+        ([(2, 6), (6,)], 3),
+        ([(3,)], 4),
+        ([(), (2, 3, 2), (0,), (rng.integer(1, 9),)], 2),
+        ([(8,)], 4),
+        ([(5,)], 1),
+    ]
+    drawn = [([rng.tensor(*shape) for shape in shapes], num_ranks) for shapes, num_ranks in cases]
     return [{"cases": [[tensors, rank, n] for tensors, n in drawn for rank in range(n)]}]
 
 
 def act(submitted: Cut, inputs: dict[str, Any], trial: Trial) -> list[dict[str, Any]]:
     answers = []
     for tensors, rank, num_ranks in inputs["cases"]:
-        shard = submitted([tensor.clone() for tensor in tensors], rank, num_ranks)
+        shard = submitted(list(tensors), rank, num_ranks)
         answers.append({"shard": shard, "memory": own_memory(shard)})
     return answers
 
@@ -98,7 +104,7 @@ def judge(world: World) -> Iterator[Finding]:
         what = SHARD_OF.format(" + ".join(str(tuple(one.shape)) for one in tensors), rank, num_ranks)
         yield expect_tensor(what, expected, shard, mistakes=dict.fromkeys(known, shard))
         if same(expected, shard):
-            yield expect_own_memory(what.en, shard, answer["memory"])
+            yield expect_own_memory(what, shard, answer["memory"])
 
 
 def explains(wrong: Cut, cases: Sequence[Sequence[Any]], answers: Sequence[dict[str, Any]]) -> bool:
@@ -111,6 +117,9 @@ SHARD = Task(
     key="08.shard",
     signature="shard(tensors, rank, world_size)",
     make=make,
+    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
+    keeps=("tensors",),
+    fresh=True,
     act=act,
     judge=judge,
     hints=hints.of(*WRONG, "view_of_the_whole"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_payload, expect_tensor, same
 from helpers.grading.kit.meter import Meter, one_thread
@@ -17,30 +19,35 @@ from helpers.grading.zero.parts import Patience, expect_messages, is_unpadded, m
 from helpers.units import format_bytes
 from helpers.words import Words
 
-MICRO_BATCHES = (1, 2)  # of each step
 EXAMPLES, SLACK = 2, 512  # bytes
-ODD = (7, 11, 13, 17)  # neither 2 nor 3 divides one, nor a product of them
+ODD = (7, 11, 13, 17)  # none of 2, 3, 4 and 5 divides one, nor a product of them
 SHARDS = [Words(en=f"shards[{{}}] of step {n}", zh=f"第 {n} 步的 shards[{{}}] ") for n in (1, 2)]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """No parameter is divided by the ranks."""
-    widths = [ODD[making.integer(rng, 0, 3)] for _ in range(3)]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Parameters that the ranks divide, or not, or that are smaller than the ranks are many."""
+    n, dtype = world_size, rng.case.dtypes
+    widths = {
+        "uneven": [rng.one_of(*ODD) for _ in range(3)],
+        "even": [n * rng.integer(2, 4) for _ in range(3)],
+        "few": [rng.integer(1, max(1, n - 1)), 1, 1],
+    }[rng.case.sizes]
+    micro_batches = rng.one_of((1, 2), (1, 3), (2, 1)) if rng.case.number else (1, 2)
     weights = making.weights_for(rng, making.mlp(widths))
-    num_batches = sum(MICRO_BATCHES)
-    return [
-        {
-            "widths": widths,
-            "weights": weights,
-            "x": [making.normal(rng, EXAMPLES, widths[0]) for _ in range(num_batches)],
-        }
-        for _ in range(world_size)
-    ]
+    weights = {name: weight.to(getattr(torch, dtype)) for name, weight in weights.items()}
+    common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
+    num_batches = sum(micro_batches)
+    return [common | {"x": [rng.tensor(EXAMPLES, widths[0]) for _ in range(num_batches)]} for _ in range(n)]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model = making.mlp(inputs["widths"])
+def model_of(inputs: Mapping[str, Any]) -> nn.Module:
+    model = making.mlp(inputs["widths"]).to(getattr(torch, inputs["dtype"]))
     model.load_state_dict(inputs["weights"])
+    return model
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+    model = model_of(inputs)
     parameters, left = list(model.parameters()), []
 
     def seen(parameter: nn.Parameter) -> None:
@@ -50,18 +57,24 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(seen)
-    finish, steps, batches = submitted(parameters), [], iter(inputs["x"])
+    given = list(parameters)
+    finish, steps, batches = submitted(given), [], iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
-    patience, enough = Patience(), bytes_enough([p.numel() for p in parameters], trial.world_size)
-    for num_batches in MICRO_BATCHES:
-        held = [backward(model, next(batches), patience, enough) for _ in range(num_batches)]
-        trial.mark("backward over")
+    patience, enough = Patience(), bytes_enough(parameters, trial.world_size)
+    for num_batches in inputs["micro_batches"]:
+        held = []
+        for _ in range(num_batches):
+            yield
+            held.append(backward(model, next(batches), patience, enough))
+            left.append(sum(bytes_of(p.grad) for p in parameters))
+            trial.mark("backward over")
         shards = finish()
         steps.append(
             {"shards": [one.clone() for one in shards] if is_list(shards) else repr(shards)[:60], "held": held}
         )
-    return {"finish": "callable", "steps": steps, "left": left}
+    is_same = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    return {"finish": "callable", "steps": steps, "left": left, "kept": is_same}
 
 
 def bytes_of(gradient: Tensor | None) -> int:
@@ -72,9 +85,14 @@ def is_list(shards: Any) -> bool:
     return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
 
 
-def bytes_enough(lengths: Sequence[int], world_size: int) -> float:
+def bytes_enough(parameters: Sequence[Tensor], world_size: int) -> float:
     """All shards of a rank, and some room."""
-    return 1.5 * padded_bytes(lengths, world_size) / world_size + SLACK
+    return 1.5 * line_bytes(parameters, world_size) / world_size + SLACK
+
+
+def line_bytes(parameters: Sequence[Tensor], world_size: int) -> int:
+    """Of all ranks' shards."""
+    return padded_bytes([one.numel() for one in parameters], world_size, parameters[0].element_size())
 
 
 def backward(model: nn.Module, x: Tensor, patience: Patience, enough: float) -> int:
@@ -89,8 +107,7 @@ def backward(model: nn.Module, x: Tensor, patience: Patience, enough: float) -> 
 # -- what each rank should have, and what mistakes give --------------------------------------------------------------
 def gradients_of(inputs: dict[str, Any], number: int) -> list[Tensor]:
     """One rank's, of one micro-batch, flat."""
-    model = making.mlp(inputs["widths"])
-    model.load_state_dict(inputs["weights"])
+    model = model_of(inputs)
     model(inputs["x"][number]).square().sum().backward()
     return [parameter.grad.flatten() for parameter in model.parameters()]
 
@@ -142,53 +159,64 @@ def judge(world: World) -> Iterator[Finding]:
     )
     if kinds != ["callable"] * world.size:
         return
-    lengths = [tensor.numel() for tensor in world.inputs[0]["weights"].values()]
-    yield from judge_order(world)
-    yield from judge_memory(world, lengths)
-    yield from judge_values(world, len(lengths))
+    weights = list(world.inputs[0]["weights"].values())
+    yield from judge_order(world, len(weights))
+    yield from judge_memory(world, weights)
+    yield from judge_values(world, len(weights))
     yield from expect_messages(world)
-    yield from expect_payload(world, sum(MICRO_BATCHES) * padded_bytes(lengths, world.size), "reduce_scatter")
+    num_batches = sum(world.inputs[0]["micro_batches"])
+    yield from expect_payload(world, num_batches * line_bytes(weights, world.size), "reduce_scatter")
 
 
-def judge_order(world: World) -> Iterator[Finding]:
-    """A message leaves while gradients still come, and none after backward."""
+def judge_order(world: World, num_parameters: int) -> Iterator[Finding]:
+    """In each backward a message for each parameter leaves, the first while gradients still come."""
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
-        gradients, overs = ([when for name, when in marks if name == kind] for kind in ("gradient", "backward over"))
-        last = max(when for when in gradients if when < overs[0])
-        yield expect(
-            any(event.start < last for event in log.events),
-            "nothing is sent before the last gradient is there, so all of them are held at once",
-            "最后一个梯度算完才开始通信，所有梯度会同时占着显存",
-            rank=rank,
-            mistakes=["after_backward"],
-        )
+        start = 0.0
+        for end in [when for name, when in marks if name == "backward over"]:
+            last = max(when for name, when in marks if name == "gradient" and when < end)
+            sent = [event for event in log.events if start < event.start < end]
+            yield expect(
+                any(event.start < last for event in sent),
+                "nothing is sent before the last gradient is there, so all of them are held at once",
+                "最后一个梯度算完才开始通信，所有梯度会同时占着显存",
+                rank=rank,
+                mistakes=["after_backward"] if log.events else ["own_gradient"],
+            )
+            yield expect(
+                not sent or len(sent) == num_parameters,
+                f"one backward issues {len(sent)} messages, expected one for each of {num_parameters} parameters",
+                f"一次反向发出了 {len(sent)} 条消息，应为每个参数一条，共 {num_parameters} 条",
+                rank=rank,
+            )
+            start = end
 
 
-def judge_memory(world: World, lengths: Sequence[int]) -> Iterator[Finding]:
+def judge_memory(world: World, weights: Sequence[Tensor]) -> Iterator[Finding]:
     """Whole gradients go as they come, and a micro-batch leaves shards behind, no more."""
-    shards = format_bytes(padded_bytes(lengths, world.size) // world.size)
+    shards = format_bytes(line_bytes(weights, world.size) // world.size)
     for rank, output in enumerate(world.outputs):
         left = max(output["left"])
         yield expect(
             left == 0,
-            f"when a gradient comes, {format_bytes(left)} of earlier gradients are still in .grad",
-            f"新梯度到来时，之前的梯度还有 {format_bytes(left)} 留在 .grad 里",
+            f"after their hooks {format_bytes(left)} of gradients are still in .grad",
+            f"hook 之后还有 {format_bytes(left)} 的梯度留在 .grad 里",
             rank=rank,
             mistakes=["gradient_kept"],
         )
         held = max(held for step in output["steps"] for held in step["held"])
         yield expect(
-            held <= bytes_enough(lengths, world.size) or left > 0,
+            held <= bytes_enough(weights, world.size) or left > 0,
             f"after a backward {format_bytes(held)} are held, and all shards together are {shards}",
             f"一次反向之后还占着 {format_bytes(held)}，而所有分片一共只有 {shards}",
             rank=rank,
             mistakes=["whole_buffer_kept"],
         )
+        yield expect(output["kept"], "it changes the list of parameters", "改动了 parameters 列表", rank=rank)
 
 
 def judge_values(world: World, num_parameters: int) -> Iterator[Finding]:
-    ends = [sum(MICRO_BATCHES[:i]) for i in range(len(MICRO_BATCHES) + 1)]
-    steps = [Step(world, range(*ends[i : i + 2])) for i in range(len(MICRO_BATCHES))]
+    counts = world.inputs[0]["micro_batches"]
+    steps = [Step(world, range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
     for rank, output in enumerate(world.outputs):
         for number, (step, said) in enumerate(zip(steps, output["steps"], strict=True)):
             got = said["shards"]
@@ -202,7 +230,7 @@ def judge_values(world: World, num_parameters: int) -> Iterator[Finding]:
             )
             if not (isinstance(got, list) and len(got) == num_parameters):
                 break
-            turned = [one.shape for one in got] == [one.shape for one in reversed(right)]
+            turned = all(map(same, reversed(right), got))
             for i, (expected, one) in enumerate(zip(right, got, strict=True)):
                 known = {"order_of_arrival": one} if turned else {}
                 if not (turned or same(expected, one)):
@@ -214,6 +242,7 @@ STAGE_2 = Task(
     key="08.stage2",
     signature="scatter_gradients(parameters)",
     make=make,
+    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
     act=act,
     judge=judge,
     recognise=lambda trouble: ["not_padded"] if is_unpadded(trouble) else [],

@@ -5,15 +5,18 @@ The check's optimizer has momentum: a sum taken for a mean shows in it, which Ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_payload
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload
 from helpers.grading.kit.stories import Story, judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
@@ -28,23 +31,23 @@ from helpers.grading.zero.parts import (
     shards_of,
 )
 
-NUM_STEPS, LEARNING_RATE, MOMENTUM = 3, 0.1, 0.9
+NUM_STEPS = 3
 
 
 class Momentum(making.Descent):
     """Descent with momentum: a buffer as large as each tensor that it is given, from its first step on."""
 
-    def __init__(self, parameters: Any):
-        super().__init__(parameters, LEARNING_RATE)
-        self.buffers: dict[int, Tensor] = {}
+    def __init__(self, parameters: Any, lr: float, momentum: float):
+        super().__init__(parameters, lr)
+        self.momentum, self.buffers = momentum, {}
 
     @torch.no_grad()
     def step(self) -> None:
-        """buffer = 0.9 buffer + gradient; parameter -= 0.1 buffer."""
+        """buffer = momentum * buffer + gradient; parameter -= lr * buffer."""
         for i, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 before = self.buffers.get(i, torch.zeros_like(parameter.grad))
-                self.buffers[i] = MOMENTUM * before + parameter.grad
+                self.buffers[i] = self.momentum * before + parameter.grad
                 parameter -= self.lr * self.buffers[i]
 
     @property
@@ -53,33 +56,43 @@ class Momentum(making.Descent):
         return sum(buffer.numel() for buffer in self.buffers.values())
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """A model that the ranks do not divide, and a gradient for each rank and step."""
-    while True:
-        widths = [making.integer(rng, 3, 6) for _ in range(4)]
-        model = making.mlp(widths)
-        if world_size == 1 or flat_of(model.parameters()).numel() % world_size:
-            break
-    weights = making.weights_for(rng, model)
-    steps = [[making.weights_for(rng, model) for _ in range(NUM_STEPS)] for _ in range(world_size)]
-    return [{"widths": widths, "weights": weights, "steps": own} for own in steps]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Parameters of any dimension, whose numbers the ranks divide or not, or are fewer than the ranks."""
+    shapes = shapes_of(rng, world_size)
+    constants = {"lr": rng.one_of(0.05, 0.1, 0.3), "momentum": rng.one_of(0.5, 0.8, 0.9)}
+    weights = [rng.tensor(*shape) for shape in shapes]
+    steps = [[[rng.tensor(*shape) for shape in shapes] for _ in range(NUM_STEPS)] for _ in range(world_size)]
+    return [{"weights": weights, "steps": own} | constants for own in steps]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model, made, story = making.mlp(inputs["widths"]), [], []
-    model.load_state_dict(inputs["weights"])
+def shapes_of(rng: Draw, world_size: int) -> list[tuple[int, ...]]:
+    """The last one makes the sum what the case says."""
+    if rng.case.sizes == "few":
+        return [(1,)] * rng.size(world_size)
+    a, b = rng.integer(2, 4), rng.integer(3, 6)
+    shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
+    missing = (rng.size(world_size) - sum(map(math.prod, shapes))) % world_size
+    return [*shapes, (missing + world_size,)]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+    parameters, made, story = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
 
     def make_optimizer(tensors: Any) -> Momentum:
-        made.append(Momentum(tensors))
+        made.append(Momentum(tensors, inputs["lr"], inputs["momentum"]))
         return made[-1]
 
-    sharded = submitted(list(model.parameters()), make_optimizer)
+    given = list(parameters)
+    sharded = submitted(given, make_optimizer)
     for gradients in inputs["steps"]:
-        for name, parameter in model.named_parameters():
-            parameter.grad = gradients[name].clone()
+        yield
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
         sharded.step()
-        story.append({f"parameter {name}": parameter.detach().clone() for name, parameter in model.named_parameters()})
-    return {"story": story, "held": made[-1].num_elements if made else 0}
+        story.append({f"parameter {i}": parameter.detach().clone() for i, parameter in enumerate(parameters)})
+    is_same = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    kept = is_same and all(one.requires_grad and one.is_leaf for one in parameters)
+    return {"story": story, "held": made[-1].num_elements if made else 0, "made": len(made), "kept": kept}
 
 
 # -- all ranks in one process, with one mistake or none --------------------------------------------------------------
@@ -96,20 +109,20 @@ class Planted:
 
     def stories(self, world: World) -> list[Story]:
         n = world.size
-        weights = world.inputs[0]["weights"]
-        flats = [flat_of(weights.values())] * n
+        weights, lr, momentum = (world.inputs[0][name] for name in ("weights", "lr", "momentum"))
+        flats = [flat_of(weights)] * n
         place = shard_of if self.begins is None else lambda *args: misplaced(*args)[self.begins]
         masters = [place(flats[0], rank, n).clone() for rank in range(n)]
         buffers, grads = [torch.zeros_like(one) for one in masters], [torch.zeros_like(one) for one in masters]
         told: list[list[dict[str, Tensor]]] = [[] for _ in range(n)]
         for step in range(NUM_STEPS):
-            own = [flat_of(one["steps"][step].values()) for one in world.inputs]
+            own = [flat_of(one["steps"][step]) for one in world.inputs]
             mean = sum(own) / (n if self.divided is None else self.divided)
             for rank in range(n):
                 part = shard_of(mean if self.reduced else own[rank], rank, n)
                 grads[rank] = part + self.added_up * grads[rank]
-                buffers[rank] = (0.0 if self.anew else MOMENTUM) * buffers[rank] + grads[rank]
-                masters[rank] = masters[rank] - LEARNING_RATE * buffers[rank]
+                buffers[rank] = (0.0 if self.anew else momentum) * buffers[rank] + grads[rank]
+                masters[rank] = masters[rank] - lr * buffers[rank]
             flats = [self._after(flats[rank], masters, rank) for rank in range(n)]
             for rank in range(n):
                 told[rank].append(named_as(weights, flats[rank]))
@@ -122,11 +135,11 @@ class Planted:
         return torch.cat(come[self.gathered])[: flat.numel()]
 
 
-def named_as(weights: dict[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
-    """The line as named parameters again, as a step of a story."""
-    pieces = flat.split([tensor.numel() for tensor in weights.values()])
-    pairs = zip(weights.items(), pieces, strict=True)
-    return {f"parameter {name}": piece.view(tensor.shape) for (name, tensor), piece in pairs}
+def named_as(weights: Sequence[Tensor], flat: Tensor) -> dict[str, Tensor]:
+    """The line as parameters again, as a step of a story."""
+    pieces = flat.split([tensor.numel() for tensor in weights])
+    pairs = enumerate(zip(weights, pieces, strict=True))
+    return {f"parameter {i}": piece.view(tensor.shape) for i, (tensor, piece) in pairs}
 
 
 def planted(world_size: int) -> dict[str, list[Planted]]:
@@ -143,18 +156,47 @@ def planted(world_size: int) -> dict[str, list[Planted]]:
 
 
 def judge(world: World) -> Iterator[Finding]:
-    n, num_elements = world.size, flat_of(world.inputs[0]["weights"].values()).numel()
+    n, num_elements = world.size, flat_of(world.inputs[0]["weights"]).numel()
     right = Planted().stories(world)
     told: dict[str, list[list[Story]]] = {}
     for rank, output in enumerate(world.outputs):
         wrong = told_by(lambda one, rank=rank: stories_of(told, one, world)[rank], planted(n))
         yield from judge_story(right[rank], output["story"], wrong, rank=rank)
         yield judge_state(output["held"], num_elements, n, rank)
+        yield from judge_care(output, rank)
+    yield from judge_messages(world, num_elements)
+
+
+def judge_care(output: Mapping[str, Any], rank: int) -> Iterator[Finding]:
+    """One optimizer; the caller's list and Parameters are what they were."""
+    made = output["made"]
+    yield expect(
+        made <= 1,
+        f"make_optimizer is called {made} times, expected once",
+        f"make_optimizer 调用了 {made} 次，应为一次",
+        rank=rank,
+        mistakes=["optimizer_made_anew"],
+    )
+    yield expect(
+        output["kept"],
+        "the list of parameters is another, or they are no leaves that want a gradient any more",
+        "parameters 列表被改动，或者其中的参数不再是需要梯度的叶子张量",
+        rank=rank,
+    )
+
+
+def judge_messages(world: World, num_elements: int) -> Iterator[Finding]:
+    """One of each kind a step."""
     yield from expect_messages(world)
-    total = padded_bytes([num_elements], n)
-    for op, num_bytes in (("reduce_scatter", total), ("all_gather", total // n)):
-        usual = {"gather_forgotten": 0} if op == "all_gather" else {}
-        yield from expect_payload(world, NUM_STEPS * num_bytes, op, mistakes=usual)
+    total = padded_bytes([num_elements], world.size, world.inputs[0]["weights"][0].element_size())
+    is_reduced = any(log.count("all_reduce") for log in world.logs)
+    for op, num_bytes, alone in (
+        ("reduce_scatter", total, "own_gradient"),
+        ("all_gather", total // world.size, "gather_forgotten"),
+    ):
+        yield from expect_ops(world, op, NUM_STEPS, mistakes={} if is_reduced else {alone: 0})
+        if all(log.count(op) == NUM_STEPS for log in world.logs):
+            yield from expect_payload(world, NUM_STEPS * num_bytes, op)
 
 
 def stories_of(told: dict[str, list[list[Story]]], one: Planted, world: World) -> list[Story]:
@@ -188,6 +230,7 @@ STAGE_1 = Task(
     key="08.stage1",
     signature="Zero1(parameters, make_optimizer)",
     make=make,
+    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
     act=act,
     judge=judge,
     recognise=recognise,

@@ -6,57 +6,65 @@ Four layers in a row, so that a whole weight which stays in memory shows beside 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensor
+from helpers.grading.drawing import Axes, Draw
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
-from helpers.grading.zero.parts import FLOAT, Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
+from helpers.grading.zero.parts import Patience, expect_messages, is_unpadded, misplaced, padded_bytes, shard_of
 from helpers.units import format_bytes
 from helpers.words import Words
 
-NUM_LAYERS, ROWS, MICRO_BATCHES = 4, 2, 2
-ODD = (13, 17)  # neither 2 nor 3 divides a product of them
+NUM_LAYERS = 4
+ODD = (13, 17)  # none of 2, 3, 4 and 5 divides a product of them
 Shape = tuple[int, int]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """Weights (out, in) whose numbers the ranks do not divide, one about as large as the other."""
-    widths = [ODD[making.integer(rng, 0, 1)] for _ in range(NUM_LAYERS + 1)]
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Weights (out, in) whose numbers the ranks divide, or not, or are fewer than the ranks."""
+    n = world_size
+    widths = {
+        "uneven": [rng.one_of(*ODD) for _ in range(NUM_LAYERS + 1)],
+        "even": [n * rng.integer(2, 4) for _ in range(NUM_LAYERS + 1)],
+        "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],
+    }[rng.case.sizes]
     shapes = [(out, into) for into, out in zip(widths, widths[1:], strict=False)]
-    weights = [making.normal(rng, *shape) / shape[1] ** 0.5 for shape in shapes]
+    weights = [rng.tensor(*shape).contiguous() / shape[1] ** 0.5 for shape in shapes]
+    rows, num_batches = (rng.integer(1, 4), rng.integer(1, 3)) if rng.case.number else (2, 2)
     inputs = []
-    for rank in range(world_size):
-        shards = [shard_of(weight.flatten(), rank, world_size) for weight in weights]
+    for rank in range(n):
+        shards = [shard_of(weight.flatten(), rank, n) for weight in weights]
         batches = [
-            {"x": making.normal(rng, ROWS, widths[0]), "gradient": making.normal(rng, ROWS, widths[-1])}
-            for _ in range(MICRO_BATCHES)
+            {"x": rng.tensor(rows, widths[0]), "gradient": rng.tensor(rows, widths[-1])} for _ in range(num_batches)
         ]
         inputs.append({"shapes": shapes, "shards": shards, "batches": batches, "weights": weights if rank == 0 else []})
     return inputs
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     """Backward starts from a sum: from a gradient it would import torch's symbolic shapes, a second on every rank."""
     shards = [shard.clone().requires_grad_() for shard in inputs["shards"]]
     batches, patience = [], Patience()
     for given in inputs["batches"]:
+        yield
         x = given["x"].clone().requires_grad_()
         with Meter([*shards, x, given["gradient"]]) as meter:
             y = x
             for shard, shape in zip(shards, inputs["shapes"], strict=True):
                 y = torch.tanh(submitted(y, shard, tuple(shape)))
-            held = patience.held(meter, bytes_enough(inputs["shapes"]))
+            held = patience.held(meter, bytes_enough(inputs))
         if dead_end(y):
             return {"returned": dead_end(y)}
+        yield
         (y * given["gradient"]).sum().backward()
-        batches.append({"y": y.detach(), "x": x.grad, "held": held})
+        is_kept = torch.equal(x, given["x"]) and all(map(torch.equal, shards, inputs["shards"]))
+        batches.append({"y": y.detach(), "x": x.grad, "held": held, "kept": is_kept})
     return {"batches": batches, "gradients": [shard.grad for shard in shards]}
 
 
@@ -77,17 +85,33 @@ class Whole:
         (y * given["gradient"]).sum().backward()
         return y.detach(), x.grad, [weight.grad.flatten() for weight in weights]
 
-    def total(self, i: int, batches: range = range(MICRO_BATCHES)) -> Tensor:
-        """Gradient of weight i, summed over ranks and micro-batches."""
-        return sum(own[number][2][i] for own in self.runs for number in batches)
+    def total(self, i: int, first: int = 0) -> Tensor:
+        """Gradient of weight i, summed over ranks and over micro-batches from `first` on."""
+        return sum(gradients[i] for own in self.runs for _, _, gradients in own[first:])
 
-    def wrong(self, rank: int, i: int) -> dict[str, Any]:
+    def shard(self, rank: int, i: int) -> Tensor:
+        return shard_of(self.total(i), rank, self.n) / self.n
+
+    def told(self, rank: int, got: Sequence[Any]) -> list[str]:
+        """The mistakes that give the gradient of every shard."""
+        each = [self.wrong(rank, i) for i in range(len(got))]
+        return [
+            key
+            for key, several in each[0].items()
+            if any(
+                all(same(one[key][way], shard) for one, shard in zip(each, got, strict=True))
+                for way in range(len(several))
+            )
+        ]
+
+    def wrong(self, rank: int, i: int) -> dict[str, list[Tensor]]:
+        """What each mistake gives, in one way or several."""
         n, total = self.n, self.total(i)
         own = sum(gradients[i] for _, _, gradients in self.runs[rank])
-        last = shard_of(self.total(i, range(MICRO_BATCHES - 1, MICRO_BATCHES)), rank, n)
+        last = shard_of(self.total(i, -1), rank, n)
         return {
-            "sum_for_mean": shard_of(total, rank, n),
-            "divided_twice": shard_of(total, rank, n) / n**2,
+            "sum_for_mean": [shard_of(total, rank, n)],
+            "divided_twice": [shard_of(total, rank, n) / n**2],
             "own_gradient": [shard_of(own, rank, n), shard_of(own, rank, n) / n],
             "wrong_place": misplaced(total / n, rank, n),
             "gradient_overwritten": [last / n, last],
@@ -102,7 +126,9 @@ def judge(world: World) -> Iterator[Finding]:
     whole = Whole(world)
     for rank, output in enumerate(world.outputs):
         yield from judge_values(whole, output, rank)
-        yield judge_memory(world.inputs[rank]["shapes"], output["batches"], rank)
+        yield judge_memory(world.inputs[rank], output["batches"], rank)
+        kept = all(batch["kept"] for batch in output["batches"])
+        yield expect(kept, "it changes x or the shard", "改动了 x 或分片", rank=rank)
     yield from judge_messages(world)
 
 
@@ -110,31 +136,35 @@ def judge_values(whole: Whole, output: dict[str, Any], rank: int) -> Iterator[Fi
     for (y, x, _), batch in zip(whole.runs[rank], output["batches"], strict=True):
         yield expect_tensor(OUTPUT, y, batch["y"], rank=rank)
         yield expect_tensor(INPUT, x, batch["x"], rank=rank, mistakes={"input_gets_nothing": None})
-    got = output["gradients"]
-    last_is_missing = got[-1] is None
+    got, wrong = output["gradients"], {}
+    if got[-1] is None:
+        wrong = {"shard_gets_nothing": [None] * len(got)}
+    elif all(same(x, batch["x"]) for (_, x, _), batch in zip(whole.runs[rank], output["batches"], strict=True)):
+        wrong = {key: got for key in whole.told(rank, got)}
     for i, one in enumerate(got):
-        right = shard_of(whole.total(i), rank, whole.n) / whole.n
-        wrong = {"shard_gets_nothing": None} if last_is_missing else whole.wrong(rank, i)
-        yield expect_tensor(GRADIENT.format(i), right, one, rank=rank, mistakes=wrong)
+        mistakes = {key: values[i] for key, values in wrong.items()}
+        yield expect_tensor(GRADIENT.format(i), whole.shard(rank, i), one, rank=rank, mistakes=mistakes)
 
 
-def activation_bytes(shapes: list[Shape]) -> int:
+def activation_bytes(inputs: Mapping[str, Any]) -> int:
     """Of each layer the product and its tanh."""
-    return sum(2 * FLOAT * ROWS * out for out, _ in shapes)
+    x = inputs["batches"][0]["x"]
+    return sum(2 * x.element_size() * len(x) * out for out, _ in inputs["shapes"])
 
 
-def bytes_enough(shapes: list[Shape]) -> int:
+def bytes_enough(inputs: Mapping[str, Any]) -> int:
     """The activations, and room for one whole weight."""
-    return activation_bytes(shapes) + FLOAT * max(map(math.prod, shapes))
+    itemsize = inputs["shards"][0].element_size()
+    return activation_bytes(inputs) + itemsize * max(map(math.prod, inputs["shapes"]))
 
 
-def judge_memory(shapes: list[Shape], batches: list[dict[str, Any]], rank: int) -> Finding:
+def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank: int) -> Finding:
     """Between forward and backward: the activations, and at most one whole weight."""
-    activations = activation_bytes(shapes)
+    activations = activation_bytes(inputs)
     held = max(batch["held"] for batch in batches)
-    whole = FLOAT * sum(map(math.prod, shapes))
+    whole = inputs["shards"][0].element_size() * sum(map(math.prod, inputs["shapes"]))
     return expect(
-        held <= bytes_enough(shapes),
+        held <= bytes_enough(inputs),
         f"after the forward pass {format_bytes(held)} are held; activations are {format_bytes(activations)}, "
         f"all whole weights {format_bytes(whole)}",
         f"前向之后占着 {format_bytes(held)}；激活 {format_bytes(activations)}，全部完整权重 {format_bytes(whole)}",
@@ -146,21 +176,18 @@ def judge_memory(shapes: list[Shape], batches: list[dict[str, Any]], rank: int) 
 def judge_messages(world: World) -> Iterator[Finding]:
     """A layer gathers twice a micro-batch and reduce-scatters once."""
     yield from expect_messages(world)
-    lengths = [math.prod(shape) for shape in world.inputs[0]["shapes"]]
-    total, passes = padded_bytes(lengths, world.size), MICRO_BATCHES * NUM_LAYERS
-    for rank, log in enumerate(world.logs):
-        often = log.count("all_gather")
-        yield expect_equal(GATHERS, 2 * passes, often, rank=rank, mistakes={"weight_kept": passes})
-        if often == 2 * passes:
-            moved = log.payload_bytes("all_gather"), MICRO_BATCHES * 2 * total // world.size
-            says = [format_bytes(num_bytes) for num_bytes in moved]
-            yield expect(
-                moved[0] == moved[1],
-                f"all_gather moves {says[0]}, expected {says[1]}",
-                f"all_gather 传输了 {says[0]}，应为 {says[1]}",
-                rank=rank,
-            )
-    yield from expect_payload(world, MICRO_BATCHES * total, "reduce_scatter")
+    inputs = world.inputs[0]
+    lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
+    total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
+    passes, is_reduced = num_batches * NUM_LAYERS, any(log.count("all_reduce") for log in world.logs)
+    often = {
+        "all_gather": (2 * passes, 2 * num_batches * total // world.size, {"weight_kept": passes}),
+        "reduce_scatter": (passes, num_batches * total, {} if is_reduced else {"own_gradient": 0}),
+    }
+    for op, (count, num_bytes, mistakes) in often.items():
+        yield from expect_ops(world, op, count, mistakes=mistakes)
+        if all(log.count(op) == count for log in world.logs):
+            yield from expect_payload(world, num_bytes, op)
 
 
 def recognise(trouble: Trouble) -> list[str]:
@@ -181,11 +208,11 @@ RETURNED = Words(
 OUTPUT = Words(en="the output of the last layer", zh="最后一层的输出")
 INPUT = Words(en="the gradient of x", zh="x 的梯度")
 GRADIENT = Words(en="the gradient of the shard of layer {}", zh="第 {} 层分片的梯度")
-GATHERS = Words(en="the number of all-gathers", zh="all-gather 的次数")
 STAGE_3 = Task(
     key="08.stage3",
     signature="sharded_linear(x, shard, shape)",
     make=make,
+    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
     act=act,
     judge=judge,
     recognise=recognise,

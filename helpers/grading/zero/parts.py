@@ -13,8 +13,8 @@ from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import Meter
 from helpers.grading.task import Finding, Trouble, World
 from helpers.units import format_bytes
+from helpers.words import Words
 
-FLOAT = 8  # bytes
 OPS = ("reduce_scatter", "all_gather")
 
 
@@ -49,9 +49,9 @@ def misplaced(flat: Tensor, rank: int, world_size: int) -> list[Tensor]:
     return [line[start : start + length] for start in (0, rank, *neighbours)]
 
 
-def padded_bytes(lengths: Sequence[int], world_size: int) -> int:
-    """Bytes of all shards of all these lines, the zeros at their ends included."""
-    return FLOAT * world_size * sum(length_of(n, world_size) for n in lengths)
+def padded_bytes(lengths: Sequence[int], world_size: int, itemsize: int) -> int:
+    """Bytes of all shards of all these lines, the zeros at their ends included. itemsize: of a number."""
+    return itemsize * world_size * sum(length_of(n, world_size) for n in lengths)
 
 
 def own_memory(tensor: object) -> int:
@@ -73,15 +73,17 @@ class Patience:
         return held
 
 
-def expect_own_memory(what: str, tensor: object, num_bytes: int, *, rank: int | None = None) -> Finding:
-    """`num_bytes`, as `own_memory` measured them, are not more than the tensor needs."""
+def expect_own_memory(
+    what: Words, tensor: object, num_bytes: int, *, rank: int | None = None, mistakes: Sequence[str] = ()
+) -> Finding:
+    """`num_bytes`, as `own_memory` measured them, are not more than the tensor needs. mistakes: that do this, too."""
     needed = tensor.numel() * tensor.element_size() if isinstance(tensor, Tensor) else 0
     return expect(
         num_bytes <= needed,
-        f"{what} keeps {format_bytes(num_bytes)} in memory, and its own numbers are {format_bytes(needed)}",
-        f"{what} 占着 {format_bytes(num_bytes)}，而它自己的数只有 {format_bytes(needed)}",
+        f"{what.en} keeps {format_bytes(num_bytes)} in memory, and its own numbers are {format_bytes(needed)}",
+        f"{what.zh} 占着 {format_bytes(num_bytes)}，而它自己的数只有 {format_bytes(needed)}",
         rank=rank,
-        mistakes=["view_of_the_whole"],
+        mistakes=["view_of_the_whole", *mistakes],
     )
 
 
@@ -100,7 +102,8 @@ def expect_messages(world: World) -> Iterator[Finding]:
 
 def is_unpadded(trouble: Trouble) -> bool:
     """A reduce-scatter or an all-gather whose parts are not equally long: refused by torch, or by the other ranks."""
-    if not any(op in trouble.text for op in OPS):
-        return False
+    if trouble.kind == "exception" and re.search(r"Check failed: (out|in)puts?\b.*sizes", trouble.text):
+        return True
+    is_named = any(op in trouble.text for op in OPS)
     refused = trouble.kind == "exception" and re.search("Check failed|size|shape", trouble.text)
-    return trouble.kind == "mismatch" or bool(refused)
+    return is_named and (trouble.kind == "mismatch" or bool(refused))

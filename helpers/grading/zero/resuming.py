@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit import making
+from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
@@ -17,22 +18,36 @@ from helpers.grading.zero.parts import expect_own_memory, own_memory, shard_of, 
 from helpers.words import Words
 
 NAMES = ("parameters", "exp_avg", "exp_avg_sq")
-OLD_SIZES = (2, 3, 11)  # of the worlds that saved; in a listing rank 10 stands before rank 2
+OLD_SIZES = (2, 3, 11, 1)  # of the worlds that saved; in a listing rank 10 stands before rank 2
 Files = Mapping[str, Mapping[str, Any]]
 State = dict[str, Any]
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
-    """A checkpoint of each old world; neither the old ranks nor the new ones divide its numbers."""
-    calls = []
-    for old in OLD_SIZES:
-        sizes = [n for n in range(40, 90) if n % old and (world_size == 1 or n % world_size)]
-        num_elements = sizes[making.integer(rng, 0, len(sizes) - 1)]
-        whole = {name: making.normal(rng, num_elements) for name in NAMES}
-        whole["exp_avg_sq"] = whole["exp_avg_sq"].square()
-        step = making.integer(rng, 20, 900)
-        calls.append({"whole": whole, "step": step, "old": old, "num_elements": num_elements})
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Checkpoints of other worlds, and of one of as many ranks. The line may be short, and may end in zeros itself."""
+    calls = [call(rng, old, world_size) for old in (*OLD_SIZES, world_size, rng.integer(4, 12))]
     return [{"calls": calls} for _ in range(world_size)]
+
+
+def call(rng: Draw, old: int, world_size: int) -> dict[str, Any]:
+    num_elements = length_for(rng, old, world_size)
+    whole = {name: rng.tensor(num_elements).contiguous() for name in NAMES}
+    whole["exp_avg_sq"] = whole["exp_avg_sq"].square()
+    if rng.case.number:
+        for line in whole.values():
+            line[num_elements - rng.integer(1, 4) :] = 0  # what never moved, or a bias that is zero still
+    return {"whole": whole, "step": rng.integer(20, 900), "old": old, "num_elements": num_elements}
+
+
+def length_for(rng: Draw, old: int, world_size: int) -> int:
+    """Of the line: both worlds divide it, or neither does, or it is shorter than the larger one."""
+    if rng.case.sizes == "few":
+        return rng.integer(1, max(old, world_size))
+    both = math.lcm(old, world_size)
+    if rng.case.sizes == "even":
+        return both * rng.integer(1, 60 // both + 1)
+    sizes = [n for n in range(40, 90) if (old == 1 or n % old) and (world_size == 1 or n % world_size)]
+    return rng.one_of(*sizes)
 
 
 def files_of(call: Mapping[str, Any]) -> dict[str, State]:
@@ -123,8 +138,9 @@ def judge_state(call: Mapping[str, Any], answer: Mapping[str, Any], rank: int, w
         return
     case = files_of(call), call["num_elements"], rank, world_size
     right, note = resumed(*case), (call["old"], world_size)
-    wrong = {key: [one(*case) for one in several] for key, several in WRONG.items()}
     step = number(state.get("step"))
+    is_right = step == right["step"] and all(same(right[name], state.get(name)) for name in NAMES)
+    wrong = {} if is_right else {key: [one(*case) for one in several] for key, several in WRONG.items()}
     counts = {key: [one["step"] for one in several] for key, several in wrong.items()}
     known = {key: step for key, several in counts.items() if step in several}
     yield expect_equal(STEP.format(*note), right["step"], step, rank=rank, mistakes=known)
@@ -134,7 +150,9 @@ def judge_state(call: Mapping[str, Any], answer: Mapping[str, Any], rank: int, w
         missing = {"moments_lost": None} if name != "parameters" and got is None else values
         yield expect_tensor(LINE.format(name, *note), right[name], got, rank=rank, mistakes=missing)
         if same(right[name], got):
-            yield expect_own_memory(LINE.format(name, *note).en, got, answer["memory"][name], rank=rank)
+            alone = ["whole_state"] if world_size == 1 else []
+            what = LINE.format(name, *note)
+            yield expect_own_memory(what, got, answer["memory"][name], rank=rank, mistakes=alone)
 
 
 def number(value: Any) -> Any:
@@ -149,6 +167,9 @@ RESUME = Task(
     key="08.resume",
     signature="resume(files, num_elements, rank, world_size)",
     make=make,
+    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
+    keeps=("files",),
+    fresh=True,
     act=act,
     judge=judge,
     hints=hints.of(*WRONG, "view_of_the_whole"),

@@ -26,7 +26,7 @@ class Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         softmax, place, mine, counted = ctx.saved_tensors
-        one_hot = torch.zeros_like(softmax).scatter_(1, place[:, None], mine.double()[:, None])
+        one_hot = torch.zeros_like(softmax).scatter_(1, place[:, None], mine.to(softmax.dtype)[:, None])
         scale = gradient * counted[:, None] / counted.sum()
         return scale * (softmax - one_hot), None
 

@@ -22,9 +22,8 @@ class Leave(torch.autograd.Function):
 class RowParallelLinear(nn.Linear):
     def __init__(self, linear):
         rank, size = dist.get_rank(), dist.get_world_size()
-        super().__init__(
-            linear.in_features // size, linear.out_features, bias=linear.bias is not None, dtype=torch.float64
-        )
+        each = linear.in_features // size
+        super().__init__(each, linear.out_features, bias=linear.bias is not None, dtype=linear.weight.dtype)
         own = {"weight": linear.weight.detach().tensor_split(size, dim=1)[rank]}
         self.load_state_dict(own if self.bias is None else own | {"bias": linear.bias.detach()})
 

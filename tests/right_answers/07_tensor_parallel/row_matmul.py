@@ -1,5 +1,7 @@
 """Without F.linear, and the bias registered as None where there is none."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,7 +27,7 @@ class RowParallelLinear(nn.Module):
         each = linear.in_features // dist.get_world_size()
         start = dist.get_rank() * each
         self.weight = nn.Parameter(linear.weight[:, start : start + each].detach().contiguous().clone())
-        self.register_parameter("bias", linear.bias)
+        self.register_parameter("bias", copy.deepcopy(linear.bias))
 
     def forward(self, x):
         y = Leave.apply(x @ self.weight.T)

@@ -1,6 +1,5 @@
 """A closure for each parameter, and shards that are there from the beginning."""
 
-import torch
 import torch.distributed as dist
 
 TASK = "08.stage2"
@@ -9,14 +8,14 @@ TASK = "08.stage2"
 def scatter_gradients(parameters):
     n = dist.get_world_size()
     lengths = [-(-parameter.numel() // n) for parameter in parameters]
-    shards = [torch.zeros(length, dtype=torch.float64) for length in lengths]
+    shards = [p.new_zeros(length, requires_grad=False) for p, length in zip(parameters, lengths, strict=True)]
 
     def hook_for(i):
         def hook(parameter):
-            line = torch.zeros(n * lengths[i], dtype=torch.float64)
+            line = parameter.grad.new_zeros(n * lengths[i])
             line[: parameter.numel()] = parameter.grad.view(-1)
             parameter.grad = None
-            own = torch.empty(lengths[i], dtype=torch.float64)
+            own = line.new_empty(lengths[i])
             dist.reduce_scatter(own, list(line.split(lengths[i])))
             shards[i] += own / n
 
