@@ -24,7 +24,7 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
     """The stack that ends in `frame`, outermost call first."""
     found: list[Frame] = []
     while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        found.append((frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno, frame.f_code.co_name))
         frame = frame.f_back
     return found[::-1]
 

@@ -200,7 +200,7 @@ class Worker:
         return holders
 
     def failure(self, error: BaseException) -> Failure:
-        frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+        frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno or 1, "<module>"))
         from_wire = wire.cause_of(error)  # inside DDP's backward it arrives as a plain RuntimeError

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 from helpers.ranks import sites
 
 LIBRARY = ("/usr/lib/python3/site-packages/torch/distributed/c10d.py", 2, "all_reduce")
@@ -33,3 +35,9 @@ def test_names_of_ranks():
     assert str(sites.names_of([3, 0, 1, 2])) == "ranks 0-3"
     assert str(sites.names_of([0, 1])) == "ranks 0, 1"
     assert str(sites.names_of([0, 2, 3])) == "ranks 0, 2, 3"
+
+
+def test_a_frame_between_two_lines_gets_the_first_of_its_function():
+    """Python 3.11 gives None where an exception meets code that stands on no line, and linecache takes numbers only."""
+    code = SimpleNamespace(co_filename="<ranks cell 1>", co_firstlineno=3, co_name="step")
+    assert sites.frames_of(SimpleNamespace(f_code=code, f_lineno=None, f_back=None)) == [("<ranks cell 1>", 3, "step")]
