@@ -138,4 +138,5 @@ def in_trouble(task: Task, runner: Runner, size: int, seed: int, run: Run) -> Tr
         else:
             given = promises.AGAIN
     trouble = Trouble(**run.trouble)
-    return Tried(size=size, trouble=trouble, mistakes=tuple(task.recognise(trouble)), printed=run.printed, given=given)
+    known = () if given is promises.AGAIN else tuple(task.recognise(trouble))  # no case alone shows the mistake
+    return Tried(size=size, trouble=trouble, mistakes=known, printed=run.printed, given=given)
