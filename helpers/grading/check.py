@@ -159,4 +159,5 @@ def in_trouble(task: Task, runner: Runner, size: int, seed: int, run: Run) -> Tr
         else:  # where it took too long, all of them together may be what does
             given = given if run.trouble["kind"] == "too_long" else promises.AGAIN
     trouble = Trouble(**run.trouble)
-    return Tried(size=size, trouble=trouble, mistakes=tuple(task.recognise(trouble)), printed=run.printed, given=given)
+    known = () if given is promises.AGAIN else tuple(task.recognise(trouble))  # no case alone shows the mistake
+    return Tried(size=size, trouble=trouble, mistakes=known, printed=run.printed, given=given)

@@ -19,6 +19,7 @@ from helpers.grading.tensor_parallel.layers import (
     OUTPUT,
     Whole,
     act,
+    judge_beside,
     judge_copy,
     judge_moved,
     judge_parameter,
@@ -31,6 +32,7 @@ from helpers.grading.tensor_parallel.phases import (
     FORWARD,
     Call,
     all_reduce,
+    drawn,
     expect_follows,
     expect_messages,
     gathers,
@@ -43,8 +45,8 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     in_features, out_features = 2 * rng.integer(2, 4) + 1, world_size * in_turn(rng, 3, 1, 4, rng.integer(2, 5))
     layer, rows = plain_layer(rng, in_features, out_features), rows_of(rng)
     x, gradients = (
-        rng.tensor(*rows, in_features),
-        [rng.tensor(*rows, out_features // world_size) for _ in range(world_size)],
+        drawn(rng, *rows, in_features),
+        [drawn(rng, *rows, out_features // world_size) for _ in range(world_size)],
     )
     return [layer | {"x": x, "gradient": gradient} for gradient in gradients]
 
@@ -83,6 +85,7 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
     wrong = {"gathers_the_output": whole.y, "bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
     yield expect_tensor(OUTPUT, parts[rank], got["y"], rank=rank, mistakes=wrong)
     yield from judge_copy(call, rank)
+    yield from judge_beside(call, rank)
     yield from judge_moved(call, rank, parts[rank])
     own = inputs["gradient"] @ inputs["weight"].chunk(size)[rank]
     wrong = {"backward_not_reduced": own, "averaged": whole.x / size}

@@ -15,7 +15,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.observing import is_as, places, snapshot
 from helpers.grading.task import Finding, Trial
-from helpers.grading.tensor_parallel.phases import FORWARD, Call, backward, in_turn
+from helpers.grading.tensor_parallel.phases import FORWARD, Call, backward, drawn, in_turn
 from helpers.units import format_bytes
 from helpers.words import Words
 
@@ -25,12 +25,13 @@ PARAMETER = Words(en="layer.{}", zh="layer.{} ")
 GRADIENT = Words(en="the gradient of layer.{}", zh="layer.{} 的梯度")
 OUTPUT = Words(en="the output", zh="输出")
 MOVED = Words(en="the output after an optimizer doubled weight and bias", zh="优化器把 weight 和 bias 加倍之后的输出")
+BESIDE = Words(en="the gradient of x in x.sum(), beside the layer,", zh="与该层无关的 x.sum() 中 x 的梯度")
 OF_X = Words(en="the gradient of x", zh="x 的梯度")
 
 
 def plain_layer(rng: Draw, in_features: int, out_features: int) -> dict[str, Any]:
     """The parameters of a whole layer, the same on every rank; every other one has a bias."""
-    weight, bias = rng.tensor(out_features, in_features).contiguous(), rng.tensor(out_features).contiguous()
+    weight, bias = drawn(rng, out_features, in_features).contiguous(), drawn(rng, out_features).contiguous()
     return {"weight": weight, "bias": in_turn(rng, bias, None)}
 
 
@@ -65,7 +66,9 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     if whole() is not None:
         gc.collect()  # it may hang in a cycle
     joined = {"y": joined_of(outputs), "x": joined_of([x.grad for x in batches])}
-    return kept | joined | {"returned": returned, "alive": whole() is not None}
+    batches[0].grad = None
+    batches[0].sum().backward()
+    return kept | joined | {"beside": batches[0].grad} | {"returned": returned, "alive": whole() is not None}
 
 
 @torch.no_grad()
@@ -146,6 +149,12 @@ def judge_copy(call: Call, rank: int) -> Iterator[Finding]:
         "除了自己的部分，还保留着传入的整个层",
         rank=rank,
     )
+
+
+def judge_beside(call: Call, rank: int) -> Iterator[Finding]:
+    """Whatever else x goes into gets a gradient that the layer has nothing to do with."""
+    x = call.inputs[rank]["x"][0]
+    yield expect_tensor(BESIDE, torch.ones_like(x), call.outputs[rank]["beside"], rank=rank)
 
 
 def judge_moved(call: Call, rank: int, y: Tensor) -> Iterator[Finding]:

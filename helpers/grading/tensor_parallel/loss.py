@@ -41,7 +41,8 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     targets = targets_of(rng, kind, part, world_size)
     far = FAR[rng.case.dtypes] * (kind == "far")
     apart = torch.where(torch.arange(len(targets)) % 2 == 0, far, -far)[:, None]
-    ranks = [2 * rng.tensor(len(targets), part) + apart for _ in range(world_size)]
+    spread = 0.5 if kind == "narrow" else 2.0  # few words must leave each other a share that float32 can tell from 0
+    ranks = [spread * rng.tensor(len(targets), part) + apart for _ in range(world_size)]
     shards = [laid_out(one.to(getattr(torch, rng.case.dtypes)), rng.case.layouts) for one in ranks]
     factor = 1.5 + rng.integer(1, 9) / 10
     return [{"logits": one, "targets": targets, "factor": factor} for one in shards]
@@ -152,7 +153,7 @@ class Whole:
         return {
             "backward_reduced": right * self.size,
             "incoming_gradient_forgotten": right / self.factor,
-            "max_follows_gradient": through_max,
+            "max_follows_gradient": [through_max] + [torch.zeros_like(right)] * (self.part == 1),  # all of it cancels
             "target_not_masked": [nearest, modulo],
             "padding_counted": [right * share, padding * share, padding],
         }

@@ -18,6 +18,7 @@ from helpers.grading.tensor_parallel.phases import (
     Call,
     all_reduce,
     backward,
+    drawn,
     expect_follows,
     expect_messages,
     gathers,
@@ -27,21 +28,21 @@ from helpers.grading.tensor_parallel.phases import (
 from helpers.words import Words
 
 OUTPUT = Words(en="the output", zh="输出")
-OF_X = Words(en="the gradient of x", zh="x 的梯度")
+OF_X = Words(en="the gradient of x in {}(x) + x", zh="{}(x) + x 中 x 的梯度")
 X_AFTER = Words(en="x, after the call,", zh="调用之后的 x ")
 OF_OTHER = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
 
 
 def make_f(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """x is the same on every rank, as the input of a layer is; what comes back differs."""
-    x = rng.tensor(*shape_of(rng))
-    return [{"x": x, "gradient": rng.tensor(*x.shape)} for _ in range(world_size)]
+    x = drawn(rng, *shape_of(rng))
+    return [{"x": x, "gradient": drawn(rng, *x.shape)} for _ in range(world_size)]
 
 
 def make_g(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """x differs, a part of a sum each."""
     shape = shape_of(rng)
-    return [{"x": rng.tensor(*shape), "gradient": rng.tensor(*shape)} for _ in range(world_size)]
+    return [{"x": drawn(rng, *shape), "gradient": drawn(rng, *shape)} for _ in range(world_size)]
 
 
 def shape_of(rng: Draw) -> list[int]:
@@ -50,7 +51,7 @@ def shape_of(rng: Draw) -> list[int]:
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
-    """submitted(x) + r: both get the same gradient tensor, and r gets it later. x is no leaf, as in a model."""
+    """submitted(x) + r + x: all get the same gradient tensor, r and x later. x is no leaf, as in a model."""
     leaf, other = (inputs["x"].clone().requires_grad_() for _ in range(2))
     x, r = leaf * 1.0, other * 1.0
     y = submitted(x)
@@ -58,7 +59,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     output = y.detach().clone() if isinstance(y, torch.Tensor) else y
     is_right = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
     yield
-    returned = backward(trial, [y + r if is_right else y], [inputs["gradient"].clone()])
+    returned = backward(trial, [y + r + x if is_right else y], [inputs["gradient"].clone()])
     return {"returned": returned, "y": output, "x": x, "leaf": leaf.grad, "other": other.grad}
 
 
@@ -71,11 +72,11 @@ def judge_f(world: World) -> Iterator[Finding]:
     total = sum(gradients)
     for rank, (gradient, got) in enumerate(zip(gradients, call.outputs, strict=True)):
         wrong = {"forward_reduced": call.size * x}
-        wrong_back = {"backward_not_reduced": gradient, "averaged": total / call.size}
-        if same(call.size * x, got["y"]) and same(gradient, got["leaf"]):
-            wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, gradient))
+        wrong_back = {"backward_not_reduced": 2 * gradient, "averaged": total / call.size + gradient}
+        if same(call.size * x, got["y"]) and same(2 * gradient, got["leaf"]):
+            wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, 2 * gradient))
         yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
-        yield expect_tensor(OF_X, total, got["leaf"], rank=rank, mistakes=wrong_back)
+        yield expect_tensor(OF_X.format(F_NAME), total + gradient, got["leaf"], rank=rank, mistakes=wrong_back)
         beside = {"gradient_changed": [total, total / call.size]}
         yield expect_tensor(OF_OTHER.format(F_NAME), gradient, got["other"], rank=rank, mistakes=beside)
         yield expect_tensor(X_AFTER, x, got["x"], rank=rank)
@@ -94,11 +95,12 @@ def judge_g(world: World) -> Iterator[Finding]:
     total, back = sum(parts), sum(gradients)
     for rank, (x, gradient, got) in enumerate(zip(parts, gradients, call.outputs, strict=True)):
         wrong = {"forward_not_reduced": x, "averaged": total / call.size}
-        wrong_back = {"backward_reduced": back, "averaged": [gradient / call.size, back / call.size]}
-        if same(x, got["y"]) and same(back, got["leaf"]):
-            wrong, wrong_back = ({"operators_swapped": value} for value in (x, back))
+        averaged = [gradient / call.size + gradient, back / call.size + gradient]
+        wrong_back = {"backward_reduced": back + gradient, "averaged": averaged}
+        if same(x, got["y"]) and same(back + gradient, got["leaf"]):
+            wrong, wrong_back = ({"operators_swapped": value} for value in (x, back + gradient))
         yield from judge_joined(call, rank, total, wrong)
-        yield expect_tensor(OF_X, gradient, got["leaf"], rank=rank, mistakes=wrong_back)
+        yield expect_tensor(OF_X.format(G_NAME), 2 * gradient, got["leaf"], rank=rank, mistakes=wrong_back)
         yield expect_tensor(OF_OTHER.format(G_NAME), gradient, got["other"], rank=rank)
         yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
     known = {frozenset([BACKWARD]): ["operators_swapped"], frozenset(PHASES): ["backward_reduced"]}
@@ -118,9 +120,7 @@ def judge_joined(call: Call, rank: int, total: torch.Tensor, wrong: dict[str, An
     yield expect_tensor(OUTPUT, total, call.outputs[rank]["y"], rank=rank, mistakes=known)
 
 
-AXES = Axes(
-    dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero", "large")
-)
+AXES = Axes(dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero"))
 F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
 IDENTITY_ALL_REDUCE = Task(
     key=f"07.{F_NAME}",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from helpers.grading.drawing import Draw
@@ -57,6 +58,12 @@ def autograd_sees_all() -> Iterator[None]:
 def in_turn(rng: Draw, *values: Any) -> Any:
     """One of these by the number of the case, so that each comes."""
     return values[rng.case.number % len(values)]
+
+
+def drawn(rng: Draw, *shape: int) -> Tensor:
+    """As rng.tensor, but with whole numbers below float64: sums of these are exact in any order, and none cancels."""
+    tensor = rng.tensor(*shape)
+    return tensor if tensor.dtype == torch.float64 else (2 * tensor).round()
 
 
 class Call:

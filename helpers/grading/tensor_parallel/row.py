@@ -20,6 +20,7 @@ from helpers.grading.tensor_parallel.layers import (
     OUTPUT,
     Whole,
     act,
+    judge_beside,
     judge_copy,
     judge_moved,
     judge_parameter,
@@ -32,6 +33,7 @@ from helpers.grading.tensor_parallel.phases import (
     FORWARD,
     Call,
     all_reduce,
+    drawn,
     expect_follows,
     expect_messages,
     gathers,
@@ -45,8 +47,8 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """What comes back is the same on every rank. Also with one output."""
     width, out_features = rng.one_of(*PART_WIDTHS), in_turn(rng, 3, 4, 1, rng.integer(2, 4))
     layer, rows = plain_layer(rng, world_size * width, out_features), rows_of(rng)
-    gradient = rng.tensor(*rows, out_features)
-    return [layer | {"x": rng.tensor(*rows, width), "gradient": gradient} for _ in range(world_size)]
+    gradient = drawn(rng, *rows, out_features)
+    return [layer | {"x": drawn(rng, *rows, width), "gradient": gradient} for _ in range(world_size)]
 
 
 def judge(world: World) -> Iterator[Finding]:
@@ -89,6 +91,7 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
         yield from judge_parameter(call, rank, "bias", bias, {"bias_shared_out": bias / size, alone: None})
     yield judge_output(call, rank, whole)
     yield from judge_copy(call, rank)
+    yield from judge_beside(call, rank)
     yield from judge_moved(call, rank, whole.y)
     part = whole.x.chunk(size, dim=-1)[rank]
     yield expect_tensor(OF_X, part, got["x"], rank=rank, mistakes={"backward_reduced": part * size})
