@@ -269,3 +269,14 @@ def test_a_failed_reservation_leaves_no_file(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         board_file._reserve(str(tmp_path), "0", 4096, b"{}")
     assert os.listdir(tmp_path) == []
+
+
+def test_operations_of_both_kinds_are_counted_from_outside_and_withdrawn_ones_are_not(group, tmp_path):
+    for sequence in range(RECORDS + 3):
+        group[2].post(sequence, SUM4)
+    group[2].withdraw(RECORDS + 2)
+    channels = Channels(group[2])
+    for _ in range(CHANNEL_RECORDS + 2):
+        channels.post(SEND, 1, 0, "float32 (4,)", LOSS, 0.0)
+    channels.post(RECEIVE, 3, 7, "float32 (4,)", LOSS, 0.0)
+    assert words.issued(str(tmp_path)) == {"0": {0: 0, 1: 0, 2: RECORDS + 2 + CHANNEL_RECORDS + 3, 3: 0}}

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from helpers.grading.registry import lab_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notebook:
+    """What the names of an answer stand for. aliases: of imported ones. own: attributes that it defines.
+    given: what the lab's own cells import. lab: "03". is_metered: the task counts bytes."""
+
+    aliases: Mapping[str, str]
+    lab: str
+    own: Container[str] = ()
+    given: Container[str] = ()
+    is_metered: bool = False
+
+    @functools.cached_property
+    def leaves(self) -> set[str]:
+        """The names of torch's own answers, as a text may hold them: "DistributedSampler", not "parallel"."""
+        leaves = {name.rpartition(".")[2] for name in lab_of(self.lab).forbids}
+        return {leaf for leaf in leaves if leaf != leaf.lower() or "_" in leaf.strip("_")}
 
 
 def aliases_of(nodes: Iterable[ast.AST]) -> dict[str, str]:
@@ -28,7 +50,7 @@ def aliases_of(nodes: Iterable[ast.AST]) -> dict[str, str]:
     return found
 
 
-def dotted_name(node: ast.AST, aliases: dict[str, str]) -> str:
+def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
     """ "dist.all_reduce" as "torch.distributed.all_reduce"; "" for what does not begin with an imported name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -54,7 +76,7 @@ def own_names(nodes: Iterable[ast.AST]) -> frozenset[str]:
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def locals_of(scope: ast.AST, aliases: dict[str, str]) -> set[str]:
+def locals_of(scope: ast.AST, aliases: Mapping[str, str]) -> set[str]:
     """The names that a function, a lambda or a comprehension binds itself, but for those that go on standing for what
     was imported: `send = dist.send`."""
     bound, given_on, outer = set(), set(), set()
@@ -104,6 +126,8 @@ def folded(node: ast.AST) -> str | None:
     match node:
         case ast.Constant(value=str() as text):
             return text
+        case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=str() as text), right=ast.Constant(value=int() as times)):
+            return text * min(times, 20)
         case ast.BinOp(op=ast.Add(), left=left, right=right):
             parts = folded(left), folded(right)
             return None if None in parts else "".join(parts)

@@ -157,11 +157,24 @@ def _divide(program: Program, lab: Lab, statements: list[Statement], sources: di
             wanted |= also
             if key := homes.get(statement.cell):
                 program.needs[key] += [s for s in also if s not in program.needs[key]]
+    _take_neighbours(program, statements, wanted)
     for name, source in sources.items():
         mine = [s for s in statements if s.cell == name and s in wanted]
         if mine:
             lines = tuple(s.line for s in mine)
             program.cells.append(Cell(name=name, source=source, lines=lines, given=mine[0].given))
+
+
+def _take_neighbours(program: Program, statements: list[Statement], wanted: set[Statement]) -> None:
+    """A cell is run by lines: what stands on the line of a wanted statement runs with it, and is read with it."""
+    lines = {(one.cell, one.line): one for one in wanted}
+    for statement in statements:
+        first = lines.get((statement.cell, statement.line))
+        if first is not None and statement not in wanted:
+            wanted.add(statement)
+            for needed in program.needs.values():
+                if first in needed:
+                    needed.append(statement)
 
 
 def _closure(statements: list[Statement], names: set[str]) -> set[Statement]:

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import re
 import types
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from helpers.grading.classroom import rules
 from helpers.grading.classroom.flags import CERTAIN, LIKELY, LOOK
-from helpers.grading.classroom.names import SCOPES, dotted_name, folded, locals_of, outside
+from helpers.grading.classroom.names import SCOPES, Notebook, dotted_name, folded, locals_of, outside
 from helpers.grading.classroom.rules import NEEDED, SAYS, forbidden, forbidden_object, is_needed, named, within
-from helpers.grading.registry import lab_of
 from helpers.words import Words
 
-EXITS = {"exit", "quit", "sys.exit", "os._exit", "os.abort", "os.kill", "os.killpg"}
-FRAMES = {"inspect.currentframe", "inspect.stack", "inspect.getouterframes", "inspect.trace", "sys._getframe"}
-STARTS = {"os.system", "os.popen", "os.fork", "os.forkpty", "os.execv", "os.execvp", "os.posix_spawn", "os.spawnv"}
-DESCRIPTORS = {"os.write", "os.fdopen", "os.dup2", "os.sendfile"}
-REMOVES = {"shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "os.removedirs"}
-DYNAMIC = {"__import__", "importlib.import_module", "importlib.util.find_spec", "importlib.reload"}
+READS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}
+OF_MODULES = {"__name__", "__doc__", "__version__"}
 OPENS = {"open", "io.open", "os.open", "pathlib.Path"}
 ELSEWHERE = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers/parallel", "helpers/grading")
-CALLS = (
-    (EXITS, "ends"),
-    (FRAMES, "frames"),
-    (STARTS, "starts"),
-    (DESCRIPTORS, "descriptors"),
-    (REMOVES, "deletes"),
-    (DYNAMIC, "imports_text"),
-)
 BY_NAME = ("getattr", "setattr", "delattr", "hasattr")
 ASKS = {"operator.attrgetter", "operator.methodcaller"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -48,31 +34,13 @@ class Seen:
     says: Words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notebook:
-    """What the names of an answer stand for. aliases: of imported ones. defined: names that it binds at the top. own:
-    attributes that it defines. given: what the lab's own cells import. lab: "03". is_metered: the task counts bytes."""
-
-    aliases: Mapping[str, str]
-    lab: str
-    defined: Container[str] = ()
-    own: Container[str] = ()
-    given: Container[str] = ()
-    is_metered: bool = False
-
-    @functools.cached_property
-    def leaves(self) -> set[str]:
-        """The names of torch's own answers, as a text may hold them: "DistributedSampler", not "parallel"."""
-        leaves = {name.rpartition(".")[2] for name in lab_of(self.lab).forbids}
-        return {leaf for leaf in leaves if leaf != leaf.lower() or "_" in leaf.strip("_")}
-
-
 class Reader:
     """Reads one statement after the other of a notebook."""
 
     def __init__(self, notebook: Notebook):
         self.notebook, self.lab, self.aliases = notebook, notebook.lab, notebook.aliases
         self.shadowed: list[set[str]] = []
+        self.members: set[ast.stmt] = set()  # of classes
         self.line = 0
 
     def read(self, node: ast.AST) -> Iterator[Seen]:
@@ -100,13 +68,16 @@ class Reader:
         for child in ast.iter_child_nodes(node):
             is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             is_given_on = isinstance(node, ast.Assign) and child is node.value and self._is_given_on(node)
-            is_called = isinstance(node, ast.Call) and child is node.func and getattr(child, "id", "") in BY_NAME
-            if not (is_text or is_given_on or is_called):
+            is_called = isinstance(node, ast.Call) and child is node.func
+            if is_called and getattr(child, "attr", "") == "inner" and not self.name_of(child):
+                yield child.value  # of two vectors
+            elif not (is_text or is_given_on or (is_called and getattr(child, "id", "") in BY_NAME)):
                 yield child
 
     def _is_given_on(self, node: ast.Assign) -> bool:
         """Whether a whole module gets another name, which aliases know."""
-        return all(isinstance(target, ast.Name) for target in node.targets) and self._is_module(node.value)
+        is_known = node not in self.members and all(isinstance(target, ast.Name) for target in node.targets)
+        return is_known and self._is_module(node.value)
 
     def name_of(self, node: ast.AST) -> str:
         root = node
@@ -144,10 +115,13 @@ class Reader:
             case ast.Name(id="bytes" | "bytearray" as name) if self.notebook.is_metered and self._is_builtin(name):
                 yield LOOK, SAYS["unmetered"].format(name)
             case ast.ClassDef():
+                self.members |= set(node.body)
                 yield from self._class(node)
+            case ast.Subscript(value=ast.Constant(value=str() | bytes()), slice=ast.Slice(step=ast.UnaryOp())):
+                yield LOOK, SAYS["built_name"].format("[::-1]")
 
     def _is_builtin(self, name: str) -> bool:
-        is_own = name in self.notebook.defined or any(name in names for names in self.shadowed)
+        is_own = any(name in names for names in self.shadowed)
         return not is_own and (hasattr(builtins, name) or "__" in name)
 
     # -- imports and dotted names ----------------------------------------------------------------------------------
@@ -203,10 +177,14 @@ class Reader:
 
     def _step(self, owner: str, part: str) -> tuple[str, Words] | None:
         name = f"{owner}.{part}"
-        if name in FRAMES:
+        if name in rules.CALLS["frames"]:
             return CERTAIN, SAYS["frames"].format(name)
         if part in rules.FRAMES or DUNDER.fullmatch(part):
-            return next(self._attribute(part), None)
+            is_open = isinstance(named(owner), types.ModuleType) or part == "__dict__"  # all of its names lie there
+            closed = (LIKELY, SAYS["machinery"].format(name)) if is_open and part not in OF_MODULES else None
+            return closed or next(self._attribute(part), None)
+        if owner.startswith("torch.distributed") and part in NEEDED["below_the_wire"]:
+            return LIKELY, SAYS["below_the_wire"].format(name)
         if part.startswith("_") and not (part in NEEDED["private"] or part.startswith("_foreach_")):
             return LIKELY, SAYS["hidden"].format(name)
         if (owner in rules.ONLY and part not in rules.ONLY[owner]) or name in rules.RARE:
@@ -219,14 +197,13 @@ class Reader:
             real = value.__name__
             fine = is_needed(real, self.notebook.given) and (real == name or real.partition(".")[0] not in rules.ONLY)
             return None if fine else (LIKELY, SAYS["reaches"].format(real, name))
+        if value is None and name.rpartition(".")[2] in rules.HOT:
+            return LIKELY, SAYS["hidden"].format(name)
         if why := forbidden_object(value, self.lab):
             return CERTAIN, why
-        home = getattr(value, "__module__", None) or ""
-        if (
-            isinstance(home, str)
-            and home.partition(".")[0] in rules.HOT
-            and home.partition(".")[0] != name.partition(".")[0]
-        ):
+        home = str(getattr(value, "__module__", None))
+        root = home.partition(".")[0]
+        if root in rules.HOT and root != name.partition(".")[0]:
             return LIKELY, SAYS["rare"].format(f"{home}.{getattr(value, '__qualname__', '')}")
         return None
 
@@ -240,28 +217,23 @@ class Reader:
             yield LIKELY, SAYS["below_the_wire"].format(attr)
         elif self.notebook.is_metered and attr in NEEDED["unmetered"] and attr not in self.notebook.own:
             yield LOOK, SAYS["unmetered"].format(attr)
-        elif attr == "fromhex":
+        elif attr in ("fromhex", "decode", "swapcase", "maketrans"):
             yield LOOK, SAYS["built_name"].format(attr)
 
     def _class(self, node: ast.ClassDef) -> Iterator[tuple[str, Words]]:
-        for part in node.body:
-            targets = part.targets if isinstance(part, ast.Assign) else []
-            names = (
-                [part.name] if isinstance(part, ast.FunctionDef) else [t.id for t in targets if isinstance(t, ast.Name)]
-            )
-            for name in names:
-                if DUNDER.fullmatch(name) and name not in rules.DEFINED:
-                    yield LIKELY, SAYS["defines"].format(node.name, name)
+        names = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+        assigned = (target for part in node.body if isinstance(part, ast.Assign) for target in part.targets)
+        for name in [*names, *(target.id for target in assigned if isinstance(target, ast.Name))]:
+            if DUNDER.fullmatch(name) and name not in rules.DEFINED:
+                yield LIKELY, SAYS["defines"].format(node.name, name)
 
     def _call(self, node: ast.Call) -> Iterator[tuple[str, Words]]:
         name = self.name_of(node.func) or (node.func.id if isinstance(node.func, ast.Name) else "")
-        texts = [
-            part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
-        ]
-        for names, words in CALLS:
+        texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        for words, names in rules.CALLS.items():
             if name in names:
                 yield CERTAIN, SAYS[words].format(name)
-        if name in DYNAMIC:
+        if name in rules.CALLS["imports_text"]:
             yield from ((CERTAIN, why) for text in texts if (why := forbidden(text, self.lab)))
         if "new_" in name and any(keyword.arg == "backend" for keyword in node.keywords):
             yield LOOK, SAYS["below_the_wire"].format(f"{name}(backend=…)")
@@ -269,13 +241,7 @@ class Reader:
             yield from self._by_name(name, *node.args[:2])
         if name in ASKS:
             yield from self._asked(name, node.args)
-        opens = name in OPENS or getattr(node.func, "attr", "") in (
-            "read_text",
-            "read_bytes",
-            "glob",
-            "rglob",
-            "iterdir",
-        )
+        opens = name in OPENS or getattr(node.func, "attr", "") in READS
         for text in texts if opens else []:
             if part := next((part for part in ELSEWHERE if part in text), None):
                 yield CERTAIN, SAYS["elsewhere"].format(text if len(text) < 60 else part)
@@ -293,6 +259,8 @@ class Reader:
             yield from self._named(f"{of}.{text}", ast.Name(id="", ctx=ast.Load()))
         elif text is not None:
             yield from self._attribute(text)
+        elif not isinstance(asked, ast.Name | ast.Attribute | ast.JoinedStr):
+            yield LOOK, SAYS["by_built_name"].format(called)
 
     def _asked(self, called: str, asked: list[ast.expr]) -> Iterator[tuple[str, Words]]:
         for one in asked[: 1 if called.endswith("caller") else None]:

@@ -33,6 +33,7 @@ NEEDED = {name: frozenset(texts.split()) for name, texts in _needed.items() if i
 ONLY = {module: frozenset(texts.split()) for module, texts in _needed["only"].items()}
 HOT, FRAMES, RARE = NEEDED["hot"], NEEDED["frames"], NEEDED["rare"]
 DUNDERS, DEFINED = (frozenset(f"__{name}__" for name in NEEDED[kind]) for kind in ("dunder", "defined"))
+CALLS = {words: frozenset(names.split()) for words, names in _needed["calls"].items()}
 THREADS, PACKAGES = tuple(NEEDED["threads"]), tuple(NEEDED["packages"])
 SETTINGS = ("torch.backends",)  # whose attributes anybody may set
 

@@ -20,8 +20,9 @@ WORDS = {
     "its copy, but the network was not cut off, and it could read what every user may read: keep submissions, seeds "
     "and checks unreadable for others (chmod 700).",
     "plain": "This system refuses namespaces and another user id, so each notebook ran as you, under limits on time, "
-    "memory and processes only. It could read and write what you can, and use the network: run this in a container or "
-    "a virtual machine, with nothing in it that you would miss.",
+    "memory and processes only. It could read what you can, and use the network; that it changes or deletes your files "
+    "or starts programs is refused by Python alone: run this in a container or a virtual machine, with nothing in it "
+    "that you would miss.",
 }
 SPARE_UID = 61_000
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from helpers.grading.classroom.flags import CERTAIN, Flag
 from helpers.grading.classroom.labs import Lab
-from helpers.grading.classroom.names import aliases_of, own_names
+from helpers.grading.classroom.names import Notebook, aliases_of, own_names
 from helpers.grading.classroom.program import Program, Statement
-from helpers.grading.classroom.reader import Notebook, Reader
+from helpers.grading.classroom.reader import Reader
 from helpers.grading.classroom.rules import SAYS
 from helpers.grading.kit import meter
 from helpers.grading.task import Task
@@ -44,7 +44,6 @@ def notebook_of(statements: Sequence[Statement], lab: Lab) -> Notebook:
     return Notebook(
         aliases=aliases_of(nodes),
         lab=lab.number,
-        defined=frozenset(name for one in statements for name in one.names),
         own=own_names(nodes),
         given=lab.imports,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from helpers.grading.classroom import labs
 from helpers.grading.classroom.program import program_of, without_magics
@@ -12,6 +15,8 @@ from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
 
 # One borrows the answers of other tasks from the course, which a submission has of its own.
 HONEST = [one for one in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in one.text]
+
+WAYS = yaml.safe_load(Path(__file__).with_name("ways.yaml").read_text(encoding="utf-8"))
 
 
 def flags(notebook: dict, lab) -> list[str]:
@@ -37,6 +42,31 @@ def test_labs_and_solutions_are_never_flagged(name):
     for folder in ("labs", "solutions"):
         program = program_of(notebooks.lab(name, folder)["cells"], lab)
         assert not scan(program, lab) and not program.missing and not program.changed and not program.problems
+
+
+@pytest.mark.parametrize("way", WAYS["seen"], ids=lambda way: way["name"])
+def test_a_way_around_is_seen(way):
+    notebook, lab = notebooks.handed_in({way["task"]: way["text"]}), notebooks.lab_of(way["task"])
+    assert flags(notebook, lab)
+
+
+@pytest.mark.parametrize("way", WAYS["honest"], ids=lambda way: way["name"])
+def test_a_rare_and_honest_way_is_not_flagged(way):
+    notebook, lab = notebooks.handed_in({way["task"]: way["text"]}), notebooks.lab_of(way["task"])
+    assert flags(notebook, lab) == []
+
+
+def test_what_stands_on_the_line_of_a_helper_runs_with_it_and_is_read_with_it(lab_03):
+    more = ("SIZE = 3; exec('x = 1')",)
+    source = "def average_gradients(model):\n    return SIZE"
+    program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
+    (flag,) = scan(program, lab_03)
+    assert "exec" in flag.text and flag.key == "03.average" and flag.sure == "likely"
+
+
+def test_a_sentence_is_there_in_both_languages(lab_03):
+    program = program_of(notebooks.handed_in({"03.average": "import ctypes\n" + notebooks.AVERAGE})["cells"], lab_03)
+    assert "内存" in scan(program, lab_03, "zh")[0].says
 
 
 def test_what_a_learner_tries_beside_the_answers_is_neither_run_nor_read(lab_03):

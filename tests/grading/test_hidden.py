@@ -1,0 +1,59 @@
+"""What a rank sends and its log does not have: the board tells, and an honest function is never taken for one."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from helpers.grading import grade, hidden
+from helpers.grading.task import Run
+from helpers.ranks import wire
+
+
+def average(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def average_unheard(model):
+    listeners, wire._listeners.callbacks = wire._listeners.callbacks, []
+    dist.all_reduce(torch.ones(3))
+    wire._listeners.callbacks = listeners
+    average(model)
+
+
+def average_made_up(model):
+    average(model)
+    for tell in list(wire._listeners.callbacks):
+        tell(tell.__self__._events[-1])
+
+
+def average_with_a_message_left(model):
+    average(model)
+    if dist.get_world_size() > 1 and dist.get_rank() == 0:
+        model.left = dist.irecv(torch.empty(1), 1)
+
+
+def test_a_message_that_the_log_lacks_fails_the_check_with_its_numbers(ranks):
+    verdict = grade("03.average", average_unheard, ranks=ranks, seed=1)
+    assert not verdict.passed and "messages were hidden from the log: rank 0 of 1 issued" in verdict.text("en")
+    assert "有消息未进入日志" in verdict.text("zh")
+
+
+def test_an_entry_that_no_message_stands_behind_is_told_too(ranks):
+    assert "hidden from the log" in grade("03.average", average_made_up, ranks=ranks, seed=1).text("en")
+
+
+def test_honest_functions_are_not_suspected(ranks):
+    assert grade("03.average", average, ranks=ranks, seed=1).passed
+    assert "hidden" not in grade("03.average", average_with_a_message_left, ranks=ranks, seed=1).text("en")
+
+
+def test_groups_are_counted_apart_and_what_is_under_way_is_left_out():
+    before, after = {"0": {0: 5, 1: 5}}, {"0": {0: 8, 1: 7}, "1": {0: 2}}
+    assert hidden.issued(before, after, [{"1": 1}, {}]) == [{"0": 3, "1": 1}, {"0": 2}]
+    events = [[[{"group": "0"}, {"group": "1"}], [{"group": "0"}] * 2], [[{"group": "0"}]]]
+    run = Run(issued=[{"0": 3, "1": 1}, {"0": 2}], events=events)
+    assert "rank 1 of 2 issued 2 operations, and its log has 1" in hidden.difference(run).en
+    assert hidden.difference(Run(events=events)) is None, "where there is no board nothing is compared"
