@@ -26,9 +26,14 @@ def in_short(flags: Sequence[Flag]) -> str:
     parts = []
     for sure in SURE:
         mine = [flag for flag in flags if flag.sure == sure]
-        places = list(dict.fromkeys(short_place(flag) for flag in mine if flag.place))
+        places = sorted({short_place(flag) for flag in mine if flag.place}, key=_by_line)
         parts += [f"{len(mine)} {sure}" + (f" ({', '.join(places)})" if places else "")] if mine else []
     return ", ".join(parts) or "–"
+
+
+def _by_line(place: str) -> tuple[str, int]:
+    cell, _, line = place.partition(":")
+    return cell, int(line) if line.isdigit() else 0
 
 
 def short_place(flag: Flag) -> str:

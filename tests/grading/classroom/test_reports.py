@@ -139,8 +139,9 @@ def test_flags_come_the_surest_first_with_their_lines():
     def flag(sure, place):
         return Flag(key="03.average", place=place, says="uses it", sure=sure)
 
-    flags = [flag("look", "cell average, line 9"), flag("certain", "cell 7, line 2"), flag("look", "")]
-    assert in_short(flags) == "1 certain (7:2), 2 look (average:9)" and in_short([]) == "–"
+    flags = [flag("look", f"cell average, line {line}") for line in (15, 9)]
+    flags += [flag("certain", "cell 7, line 2"), flag("look", "")]
+    assert in_short(flags) == "1 certain (7:2), 3 look (average:9, average:15)" and in_short([]) == "–"
     assert flags_of(BOB)[0].place == "cell start, line 4" and not flags_of(ADA)
 
 
