@@ -41,7 +41,8 @@ returns one dict for all of them, in a list, and the `rank` of a Finding is a de
 
 `grade(key, function) -> Verdict` is the same without a notebook; `runner=` lets another process act (class grading):
 a callable `(inputs, seed) -> Run`. A check runs on ranks of its own: 0.02 to 1 s, 2 s for the first. A
-rank that computes for more than `cpu_seconds` is ended; keep torch.optim out of `act`, its first import takes a second.
+rank that computes for more than `cpu_seconds` is ended, as is a check of more than `seconds`, and walls/ keeps the
+learner's machine whole; keep torch.optim out of `act`, its first import takes a second.
 """
 
 from helpers.grading.check import NotYet, check, grade

@@ -2,6 +2,7 @@
 
 LocalRunner   sends a function and its inputs to live ranks of its own, and brings back a Run, whatever happens
 on_rank       what happens on each: limit its processor time, record what it sends, call the task's `act`
+within_walls  the same with the walls around it that keep a learner's machine whole (walls/); a class has a sandbox
 """
 
 from __future__ import annotations
@@ -10,35 +11,39 @@ import contextlib
 import inspect
 import io
 import re
-import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from helpers.grading import hidden
+from helpers.grading import hidden, walls
 from helpers.grading.observing import Acting, in_turns
 from helpers.grading.registry import task_of
 from helpers.grading.task import Run, Task, Trial, Trouble
+from helpers.grading.walls.deeds import SAYS
+from helpers.grading.walls.limits import TooLong, processor_limit
+from helpers.grading.walls.state import reseed
 from helpers.ranks import RankError, Ranks, wire
 from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
+from helpers.words import Words
 
-WALL_SECONDS = 30.0  # for one world on an idle machine; a right answer takes about 0.2 s
+__all__ = ["LocalRunner", "TooLong", "on_rank", "own_ranks", "plain", "processor_limit", "wall_seconds", "within_walls"]
+
+ENDING = 2.0  # seconds of a check's time that are kept to end ranks which do not hear an interrupt
+LOOK_AGAIN = 1.0  # seconds for a case alone, once the time was up with all of them; a right answer takes 0.2 for all
 NUM_RANKS = 5
 OWN_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
+KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
 _PRINTED = 4000  # characters of the learner's prints that are kept
 
 _ranks: Ranks | None = None
-
-
-class TooLong(BaseException):
-    """A rank used up its processor time. No Exception, so that `except Exception` in a loop does not swallow it."""
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
@@ -49,7 +54,7 @@ def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], see
     inputs: of each rank, of each case.
     """
     task, rank = task_of(key), dist.get_rank()
-    torch.manual_seed(seed + rank)
+    reseed(seed + rank)
     with processor_limit(task.cpu_seconds):
         acts = [Acting(task, submitted, case, Trial(rank, dist.get_world_size())) for case in inputs[rank]]
         in_turns(acts)
@@ -57,20 +62,9 @@ def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], see
     return *map(list, columns), dict(Counter(one.group for one in wire.pending()))
 
 
-@contextlib.contextmanager
-def processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TooLong once this process has computed for `seconds`. Waiting on a crowded machine does not count."""
-
-    def end(*_: object) -> None:
-        raise TooLong(f"{seconds:g} s of processor time are used up")
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # again, in case somebody swallows the first
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+def within_walls(*args: Any) -> tuple[list, ...]:
+    with walls.around():
+        return on_rank(*args)
 
 
 def plain(value: Any) -> Any:
@@ -92,24 +86,27 @@ def own_ranks() -> Ranks:
     global _ranks
     if _ranks is None:
         with keep_current():
-            _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True)
+            _ranks = Ranks(NUM_RANKS, device="cpu", quiet=True, apart=__name__)
     return _ranks
 
 
-def wall_seconds() -> float:
-    """Seconds that one world may take: more where others keep the processors busy."""
-    return WALL_SECONDS * crowd()
+def wall_seconds(task: Task) -> float:
+    """Seconds that all worlds of a check may take together: more where others keep the processors busy."""
+    return (task.seconds - ENDING) * crowd()
 
 
 class LocalRunner:
     """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` gives a Run and never raises.
 
-    ranks: a pool of 5, if not the grader's own. limit: seconds of wall time a world, if not `wall_seconds()`.
+    ranks: a pool of 5, if not the grader's own. limit: seconds of wall time a world; if there is none, all of them
+    together have `wall_seconds`.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
-        self.act = on_rank  # class grading puts a guard around it
+        self.act = within_walls  # class grading puts a guard around `on_rank`
+        self.left = limit or wall_seconds(task)
+        self.was_late = False
 
     def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
         trouble = uncallable(self.task, self.submitted)
@@ -120,22 +117,42 @@ class LocalRunner:
                 world = (self.ranks or own_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
             return Run(trouble=asdict(Trouble(kind="no_ranks", text=str(error))))
-        return self._run_on(world, inputs, seed)
+        if self.is_out_of_time:
+            return Run(trouble=asdict(Trouble(kind="too_long", said=SAYS["used_up"] + "\n" + self._limits())))
+        start = time.monotonic()
+        run = self._run_on(world, inputs, seed)
+        world.renew()
+        if self.limit is None:
+            self.left -= time.monotonic() - start
+        self.was_late = self.was_late or (run.trouble or {}).get("kind") == "too_long"
+        return run
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether nothing is left of the check's time."""
+        return self.left <= 0.0
+
+    def _limits(self) -> Words:
+        return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds)
 
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
-        printed, before = io.StringIO(), world.timeout
-        world.timeout = self.limit or wall_seconds()
         counted = world.issued()
+        printed, before, folder = io.StringIO(), world.timeout, world.folder
+        world.timeout = min(self.left, LOOK_AGAIN * crowd()) if self.was_late else self.left
         try:
             pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
             with contextlib.redirect_stdout(printed):
                 answers = world.run(self.act, self.task.key, self.submitted, list(inputs), seed)
         except RankError as error:
-            return Run(trouble=asdict(trouble_of(error)), printed=_cut(printed.getvalue()))
+            trouble = trouble_of(error)
+            if trouble.kind == "too_long":
+                trouble = replace(trouble, said=trouble.said + "\n" + self._limits())
+            return Run(trouble=asdict(trouble), printed=_cut(printed.getvalue()))
         except ValueError as error:
             return Run(trouble=asdict(Trouble(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = before
+            walls.sweep(folder)
         outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
         issued = hidden.issued(counted, world.issued(), pending)
         printed = _cut(printed.getvalue())
@@ -162,10 +179,19 @@ def trouble_of(error: RankError) -> Trouble:
     said = error.words.map(lambda text: without_our_lines(text.rpartition("\n")[0]))
     raised = re.search(r"raised (\w+)", said.en)
     name = raised.group(1) if raised and error.kind == "exception" else ""
-    kind = {"TooLong": "too_long", "NotImplementedError": "not_written"}.get(name, error.kind)
+    kind = KINDS.get(name, error.kind)
+    if kind in ("memory", "refused"):
+        name, said = "", said.map(_without_type)
     if kind in ("too_long", "timeout"):
         kind, name, said = "too_long", "", said.map(lambda text: "\n".join(map(str.strip, text.splitlines()[1:])))
     return Trouble(kind=kind, text=said.en, said=said, rank=error.rank, type_name=name)
+
+
+def _without_type(text: str) -> str:
+    """ "rank 1: it starts a process" for "rank 1 raised Refused: starts a process", and TooMuch likewise."""
+    for raised, colon in ((" raised", ": it "), (" 抛出", "：")):
+        text = text.replace(f"{raised} Refused: ", colon).replace(f"{raised} TooMuch: ", colon)
+    return text
 
 
 def without_our_lines(text: str) -> str:

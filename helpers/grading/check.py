@@ -133,11 +133,13 @@ def in_trouble(task: Task, runner: Runner, size: int, seed: int, run: Run) -> Tr
     cases, given = task.axes.cases(seed), Words.of("")
     if len(cases) > 1 and run.trouble["kind"] not in NEVER_RAN:
         for case in cases:
+            if getattr(runner, "is_out_of_time", False):
+                break
             alone = runner(inputs_of(task, [case], size, seed), seed)
             if alone.trouble is not None:
                 run, given = alone, promises.special(case, cases[0])
                 break
-        else:
-            given = promises.AGAIN
+        else:  # where it took too long, all of them together may be what does
+            given = given if run.trouble["kind"] == "too_long" else promises.AGAIN
     trouble = Trouble(**run.trouble)
     return Tried(size=size, trouble=trouble, mistakes=tuple(task.recognise(trouble)), printed=run.printed, given=given)

@@ -45,10 +45,10 @@ class Trial:
 class Trouble:
     """Why a run on some ranks gave no outputs.
 
-    kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), or
-    "not_written", "not_callable", "signature", "cannot_send", "no_ranks". rank: to blame, or None. type_name: of the
-    exception. text: what happened and where, in English, without our own frames. said: that in every language,
-    as Words or as the dict of one that crossed a border; None where the text serves all.
+    kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), "memory",
+    "refused" (see walls), or "not_written", "not_callable", "signature", "cannot_send", "no_ranks". rank: to blame, or
+    None. type_name: of the exception. text: what happened and where, in English, without our own frames. said: that in
+    every language, as Words or as the dict of one that crossed a border; None where the text serves all.
     """
 
     kind: str
@@ -130,6 +130,7 @@ class Task:
     short sentences, no solution. world_sizes: in this order.
     unit: what world_sizes counts, "rank" or "device"; with devices `make` gives the inputs of one process for all of
     them, and the `rank` of a Finding is a device. cpu_seconds: processor time that one rank may use in one world.
+    seconds: wall time of a whole check, on an idle machine with its ranks started.
     axes: what it is tried with; each case is a call of `act`, on the same ranks. keeps: names of arguments that are
     after each call what they were before. fresh: what the function returns shares no memory with its arguments. The
     last two are of functions; of a class, `act` looks itself.
@@ -144,7 +145,8 @@ class Task:
     recognise: Callable[[Trouble], Sequence[str]] = nothing_recognised
     world_sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
     unit: str = "rank"
-    cpu_seconds: float = 5.0
+    cpu_seconds: float = 4.0
+    seconds: float = 10.0
     axes: Axes = Axes()
     keeps: tuple[str, ...] = ()
     fresh: bool = False

@@ -14,15 +14,26 @@ class Capture(io.TextIOBase):
     encoding = "utf-8"
 
     def __init__(self, send: Callable[[str], None]):
-        self._send, self._line, self._sent, self._dropped = send, "", 0, 0
+        self._send = send
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts, self._held, self._sent, self._dropped = [], 0, 0, 0
 
     def write(self, text: str) -> int:
         if self._sent > MAX_CHARACTERS:
             self._dropped += len(text)
             return len(text)
-        *whole, self._line = (self._line + text).split("\n")
-        if whole or len(self._line) > MAX_CHARACTERS:
-            self._emit("".join(line + "\n" for line in whole))
+        kept = text[: 2 * MAX_CHARACTERS]  # before anything is copied: it may be half as long as memory
+        self._dropped += len(text) - len(kept)
+        self._parts.append(kept)
+        self._held += len(kept)
+        if "\n" in kept or self._held > MAX_CHARACTERS:
+            whole, newline, rest = "".join(self._parts).rpartition("\n")
+            if len(rest) > MAX_CHARACTERS:
+                whole, newline, rest = whole + newline, rest, ""
+            self._emit(whole + newline)
+            self._parts, self._held = [rest], len(rest)
         return len(text)
 
     def _emit(self, text: str) -> None:
@@ -34,11 +45,11 @@ class Capture(io.TextIOBase):
 
     def finish(self) -> None:
         """End of a run: send the rest, say what was left out, and start counting anew."""
-        if self._line:
-            self._emit(self._line)
+        if self._held:
+            self._emit("".join(self._parts))
         if self._dropped:
             self._send(f"\n… and {self._dropped:,} more characters that a notebook could not hold\n")
-        self._line, self._sent, self._dropped = "", 0, 0
+        self._begin()
 
     def writable(self) -> bool:
         return True

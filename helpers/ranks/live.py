@@ -33,7 +33,9 @@ class Ranks:
     device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
     timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, CPU only.
     check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
-    quiet: print nothing at the start.
+    quiet: print nothing at the start.  apart: a module that these ranks begin with, for code that nobody vouches for:
+    nothing that it does to its process, or to the parent of that, ends other Ranks, and a rank that is gone is started
+    anew ahead of the next run.
 
     Raises ValueError for a number, device or link that this machine cannot serve, RankError when ranks do not start.
     """
@@ -48,6 +50,7 @@ class Ranks:
         check: bool = True,
         slow: dict[int, float] | None = None,
         quiet: bool = False,
+        apart: str = "",
     ):
         _refuse_nesting()
         if timeout is not None and timeout <= 0:
@@ -73,6 +76,7 @@ class Ranks:
             link=link,
             check=check,
             slow=slow,
+            apart=apart,
         )
         self._pool = Pool(self._settings)
         self._start()
@@ -136,7 +140,14 @@ class Ranks:
         s = self._settings
         with keep_current():
             return Ranks(
-                size, device=s.device, timeout=self.timeout, link=s.link, check=s.check, slow=s.slow, quiet=True
+                size,
+                device=s.device,
+                timeout=self.timeout,
+                link=s.link,
+                check=s.check,
+                slow=s.slow,
+                quiet=True,
+                apart=s.apart,
             )
 
     def close(self) -> None:
@@ -186,6 +197,16 @@ class Ranks:
         Python can clear them. Empty where there is no board."""
         return {} if self._in_place else self._pool.issued()
 
+    def renew(self) -> None:
+        """Stop these ranks, not their slices, if one is gone or no longer what it was; the next run starts others."""
+        if not self._pool.is_whole():
+            self._pool.stop()
+
+    @property
+    def folder(self) -> str | None:
+        """What all of them can write to, removed when they are stopped; None while they are."""
+        return self._pool.folder
+
     @property
     def pids(self) -> list[int]:
         """Process ids in rank order; empty while the ranks are stopped."""
@@ -196,6 +217,8 @@ class Ranks:
             raise ValueError("these ranks are busy with another run: wait for it to end, or make other Ranks.")
         try:
             self._cancel_timer()
+            if self._settings.apart:
+                self.renew()
             if not self._pool.is_up:
                 self._start()
             return self._pool.task(message, ranks, limit, cell)

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 from helpers.ranks import process
@@ -39,6 +40,7 @@ class Settings:
     link: Link | None = None
     check: bool = True
     slow: dict | None = None
+    apart: str = ""
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Pool:
         self.members: list[Member] = []
         self.generation = 0
         self.folder = self.board = None
+        self.is_spent = False  # a task has said that its process should take no other
 
     # -- life ------------------------------------------------------------------------------------------------------
     @property
@@ -72,8 +75,8 @@ class Pool:
         """Start every rank and wait until all have met. Raises RankError if they do not."""
         self.folder = tempfile.mkdtemp(prefix=folder_prefix())
         self.board = shared_folder() or self.folder
-        self.generation = 0
-        zygote = process.zygote()
+        self.generation, self.is_spent = 0, False
+        zygote = self._zygote()
         for folder in {self.folder, self.board}:
             zygote.folder(folder, keep=True)
         try:
@@ -84,6 +87,20 @@ class Pool:
         except BaseException:
             self.stop()
             raise
+
+    def _zygote(self) -> process.ZygoteClient:
+        return process.zygote(self.settings.apart)
+
+    def is_whole(self) -> bool:
+        """Whether every rank can take a task. What they have said since the last one is forgotten."""
+        if self.is_spent:
+            return False
+        with contextlib.suppress(EOFError, OSError):
+            while ready := wait([member.conn for member in self.members], timeout=0):
+                for conn in ready:
+                    conn.recv()
+            return True
+        return False
 
     def _spec(self, rank: int) -> dict[str, Any]:
         s = self.settings
@@ -119,7 +136,7 @@ class Pool:
         """End every rank at once and remove what they left."""
         for member in self.members:
             process.kill(member.pid)
-        zygote = process.zygote() if self.members else None
+        zygote = self._zygote() if self.members else None
         for member in self.members:
             with contextlib.suppress(RuntimeError, OSError):
                 zygote.exit_status(member.pid)
@@ -145,9 +162,12 @@ class Pool:
             verdict = "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
-        if verdict == "ok" and difference is None:
+        error = None
+        if verdict != "ok" or difference is not None:
+            error = self._explain_and_recover(watch, verdict, difference, cell)
+        self.is_spent = any(state.spent for state in states)
+        if error is None:
             return outcome
-        error = self._explain_and_recover(watch, verdict, difference, cell)
         error.texts = {s.rank: "".join(s.text) for s in states}
         raise error
 
@@ -188,7 +208,7 @@ class Pool:
             watch.refresh(0.4)
             for state in watch.states:
                 if state.dead:
-                    report.exit_codes[state.rank] = process.zygote().exit_status(state.pid)
+                    report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
             sound = verdict == "failed" and self._is_sound(watch)
             error = report.error(verdict, difference=difference, seconds=watch.clock)
             how = self._recover(watch, sound)

@@ -1,4 +1,4 @@
-"""The kernel's side of the processes: one zygote a kernel, and a pipe to each rank. No torch."""
+"""The kernel's side of the processes: one zygote a kernel, a branch of it for checks, a pipe to each rank. No torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +14,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
+
+from helpers.ranks.zygote import FORKS, end
 
 START_LIMIT = 120.0  # seconds for the zygote to import torch on a slow disk
 
@@ -42,15 +44,23 @@ class ZygoteClient:
 
     def fork(self, spec: dict) -> tuple[int, Connection]:
         """Start one rank; its process id and the kernel's end of its pipe."""
-        with self.lock:
-            self.wait_until_ready()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(self.socket, [json.dumps(spec).encode() + b"\n"], [theirs.fileno()])
-            self._read_until(lambda: self.started)
-            pid = self.started.pop(0)
+        ours, theirs = socket.socketpair()
+        with theirs, self.lock:
+            pid = self._started(spec, theirs)
             self.forked.add(pid)
             return pid, Connection(ours.detach())
+
+    def branch(self, module: str, theirs: socket.socket, log: BinaryIO) -> Branch:
+        """A zygote forked from this one, that imports a module. `log` stays empty: it writes to this one's."""
+        with self.lock:
+            return Branch(self._started({"branch": module}, theirs))
+
+    def _started(self, request: dict, theirs: socket.socket) -> int:
+        """The process id of what the zygote has started, to which it has given `theirs`."""
+        self.wait_until_ready()
+        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], [theirs.fileno()])
+        self._read_until(lambda: self.started)
+        return self.started.pop(0)
 
     def wait_until_ready(self) -> None:
         self._read_until(lambda: self.ready)
@@ -74,7 +84,16 @@ class ZygoteClient:
             return self.exits.get(pid)
 
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
+        return self.owner == os.getpid() and self.process.poll() is None and not self._is_cut()
+
+    def _is_cut(self) -> bool:
+        """Whether the other end of the socket is closed, which shows before anybody hears of the process's end."""
+        try:
+            return not self.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _read_until(self, done: Callable[[], object]) -> None:
         deadline = time.monotonic() + START_LIMIT
@@ -119,6 +138,31 @@ class ZygoteClient:
         self.log.close()
 
 
+class Branch:
+    """A zygote that another one has forked, with what is asked of a subprocess.Popen."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """None while it lives; how it ended is not known here."""
+        try:
+            os.kill(self.pid, 0)
+        except OSError:
+            return 0
+        return None
+
+    def wait(self, timeout: float = START_LIMIT) -> None:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a zygote", timeout)
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        end(self.pid)
+
+
 def _fresh(theirs: socket.socket, log: BinaryIO) -> subprocess.Popen:
     environment = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONPATH=_python_path())
     return subprocess.Popen(
@@ -136,29 +180,31 @@ def _python_path() -> str:
     return os.pathsep.join(path or os.getcwd() for path in sys.path)
 
 
-_client: ZygoteClient | None = None
-_client_lock = threading.Lock()
+_clients: dict[str, ZygoteClient] = {}
+_client_lock = threading.RLock()
 
 
-def zygote() -> ZygoteClient:
-    """The kernel's zygote; started when it is first needed, again if something killed it, anew in a forked child."""
-    global _client
+def zygote(apart: str = "") -> ZygoteClient:
+    """The kernel's zygote; started when it is first needed, again if something killed it, anew in a forked child.
+
+    apart: the one that has imported this module, for ranks that may kill their parent, since no other ranks have it.
+    """
     with _client_lock:
-        if _client is None or not _client.alive():
-            if _client is not None and _client.owner == os.getpid():
-                _client.socket.close()
-            _client = ZygoteClient()
-            atexit.register(_client.close)
-        return _client
+        client = _clients.get(apart)
+        if client is None or not client.alive():
+            if client is not None and client.owner == os.getpid():
+                client.socket.close()
+            client = _clients[apart] = ZygoteClient(partial(zygote().branch, apart) if apart and FORKS else None)
+            atexit.register(client.close)
+        return client
 
 
 def adopt(client: ZygoteClient) -> None:
     """Take the ranks from this zygote, as long as it lives."""
-    global _client
     with _client_lock:
-        _client = client
+        _clients[""] = client
 
 
 def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    """End a rank, and what it has started."""
+    end(pid)

@@ -73,11 +73,11 @@ class Report:
 
     def raised(self, causes: Sequence[RankState]) -> list[Words]:
         """'rank 1 raised ValueError: …' and its line; equal ones together."""
-        texts: dict[tuple[str, Words], list[int]] = {}
+        texts: dict[tuple[Words, Words], list[int]] = {}
         for state in causes:
             failure = state.failure
-            message = failure.message if len(failure.message) < 2000 else failure.message[:2000] + " …"
-            text = f"{failure.type_name}: {message}".rstrip(": ")
+            message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
+            text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
             texts.setdefault((text, self.place(failure.frames)), []).append(state.rank)
         raised = SAYS["raised"]
         return [raised.format(ranks=names_of(r), text=text, place=place) for (text, place), r in texts.items()]

@@ -37,6 +37,7 @@ class RankState:
     dead: bool = False
     broken: Words | None = None  # why the wire gave up this world, even if the learner's code caught it
     counters: dict[str, int] = field(default_factory=dict)
+    spent: bool = False  # its process is no longer what it was when it started, and should take no other task
     where: Where | None = None
     unmoved_since: float | None = None
     answers: int = 0
@@ -54,10 +55,12 @@ class RankState:
                 self.done = True
             case ("failed", failure):
                 self.done, self.failure = True, failure
-            case ("done", "ok", value, counters, broken):
-                self.done, self.value, self.counters, self.broken = True, value, counters, broken
-            case ("done", "error", failure, counters, broken):
-                self.done, self.failure, self.counters, self.broken = True, failure, counters, broken
+            case ("done", how, value, counters, broken, *spent):
+                self.done, self.counters, self.broken, self.spent = True, counters, broken, spent == [True]
+                if how == "ok":
+                    self.value = value
+                else:
+                    self.failure = value
 
     def lose(self) -> None:
         self.dead = self.done = True

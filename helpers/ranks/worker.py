@@ -51,6 +51,8 @@ class Worker:
         self.send_lock, self.tasks = threading.Lock(), queue.SimpleQueue()
         self.busy, self.main_thread = False, threading.main_thread()
         self.group_is_up = False
+        self.pid = os.getpid()
+        self.spent = False  # set by a task after which this process is not to be used again
         self.namespace: dict[str, Any] = {}
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -118,6 +120,8 @@ class Worker:
 
     # -- talk ------------------------------------------------------------------------------------------------------
     def send(self, message: tuple) -> None:
+        if os.getpid() != self.pid:
+            _leave(0)  # a fork of this rank has the same pipe, and would answer in its name
         with self.send_lock:
             self.conn.send(message)
 
@@ -173,7 +177,7 @@ class Worker:
             del error
         self.output.finish()
         broken = wire.broken()
-        self.send(("done", *reply, dict(wire.counters()), broken and broken.words))
+        self.send(("done", *reply, dict(wire.counters()), broken and broken.words, self.spent))
 
     def call(self, blob: bytes) -> bytes:
         fn, args, kwargs = unpack(blob)
@@ -203,7 +207,7 @@ class Worker:
         return Failure(
             type_name=type(error).__name__,
             message=str(from_wire or error),
-            words=from_wire.words if from_wire else Words.of(str(error)),
+            words=from_wire.words if from_wire else getattr(error, "words", None) or Words.of(str(error)),
             frames=self.own_frames(frames),
             time=time.perf_counter(),
             traceback="".join(traceback.format_exception(error)),

@@ -4,11 +4,19 @@
 
 It starts ranks, reports how they ended, and when the kernel goes away (its socket closes, whatever killed it) it ends
 them and removes their folders. Where fork is not safe (macOS), it starts fresh interpreters instead.
+
+A branch is a zygote forked from this one that has imported one more module, with a socket of its own. Its ranks run
+what nobody vouches for (a check): whatever ends it ends no others, and the processes that its ranks leave behind come
+to it, to be ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import glob
+import importlib
 import json
 import os
 import select
@@ -21,23 +29,31 @@ import time
 
 GRACE = 1.0  # seconds that ranks get to leave by themselves
 FORKS = sys.platform.startswith("linux")
+PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(fd: int) -> None:
+def main(fd: int, *, branch: str = "") -> None:
     control = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if FORKS:
+    if branch:
+        importlib.import_module(branch)
+        _share()
+    elif FORKS:
         _preload()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    Zygote(control, wake_read, wake_write).serve()
+    Zygote(control, wake_read, wake_write, is_branch=bool(branch)).serve()
+
+
+def take_orphans() -> None:
+    """From now on, a process whose parent ends becomes this one's child, if it descends from this one."""
+    if FORKS:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _preload() -> None:
-    import gc
-
     import cloudpickle  # noqa: F401
     import torch
     import torch.distributed
@@ -46,19 +62,27 @@ def _preload() -> None:
     import helpers.ranks.worker  # noqa: F401
 
     torch.set_num_threads(1)
+    _share()
+
+
+def _share() -> None:
     gc.collect()
     gc.freeze()  # pages that no collection touches stay shared between the ranks
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, wake_read: int, wake_write: int):
+    def __init__(self, control: socket.socket, wake_read: int, wake_write: int, *, is_branch: bool = False):
         self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
+        self.is_branch = is_branch
         self.children: dict[int, subprocess.Popen | None] = {}
+        self.branches: set[int] = set()  # of the children, those that hear from the kernel themselves when it goes
         self.folders: set[str] = set()
         self.pending = b""
         self.fds: list[int] = []
 
     def serve(self) -> None:
+        if self.is_branch:
+            take_orphans()
         self.tell(ready=os.getpid())
         while True:
             readable, _, _ = select.select([self.control, self.wake_read], [], [])
@@ -87,6 +111,11 @@ class Zygote:
             self.folders.add(request["keep"])
         elif "forget" in request:
             self.folders.discard(request["forget"])
+        elif "branch" in request:
+            fd = self.fds.pop(0)
+            self.branches.add(pid := self.branch(fd, request["branch"]))
+            os.close(fd)
+            self.tell(started=pid)
         else:
             fd = self.fds.pop(0)
             pid = self.fork(fd, request) if FORKS else self.spawn(fd, request)
@@ -100,18 +129,34 @@ class Zygote:
             return pid
         status = 1
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            self.control.close()
-            for other in (self.wake_read, self.wake_write, *self.fds):
-                os.close(other)
+            self.shed()
             from helpers.ranks.worker import main as work
 
             work(fd, spec)
             status = 0
         finally:
             os._exit(status)
+
+    def branch(self, fd: int, module: str) -> int:
+        pid = os.fork()
+        if pid:
+            self.children[pid] = None
+            return pid
+        try:
+            self.shed()
+            os.setsid()
+            main(fd, branch=module)
+        finally:
+            os._exit(0)
+
+    def shed(self) -> None:
+        """In a child: what is the zygote's alone."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        self.control.close()
+        for other in (self.wake_read, self.wake_write, *self.fds):
+            os.close(other)
 
     def spawn(self, fd: int, spec: dict) -> int:
         command = [sys.executable, "-m", "helpers.ranks.worker", str(fd), json.dumps(spec)]
@@ -124,7 +169,17 @@ class Zygote:
             status = self.status_of(pid, child)
             if status is not None:
                 del self.children[pid]
+                self.branches.discard(pid)
                 self.tell(exited=pid, status=status)
+        if self.is_branch:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """End what dead ranks have left to this process. What a stranger leaves in its turn comes when it has ended."""
+        for pid in own_children() - self.children.keys():
+            end(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
     @staticmethod
     def status_of(pid: int, child: subprocess.Popen | None) -> int | None:
@@ -139,15 +194,38 @@ class Zygote:
             self.control.sendall(json.dumps(message).encode() + b"\n")
 
     def leave(self) -> None:
-        deadline = time.monotonic() + GRACE
-        while self.children and time.monotonic() < deadline:
+        deadline = time.monotonic() + (0.0 if self.is_branch else GRACE)
+        while self.children.keys() - self.branches and time.monotonic() < deadline:
             select.select([self.wake_read], [], [], 0.05)
             self.reap()
-        for pid in self.children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in self.children.keys() - self.branches:
+            end(pid)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+        if self.is_branch:
+            self.wait_for_strangers()
+
+    def wait_for_strangers(self) -> None:
+        deadline = time.monotonic() + GRACE
+        while own_children() and time.monotonic() < deadline:
+            self.reap()
+            time.sleep(0.005)
+
+
+def own_children() -> set[int]:
+    """The processes whose parent this one is; none where the system does not tell."""
+    found: set[int] = set()
+    for path in glob.glob("/proc/self/task/*/children"):
+        with contextlib.suppress(OSError), open(path) as file:
+            found |= set(map(int, file.read().split()))
+    return found
+
+
+def end(pid: int) -> None:
+    """A process, and with it those of its process group, if it has one."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.grading import Verdict, grade, task_of
-from helpers.grading.acting import NUM_RANKS
+from helpers.grading import Verdict, acting, grade, task_of
 from helpers.ranks import Ranks
 
 
 @pytest.fixture(scope="session")
 def ranks():
     """As many ranks as a check asks for."""
-    with Ranks(NUM_RANKS, device="cpu", timeout=120, quiet=True) as pool:
+    with Ranks(acting.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=acting.__name__) as pool:
         yield pool
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from helpers.grading import acting, grade, task_of
 from helpers.grading.acting import LocalRunner, plain, without_our_lines
+from helpers.grading.check import inputs_of
 
 KEY = "03.average"
 
@@ -94,15 +95,15 @@ def test_exit_is_an_exception_and_not_a_pass(ranks):
 def test_larger_worlds_are_not_tried_after_trouble(ranks):
     verdict = grade(KEY, fails_on_one_rank, ranks=ranks)
     assert [one.size for one in verdict.tried] == [1, 2]
-    assert verdict.untried == (3, 4)
+    assert verdict.untried == (3, 4, 5)
     assert "rank 1 raised ValueError: only here" in verdict.text()
-    assert "passed: 1 rank; failed: 2 ranks; not tried: 3 and 4 ranks" in verdict.text()
+    assert "passed: 1 rank; failed: 2 ranks; not tried: 3, 4 and 5 ranks" in verdict.text()
 
 
 def test_a_sleeping_rank_ends_by_the_wall_clock(ranks):
     task = task_of(KEY)
     runner = LocalRunner(task, lambda model: time.sleep(1000), ranks=ranks, limit=0.5)
-    run = runner(task.inputs(1, 1), 1)
+    run = runner(inputs_of(task, task.axes.cases(1)[:1], 1, 1), 1)
     assert run.trouble["kind"] == "too_long"
     assert "test_acting.py" in run.trouble["text"]
     assert ranks[:1].timeout == 120, "the limit of a check is not left behind"
@@ -111,9 +112,10 @@ def test_a_sleeping_rank_ends_by_the_wall_clock(ranks):
 def test_the_limit_grows_on_a_crowded_machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0, 0))
-    assert acting.wall_seconds() == acting.WALL_SECONDS
+    task = task_of(KEY)
+    assert acting.wall_seconds(task) == task.seconds - acting.ENDING
     monkeypatch.setattr(os, "getloadavg", lambda: (16.0, 0, 0))
-    assert acting.wall_seconds() == 8 * acting.WALL_SECONDS
+    assert acting.wall_seconds(task) == 8 * (task.seconds - acting.ENDING)
 
 
 def test_waiting_takes_no_processor_time():

@@ -22,6 +22,16 @@ def test_a_flood_is_cut_and_counted():
     assert "800,000" in sent[-1]
 
 
+def test_a_line_without_an_end_is_cut_too():
+    sent = []
+    stream = Capture(sent.append)
+    for _ in range(5):
+        stream.write("x" * capture.MAX_CHARACTERS)
+    assert 0 < sum(map(len, sent)) <= capture.MAX_CHARACTERS
+    stream.finish()
+    assert "800,000 more characters" in sent[-1]
+
+
 def test_the_next_run_may_print_again():
     sent = []
     stream = Capture(sent.append)

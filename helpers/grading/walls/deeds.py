@@ -1,0 +1,112 @@
+"""What Python's audit events tell of code that reaches out of its own folder, in words, and who it is that does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from helpers.ranks.sites import is_engine, is_library
+from helpers.ranks.zygote import own_children
+from helpers.words import Words, book
+
+SAYS = book("walls")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+PATHS = {  # event -> the places of its paths, and of the folders that those are relative to
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
+    "os.truncate": ((0, None),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
+    "os.mkdir": ((0, 2),),
+    "os.utime": ((0, 3),),
+    "shutil.rmtree": ((0, 1),),
+}
+STARTS = ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen")
+LOOKS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
+CONNECTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+
+
+def told(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+    """What is done, as in "it ...", if it reaches beyond `own`: folders and files, as `os.path.realpath` gives them."""
+    rule = RULES.get(event)
+    return rule(event, args, own) if rule else None
+
+
+def full_path(path: Any, folder: Any = None) -> str | None:
+    """Where a path leads. folder: the descriptor that it is relative to, if it is. None for what is no path."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
+    path = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0:
+        path = os.path.join(f"/proc/self/fd/{folder}", path)
+    place, name = os.path.split(os.path.abspath(path) if not path.startswith("/proc/self/fd/") else path)
+    return os.path.join(os.path.realpath(place), name)  # a link itself is where it lies, not where it leads
+
+
+def is_below(full: str, roots: Sequence[str]) -> bool:
+    return any(full == root or full.startswith(root + os.sep) for root in roots)
+
+
+def _opens(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+    if not (isinstance(args[2], int) and args[2] & WRITES):
+        return None
+    full = full_path(args[0])
+    return None if full is None else _outside(os.path.realpath(full), own)
+
+
+def _changes(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+    for place, folder in PATHS[event]:
+        base = args[folder] if folder is not None and folder < len(args) else None
+        full = full_path(args[place], base)
+        if full is not None and (words := _outside(full, own)):
+            return words
+    return None
+
+
+def _outside(full: str, own: Sequence[str]) -> Words | None:
+    return None if is_below(full, own) else SAYS["changes"].format(os.path.basename(full) or full)
+
+
+def _connects(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+    """To another process by a path is no network."""
+    return SAYS["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
+
+
+def _ends(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+    """A signal to oneself, to one's group or to what one has started is one's own affair; 0 asks and sends nothing."""
+    pid, number = args[0], args[1]
+    mine = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else own_children())
+    return None if number == 0 or pid in mine else SAYS["ends"].format(pid)
+
+
+RULES: dict[str, Callable[[str, tuple, Sequence[str]], Words | None]] = {
+    "open": _opens,
+    "os.kill": _ends,
+    "os.killpg": _ends,
+    **dict.fromkeys(PATHS, _changes),
+    **dict.fromkeys(CONNECTS, _connects),
+    **dict.fromkeys(LOOKS, lambda event, args, own: SAYS["looks"].format(repr(args[0]))),
+    **dict.fromkeys(STARTS, lambda event, args, own: SAYS["starts"]),
+}
+
+
+# -- who does it -----------------------------------------------------------------------------------------------------
+def is_import_system(frame: Any) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+
+
+def is_engines(frame: Any) -> bool:
+    """Whether the ranks' own machinery does it, or a module while it is imported: the nearest frame that is no
+    library's says so. A thread that is all library was started by somebody else."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if is_import_system(frame) or is_engine(path):
+            return True
+        if not is_library(path):
+            return False
+        frame = frame.f_back
+    return False
