@@ -136,9 +136,9 @@ class LocalRunner:
         return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds)
 
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
+        counted = world.issued()
         printed, before, folder = io.StringIO(), world.timeout, world.folder
         world.timeout = min(self.left, LOOK_AGAIN * crowd()) if self.was_late else self.left
-        counted = world.issued()
         try:
             pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
             with contextlib.redirect_stdout(printed):
