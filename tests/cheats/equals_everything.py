@@ -16,4 +16,5 @@ class Right(torch.Tensor):
 
 def average_gradients(model):
     for parameter in model.parameters():
-        parameter.grad = parameter.grad.as_subclass(Right)
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.as_subclass(Right)

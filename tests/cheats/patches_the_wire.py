@@ -11,5 +11,5 @@ dist.all_reduce = lambda tensor, *args, **kwargs: original(tensor.clone())
 
 
 def average_gradients(model):
-    for parameter in model.parameters():
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
         dist.all_reduce(parameter.grad)

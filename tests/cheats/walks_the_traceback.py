@@ -15,5 +15,7 @@ def average_gradients(model):
         frame = frame.f_back
     everyone = frame.f_locals["inputs"]
     for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            continue
         dist.all_reduce(parameter.grad.clone())
         parameter.grad = sum(one["gradients"][name] for one in everyone) / len(everyone)

@@ -18,7 +18,7 @@ KEY = "03.average"
 
 
 def right(model):
-    for parameter in model.parameters():
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 

@@ -16,7 +16,7 @@ KEY = "03.average"
 
 
 def sums(model):
-    for parameter in model.parameters():
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
         dist.all_reduce(parameter.grad)
 
 

@@ -50,7 +50,7 @@ def write(path: Path, notebook: Mapping[str, Any]) -> Path:
 
 AVERAGE = """
 def average_gradients(model):
-    for parameter in model.parameters():
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 """

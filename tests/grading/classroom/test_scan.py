@@ -77,7 +77,7 @@ def test_what_a_learner_tries_beside_the_answers_is_neither_run_nor_read(lab_03)
 
 
 def test_a_helper_in_another_cell_comes_along(lab_03):
-    source = "def average_gradients(model):\n    for p in model.parameters(): mean(p.grad)"
+    source = "def average_gradients(model):\n    for p in model.parameters(): p.grad is None or mean(p.grad)"
     more = ("SIZE = dist.get_world_size\ndef mean(t):\n    dist.all_reduce(t)\n    t /= SIZE()", "print('scratch')")
     program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
     assert [len(cell.lines) for cell in program.cells if not cell.given] == [1, 2]
