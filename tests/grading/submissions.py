@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
+import types
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +54,14 @@ class Submission:
 
     def names(self) -> dict[str, Any]:
         """What a notebook knows below this cell: its functions travel to the ranks by value, as a cell's do."""
-        names: dict[str, Any] = {"__name__": f"submission_{self.name}"}
+        module = types.ModuleType(f"submission_{self.name}")
         above = [text for task, text in cells_of(self.lab).items() if task != self.task]
-        exec(compile("\n\n\n".join([*above, self.text]), name_of(self), "exec"), names)
-        return names
+        sys.modules[module.__name__] = module  # as a kernel has __main__: a dataclass looks its annotations up there
+        try:
+            exec(compile("\n\n\n".join([*above, self.text]), name_of(self), "exec"), vars(module))
+        finally:
+            del sys.modules[module.__name__]
+        return vars(module)
 
 
 def name_of(submission: Submission) -> str:

@@ -18,7 +18,7 @@ from helpers.grading.task import Finding, Task, Trial, Trouble, World
 
 LEARNING_RATE = 0.1
 FLAG = 256  # bytes a step that may carry the flag
-SHAPES = ((10, 12), (16,))  # of one rank's shard, where they are alike
+SHAPES = ((16, 16), (16,))  # of one rank's shard, where they are alike: 256 bad numbers are 0 in a byte
 BAD = ("inf", "nan", "-inf")
 
 
@@ -33,7 +33,9 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
         shapes = drawn_shapes(rng, rank, world_size)
         steps = [[rng.tensor(*shape) for shape in shapes] for _ in plan]
         for step, where, kind in zip(steps, plan, kinds, strict=True):
-            if rank in where and shapes:
+            if where is everybody and shapes:
+                step[0].fill_(float(kind))
+            elif rank in where and shapes:
                 gradient = step[rng.integer(0, len(shapes) - 1)]
                 gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(kind)
         inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})

@@ -72,7 +72,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
     finish, steps, batches = submitted(given), [], iter(inputs["x"])
     if not callable(finish):
         return {"finish": type(finish).__name__}
-    patience, enough = Patience(), bytes_enough(parameters, trial.world_size)
+    patience, enough, returned = Patience(), bytes_enough(parameters, trial.world_size), []
     for num_batches in inputs["micro_batches"]:
         held = []
         for _ in range(num_batches):
@@ -81,11 +81,18 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
             left.append(sum(bytes_of(p.grad) for p in parameters))
             trial.mark("backward over")
         shards = finish()
+        returned.append(shards)
         steps.append(
             {"shards": [one.clone() for one in shards] if is_list(shards) else repr(shards)[:60], "held": held}
         )
     is_same = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
-    return {"finish": "callable", "steps": steps, "left": left, "kept": is_same}
+    stays = all(is_as_it_was(shards, step["shards"]) for shards, step in zip(returned, steps, strict=True))
+    return {"finish": "callable", "steps": steps, "left": left, "kept": is_same, "stays": stays}
+
+
+def is_as_it_was(shards: Any, before: Any) -> bool:
+    """Whether what finish() returned holds what it held then; what is no list of tensors is judged elsewhere."""
+    return not is_list(before) or (len(shards) == len(before) and all(map(torch.equal, shards, before)))
 
 
 def bytes_of(gradient: Tensor | None) -> int:
@@ -225,6 +232,12 @@ def judge_memory(world: World, weights: Sequence[Tensor]) -> Iterator[Finding]:
             mistakes=["whole_buffer_kept"],
         )
         yield expect(output["kept"], "it changes the list of parameters", "改动了 parameters 列表", rank=rank)
+        yield expect(
+            output["stays"],
+            "the shards that finish() returned change in the next step: the list of a step stays as it is",
+            "finish() 返回的分片在下一步被改动了：每一步返回的列表应保持不变",
+            rank=rank,
+        )
 
 
 def judge_values(world: World, num_parameters: int) -> Iterator[Finding]:

@@ -235,7 +235,9 @@ STAGE_1 = Task(
     key="08.stage1",
     signature="Zero1(parameters, make_optimizer)",
     make=make,
-    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
+    axes=Axes(
+        sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed")
+    ),
     act=act,
     judge=judge,
     recognise=recognise,
