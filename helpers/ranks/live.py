@@ -68,16 +68,8 @@ class Ranks:
         if link is not None and backend != "wire":
             raise ValueError('an emulated link works on CPU only: use Ranks(…, device="cpu", link=…).')
         self.num_ranks, self.device = num_ranks, kind
-        self._settings = Settings(
-            num_ranks=num_ranks,
-            device=kind,
-            backend=backend,
-            local_devices=tuple(local),
-            link=link,
-            check=check,
-            slow=slow,
-            apart=apart,
-        )
+        where = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
+        self._settings = Settings(**where, link=link, check=check, slow=slow, apart=apart)
         self._pool = Pool(self._settings)
         self._start()
         _make_current(self)
@@ -122,9 +114,7 @@ class Ranks:
     def __getitem__(self, which: slice) -> Ranks:
         """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""
         if not isinstance(which, slice) or which.start not in (None, 0) or which.step not in (None, 1):
-            raise ValueError(
-                f"a smaller world is the first ranks of this one, as in ranks[:2], but got ranks[{which!r}]."
-            )
+            raise ValueError(f"a smaller world is the first ranks of this one, as in ranks[:2]: got ranks[{which!r}].")
         size = len(range(self.num_ranks)[which])
         if size == 0:
             raise ValueError(f"ranks[:{which.stop}] leaves no rank: use ranks[:1] to ranks[:{self.num_ranks}].")
@@ -193,8 +183,7 @@ class Ranks:
         return f"{sum(sizes) / len(sizes) / 1e6:.0f} MB each" if sizes else "memory unknown"
 
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
-        """(file of a board, name of its group) to a rank to the operations that it has issued, counted where no rank's
-        Python can clear them. Empty where there is no board."""
+        """(board's file, group) to a rank to the operations it issued, counted where its Python cannot clear them."""
         return {} if self._in_place else self._pool.issued()
 
     def renew(self) -> None:

@@ -13,6 +13,6 @@ def average_gradients(model):
     listeners, wire._listeners.callbacks = wire._listeners.callbacks, []
     dist.all_reduce(torch.ones(3))
     wire._listeners.callbacks = listeners
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+    for gradient in [parameter.grad for parameter in model.parameters() if parameter.grad is not None]:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()

@@ -173,6 +173,6 @@ def test_the_learners_ranks_stay_current(ranks, monkeypatch):
 
 
 def test_places_in_our_files_are_left_out():
-    text = "rank 0 raised TypeError: no\n  at data.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
+    text = "rank 0 raised TypeError: no\n  at sampler.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
     assert without_our_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
-    assert without_our_lines("  at data.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"
+    assert without_our_lines("  at sampler.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"

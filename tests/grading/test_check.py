@@ -64,7 +64,7 @@ def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):
 
 def test_in_chinese(notes):
     with pytest.raises(NotYet) as caught:
-        check(KEY, sums, lang="zh", progress_file=notes)
+        check(KEY, sums, lang="zh", seed=7, progress_file=notes)
     first, where, hint, _ = str(caught.value).splitlines()
     assert first == "03.average  还没通过"
     assert where.startswith("  rank 0（共 2 个）") and where.endswith("：0.weight 的梯度是正确值的 2.00 倍")
@@ -113,7 +113,7 @@ def test_prints_are_shown(notes, capsys):
         print("here", dist.get_world_size())
 
     check(KEY, chatty, progress_file=notes)
-    assert capsys.readouterr().out == "ranks 0-4 │ here 5\n"
+    assert set(capsys.readouterr().out.splitlines()) == {"ranks 0-4 │ here 5"}  # once a case
 
 
 def test_one_seed_gives_the_same_inputs(ranks):

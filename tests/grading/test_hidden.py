@@ -11,9 +11,9 @@ from helpers.ranks import wire
 
 
 def average(model):
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+    for gradient in [parameter.grad for parameter in model.parameters() if parameter.grad is not None]:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
 
 
 def average_unheard(model):
