@@ -236,7 +236,7 @@ STAGE_1 = Task(
     key="08.stage1",
     signature="Zero1(parameters, make_optimizer)",
     make=make,
-    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
+    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
     act=act,
     judge=judge,
     recognise=recognise,

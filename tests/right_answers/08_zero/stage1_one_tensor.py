@@ -16,7 +16,7 @@ class Zero1:
         self.optimizer = make_optimizer([self.own])
 
     def line(self, tensors):
-        tensors = [tensor.detach().view(-1) for tensor in tensors]
+        tensors = [tensor.detach().reshape(-1) for tensor in tensors]
         return torch.cat([*tensors, tensors[0].new_zeros(self.zeros)])
 
     def step(self):
