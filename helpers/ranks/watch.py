@@ -20,6 +20,8 @@ from helpers.words import Words
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on
 SETTLE = 0.5  # seconds that the others get to end after a first failure
+STILL = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait
+BUSY = 4  # how many times SETTLE a rank gets that wants a core and has none
 QUIET = 5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
 MAX_STEP = 2.0  # a gap longer than this between two looks is a suspended laptop, not time that passed
 
@@ -114,12 +116,21 @@ class Watch:
         return self.failed or self.unfinished
 
     def settle_or_wait(self, limit: float) -> None:
-        """The same after a first failure; ends early once every unfinished rank is seen to wait for another."""
-        end = self.clock + limit
-        while self.unfinished and self.clock < end:
+        """The same after a first failure; ends early once every unfinished rank stands still and waits for another.
+
+        A rank that has work and wants a core is given more, up to `BUSY` times as long: it has yet to come to its wait.
+        """
+        start = self.clock
+        while self.unfinished and self.clock - start < limit * BUSY:
             self.refresh(0.1)
-            if all(s.where and any(op.missing for op in s.where.waiting) for s in self.unfinished):
+            if all(s.where and self._waits_still(s) for s in self.unfinished):
                 return
+            if self.clock - start >= limit and not any(s.where and s.where.runnable for s in self.unfinished):
+                return
+            self.receive(STILL / 2)
+
+    def _waits_still(self, state: RankState) -> bool:
+        return self.clock - state.unmoved_since >= STILL and any(op.missing for op in state.where.waiting)
 
     def announce_end(self) -> None:
         """Wake every unfinished rank: its operations fail, and its code is interrupted."""

@@ -130,3 +130,19 @@ def test_ranks_meet_no_longer_than_all_of_them_can(watch):
     watch.states[1].lose()
     watch.receive = None  # the others wait for rank 1, and nobody for them
     assert watch.meet(limit=60) == [watch.states[1]]
+
+
+def test_a_rank_on_its_way_to_its_wait_is_let_come_to_it(watch):
+    """It has issued what another lacks, but stands a line before the wait: the report would name that line."""
+    for state in watch.states[1:]:
+        state.take(("done", "ok", b"", {"0": 6}, None), 0.0)
+    line_before = [("train.py", 2, "train")]
+    answers = [waits_for(1, frames=line_before, runnable=True)] + [waits_for(1)] * 40
+
+    def poll():
+        watch.processes[0].send(("where", answers.pop(0)))
+
+    watch.poll = poll
+    watch.settle_or_wait(0.5)
+    assert watch.states[0].where.frames == TRAIN
+    assert 0 < len(answers) < 40

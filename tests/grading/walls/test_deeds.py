@@ -37,7 +37,7 @@ DEEDS = {
     "save": lambda path: torch.save(1, path),
     "in a thread": lambda path: threading.Thread(target=os.remove, args=(path,)).start(),
     "beside it": lambda path: writes(path + "2"),
-    "through a link": lambda path: (os.symlink(path, "link"), writes("link")),
+    "through a link": lambda path: (os.symlink(path, f"link{dist.get_rank()}"), writes(f"link{dist.get_rank()}")),
     "from a folder": lambda path: os.remove(os.path.basename(path), dir_fd=os.open(os.path.dirname(path), os.O_RDONLY)),
 }
 
