@@ -12,6 +12,8 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+guesses_scene          each guess beside the truth, on a logarithmic axis
+votes_scene            how a class answered a question
 show                   the source of a class or function
 """
 
@@ -21,6 +23,7 @@ from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
+from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
@@ -38,6 +41,7 @@ from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, numb
 
 __all__ = [
     "NUMBER_FORMATS",
+    "GuessMark",
     "Label",
     "Line",
     "Matrix",
@@ -50,6 +54,7 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
+    "guesses_scene",
     "magnitudes_scene",
     "memory_scene",
     "mesh_scene",
@@ -64,4 +69,5 @@ __all__ = [
     "to_png",
     "to_svg",
     "topology_scene",
+    "votes_scene",
 ]
