@@ -11,6 +11,7 @@ memory_scene           what fills a rank's memory, and the device's limit
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
+course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 guesses_scene          each guess beside the truth, on a logarithmic axis
 votes_scene            how a class answered a question
@@ -21,6 +22,7 @@ from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
+from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
@@ -44,6 +46,7 @@ __all__ = [
     "GuessMark",
     "Label",
     "Line",
+    "MapRow",
     "Matrix",
     "NumberFormat",
     "Picture",
@@ -54,7 +57,11 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
+<<<<<<< HEAD
     "guesses_scene",
+=======
+    "course_map_scene",
+>>>>>>> main
     "magnitudes_scene",
     "memory_scene",
     "mesh_scene",

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from helpers import words
+<<<<<<< HEAD
 from helpers.guesses.calibration import far_chapters, far_kinds
+=======
+from helpers.course import week
+>>>>>>> main
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import say, topic_name
 
 FORMS = ("choice", "number", "folded")
-INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
 
 
 def topics(cards: Iterable[Card]) -> tuple[str, ...]:
@@ -99,10 +102,11 @@ def form_for(card: Card, form: str, reviews: Reviews, chance: random.Random) -> 
 
 
 def _path_key(card: Card) -> tuple[int, str]:
-    number = card.chapter[:2]
-    if number in INTERVIEW_PATH:
-        return INTERVIEW_PATH.index(number), card.chapter
-    return len(INTERVIEW_PATH) + (not number.isdigit()), card.chapter
+    """The chapters of the week before an interview, then the other chapters, then the topics beyond."""
+    number, path = card.chapter[:2], week()
+    if number in path:
+        return path.index(number), card.chapter
+    return len(path) + (not number.isdigit()), card.chapter
 
 
 def _new_key(card: Card, is_far: bool) -> tuple[int, bool, tuple[int, str]]:
