@@ -57,11 +57,8 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
-<<<<<<< HEAD
     "guesses_scene",
-=======
     "course_map_scene",
->>>>>>> main
     "magnitudes_scene",
     "memory_scene",
     "mesh_scene",

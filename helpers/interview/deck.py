@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from helpers import words
-<<<<<<< HEAD
-from helpers.guesses.calibration import far_chapters, far_kinds
-=======
 from helpers.course import week
->>>>>>> main
+from helpers.guesses.calibration import far_chapters, far_kinds
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import say, topic_name
