@@ -26,7 +26,9 @@ def live(shown: Any) -> ipywidgets.Widget:
         return shown
     if isinstance(shown, Picture):
         shown = shown.scene
-    return ipywidgets.HTML(_html(shown))
+    made = ipywidgets.HTML(_html(shown))
+    made.add_class("rr-guess")
+    return made
 
 
 def saved(shown: Sequence[Any], sentence: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ CELLS = {
     "step": 'guess("how long does the step take?", unit="ms", between=True, kind="time", key="made.step")',
     "step-shown": 'reveal("made.step", ZeroExplorer(), predicted=20.0, measured=21.3)',
     "folded": 'reveal("made.never", SCENE, predicted=7.0)',
-    "zh": 'import helpers.words.text as text\n_ = text._READING.set("zh")\nguess("多少字节？", unit="B", key="made.zh")',
+    "zh": 'with reading("zh"):\n    asked = guess("多少字节？", unit="B", key="made.zh")\nasked',
 }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def type_a_number(notebook, outputs) -> None:
     field.fill("6 bytes")
     field.press("Enter")
     outputs["bytes"].get_by_text("Your guess: 6 B.").wait_for()
-    outputs["bytes-shown"].locator("svg").wait_for()  # by itself
+    outputs["bytes-shown"].locator("svg[role=img]").first.wait_for()  # by itself
     assert "14.3 % too low" in outputs["bytes-shown"].inner_text()
     notebook.pictures("guess-revealed", outputs["bytes-shown"])
 
@@ -97,19 +97,19 @@ def type_a_range(notebook, outputs) -> None:
     high.fill("0.03 s")
     outputs["step"].get_by_role("button", name="That is my guess").click()
     outputs["step-shown"].get_by_text("Your range holds it.").wait_for()
-    outputs["step-shown"].locator(".rr-explorer svg").first.wait_for()
+    outputs["step-shown"].locator(".rr-explorer svg[role=img]").first.wait_for()
 
 
 def click_the_fold(output) -> None:
     output.get_by_role("button", name="Show it without a guess").click()
     output.get_by_text("not guessed").wait_for()
-    output.locator("svg").wait_for()
+    output.locator("svg[role=img]").first.wait_for()
 
 
 def assert_nothing_is_cut(output) -> None:
     """Nothing of ours is wider than the cell's output; its own letters have 12 pixels at least."""
     wide = output.evaluate(
-        "node => [...node.querySelectorAll('.rr-guess p, .rr-guess dd, .rr-guess button, .rr-guess label')]"
+        "node => [...node.querySelectorAll('.rr-guess p, .rr-guess .rr-row b, .rr-guess .rr-row span, .rr-guess button, .rr-guess label')]"
         ".filter(one => one.offsetParent && (one.scrollWidth > one.clientWidth + 1 && one.clientWidth"
         " || parseFloat(getComputedStyle(one).fontSize) < 12)).map(one => one.outerHTML.slice(0, 200))"
     )
