@@ -109,7 +109,7 @@ def click_the_fold(output) -> None:
 def assert_nothing_is_cut(output) -> None:
     """Nothing of ours is wider than the cell's output; its own letters have 12 pixels at least."""
     wide = output.evaluate(
-        "node => [...node.querySelectorAll('.rr-guess p, .rr-guess .rr-row b, .rr-guess .rr-row span, .rr-guess button, .rr-guess label')]"
+        "node => [...node.querySelectorAll('.rr-guess p, .rr-row b, .rr-row span, .rr-guess button, .rr-guess label')]"
         ".filter(one => one.offsetParent && (one.scrollWidth > one.clientWidth + 1 && one.clientWidth"
         " || parseFloat(getComputedStyle(one).fontSize) < 12)).map(one => one.outerHTML.slice(0, 200))"
     )
