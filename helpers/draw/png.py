@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from helpers.draw.figure import DPI, label_colour, to_figure
 from helpers.draw.palette import LIGHT, Theme
-from helpers.draw.scene import WIDE, Label, Scene
+from helpers.draw.scene import SHOWN, WIDE, Label, Scene
 from helpers.words import language
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names: left,
 _BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
+_SCALE = 1.5 * SHOWN  # sharp on a screen of 1.5 pixels a pixel
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 
-def to_png(scene: Scene, *, scale: float = 1.5, theme: Theme = LIGHT) -> bytes:
+def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT) -> bytes:
     """PNG bytes, `scale` times the Scene's pixels, with at most 64 colours to keep saved notebooks small.
 
     Labels are written last, so nothing covers them. Straight from matplotlib's buffer: a PNG in between, or one packed

@@ -13,7 +13,8 @@ from helpers.draw.palette import PAINTS, TEXTURES, kind_word
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
-WIDTH = 800  # pixels: fits a notebook's output area, which does not shrink SVG
+WIDTH = 800  # pixels: in a narrow window a Scene is shown as it is
+SHOWN = 1.25  # times its pixels is a Scene shown where a notebook's column has room: 1000, and the smallest word 12
 
 
 def _known(what: str, given: str, known: Collection[str]) -> None:

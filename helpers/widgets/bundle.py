@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
-from helpers.draw import Scene, to_png
+from helpers.draw import Scene
+from helpers.draw.picture import Bundle, saved
 
 
-def bundle(shown: Any, text: str, saved: dict[str, str]) -> dict[str, Any]:
-    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `saved`."""
+def bundle(shown: Any, text: str, kept: dict[str, str]) -> dict[str, Any]:
+    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `kept`."""
     data = shown[0] if isinstance(shown, tuple) else shown
-    return dict(data or {}) | {"text/plain": text} | saved
+    return dict(data or {}) | {"text/plain": text} | kept
 
 
-def png_of(scene: Scene) -> dict[str, str]:
-    """The entry of a mimebundle that shows the Scene on GitHub and in a reopened JupyterLab."""
-    return {"image/png": base64.b64encode(to_png(scene)).decode()}
+def with_picture(shown: Any, text: str, scene: Scene) -> Bundle:
+    """The same with a picture, for GitHub and a reopened JupyterLab: data, and metadata that say its width and words."""
+    data, metadata = saved(scene)
+    return bundle(shown, text, data), metadata

@@ -43,7 +43,7 @@ def explorer():
 
 
 def png_size(explorer):
-    bundle = explorer._repr_mimebundle_()
+    bundle, _ = explorer._repr_mimebundle_()
     return Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).size
 
 
