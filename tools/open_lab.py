@@ -44,7 +44,7 @@ def lab_command(work: Path, *, port: str, ip: str, screen: bool, root_user: bool
 
 
 def _styled() -> list[str]:
-    """Our style from the first look on, not only from the first explorer on; a person's own custom.css goes before it."""
+    """Our style from the first look on, not only from the first explorer on; a person's own custom.css wins."""
     own = Path(os.environ.get("JUPYTER_CONFIG_DIR", Path.home() / ".jupyter")) / "custom"
     if (own / "custom.css").exists():
         return []  # JupyterLab reads one file

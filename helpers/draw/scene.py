@@ -15,6 +15,7 @@ ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
 WIDTH = 800  # pixels: in a narrow window a Scene is shown as it is
 SHOWN = 1.25  # times its pixels is a Scene shown where a notebook's column has room: 1000, and the smallest word 12
+SMALLEST = 12 / SHOWN  # pixels of a letter; what does not fit at that size is left to the tooltip
 
 
 def _known(what: str, given: str, known: Collection[str]) -> None:

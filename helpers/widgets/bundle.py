@@ -15,6 +15,6 @@ def bundle(shown: Any, text: str, kept: dict[str, str]) -> dict[str, Any]:
 
 
 def with_picture(shown: Any, text: str, scene: Scene) -> Bundle:
-    """The same with a picture, for GitHub and a reopened JupyterLab: data, and metadata that say its width and words."""
+    """The same with a picture, for GitHub and a reopened JupyterLab: data, and metadata (width, words)."""
     data, metadata = saved(scene)
     return bundle(shown, text, data), metadata

@@ -23,7 +23,9 @@ from helpers.words import reading
 Rows = Sequence[Mapping[str, str]]
 
 # The fold is never sent again, so it stays open while dials move; the table below it is a widget of its own.
-_FOLD = f"<style>{STYLE}</style>" + """<style>
+_FOLD = (
+    f"<style>{STYLE}</style>"
+    + """<style>
 .rr-explorer {container-type: inline-size}
 .rr-fold:not(:has(details[open])) + .rr-table {display: none}
 .rr-fold summary {cursor: pointer; margin: 2px 14px; font-size: 13px; color: var(--jp-content-font-color1, #444)}
@@ -32,6 +34,7 @@ _FOLD = f"<style>{STYLE}</style>" + """<style>
  border-bottom: 1px solid var(--jp-border-color2, #bbb); font-variant-numeric: tabular-nums}
 .rr-table th:first-child {text-align: left}
 </style><details><summary>{summary}</summary></details>"""
+)
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:10px 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
