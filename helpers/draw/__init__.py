@@ -12,11 +12,13 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+chart_axes, chart      a matplotlib plot that looks like the rest
 show                   the source of a class or function
 """
 
 from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
+from helpers.draw.chart import Chart, chart, chart_axes
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.figure import to_figure
@@ -41,6 +43,7 @@ __all__ = [
     "Label",
     "Line",
     "Matrix",
+    "Chart",
     "NumberFormat",
     "Picture",
     "Rect",
@@ -48,6 +51,8 @@ __all__ = [
     "Source",
     "buckets_scene",
     "bytes_scene",
+    "chart",
+    "chart_axes",
     "collective_scene",
     "collective_step_scene",
     "magnitudes_scene",

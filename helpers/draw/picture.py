@@ -15,16 +15,20 @@ from helpers.draw.scene import SHOWN, Scene
 Bundle = tuple[dict[str, Any], dict[str, Any]]  # data and metadata by MIME type
 
 
-def saved(scene: Scene) -> Bundle:
-    """What a saved notebook keeps of a Scene, and what is said of it: data and metadata.
+def described(width: float, words: str) -> dict[str, Any]:
+    """What is said of a saved PNG of so many of the Scene's pixels: its metadata.
 
     width: without it a page shows each of the PNG's pixels, which are more than the Scene's. The height follows.
     alt: nbconvert's classic page reads it, its newer one and JupyterLab do not, so a text always stands beside the PNG.
     needs_background: made for a light page. `page.py` looks for the class that JupyterLab and nbconvert make of this.
     """
-    about = {"width": round(scene.width * SHOWN), "alt": f"{scene.title}. {scene.summary}".strip()}
+    return {"image/png": {"width": round(width * SHOWN), "alt": words.strip(), "needs_background": "light"}}
+
+
+def saved(scene: Scene) -> Bundle:
+    """What a saved notebook keeps of a Scene: data and metadata."""
     png = base64.b64encode(to_png(scene)).decode()
-    return {"image/png": png}, {"image/png": about | {"needs_background": "light"}}
+    return {"image/png": png}, described(scene.width, f"{scene.title}. {scene.summary}")
 
 
 class Picture:

@@ -118,7 +118,7 @@ class Scene:
 
 
 WIDE = "\u2e80"  # the first of the letters that are as wide as they are high, as Chinese ones are
-_EMS = dict.fromkeys("iljI.,:;|!'()[] ", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
+_EMS = dict.fromkeys("iljI.,:;|!'()[] -", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
