@@ -1,4 +1,4 @@
-"""A matplotlib plot as large as our pictures, with type as large as theirs, that turns dark with the page as they do."""
+"""A matplotlib plot as large as our pictures, its type as large as theirs, and as dark as the page."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_the_saved_picture_carries_the_sentence_good_or_bad(explorer):
     good = png_size(explorer)
     explorer.length.value = 3
     assert explorer.saved.labels()[0].text == "3 MB & more do not divide by 2; take 2 MB"
-    assert png_size(explorer)[0] == good[0] == 1200
+    assert png_size(explorer)[0] == good[0] == 1500
 
 
 def test_a_long_sentence_stays_inside_the_saved_picture(explorer):
@@ -115,7 +115,7 @@ def test_the_page_below_never_moves_up(explorer):
     for value in (8, 3, 2):
         explorer.length.value = value
         heights.append(explorer.html.layout.min_height)
-    assert set(heights) == {"calc(64px + min(160px, 20.0cqw))"}
+    assert set(heights) == {"calc(64px + min(200px, 20.0cqw))"}
 
 
 def test_all_labels_get_the_width_of_the_longest(explorer):
