@@ -22,7 +22,7 @@ def described(width: float, words: str) -> dict[str, Any]:
     alt: nbconvert's classic page reads it, its newer one and JupyterLab do not, so a text always stands beside the PNG.
     needs_background: made for a light page. `page.py` looks for the class that JupyterLab and nbconvert make of this.
     """
-    return {"image/png": {"width": round(width * SHOWN), "alt": words.strip(), "needs_background": "light"}}
+    return {"image/png": {"width": round(width * SHOWN), "alt": words.strip()}, "needs_background": "light"}
 
 
 def saved(scene: Scene) -> Bundle:

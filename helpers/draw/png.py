@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from helpers.draw.figure import DPI, label_colour, to_figure
 from helpers.draw.palette import LIGHT, Theme
-from helpers.draw.scene import SHOWN, WIDE, Label, Scene
+from helpers.draw.scene import WIDE, Label, Scene
 from helpers.words import language
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names: left,
 _BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
-_SCALE = 1.5 * SHOWN  # sharp on a screen of 1.5 pixels a pixel
+_SCALE = 1.5  # with SHOWN 1.2 pixels a pixel; more would take chapter 01 above the 500 kB of a notebook
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers.draw import Scene
-from helpers.draw.picture import Bundle, saved
+from helpers.draw.picture import Bundle
+from helpers.draw.picture import saved as png_of  # what shows a Scene on GitHub and in a reopened JupyterLab
+
+__all__ = ["Bundle", "bundle", "png_of"]
 
 
-def bundle(shown: Any, text: str, kept: dict[str, str]) -> dict[str, Any]:
-    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `kept`."""
+def bundle(shown: Any, text: str, kept: dict[str, str] | Bundle) -> dict[str, Any] | Bundle:
+    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `kept`.
+
+    With a picture, from `png_of`, come its metadata too.
+    """
     data = shown[0] if isinstance(shown, tuple) else shown
-    return dict(data or {}) | {"text/plain": text} | kept
-
-
-def with_picture(shown: Any, text: str, scene: Scene) -> Bundle:
-    """The same with a picture, for GitHub and a reopened JupyterLab: data, and metadata (width, words)."""
-    data, metadata = saved(scene)
-    return bundle(shown, text, data), metadata
+    more, about = kept if isinstance(kept, tuple) else (kept, None)
+    made = dict(data or {}) | {"text/plain": text} | more
+    return made if about is None else (made, about)

@@ -16,7 +16,7 @@ from helpers.draw.palette import SAYS
 from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
-from helpers.widgets.bundle import with_picture
+from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.dials import panel
 from helpers.words import reading
 
@@ -109,7 +109,7 @@ class Explorer(ipywidgets.VBox):
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             saved = self.saved
-        return with_picture(shown, self.TEXT, saved)
+        return bundle(shown, self.TEXT, png_of(saved))
 
 
 def _shown(sentence: str, scene: Scene) -> str:

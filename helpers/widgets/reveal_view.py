@@ -155,10 +155,9 @@ class RevealView(ipywidgets.VBox):
         """A saved notebook keeps the result and the picture, and never what somebody guessed."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
-            kept, about = saved(self._shown, repr(self).partition(" · ")[2])
-        return bundle(
-            shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept
-        ), about
+            kept = saved(self._shown, repr(self).partition(" · ")[2])
+        text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
+        return bundle(shown, text, kept)
 
 
 def _declared(key: str) -> Declared | None:

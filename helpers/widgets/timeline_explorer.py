@@ -23,7 +23,7 @@ from helpers.draw.png import written
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Span, Timeline
 from helpers.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
-from helpers.widgets.bundle import with_picture
+from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.explorer import with_sentence
 from helpers.widgets.timeline_arrays import encode
 from helpers.words import book, reading
@@ -141,7 +141,7 @@ class TimelineExplorer(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
         with reading(written()):
             scene = with_sentence(None, self.error) if self.error else self.scene
-        return with_picture(super()._repr_mimebundle_(**kwargs), self.TEXT, scene)
+        return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, png_of(scene))
 
 
 def _checked(given: Sequence[object]) -> tuple[Timeline, ...]:

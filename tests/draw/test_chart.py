@@ -21,7 +21,7 @@ def test_it_is_as_wide_as_a_picture_and_says_what_it_shows():
     assert data["text/plain"] == "[chart] Cost of a message"
     assert int.from_bytes(b64decode(data["image/png"])[16:20], "big") == 1500
     alt = "Cost of a message. The ring's line bends at 10 bytes."
-    assert about == {"image/png": {"width": 1000, "alt": alt, "needs_background": "light"}}
+    assert about == {"image/png": {"width": 1000, "alt": alt}, "needs_background": "light"}
 
 
 def test_its_type_is_as_large_as_ours():

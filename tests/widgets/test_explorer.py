@@ -72,7 +72,7 @@ def test_the_saved_picture_carries_the_sentence_good_or_bad(explorer):
     good = png_size(explorer)
     explorer.length.value = 3
     assert explorer.saved.labels()[0].text == "3 MB & more do not divide by 2; take 2 MB"
-    assert png_size(explorer)[0] == good[0] == 1500
+    assert png_size(explorer)[0] == good[0] == 1200
 
 
 def test_a_long_sentence_stays_inside_the_saved_picture(explorer):
