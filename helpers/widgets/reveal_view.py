@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 
+from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
 from helpers.guesses.room import room
@@ -150,12 +151,13 @@ class RevealView(ipywidgets.VBox):
         parts += [f"measured {self._told(self.measured, 'en')}"] if self.measured is not None else []
         return " · ".join(parts)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         """A saved notebook keeps the result and the picture, and never what somebody guessed."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
-        return bundle(shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept)
+        text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
+        return bundle(shown, text, kept)
 
 
 def _declared(key: str) -> Declared | None:
