@@ -93,5 +93,5 @@ def number_format(name: str) -> NumberFormat:
 
 
 def bits_with_scales(bits: int, *, block: int, scale_bits: int) -> float:
-    """Bits per number where each `block` of numbers shares a scale of `scale_bits` (OCP Microscaling 1.0, section 5)."""
+    """Bits per number where `block` numbers share a scale of `scale_bits` (OCP Microscaling 1.0, section 5)."""
     return bits + scale_bits / block
