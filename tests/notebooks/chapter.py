@@ -17,7 +17,6 @@ NOT_YET = (
     "00_start_here",
     "01_collectives",
     "02_data_parallel",
-    "03_ddp",
     "04_amp",
     "05_memory",
     "06_pipeline",
