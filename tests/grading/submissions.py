@@ -77,6 +77,13 @@ def cells_of(lab: str) -> dict[str, str]:
     return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
 
 
+def solutions(lab: str) -> Iterator[Submission]:
+    """What the lab's own solution says, task by task."""
+    for task, text in cells_of(lab).items():
+        if task:
+            yield Submission(lab=lab, name=f"solution of {task}", task=task, write=lambda text=text: text)
+
+
 def right_answers(lab: str) -> Iterator[Submission]:
     for path in sorted((TESTS / "right_answers" / lab).glob("*.py")):
         text = path.read_text(encoding="utf-8")
