@@ -21,7 +21,7 @@ from filelock import SoftFileLock, Timeout
 
 from helpers import moved
 
-KINDS = ("check", "quiz", "language")
+KINDS = ("check", "quiz", "language", "guess")
 PATIENCE = 2.0  # seconds to wait for another program that writes
 HOME = "RANKS_HOME"  # the variable that names another place than the home
 STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
@@ -73,7 +73,7 @@ def record(
     when: datetime | None = None,
     **more: Any,
 ) -> Entry:
-    """Append one line. kind: "check", "quiz" or "language". key: "03.average". when: now. more: plain data.
+    """Append one line. kind: "check", "quiz", "language" or "guess". key: "03.average". when: now. more: plain data.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
     locked for 2 seconds.
@@ -111,10 +111,14 @@ def read(path: str | os.PathLike | None = None) -> Progress:
 
 def done(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
     """Lab ("03") to task ("03.average") to its Standing, in order of the keys."""
+    return standings(entry for entry in read(path).entries if entry.kind == kind)
+
+
+def standings(entries: Iterable[Entry]) -> dict[str, dict[str, Standing]]:
+    """The same of entries of one kind."""
     by_key: dict[str, list[Entry]] = {}
-    for entry in read(path).entries:
-        if entry.kind == kind:
-            by_key.setdefault(entry.key, []).append(entry)
+    for entry in entries:
+        by_key.setdefault(entry.key, []).append(entry)
     labs: dict[str, dict[str, Standing]] = {}
     for key in sorted(by_key):
         labs.setdefault(key.partition(".")[0], {})[key] = _standing(key, by_key[key])
