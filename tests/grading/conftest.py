@@ -37,21 +37,22 @@ ORDER = (3, 5, 2, 4, 1)  # of the worlds: on three ranks most mistakes show
 
 
 @pytest.fixture
-def failing(ranks):
+def failing(ranks, graded):
     """failing(submission, allowed): the verdict on a wrong answer, of no more worlds than it takes to tell.
 
-    That is until it failed and no mistake but the allowed ones explains it. A learner's check goes through all worlds,
-    as does the slow test of the mutants.
+    That is until it failed and an allowed mistake alone explains it (None: none does); what ends otherwise is graded as
+    a learner's check does, through all worlds in their order. The slow test of the mutants does so with each.
     """
 
-    def verdict(submission, allowed=frozenset(), *, seed: int = SEED) -> Verdict:
+    def verdict(submission, allowed, *, seed: int = SEED) -> Verdict:
         task, tried = task_of(submission.task), []
         runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
         for size in sorted(task.world_sizes, key=ORDER.index):
             tried.append(try_world(task, runner, size, seed))
             if tried[-1].trouble or (not tried[-1].passed and explaining(tried) <= set(allowed)):
                 break
-        return Verdict.of(task, sorted(tried, key=lambda one: one.size), seconds=0.0, seed=seed)
+        told = Verdict.of(task, sorted(tried, key=lambda one: one.size), seconds=0.0, seed=seed)
+        return told if told.mistake in allowed else graded(submission, seed=seed)
 
     return verdict
 
