@@ -11,7 +11,7 @@ OPENING = "opening"  # the tag of the cell whose picture every learner sees firs
 
 
 def cleared(content: bytes) -> bytes:
-    """Without outputs and execution counts, but for cells with the tag `opening`. What is no notebook stays the same."""
+    """Without outputs and execution counts, but for cells with the tag `opening`. Other files stay the same."""
     notebook = _parsed(content)
     for cell in _code_cells(notebook):
         if OPENING not in cell.get("metadata", {}).get("tags", ()):  # nbval fails on an output with a null count
