@@ -1,4 +1,4 @@
-"""What Jupyter asks of the course by itself: it is installed where every server and kernel of this environment looks."""
+"""What Jupyter asks of the course by itself: installed where every server and kernel of this environment looks."""
 
 from __future__ import annotations
 
