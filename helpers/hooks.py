@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+FOLDED = "folded"  # in a view: what is saved in place of a result that was not guessed yet
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -30,8 +31,10 @@ def drop_views(model: dict[str, Any], **_: Any) -> None:
     for cell in (model.get("content") or {}).get("cells", ()):
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            if len(data) > 1:
-                data.pop(WIDGET_VIEW, None)
+            view = data.pop(WIDGET_VIEW) if WIDGET_VIEW in data and len(data) > 1 else {}
+            if view.get(FOLDED):
+                data.clear()
+                data["text/plain"] = view[FOLDED]
 
 
 # -- the kernel ------------------------------------------------------------------------------------------------------

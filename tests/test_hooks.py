@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.hooks import WIDGET_VIEW, drop_views
+from helpers.hooks import FOLDED, WIDGET_VIEW, drop_views
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "etc").rglob("rank_by_rank.*") if path.suffix != ".pyc")
@@ -34,6 +34,12 @@ def test_a_saved_widget_keeps_what_can_be_shown_without_a_kernel():
     first, alone, printed = model["content"]["cells"][0]["outputs"]
     assert list(first["data"]) == ["text/plain", "image/png"]
     assert alone == {"data": view} and printed == {"text": "printed"}
+
+
+def test_a_result_that_was_not_guessed_yet_is_not_told_by_the_saved_file():
+    model = notebook({"data": {WIDGET_VIEW: {"model_id": "0", FOLDED: "Your guess first."}, "image/png": "…"}})
+    drop_views(model)
+    assert model["content"]["cells"][0]["outputs"] == [{"data": {"text/plain": "Your guess first."}}]
 
 
 @pytest.mark.parametrize("model", [{"type": "file", "content": "text"}, {"type": "notebook", "content": None}])

@@ -11,6 +11,7 @@ import ipywidgets
 from helpers.draw.png import written
 from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
 from helpers.guesses.room import room
+from helpers.hooks import FOLDED, WIDGET_VIEW
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.guess_reading import SAYS, say_off, say_value
@@ -155,7 +156,10 @@ class RevealView(ipywidgets.VBox):
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
-        return bundle(shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept)
+        made = bundle(shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept)
+        if WIDGET_VIEW in made and not self.is_open:
+            made[WIDGET_VIEW] = {**made[WIDGET_VIEW], FOLDED: self.text}
+        return made
 
 
 def _declared(key: str) -> Declared | None:
