@@ -17,7 +17,7 @@ TimelineExplorer(step)""",
     "mock": "mock_view(seed=1)",
     "guess": "guess('How many bits has a byte', key='99.bits', path='progress.jsonl')",
     "folded": """from helpers.draw import bytes_scene
-bits = bytes_scene({'one word, bytes': 8}, title='Bits of a byte')
+bits = bytes_scene({'one word, bytes': 8}, title='A word')
 reveal('99.bits', bits, predicted=8, path='progress.jsonl')""",
     "revealed": "guess('How many bits has a nibble', key='99.nibble', path='progress.jsonl').answer('4')\n"
     "reveal('99.nibble', bits, predicted=4, path='progress.jsonl')",
@@ -50,8 +50,9 @@ def test_what_was_run_and_saved_yesterday_shows_its_pictures_today(lab, desk):
             image = notebook.cell(name).locator("img[src^='data:image/']")
             image.wait_for()
             assert image.evaluate(IS_DRAWN), name
+            notebook.screenshot(f"yesterday-{name}.png", notebook.cell(name))
         for name, text in TEXTS.items():
             notebook.cell(name).locator(".jp-OutputArea-output", has_text=text).first.wait_for()
-        notebook.screenshot("yesterday.png")
+            notebook.screenshot(f"yesterday-{name}.png", notebook.cell(name))
     outputs = {cell["id"]: cell["outputs"] for cell in json.loads((lab.work / path).read_text())["cells"]}
     assert "image/png" not in outputs["folded"][0]["data"], "the file tells what was not guessed yet"
