@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 
+from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
 from helpers.guesses.room import room
@@ -151,13 +152,14 @@ class RevealView(ipywidgets.VBox):
         parts += [f"measured {self._told(self.measured, 'en')}"] if self.measured is not None else []
         return " · ".join(parts)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         """A saved notebook keeps the result and the picture, and never what somebody guessed."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
-        made = bundle(shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept)
-        if WIDGET_VIEW in made and not self.is_open:
+        text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
+        made = bundle(shown, text, kept)
+        if WIDGET_VIEW in made and not self.is_open:  # what JupyterLab saves until it is guessed: helpers.hooks
             made[WIDGET_VIEW] = {**made[WIDGET_VIEW], FOLDED: self.text}
         return made
 
