@@ -158,10 +158,12 @@ class RevealView(ipywidgets.VBox):
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
         text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
-        made = bundle(shown, text, kept)
-        if WIDGET_VIEW in made and not self.is_open:  # what JupyterLab saves until it is guessed: helpers.hooks
-            made[WIDGET_VIEW] = {**made[WIDGET_VIEW], FOLDED: self.text}
-        return made
+        return bundle(shown if self.is_open else self._folded_view(shown), text, kept)
+
+    def _folded_view(self, shown: Any) -> dict[str, Any]:
+        """The data that ipywidgets made, with what JupyterLab saves until it is guessed: helpers.hooks."""
+        data = dict((shown[0] if isinstance(shown, tuple) else shown) or {})
+        return data | ({WIDGET_VIEW: {**data[WIDGET_VIEW], FOLDED: self.text}} if WIDGET_VIEW in data else {})
 
 
 def _declared(key: str) -> Declared | None:
