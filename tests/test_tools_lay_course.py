@@ -189,3 +189,15 @@ def test_every_laid_chapter_is_without_outputs(tmp_path):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             is_opening = "opening" in cell["metadata"].get("tags", ())
             assert is_opening or not (cell.get("outputs") or cell.get("execution_count")), path.name
+
+
+def test_links_between_chapters_and_labs_lead_from_the_copies_to_the_copies(tmp_path):
+    for path, link in {"notebooks/03.ipynb": "../labs/03.ipynb#a", "labs/03.ipynb": "../notebooks/03.ipynb"}.items():
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(json.dumps({"cells": [{"source": [f'[a]({link}) <a href="{link}"> `{link}`']}]}))
+    lay(tmp_path)
+    for path, link in {"03.ipynb": "labs/03.ipynb", "labs/03.ipynb": "../03.ipynb"}.items():
+        said = json.loads((tmp_path / "work" / path).read_text())["cells"][0]["source"][0]
+        assert f"[a]({link}" in said and f'href="{link}' in said
+        assert (tmp_path / "work" / path).parent.joinpath(link).exists()
+    assert {laid.outcome for laid in lay(tmp_path).values()} == {"current"}

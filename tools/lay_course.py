@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from clear_outputs import cleared, sources  # noqa: E402
+from laid_links import as_laid  # noqa: E402
 from own_folder import cannot_write, keep_progress, own_folder  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,10 +62,8 @@ def lay(root: Path, work: Path, *, outputs: bool = False) -> list[Laid]:
     read.
     """
     manifest = read_manifest(work)
-    found = {name: path.read_bytes() for name, path in originals(root).items()}
-    new = {
-        name: content if outputs or not name.endswith(".ipynb") else cleared(content) for name, content in found.items()
-    }
+    laid = {name: as_laid(path.read_bytes()) for name, path in originals(root).items()}
+    new = {name: content if outputs else cleared(content) for name, content in laid.items()}
     outcomes = [_lay_one(name, content, work, manifest.setdefault(name, {})) for name, content in new.items()]
     write(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
     return outcomes

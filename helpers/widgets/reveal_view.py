@@ -63,8 +63,9 @@ class RevealView(ipywidgets.VBox):
         self.open_button = parts.button(self.look)
         self.open_button.description = SAYS("show")
         self._folded = parts.row(self.open_button)
-        super().__init__([style(), self.said, self._folded, self.row, self.body])
-        self.add_class("rr-guess")
+        head = ipywidgets.VBox([style(), self.said, self._folded, self.row])
+        head.add_class("rr-guess")  # not the body: an explorer in it keeps its own looks
+        super().__init__([head, self.body])
 
     # -- what is known -------------------------------------------------------------------------------------------------
     @property
@@ -142,9 +143,11 @@ class RevealView(ipywidgets.VBox):
         return say_value(self.question, value, lang) if is_words else told(value, self.question.unit)
 
     def _row_html(self) -> str:
-        cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self._cells())
+        cells = "".join(
+            f"<div><span>{escape(name)}</span> <b>{escape(value)}</b></div>" for name, value in self._cells()
+        )
         said = "".join(f"<p>{escape(one)}</p>" for one in self._sentences)
-        return f'<div aria-live="polite"><dl class="rr-row">{cells}</dl>{said}</div>'
+        return f'<div aria-live="polite"><div class="rr-row">{cells}</div>{said}</div>'
 
     def __repr__(self) -> str:
         parts = [f"[reveal] {self.key}"]

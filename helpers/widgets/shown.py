@@ -30,7 +30,9 @@ def live(shown: Any) -> ipywidgets.Widget:
         shown = shown.scene
     if isinstance(shown, Chart):
         shown = shown.axes.figure
-    return ipywidgets.HTML(_html(shown))
+    made = ipywidgets.HTML(_html(shown))
+    made.add_class("rr-guess")
+    return made
 
 
 def saved(shown: Sequence[Any], sentence: str) -> Bundle:
