@@ -1,6 +1,7 @@
 """Links, GPUs, clusters, models and plans: they compute what papers print, and refuse what cannot be."""
 
 import dataclasses
+
 import pytest
 
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
