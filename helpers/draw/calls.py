@@ -10,7 +10,7 @@ _TOP, _STEP, _HEIGHT, _WIDTH = 62.0, 42.0, 28.0, 190.0
 _LOOKS = {
     "done": {"fill": "surface", "stroke": "rule"},
     "waits": {"fill": "communication", "stroke": "ink", "stroke_width": 2.0},
-    "never": {"fill": "panel", "texture": "hatch"},
+    "never": {"fill": "panel"},
 }
 
 
@@ -35,6 +35,15 @@ def calls_scene(
         items.append(_arrow(left, right, columns, from_left=calls[0][left].startswith(("send", "isend"))))
     height = _TOP + max(map(len, calls)) * _STEP + 4
     return Scene(width=width, height=height, title=title, summary=_summary(calls, met), items=items)
+
+
+def blocking_sends() -> Scene:
+    """1F1B on two ranks with two micro-batches, where each send waits for its receive."""
+    calls = (
+        ("send activation 0", "send activation 1", "recv gradient 0", "recv gradient 1"),
+        ("recv activation 0", "send gradient 0", "recv activation 1", "send gradient 1"),
+    )
+    return calls_scene(calls, met=[(0, 0)], title="Two blocking sends face each other")
 
 
 def _call(text: str, x: float, place: int, state: str) -> Iterator[Rect | Label]:

@@ -2,6 +2,7 @@
 
 equal_to_one_process   three steps of ours: losses, gradients, weights and the clipped norm, on every rank
 torch_plays            the same proof for PyTorch's runtime, which loads our schedule as CSV
+play_row               on a rank: the messages of two ranks; with blocking sends they wait for each other
 peak_microbatches      how many micro-batches' activations each rank keeps at its peak
 messages_of_a_step     how many messages leave all ranks in one step
 train_tied             the two copies of a tied matrix, step by step, with and without their exchange
@@ -68,6 +69,20 @@ def peak_microbatches(ranks: Ranks, schedule: Schedule, *, recompute: bool = Fal
 def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
     """Messages that all ranks send in one step, counted on the wire."""
     return sum(ranks[: schedule.num_ranks].run(_sends, schedule))
+
+
+def play_row(send: str) -> int:
+    """On a rank of two: the messages of 1F1B with two micro-batches, with "send" or "isend". How many were received."""
+    rank, works, received = dist.get_rank(), [], 0
+    for action in one_f_one_b(2, 2).actions[rank]:
+        if (action.kind == "F") == (rank == 0):  # activations go to rank 1, their gradients to rank 0
+            works.append(getattr(dist, send)(torch.zeros(8), 1 - rank))
+        else:
+            dist.recv(torch.zeros(8), 1 - rank)
+            received += 1
+    for work in filter(None, works):  # isend gives a handle; send has waited already
+        work.wait()
+    return received
 
 
 class Tied(NamedTuple):
