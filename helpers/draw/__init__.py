@@ -13,6 +13,7 @@ calls_scene            the calls of two ranks: who meets, who waits
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
+course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 show                   the source of a class or function
 """
@@ -22,6 +23,7 @@ from helpers.draw.buckets import buckets_scene
 from helpers.draw.calls import calls_scene
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
+from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.lines import lines_scene
@@ -44,6 +46,7 @@ __all__ = [
     "NUMBER_FORMATS",
     "Label",
     "Line",
+    "MapRow",
     "Matrix",
     "NumberFormat",
     "Picture",
@@ -55,6 +58,7 @@ __all__ = [
     "calls_scene",
     "collective_scene",
     "collective_step_scene",
+    "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
     "memory_scene",
