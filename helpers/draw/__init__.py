@@ -15,6 +15,8 @@ number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+guesses_scene          each guess beside the truth, on a logarithmic axis
+votes_scene            how a class answered a question
 show                   the source of a class or function
 """
 
@@ -26,6 +28,7 @@ from helpers.draw.chunks import collective_scene
 from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
+from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.lines import lines_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
@@ -44,6 +47,7 @@ from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, numb
 
 __all__ = [
     "NUMBER_FORMATS",
+    "GuessMark",
     "Label",
     "Line",
     "MapRow",
@@ -58,6 +62,7 @@ __all__ = [
     "calls_scene",
     "collective_scene",
     "collective_step_scene",
+    "guesses_scene",
     "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
@@ -74,4 +79,5 @@ __all__ = [
     "to_png",
     "to_svg",
     "topology_scene",
+    "votes_scene",
 ]
