@@ -11,6 +11,7 @@ memory_scene           what fills a rank's memory, and the device's limit
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
+standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 show                   the source of a class or function
 """
@@ -20,6 +21,14 @@ from helpers.draw.buckets import buckets_scene
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.figure import to_figure
+from helpers.draw.first_contact import (
+    all_reduce_scene,
+    means_scene,
+    pairing_scene,
+    processes_scene,
+    standing_scene,
+    standstill_scene,
+)
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
@@ -37,28 +46,34 @@ from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
-    "NUMBER_FORMATS",
     "Label",
     "Line",
     "Matrix",
+    "NUMBER_FORMATS",
     "NumberFormat",
     "Picture",
     "Rect",
     "Scene",
     "Source",
+    "all_reduce_scene",
     "buckets_scene",
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
     "magnitudes_scene",
+    "means_scene",
     "memory_scene",
     "mesh_scene",
     "number_format",
     "number_formats_scene",
+    "pairing_scene",
     "picture",
     "pipeline_scene",
+    "processes_scene",
     "shards_scene",
     "show",
+    "standing_scene",
+    "standstill_scene",
     "timeline_scene",
     "to_figure",
     "to_png",
