@@ -62,7 +62,7 @@ def test_an_error_is_shown_only_where_the_chapter_breaks_something_on_purpose(ce
 
 
 def test_it_has_a_path_of_twenty_minutes(cells):
-    tagged = [cell for cell in cells if "path20" in cell["metadata"].get("tags", [])]
+    tagged = [cell for cell in cells if "path" in cell["metadata"].get("tags", [])]
     assert 5 <= len(tagged) < len(cells)
 
 

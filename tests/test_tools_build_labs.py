@@ -43,7 +43,7 @@ def small(*cells) -> nbformat.NotebookNode:
     answer = "<!-- ### BEGIN SOLUTION -->\nBecause.\n<!-- ### END SOLUTION -->"
     each = [
         new_markdown_cell("Write `double(x)`.", id="text", metadata=marks("text", locked=True)),
-        new_markdown_cell("A remark.", id="remark", metadata={"tags": ["path20"]}),
+        new_markdown_cell("A remark.", id="remark", metadata={"tags": ["path"]}),
         task(),
         test_cell(),
         new_markdown_cell(answer, id="why", metadata=marks("why", grade=True, solution=True, points=3)),
@@ -72,7 +72,7 @@ def test_solutions_hidden_tests_and_outputs_are_gone_and_the_rest_stays():
     assert lab["double-check"].source == "assert double(2) == 4"
     assert lab["why"].source == "YOUR ANSWER HERE"
     assert lab["whole"].source == "# YOUR CODE HERE\nraise NotImplementedError()"
-    assert lab["text"].source == "Write `double(x)`." and lab["remark"].metadata == {"tags": ["path20"]}
+    assert lab["text"].source == "Write `double(x)`." and lab["remark"].metadata == {"tags": ["path"]}
     assert lab["double"].outputs == [] and lab["double"].execution_count is None
 
 
