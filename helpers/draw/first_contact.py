@@ -34,8 +34,7 @@ def standstill_scene(num_gpus: int = 64) -> Scene:
         row, column = divmod(gpu, columns)
         x, y = 10 + column * cell, 44 + row * cell
         items.append(Rect(x=x, y=y, width=38, height=38, radius=4, fill="panel", stroke="rule"))
-        items.append(Label(x=x + 19, y=y + 14, text=str(gpu), size=12, anchor="middle", colour="muted"))
-        items.append(Rect(x=x + 4, y=y + 26, width=30, height=7, radius=2, fill="buffers"))
+        items.append(Rect(x=x + 7, y=y + 7, width=24, height=24, radius=2, fill="buffers", texture="hatch"))
     bottom = 44 + -(-num_gpus // columns) * cell
     below = SAYS("standstill.below", n=num_gpus)
     items.append(Label(x=_SIDE, y=bottom + 14, text=below, size=12, colour="muted"))

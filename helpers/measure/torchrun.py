@@ -23,19 +23,26 @@ _PATIENCE = 10.0  # seconds until a process that was told to end is killed
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What came out. lines: those of the script alone, in order. silent: seconds without a line at the end.
+    """What came out. lines: those of the script alone, by rank. seconds: from the first line to the end.
 
-    returncode: of torchrun; None where it would have gone on and was ended after the silence.
+    returncode: of torchrun; None where it would have gone on and was ended after a silence.
     """
 
     lines: tuple[str, ...]
-    silent: float
+    seconds: float
     returncode: int | None
 
-    def __repr__(self) -> str:
-        ended = f"torchrun ended with code {self.returncode}"
-        waits = f"… then nothing for {self.silent:.0f} s, and no end. We stopped it here."
-        return "\n".join([*self.lines, waits if self.returncode is None else ended])
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was ended from outside, since nothing came any more."""
+        return self.returncode is None
+
+    def __str__(self) -> str:
+        after = f"{self.seconds:.1f} s after the first line"
+        waits = f"… and then nothing more. We stopped the job {after}."
+        return "\n".join(
+            [*self.lines, waits if self.is_silent else f"The job ended with code {self.returncode}, {after}."]
+        )
 
 
 def torchrun(
@@ -65,16 +72,24 @@ def _start(path: Path, ranks: int, env: Mapping[str, str]) -> subprocess.Popen[s
 
 
 def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> Watched:
-    lines: list[str] = []
-    last = time.monotonic()
+    came: list[tuple[float, str]] = []
     for line in _lines(job, give_up):
+        now = time.monotonic()
         if line is not None and line.startswith("rank "):
-            lines.append(line.rstrip())
-            last = time.monotonic()
-        silent = time.monotonic() - last
-        if {one.split()[1].rstrip(":") for one in lines} >= set(map(str, range(ranks))) and silent >= silence:
-            return Watched(lines=tuple(lines), silent=silent, returncode=None)
-    return Watched(lines=tuple(lines), silent=time.monotonic() - last, returncode=job.wait())
+            came.append((now, line.rstrip()))
+        if len(_speakers(came)) == ranks and now - came[-1][0] >= silence:
+            return _watched(came, None)
+    return _watched(came, job.wait())
+
+
+def _speakers(came: list[tuple[float, str]]) -> set[str]:
+    return {text.split()[1].rstrip(":") for _, text in came}
+
+
+def _watched(came: list[tuple[float, str]], returncode: int | None) -> Watched:
+    seconds = time.monotonic() - came[0][0] if came else 0.0
+    lines = sorted((text for _, text in came), key=lambda text: text.split()[1])
+    return Watched(lines=tuple(lines), seconds=seconds, returncode=returncode)
 
 
 def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
