@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from helpers import words
+from helpers.course import week
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import say, topic_name
 
 FORMS = ("choice", "number", "folded")
-INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
 
 
 def topics(cards: Iterable[Card]) -> tuple[str, ...]:
@@ -80,10 +80,11 @@ def form_for(card: Card, form: str, reviews: Reviews, chance: random.Random) -> 
 
 
 def _path_key(card: Card) -> tuple[int, str]:
-    number = card.chapter[:2]
-    if number in INTERVIEW_PATH:
-        return INTERVIEW_PATH.index(number), card.chapter
-    return len(INTERVIEW_PATH) + (not number.isdigit()), card.chapter
+    """The chapters of the week before an interview, then the other chapters, then the topics beyond."""
+    number, path = card.chapter[:2], week()
+    if number in path:
+        return path.index(number), card.chapter
+    return len(path) + (not number.isdigit()), card.chapter
 
 
 def _new_key(card: Card) -> tuple[int, tuple[int, str]]:
