@@ -12,6 +12,7 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
+course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 show                   the source of a class or function
 """
@@ -20,6 +21,7 @@ from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
+from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.first_contact import (
     all_reduce_scene,
@@ -48,6 +50,7 @@ from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, numb
 __all__ = [
     "Label",
     "Line",
+    "MapRow",
     "Matrix",
     "NUMBER_FORMATS",
     "NumberFormat",
@@ -60,6 +63,7 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
+    "course_map_scene",
     "magnitudes_scene",
     "means_scene",
     "memory_scene",
