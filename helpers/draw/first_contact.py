@@ -65,10 +65,10 @@ def processes_scene(num_ranks: int = 4) -> Scene:
 
 
 # -- the first collective --------------------------------------------------------------------------------------------
-def all_reduce_scene(before: Sequence[str], after: Sequence[str]) -> Scene:
-    """What each rank holds before and after. Both in rank order, as texts."""
+def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
+    """The number that each rank holds before and after, in rank order."""
     if len(before) != len(after):
-        raise ValueError(f"{len(before)} ranks before and {len(after)} after; give a text for each rank in both")
+        raise ValueError(f"{len(before)} ranks before and {len(after)} after; give a number for each rank in both")
     title, num_ranks = SAYS("values.title"), len(before)
     middle = 64 + (num_ranks - 1) * _ROW / 2
     items: list[Item] = [_title(title)]
@@ -77,11 +77,11 @@ def all_reduce_scene(before: Sequence[str], after: Sequence[str]) -> Scene:
     for rank, (old, new) in enumerate(zip(before, after, strict=True)):
         y = 68 + rank * _ROW
         items.append(Label(x=_SIDE, y=y, text=f"rank {rank}", size=13))
-        items += [*_box(90, y, 120, old, fill=rank_paint(rank)), *_box(510, y, 120, new, fill="buffers")]
+        items += [*_box(90, y, 120, f"{old:g}", fill=rank_paint(rank)), *_box(510, y, 120, f"{new:g}", fill="buffers")]
         items.append(Line(x1=214, y1=y, x2=274, y2=middle + 4, colour="communication", width=1.6, arrow=True))
         items.append(Line(x1=446, y1=middle + 4, x2=506, y2=y, colour="communication", width=1.6, arrow=True))
     items += _box(280, middle + 4, 160, SAYS("values.sum"), height=44)
-    summary = SAYS("values.summary", before=before, after=after)
+    summary = SAYS("values.summary", before=[f"{one:g}" for one in before], after=[f"{one:g}" for one in after])
     return Scene(width=_WIDTH, height=68 + num_ranks * _ROW, title=title, summary=summary, items=items)
 
 

@@ -66,9 +66,10 @@ def torchrun(
 def _start(path: Path, ranks: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
     """In a session of its own, so that all of its processes can be ended together."""
     options = ["--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, "-u", "-m", "torch.distributed.run", *options, str(path)]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env}, **both)
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # a rank that hangs would keep its lines to itself
+    return subprocess.Popen(command, start_new_session=True, env={**os.environ, **own, **env}, **both)
 
 
 def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> Watched:

@@ -205,7 +205,7 @@ SCENES = {
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
     "standstill": standstill_scene(),
     "processes": processes_scene(4),
-    "values": all_reduce_scene(["1, 1", "2, 2", "3, 3", "4, 4"], ["10, 10"] * 4),
+    "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
     "standing": standing_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
     "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
     "pairing": pairing_scene(
