@@ -14,6 +14,8 @@ shards_scene           matrices side by side, cut into the parts of the ranks
 standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+guesses_scene          each guess beside the truth, on a logarithmic axis
+votes_scene            how a class answered a question
 show                   the source of a class or function
 """
 
@@ -32,6 +34,7 @@ from helpers.draw.first_contact import (
     standstill_scene,
 )
 from helpers.draw.formats import number_formats_scene
+from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
@@ -48,6 +51,7 @@ from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
+    "GuessMark",
     "Label",
     "Line",
     "MapRow",
@@ -64,6 +68,7 @@ __all__ = [
     "collective_scene",
     "collective_step_scene",
     "course_map_scene",
+    "guesses_scene",
     "magnitudes_scene",
     "means_scene",
     "memory_scene",
@@ -83,4 +88,5 @@ __all__ = [
     "to_png",
     "to_svg",
     "topology_scene",
+    "votes_scene",
 ]
