@@ -11,9 +11,10 @@ memory_scene           what fills a rank's memory, and the device's limit
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
-standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
+standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
 votes_scene            how a class answered a question
 show                   the source of a class or function
@@ -21,6 +22,7 @@ show                   the source of a class or function
 
 from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
+from helpers.draw.chart import Chart, chart, chart_axes
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.course_map import MapRow, course_map_scene
@@ -51,12 +53,13 @@ from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
+    "NUMBER_FORMATS",
     "GuessMark",
     "Label",
     "Line",
     "MapRow",
     "Matrix",
-    "NUMBER_FORMATS",
+    "Chart",
     "NumberFormat",
     "Picture",
     "Rect",
@@ -65,10 +68,12 @@ __all__ = [
     "all_reduce_scene",
     "buckets_scene",
     "bytes_scene",
+    "chart",
+    "chart_axes",
     "collective_scene",
     "collective_step_scene",
-    "course_map_scene",
     "guesses_scene",
+    "course_map_scene",
     "magnitudes_scene",
     "means_scene",
     "memory_scene",

@@ -20,7 +20,9 @@ def cells(chapter):
 
 
 def summary(chapter):
-    return "".join(cells(chapter)[-1]["source"]).partition("本章要点")[2]
+    """What stands below or beside 本章要点, in whichever cell has it."""
+    texts = ["".join(cell["source"]) for cell in cells(chapter)]
+    return next(text for text in reversed(texts) if "本章要点" in text).partition("本章要点")[2]
 
 
 def test_there_are_a_hundred_and_twenty_or_more():
