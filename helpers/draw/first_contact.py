@@ -89,7 +89,7 @@ def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
 def standing_scene(steps: Sequence[str], places: Sequence[int], skips: Sequence[tuple[int, int]] = ()) -> Scene:
     """Where each rank of a hanging job stands. steps: lines of the program. places: of each rank, its step.
 
-    skips: (rank, step) that a rank went past. A rank at the last step has finished; every other one waits.
+    skips: (rank, step) that a rank went past. A rank at the last step goes on; every other one waits.
     """
     if not all(0 <= place < len(steps) for place in places):
         raise ValueError(f"the places are {list(places)}, but the steps are numbered 0 to {len(steps) - 1}")
@@ -115,7 +115,7 @@ def _lane(rank: int, y: float, place: int, across: float, num_steps: int, skips:
         look = {"fill": "surface", "stroke": kind, "stroke_width": 2.0} if empty else {"fill": kind}
         yield Rect(x=110 + step * across - 7, y=y - 7, width=14, height=14, radius=7, **look)
     if done:
-        yield Label(x=x + 14, y=y, text=SAYS("standing.finished"), size=13, bold=True)
+        yield Label(x=x + 14, y=y, text=SAYS("standing.goes_on"), size=13, bold=True)
         return
     yield Rect(x=x + 14, y=y - 9, width=across - 40, height=18, radius=3, **_WAITS)
     yield Rect(x=x + 14 + (across - 40) / 2 - 28, y=y - 9, width=56, height=18, radius=3, fill="surface")
@@ -150,10 +150,10 @@ def _short(value: float) -> str:
 
 
 def _ticks(largest: float, scale: float, y: float) -> Iterator[Item]:
-    """An axis of five steps below the dots."""
+    """An axis of whole numbers below the dots."""
     yield Line(x1=90, y1=y - 12, x2=90 + largest * scale, y2=y - 12)
-    for number in range(6):
-        value = largest * number / 5
+    for number in range(0, int(largest) + 1, max(1, round(largest / 5))):
+        value = float(number)
         text = _short(value) if number else f"{SAYS('means.loss')} 0"
         yield Label(x=90 + value * scale, y=y, text=text, size=12, anchor="middle", colour="muted")
 

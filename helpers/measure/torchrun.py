@@ -110,8 +110,9 @@ def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
 
 
 def _read(job: subprocess.Popen[str], came: queue.SimpleQueue[str | None]) -> None:
-    for line in job.stdout:
-        came.put(line)
+    with job.stdout:
+        for line in job.stdout:
+            came.put(line)
     came.put(None)
 
 
