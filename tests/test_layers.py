@@ -9,7 +9,9 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_TORCH = "mesh moved records specs costs units schedules progress words predict draw widgets interview".split()
+NO_TORCH = (
+    "mesh moved records specs costs units schedules progress words guesses predict draw widgets interview".split()
+)
 MAX_FILE, MAX_FUNCTION = 300, 40
 
 

@@ -41,6 +41,10 @@ kit/telling.py; `expect_tensor(…, before=tensor)` tells one that was to be cha
 A task in one process, with simulated devices, has `unit="device"`: world_sizes counts devices, `make(rng, devices)`
 returns one dict for all of them, in a list, and the `rank` of a Finding is a device.
 
+A chapter's cell asks `exercise("03.average", average_gradients)`: the same judge, but nothing raises. A task that is
+too small for the lab stands in the same folder and in `in_chapter` of the LAB; a chapter without a lab has a LAB with
+these alone. Its answer is the folded one of the chapter; its mutants and right answers lie where those of the labs do.
+
 `grade(key, function) -> Verdict` is the same without a notebook; `runner=` lets another process act (class grading):
 a callable `(inputs, seed) -> Run`. A check runs on ranks of its own: 0.02 to 1 s, 2 s for the first. A
 rank that computes for more than `cpu_seconds` is ended, as is a check of more than `seconds`, and walls/ keeps the
@@ -48,9 +52,10 @@ learner's machine whole; keep torch.optim out of `act`, its first import takes a
 """
 
 from helpers.grading.check import NotYet, check, grade
+from helpers.grading.exercise import exercise
 from helpers.grading.offers import rubric, solution
 from helpers.grading.overview import drill, mock_view, progress_view
-from helpers.grading.registry import Lab, lab_of, labs, task_of, tasks_of
+from helpers.grading.registry import Lab, exercises_of, lab_of, labs, rooms, task_of, tasks_of
 from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
 from helpers.grading.verdict import Verdict
 from helpers.words import Words
@@ -68,11 +73,14 @@ __all__ = [
     "World",
     "check",
     "drill",
+    "exercise",
+    "exercises_of",
     "grade",
     "lab_of",
     "labs",
     "mock_view",
     "progress_view",
+    "rooms",
     "rubric",
     "solution",
     "task_of",

@@ -64,8 +64,8 @@ def check(
     verdict = grade(key, submitted, seed=seed, lang=language(lang), names=names)
     if verdict.printed:
         print(verdict.printed, end="")
-    if verdict.was_tried:
-        _note(verdict, progress_file)
+    if verdict.was_tried and (problem := note(verdict, progress_file)):
+        print(problem)
     if not verdict.passed:
         raise NotYet(verdict, offers.offer(verdict, progress_file))
     return verdict
@@ -77,11 +77,10 @@ def written_in(names: Mapping[str, Any]) -> list[str]:
     return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == home]
 
 
-def _note(verdict: Verdict, progress_file: str | os.PathLike | None) -> None:
+def note(verdict: Verdict, progress_file: str | os.PathLike | None) -> str | None:
+    """In the progress file; what prevents it comes back as a sentence."""
     more = {"seconds": round(verdict.seconds, 3), "mistake": verdict.mistake, "seed": verdict.seed}
-    note = progress.record_quietly("check", verdict.key, verdict.passed, path=progress_file, **more)
-    if note:
-        print(note)
+    return progress.record_quietly("check", verdict.key, verdict.passed, path=progress_file, **more)
 
 
 def grade(

@@ -26,6 +26,8 @@ class Lab:
 
     tasks: easy to hard. "gradients.AVERAGE" is AVERAGE of gradients.py in its folder, imported when it is asked for; a
     teacher's own task is given as it is.
+    in_chapter: tasks that only the chapter asks, with `exercise`: no lab, no points, no rubric. A chapter without a lab
+    has a record with these alone.
     forbids: what torch has and the lab leaves to the learner: modules and objects that no answer may name or import.
     refuses: of these, classes of which no answer may make an instance, by whatever way it got hold of them.
     """
@@ -33,6 +35,7 @@ class Lab:
     number: str
     topic: str
     tasks: tuple[str | Task, ...]
+    in_chapter: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
 
@@ -44,12 +47,21 @@ class Lab:
 
 def labs() -> list[str]:
     """The numbers of the labs that have checks: "01", "03". A lab that is not written yet is left out."""
-    return sorted({**_found(), **_private})
+    return sorted(number for number, lab in _known().items() if lab.tasks)
+
+
+def rooms() -> list[str]:
+    """The numbers of the chapters that have a task at all, in a lab or in the chapter alone."""
+    return sorted(_known())
+
+
+def _known() -> dict[str, Lab]:
+    return {**_found(), **_private}
 
 
 def lab_of(number: str) -> Lab:
-    """The lab "03". Raises ValueError for one that is not there."""
-    known = {**_found(), **_private}
+    """The record of lab or chapter "03". Raises ValueError for one that is not there."""
+    known = _known()
     if number not in known:
         raise ValueError(f"there is no lab {number!r} with checks: there are {', '.join(labs())}.")
     return known[number]
@@ -69,6 +81,12 @@ def tasks_of(lab: str) -> dict[str, Task]:
     return {task.key: task for task in tasks}
 
 
+def exercises_of(number: str) -> dict[str, Task]:
+    """The tasks that only the chapter "03" asks. Raises ValueError for a chapter that has no task at all."""
+    own = lab_of(number)
+    return {task.key: task for task in (_imported(own.topic, name) for name in own.in_chapter)}
+
+
 def _imported(topic: str, name: str) -> Task:
     file, _, variable = name.partition(".")
     return getattr(importlib.import_module(f"helpers.grading.{topic}.{file}"), variable)
@@ -76,9 +94,12 @@ def _imported(topic: str, name: str) -> Task:
 
 def task_of(key: str) -> Task:
     """The task called "03.average". Raises ValueError, with the keys there are, for another."""
-    tasks = tasks_of(str(key).partition(".")[0])
+    number = str(key).partition(".")[0]
+    tasks = tasks_of(number)
+    if key not in tasks:  # most are a lab's: the chapter's own are not imported for those
+        tasks |= exercises_of(number)
     if key not in tasks:
-        raise ValueError(f"there is no task {key!r}: this lab has {', '.join(tasks)}.")
+        raise ValueError(f"there is no task {key!r}: there are {', '.join(tasks)}.")
     return tasks[key]
 
 

@@ -161,8 +161,12 @@ def _unit(spelled: str, asked: str, language: str, example: str) -> str:
     if found is None:
         raise ValueError(say("unknown_unit", language, unit=_short(spelled), example=example))
     if kind_of(found) != kind_of(asked):
-        named = asked or say("no_unit_wanted", language)
-        raise ValueError(say("other_kind", language, unit=spelled, asked=named))
+        said = (
+            say("other_kind", language, unit=spelled, asked=asked)
+            if asked
+            else say("no_unit_wanted", language, unit=spelled)
+        )
+        raise ValueError(said)
     return found
 
 

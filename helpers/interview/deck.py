@@ -10,7 +10,7 @@ from datetime import datetime
 from helpers import words
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 
 FORMS = ("choice", "number", "folded")
 INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
@@ -37,12 +37,13 @@ def select(
 ) -> tuple[Card, ...]:
     """The cards of these topics and levels that can be asked in this form; nothing given: all.
 
-    A topic is "ddp"; its chapter, "03_ddp", is understood too. Raises ValueError, in `language`, for a name that is
-    not there and where no card is left.
+    A topic is "ddp"; its chapter, "03_ddp", and its name in `language` are understood too. Raises ValueError, in
+    `language`, for a name that is not there and where no card is left.
     """
     language = words.language(language)
     cards, levels = tuple(cards), _names(levels)
-    wanted = [topic_of(topic).lower() for topic in _names(topics)]
+    spoken = {topic_name(topic, language).lower(): topic for topic in _topics(cards)}
+    wanted = [spoken.get(topic.lower(), topic_of(topic).lower()) for topic in _names(topics)]
     _check_names("no_topic", wanted, _topics(cards), language)
     _check_names("no_level", levels, LEVELS, language)
     _check_names("no_form", (form,), ("mixed", *FORMS), language)

@@ -14,7 +14,7 @@ from helpers.words import Words
 FILE = Path(__file__).parent / "old_posts.yaml"
 WHERE = ("process", "ranks", "torchrun")
 FIELDS = {"required": ("id", "old", "today", "why", "chapter", "runs", "proof")}
-FIELDS["known"] = (*FIELDS["required"], "setup", "launch", "prints", "gone", "warns", "needs")
+FIELDS["known"] = (*FIELDS["required"], "setup", "launch", "prints", "gone", "warns", "needs", "since")
 CODE = (  # JupyterLab would break a line within a word
     "margin:0;padding:.4em .6em;overflow-x:auto;white-space:pre;font-size:11.5px;line-height:1.5;"
     "background:rgba(128,128,128,.12)"
@@ -26,7 +26,8 @@ class OldPost:
     """One row. old, today: code. runs: where the test runs `setup`, `today` and `proof`, one after the other.
 
     launch, prints: torchrun's arguments, and lines that the script must print. gone: a module that can no longer be
-    imported. warns: old code that torch warns about. needs: a package without which the row cannot run.
+    imported. warns: old code that torch warns about. needs: a package without which the row cannot run. since: the
+    first torch with today's form.
     """
 
     id: str
@@ -42,6 +43,7 @@ class OldPost:
     gone: str = ""
     warns: str = ""
     needs: str = ""
+    since: str = ""
 
     @property
     def code(self) -> str:

@@ -14,7 +14,7 @@ from helpers.interview.screen import Over, Screen
 from helpers.interview.sheet import Sheet
 from helpers.interview.sitting import SKIP, show_answer
 from helpers.interview.stopwatch import clock_text
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 
 Check = Callable[[str, Any], Any] | None
 
@@ -69,7 +69,9 @@ def _cards(interview: MockInterview, screen: Screen) -> None:
         screen.line()
         screen.rule()
         place = say("place", screen.language, number=number, total=len(interview.cards))
-        screen.line(" · ".join([place, card.topic, say(card.level, screen.language)]), "quiet")
+        screen.line(
+            " · ".join([place, topic_name(card.topic, screen.language), say(card.level, screen.language)]), "quiet"
+        )
         screen.line()
         screen.text(card.question.in_(screen.language), style="bold")
         screen.line()

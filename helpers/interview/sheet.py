@@ -12,7 +12,7 @@ from helpers.interview.drills import Attempt, Drill
 from helpers.interview.links import file_address, link
 from helpers.interview.render import QUIET, anchor, inline
 from helpers.interview.stopwatch import Stopwatch, clock_text
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 
 STRONG, WEAK = ("good", "easy", "passed"), ("again", "hard", "skipped", "not_passed", "no_answer")
 SUFFIXES = (".md", ".html", ".txt")
@@ -120,7 +120,9 @@ class Sheet:
     def summary(self) -> tuple[str, str]:
         """Two lines: strong topics and weak topics."""
         return tuple(
-            self.say(name) + say("colon", self.language) + (self.say("comma").join(topics) or self.say("none"))
+            self.say(name)
+            + say("colon", self.language)
+            + (self.say("comma").join(topic_name(topic, self.language) for topic in topics) or self.say("none"))
             for name, topics in (("strong", self.strong), ("weak", self.weak))
         )
 
@@ -145,7 +147,8 @@ class Sheet:
 
     def tag(self, item: Item) -> str:
         """Topic and level, or that it is the drill."""
-        return f"{item.topic} · {item.level or self.say('drill')}"
+        level = say(item.level, self.language) if item.level else self.say("drill")
+        return f"{topic_name(item.topic, self.language)} · {level}"
 
     def state(self, item: Item) -> str:
         """Its rating or what became of it, in words."""

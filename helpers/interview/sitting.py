@@ -7,7 +7,7 @@ from helpers.interview.links import link
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Answer, Question, Quiz
 from helpers.interview.verify import stands_in
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 
 MORE = ("m", "more", "更多")
 SKIP = ("s", "skip", "跳过")
@@ -62,7 +62,9 @@ class Sitting:
         is_new = [self._word("is_new")] if question.is_new else []
         screen.line()
         screen.rule()
-        screen.line(" · ".join([place, card.topic, self._word(card.level), *is_new]), "quiet")
+        screen.line(
+            " · ".join([place, topic_name(card.topic, screen.language), self._word(card.level), *is_new]), "quiet"
+        )
         screen.line()
         screen.text(question.text, style="bold")
         if question.options:
@@ -176,7 +178,7 @@ def show_summary(quiz: Quiz, screen: Screen) -> None:
         screen.say("summary_nothing")
     screen.say("summary_due", count=summary.due_tomorrow)
     if summary.weakest:
-        screen.say("summary_weakest", topic=summary.weakest)
+        screen.say("summary_weakest", topic=topic_name(summary.weakest, screen.language))
 
 
 def _labelled(key: str, text: str, screen: Screen) -> None:

@@ -16,7 +16,7 @@ from helpers.interview.deck import FORMS, topics
 from helpers.interview.reviews import Journal
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 from helpers.interview.wrapping import padded, width
 from helpers.words import LANGUAGES
 
@@ -97,7 +97,7 @@ def show_topics(screen: Screen) -> None:
         mine = [card for card in cards if topic in ("", card.topic)]
         due = [when for card in mine if (when := reviews.due(card.id)) is not None]
         counts = (len(mine), len(mine) - len(due), sum(when <= now for when in due))
-        rows.append([topic or say("all", screen.language), *map(str, counts)])
+        rows.append([topic_name(topic, screen.language) if topic else say("all", screen.language), *map(str, counts)])
     widths = [max(width(row[column]) for row in rows) for column in range(4)]
     for number, row in enumerate(rows):
         cells = [padded(row[0], widths[0]), *(padded(row[i], widths[i] + 2, right=True) for i in (1, 2, 3))]

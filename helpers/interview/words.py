@@ -10,6 +10,11 @@ RATINGS = ("again", "hard", "good", "easy")  # in the order of fsrs.Rating, from
 say = book("quiz")  # say("rated", language, rating="good")
 
 
+def topic_name(topic: str, language: str) -> str:
+    """A topic as its readers call it: "tensor_parallel" or 张量并行; one without a name as it is."""
+    return say(f"topics.{topic}", language) if f"topics.{topic}" in say else topic
+
+
 def say_span(span: timedelta, language: str) -> str:
     """How long until a card comes back, rounded: "10 min", "3 days"."""
     minutes = max(1, round(span.total_seconds() / 60))

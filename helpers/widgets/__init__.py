@@ -15,12 +15,16 @@ StrategyExplorer      which strategy trains a model on a cluster: memory of each
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
 ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
+
+guess                 asks before a result is shown: a number, a range, a choice, an order; the first answer is kept
+reveal                your guess · predicted · measured, and what shows why; folded until it is guessed
 """
 
 from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
 from helpers.widgets.drill_view import DrillView
+from helpers.widgets.guess_view import guess
 from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.mock_view import MockView
 from helpers.widgets.overlap_explorer import OverlapExplorer
@@ -28,6 +32,7 @@ from helpers.widgets.pipeline_explorer import PipelineExplorer
 from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
 from helpers.widgets.quiz_view import QuizView
+from helpers.widgets.reveal_view import reveal
 from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
@@ -49,4 +54,6 @@ __all__ = [
     "TensorSplitExplorer",
     "TimelineExplorer",
     "ZeroExplorer",
+    "guess",
+    "reveal",
 ]

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.grading import tasks_of
+from helpers.grading import exercises_of, tasks_of
 from helpers.grading.classroom import labs
 from helpers.grading.classroom.rungs import ROOT
 from helpers.interview.bank_file import read_yaml
+from tests.grading import chapters
 from tests.grading.edits import edited
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -39,7 +40,10 @@ TASK = re.compile(r'^TASK = "([^"]+)"$', re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """An answer to a task. write: gives its cell. hint, who: of a mutant, what it must be told and who hands it in."""
+    """An answer to a task. write: gives its cell. hint, who: of a mutant, what it must be told and who hands it in.
+
+    alone: it needs nothing of the lab's other cells, since it answers an exercise of a chapter.
+    """
 
     lab: str
     name: str
@@ -47,6 +51,7 @@ class Submission:
     write: Callable[[], str]
     hint: str = ""
     who: str = ""
+    alone: bool = False
 
     @functools.cached_property
     def text(self) -> str:
@@ -55,7 +60,7 @@ class Submission:
     def names(self) -> dict[str, Any]:
         """What a notebook knows below this cell: its functions travel to the ranks by value, as a cell's do."""
         module = types.ModuleType(f"submission_{self.name}")
-        above = [text for task, text in cells_of(self.lab).items() if task != self.task]
+        above = [text for task, text in cells_of(self.lab).items() if task != self.task and not self.alone]
         sys.modules[module.__name__] = module  # as a kernel has __main__: a dataclass looks its annotations up there
         try:
             exec(compile("\n\n\n".join([*above, self.text]), name_of(self), "exec"), vars(module))
@@ -71,16 +76,25 @@ def name_of(submission: Submission) -> str:
 
 @functools.cache
 def cells_of(lab: str) -> dict[str, str]:
-    """Of the lab's solution, the first cell ("") and the one of each task, without nbgrader's marks."""
+    """Of the lab's solution, the first cell ("") and the one of each task, without nbgrader's marks; {} for no lab."""
+    if not (ROOT / "solutions" / f"{lab}.ipynb").exists():
+        return {}
     sources = {name: labs.source_of(cell) for name, _, cell in labs.marked(ROOT / "solutions" / f"{lab}.ipynb")}
     homes = {"imports": ""} | labs.load(lab).homes
     return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
 
 
+def answer_to(lab: str, task: str) -> str:
+    """The lab's own, or the one that is folded in the chapter."""
+    return cells_of(lab)[task] if task in cells_of(lab) else chapters.answers(lab)[task]
+
+
 def right_answers(lab: str) -> Iterator[Submission]:
     for path in sorted((TESTS / "right_answers" / lab).glob("*.py")):
         text = path.read_text(encoding="utf-8")
-        yield Submission(lab=lab, name=path.stem, task=TASK.search(text)[1], write=lambda text=text: text)
+        task = TASK.search(text)[1]
+        alone = task not in cells_of(lab)
+        yield Submission(lab=lab, name=path.stem, task=task, write=lambda text=text: text, alone=alone)
 
 
 def mutants(path: Path) -> Iterator[Submission]:
@@ -89,16 +103,16 @@ def mutants(path: Path) -> Iterator[Submission]:
     known = {answer.name: answer for answer in right_answers(lab)}
     imports = document.pop("imports", "")
     for task, entries in document.items():
-        if task not in tasks_of(lab[:2]):
+        if task not in tasks_of(lab[:2]) | exercises_of(lab[:2]):
             raise ValueError(f"{path.name}: {task!r} is no task of this lab, and all else but `imports` is one")
-        solution = Submission(lab=lab, name="solution", task=task, write=lambda task=task: cells_of(lab)[task])
+        solution = Submission(lab=lab, name="solution", task=task, write=lambda task=task: answer_to(lab, task))
         for name, fields in entries.items():
             where = f"{path.name}, {fields.where}, {name}"
             check(fields, where, known)
             if name in known:
                 raise ValueError(f"{where}: another answer of this lab has this name; choose a new one")
             write = functools.partial(written, fields, where, imports, known.get(fields.get("base"), solution))
-            own = {"hint": fields.get("hint", name), "who": fields["who"]}
+            own = {"hint": fields.get("hint", name), "who": fields["who"], "alone": task in exercises_of(lab[:2])}
             known[name] = Submission(lab=lab, name=name, task=task, write=write, **own)
             yield known[name]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.grading import labs, tasks_of
+from helpers.grading import exercises_of, rooms, tasks_of
 
-HINTS = sorted({(lab, key) for lab in labs() for task in tasks_of(lab).values() for key in task.hints})
+TASKS = {number: [*tasks_of(number).values(), *exercises_of(number).values()] for number in rooms()}
+HINTS = sorted({(number, key) for number, tasks in TASKS.items() for task in tasks for key in task.hints})
 
 
 def hint_of(lab: str, key: str):
-    return next(task.hints[key] for task in tasks_of(lab).values() if key in task.hints)
+    return next(task.hints[key] for task in TASKS[lab] if key in task.hints)
 
 
 def is_chinese(text: str) -> bool:

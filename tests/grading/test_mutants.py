@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from helpers.grading import labs, tasks_of
+from helpers.grading import exercises_of, rooms, task_of, tasks_of
 from helpers.grading.verdict import explaining
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
 
@@ -48,9 +48,9 @@ def test_another_right_answer_passes(answer, graded):
     assert verdict.passed, verdict.text()
 
 
-@pytest.mark.parametrize("lab", labs())
+@pytest.mark.parametrize("lab", rooms())
 def test_every_hint_has_a_mutant_and_every_task_two(lab):
-    tasks = tasks_of(lab)
+    tasks = tasks_of(lab) | exercises_of(lab)
     mutants = [mutant for mutant in MUTANTS if mutant.task in tasks]
     hinted = {mutant.hint for mutant in mutants}
     hints = {key for task in tasks.values() for key in task.hints}
@@ -59,12 +59,12 @@ def test_every_hint_has_a_mutant_and_every_task_two(lab):
     assert not [key for key in tasks if per_task[key] < 2]
 
 
-@pytest.mark.parametrize("lab", labs())
+@pytest.mark.parametrize("lab", rooms())
 def test_every_task_has_a_right_answer(lab):
-    assert not tasks_of(lab).keys() - {answer.task for answer in RIGHT_ANSWERS}
+    assert not (tasks_of(lab) | exercises_of(lab)).keys() - {answer.task for answer in RIGHT_ANSWERS}
 
 
 def test_what_is_recognised_as_well_is_a_mistake_of_the_same_task_whose_hint_stands_below():
     for (key, own), others in ALSO.items():
-        order = list(tasks_of(key[:2])[key].hints)
+        order = list(task_of(key).hints)
         assert order.index(own) < min(map(order.index, others)), (key, own)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import grading
-from helpers.grading import lab_of, labs, registry, task_of, tasks_of
+from helpers.grading import lab_of, labs, registry, rooms, task_of, tasks_of
 from helpers.grading.classroom.rules import forbidden
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.py")}
@@ -28,7 +28,7 @@ def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, mo
     for folder in ("hollow", "spare", "tenth"):
         (tmp_path / folder).mkdir()
     (tmp_path / "spare" / "__init__.py").touch()
-    record = 'LAB = Lab(number="10", topic="tenth", tasks=(), forbids=("torch.compile",))'
+    record = 'LAB = Lab(number="10", topic="tenth", tasks=("ten.TEN",), forbids=("torch.compile",))'
     (tmp_path / "tenth" / "__init__.py").write_text(f"from helpers.grading.registry import Lab\n{record}\n")
     before = labs()
     registry._found.cache_clear()
@@ -41,7 +41,7 @@ def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, mo
 
 
 def test_a_record_stands_in_the_folder_of_its_topic_and_no_room_lacks_one():
-    assert {lab_of(number).topic for number in labs()} == ROOMS
+    assert {lab_of(number).topic for number in rooms()} == ROOMS
     assert all(key.startswith(f"{number}.") for number in labs() for key in tasks_of(number))
 
 

@@ -50,6 +50,7 @@ def test_a_card_that_is_gone_is_ignored():
         ({}, ["senior", "amp-easy", "easy", "start", "beyond"]),
         ({"topics": ("ddp",)}, ["senior", "easy"]),
         ({"topics": "03_ddp"}, ["senior", "easy"]),
+        ({"topics": "DDP 数据并行", "language": "zh"}, ["senior", "easy"]),
         ({"topics": ["amp", "ddp"], "levels": "junior"}, ["amp-easy", "easy"]),
         ({"form": "choice"}, ["senior", "easy"]),
         ({"form": "number"}, ["easy", "start"]),

@@ -42,7 +42,7 @@ def sheet(*items, language="en"):
 def test_strong_is_all_good_and_in_time_and_weak_is_the_rest_that_was_reached():
     assert sheet().strong == ("zero",) and sheet().weak == ("ddp", "amp", "pipeline")
     assert sheet().summary == ("Strong: zero", "Weak: ddp, amp, pipeline")
-    assert sheet(language="zh").summary == ("强项：zero", "弱项：ddp、amp、pipeline")
+    assert sheet(language="zh").summary == ("强项：ZeRO 分片", "弱项：DDP 数据并行、混合精度、流水线并行")
 
 
 @pytest.mark.parametrize("state", ["again", "hard", "skipped", "not_passed", "no_answer"])
@@ -63,7 +63,7 @@ def test_text_has_time_against_limit_rating_and_links():
 def test_chinese_says_it_in_chinese():
     text = sheet(language="zh").text
     assert "3:20（超时）" in text and text.startswith("模拟面试（种子 7）")
-    assert "弱项：ddp、amp" in text and "忘了" in text and "--topic ddp --lang zh" in text
+    assert "弱项：DDP 数据并行、混合精度" in text and "忘了" in text and "--topic ddp --lang zh" in text
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -21,7 +21,7 @@ from helpers.grading.task import Task
 # Files and folders that hold answers; no rank needs to read them.
 HIDDEN = ("helpers/parallel", "helpers/collectives", "helpers/schedules", "helpers/predict", "helpers/compose")
 HIDDEN += ("helpers/costs.py", "helpers/workloads", "helpers/interview", "helpers/__pycache__", "helpers/grading/kit")
-HIDDEN += tuple(f"helpers/grading/{registry.lab_of(number).topic}" for number in registry.labs())
+HIDDEN += tuple(f"helpers/grading/{registry.lab_of(number).topic}" for number in registry.rooms())
 KIT = "helpers.grading.kit"
 
 
@@ -45,7 +45,7 @@ def strip(lab: str) -> None:
 
 
 def _others(lab: str) -> tuple[str, ...]:
-    return tuple(f"helpers.grading.{registry.lab_of(other).topic}" for other in registry.labs() if other != lab)
+    return tuple(f"helpers.grading.{registry.lab_of(other).topic}" for other in registry.rooms() if other != lab)
 
 
 def _forget(names: list[str]) -> None:

@@ -1,0 +1,69 @@
+"""What may stand below a result, a Scene, a widget, a matplotlib figure or a text: live, and in a saved notebook."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+
+from helpers.draw import Picture, Scene, to_svg
+from helpers.interview.render import paragraphs
+from helpers.widgets.bundle import png_of
+from helpers.widgets.explorer import Explorer, with_sentence
+from helpers.words import Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def live(shown: Any) -> ipywidgets.Widget:
+    """As it stands in a running notebook. What is of no kind that is known here is shown as its text."""
+    if isinstance(shown, ipywidgets.Widget):
+        return shown
+    if isinstance(shown, Picture):
+        shown = shown.scene
+    return ipywidgets.HTML(_html(shown))
+
+
+def saved(shown: Sequence[Any], sentence: str) -> dict[str, str]:
+    """The entry of a mimebundle that keeps the first picture, with the sentence below it; nothing without one."""
+    for one in shown:
+        if isinstance(one, Picture | Scene):
+            return png_of(with_sentence(one.scene if isinstance(one, Picture) else one, sentence))
+        if isinstance(one, Explorer):
+            return png_of(one.saved)
+        if _is_figure(one):
+            return {"image/png": _png(one)}
+    return {}
+
+
+def _html(shown: Any) -> str:
+    if isinstance(shown, Scene):
+        return to_svg(shown)
+    if isinstance(shown, str | Words):
+        return paragraphs(str(shown))
+    if _is_figure(shown):
+        return f'<img alt="{escape(_title(shown))}" src="data:image/png;base64,{_png(shown)}">'
+    return f"<pre>{escape(str(shown))}</pre>"
+
+
+def _is_figure(shown: Any) -> bool:
+    return type(shown).__module__ == "matplotlib.figure" and hasattr(shown, "savefig")
+
+
+def _title(figure: Figure) -> str:
+    return "; ".join(filter(None, [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)])) or "figure"
+
+
+def _png(figure: Figure) -> str:
+    """The figure as PNG; it is closed, or Jupyter would show it beside the fold."""
+    from matplotlib import pyplot
+
+    written = io.BytesIO()
+    figure.savefig(written, format="png", bbox_inches="tight", dpi=110)
+    pyplot.close(figure)
+    return base64.b64encode(written.getvalue()).decode()

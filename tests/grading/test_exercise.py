@@ -1,0 +1,97 @@
+"""`exercise`: the lab's judge in a chapter's cell, where nothing raises and an untouched stub says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers import progress
+from helpers.grading import NotYet, acting, check, exercise, exercises_of, lab_of, labs, registry, rooms, tasks_of
+from tests.grading.test_acting import right
+from tests.grading.test_check import sums
+from tests.grading.test_registry import found_anew  # noqa: F401
+
+KEY = "03.average"
+
+
+@pytest.fixture
+def notes(tmp_path, ranks, monkeypatch):
+    monkeypatch.setattr(acting, "_ranks", ranks)
+    return tmp_path / "progress.jsonl"
+
+
+def given_lines(model):
+    """What it is for."""
+    parameters = list(model.parameters())
+    # 1. add up
+    ...
+    return parameters
+
+
+class Half:
+    def __init__(self, model):
+        self.model = model
+
+    def step(self): ...
+
+
+@pytest.mark.parametrize("stub", [given_lines, Half])
+@pytest.mark.parametrize(("lang", "says"), [("en", "03.average  yours to write: "), ("zh", "03.average  由你来写")])
+def test_a_stub_says_in_a_line_whose_it_is_and_nothing_is_noted(stub, lang, says, notes, capsys):
+    assert exercise(KEY, stub, lang=lang, progress_file=notes) is None
+    said = capsys.readouterr().out
+    assert said.startswith(says) and said.count("\n") == 1 and "`...`" in said
+    assert not notes.exists()
+
+
+def test_what_is_right_is_one_line_and_counts_for_the_lab(notes, capsys):
+    exercise(KEY, right, progress_file=notes)
+    said = capsys.readouterr().out
+    assert said.startswith("03.average  passed · 1, 2, 3, 4, 5 ranks · ") and said.count("\n") == 1
+    assert progress.done(notes)["03"][KEY].passed
+
+
+def test_what_is_wrong_says_what_check_says_and_raises_nothing(notes, capsys):
+    exercise(KEY, sums, seed=7, lang="en", progress_file=notes)
+    said = capsys.readouterr().out.splitlines()
+    with pytest.raises(NotYet) as caught:
+        check(KEY, sums, seed=7, lang="en", progress_file=notes)
+    lines = caught.value._render_traceback_()
+    assert said[:3] == lines[:3] and len(said) == len(lines)  # the last one has the seconds
+    assert [entry.passed for entry in progress.read(notes).entries] == [False, False]
+
+
+def test_an_exception_of_the_learner_is_told_with_its_line(notes, capsys):
+    def average_gradients(model):
+        print("so far")
+        return model.nothing
+
+    exercise(KEY, average_gradients, lang="en", progress_file=notes)
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("rank 0 │ so far", "03.average  not yet")
+    assert "AttributeError" in "\n".join(rest) and "return model.nothing" in "\n".join(rest)
+
+
+@pytest.mark.parametrize(("key", "handed_in", "says"), [("03.avarage", right, "no task '03.avarage'"), (KEY, 3, "int")])
+def test_what_cannot_be_judged_is_a_sentence(key, handed_in, says, notes, capsys):
+    exercise(key, handed_in, lang="en", progress_file=notes)
+    assert says in capsys.readouterr().out
+
+
+# -- tasks of a chapter alone ----------------------------------------------------------------------------------------
+def test_a_task_of_the_chapter_alone_is_none_of_the_lab(found_anew, monkeypatch, tmp_path):  # noqa: F811
+    (tmp_path / "small").mkdir()
+    record = 'LAB = Lab(number="00", topic="small", tasks=(), in_chapter=("own.COST",))'
+    (tmp_path / "small" / "__init__.py").write_text(f"from helpers.grading.registry import Lab\n{record}\n")
+    (tmp_path / "small" / "own.py").write_text(
+        "import dataclasses\nfrom helpers.grading.collectives.cost import COST as ONE\n"
+        'COST = dataclasses.replace(ONE, key="00.cost")\n'
+    )
+    monkeypatch.setattr(
+        "helpers.grading.__path__", [*registry.importlib.import_module("helpers.grading").__path__, str(tmp_path)]
+    )
+    registry._found.cache_clear()
+    assert "00" in rooms() and "00" not in labs() and lab_of("00").name == "00_small"
+    assert tasks_of("00") == {} and list(exercises_of("00")) == ["00.cost"]
+    assert registry.task_of("00.cost").key == "00.cost"
+    with pytest.raises(ValueError, match="there is no task '00.half': there are 00.cost"):
+        registry.task_of("00.half")
