@@ -24,6 +24,14 @@ class Message:
     num_bytes: int
 
 
+def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[Message]:
+    """Of (operation, layer, bytes), as `helpers.measure.zero_runs.walk` gives them."""
+    looks = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("scatter", "gradients")}
+    return [
+        Message(verb=looks[op][0], what=f"layer {layer}", kind=looks[op][1], num_bytes=size) for op, layer, size in log
+    ]
+
+
 def messages_scene(
     rows: Mapping[str, Sequence[Message]], *, parts: Mapping[str, int], title: str, width: float = WIDTH
 ) -> Scene:

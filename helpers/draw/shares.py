@@ -25,6 +25,18 @@ class Share:
     share: float
 
 
+def zero_shares(num_ranks: int) -> dict[str, list[Share]]:
+    """What each stage of ZeRO sends in a step of one micro-batch, beside plain data parallelism, by a ring."""
+    half = (num_ranks - 1) / num_ranks
+    reduce = Share(text="reduce-scatter", kind="gradients", share=half)
+    update = Share(text="all-gather", kind="parameters", share=half)
+    gathers = [Share(text=f"gather, {when}", kind="parameters", share=half) for when in ("forward", "backward")]
+    plain = Share(text="all-reduce", kind="gradients", share=2 * half)
+    return {"data parallel": [plain], "stage 1": [reduce, update], "stage 2": [reduce, update]} | {
+        "stage 3": [*gathers, reduce]
+    }
+
+
 def shares_scene(
     rows: Mapping[str, Sequence[Share]],
     *,

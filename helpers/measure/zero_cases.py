@@ -12,7 +12,7 @@ from torch.optim import AdamW
 from helpers.measure.equality import assert_equal
 from helpers.measure.zero_runs import ADAMW, example, trained, under_stage
 from helpers.parallel.memory import Budget, OutOfBudget
-from helpers.parallel.zero import Zero3, sharded_checkpoint
+from helpers.parallel.zero import Zero1, Zero3, sharded_checkpoint
 from helpers.ranks import Ranks
 from helpers.workloads import MLP, token_loss
 
@@ -66,7 +66,7 @@ def five_steps(folder: str, resume: bool) -> dict:
 
 
 def resumed(writers: Ranks, readers: Ranks) -> tuple[list[str], object]:
-    """The files that `writers` leave after five steps, and the verdict on five more by `readers` against one process."""
+    """The files of `writers` after five steps, and the verdict on five more by `readers` against one process."""
     weights = {name: tensor for name, tensor in trained().items() if name != "losses"}
     with tempfile.TemporaryDirectory() as place:
         folder = os.path.join(place, "step_5")
@@ -93,3 +93,15 @@ def fits(num_bytes: int, on_meta: bool = False, offload: bool = False) -> tuple[
     except OutOfBudget:
         return failed, None
     return "trains", model.full_state()
+
+
+# ---- an optimizer that looks at more than one number ----
+
+
+def refused() -> str:
+    """On a rank: the beginning of what Zero1 says to Adafactor."""
+    try:
+        Zero1(MLP([4, 4]).parameters(), torch.optim.Adafactor, lr=0.1)
+    except ValueError as error:
+        return str(error).partition(":")[0]
+    return "taken"

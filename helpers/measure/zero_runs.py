@@ -124,6 +124,14 @@ def walk(engine: str, prefetch: int = 0) -> list[tuple[str, int, int]]:
     return [(event.op, layer_of[_whole(event)], event.payload_bytes) for event in events]
 
 
+def told_messages(log: list[tuple[str, int, int]]) -> list[str]:
+    """ "gather 2", "reduce-scatter 2", …, as the chapter names them."""
+    return [f"{_VERBS[op]} {layer}" for op, layer, _ in log]
+
+
+_VERBS = {"all_gather": "gather", "reduce_scatter": "reduce-scatter"}
+
+
 def _fsdp2(model: nn.Module) -> nn.Module:
     """PyTorch's own stage 3: each layer (or block) is a unit, and what is left is one more."""
     from torch.distributed.fsdp import fully_shard  # imports for seconds, and one cell needs it
