@@ -111,10 +111,14 @@ def read(path: str | os.PathLike | None = None) -> Progress:
 
 def done(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
     """Lab ("03") to task ("03.average") to its Standing, in order of the keys."""
+    return standings(entry for entry in read(path).entries if entry.kind == kind)
+
+
+def standings(entries: Iterable[Entry]) -> dict[str, dict[str, Standing]]:
+    """The same of entries of one kind."""
     by_key: dict[str, list[Entry]] = {}
-    for entry in read(path).entries:
-        if entry.kind == kind:
-            by_key.setdefault(entry.key, []).append(entry)
+    for entry in entries:
+        by_key.setdefault(entry.key, []).append(entry)
     labs: dict[str, dict[str, Standing]] = {}
     for key in sorted(by_key):
         labs.setdefault(key.partition(".")[0], {})[key] = _standing(key, by_key[key])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TORCH = (
-    "mesh moved records specs costs units schedules progress words guesses predict draw widgets interview".split()
-)
+    "mesh moved records specs costs units schedules progress words guesses course predict draw widgets interview"
+).split()
 MAX_FILE, MAX_FUNCTION = 300, 40
 
 

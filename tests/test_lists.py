@@ -10,7 +10,6 @@ import nbformat
 import pytest
 
 from helpers.grading import lab_of, labs, rooms, tasks_of
-from helpers.interview.deck import INTERVIEW_PATH
 
 ROOT = Path(__file__).resolve().parent.parent
 README, TEACHING = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "TEACHING.md"))
@@ -63,12 +62,6 @@ def test_from_the_first_to_the_last(text):
     said = re.findall(r"\b(chapters|labs) (\d\d) to (\d\d)\b", text, re.IGNORECASE)
     wrong = [f"{what} {a} to {b}" for what, a, b in said if (a, b) != FIRST_AND_LAST[what.lower()]]
     assert said and not wrong, f"{wrong}, but there are {FIRST_AND_LAST}"
-
-
-def test_the_path_to_an_interview_is_one():
-    said = re.search(r"interview\?\*\* Take ([\d, ]+);", README)[1].split(", ")
-    assert not differ(said, list(INTERVIEW_PATH))
-    assert not [number for number in INTERVIEW_PATH if number not in NUMBERS]
 
 
 def test_a_difference_is_named():

@@ -1,4 +1,7 @@
-"""The form of the saved notebooks. That their outputs come out again: tests/browser/test_chapters.py, or nbval."""
+"""The form of the saved notebooks; the shape of those in stations: tests/notebooks/.
+
+That their outputs come out again: tests/browser/test_chapters.py, or nbval.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +64,15 @@ def test_an_error_is_shown_only_where_the_chapter_breaks_something_on_purpose(ce
     assert not failing
 
 
-def test_it_has_a_path_of_twenty_minutes(cells):
+def test_it_has_a_short_path(cells):
     tagged = [cell for cell in cells if "path" in cell["metadata"].get("tags", [])]
     assert 5 <= len(tagged) < len(cells)
 
 
-def test_it_opens_with_its_number_or_its_name_and_closes_in_chinese(chapter, cells):
+def test_it_opens_with_its_number_or_its_name_and_tells_its_main_points_in_chinese(chapter, cells):
     own = chapter.stem[:2] if chapter.stem[:2].isdigit() else chapter.stem.capitalize()
     assert re.match(rf"# {own}\b", source(cells[0]))
-    assert any("本章要点" in source(cell) for cell in cells[-3:])
+    assert any("本章要点" in source(cell) for cell in cells[len(cells) // 2 :])
 
 
 def test_nbconverts_html_holds_the_pictures(chapter, cells):

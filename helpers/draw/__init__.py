@@ -15,7 +15,10 @@ memory_scene           what fills a rank's memory, and the device's limit
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
+course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+guesses_scene          each guess beside the truth, on a logarithmic axis
+votes_scene            how a class answered a question
 show                   the source of a class or function
 """
 
@@ -24,9 +27,11 @@ from helpers.draw.buckets import buckets_scene
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.copies import copies_scene
+from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
+from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
@@ -55,8 +60,10 @@ __all__ = [
     "zero_messages",
     "zero_shares",
     "NUMBER_FORMATS",
+    "GuessMark",
     "Label",
     "Line",
+    "MapRow",
     "Matrix",
     "NumberFormat",
     "Picture",
@@ -67,6 +74,8 @@ __all__ = [
     "bytes_scene",
     "collective_scene",
     "collective_step_scene",
+    "guesses_scene",
+    "course_map_scene",
     "magnitudes_scene",
     "memory_scene",
     "mesh_scene",
@@ -81,4 +90,5 @@ __all__ = [
     "to_png",
     "to_svg",
     "topology_scene",
+    "votes_scene",
 ]

@@ -11,7 +11,7 @@ compare           how far an answer is from the truth
 from helpers.guesses.answers import Declared, all_declared, declared, declared_in
 from helpers.guesses.far import Off, agrees, compare, told
 from helpers.guesses.notes import Kept, first, is_off, is_unattended, kept, note
-from helpers.guesses.question import FORMS, KINDS, Question, make_question
+from helpers.guesses.question import FORMS, KINDS, Question, key_of, make_question
 
 __all__ = [
     "FORMS",
@@ -29,6 +29,7 @@ __all__ = [
     "is_off",
     "is_unattended",
     "kept",
+    "key_of",
     "make_question",
     "note",
     "told",

@@ -24,6 +24,7 @@ class Kept:
     form: str = "number"
     kind: str = "count"
     unit: str = ""
+    text: str = ""
     is_late: bool = False
 
 
@@ -57,6 +58,7 @@ def first(key: str, path: str | os.PathLike | None = None) -> Kept | None:
 def note(question: Question, value: Any, *, is_late: bool = False, path: str | os.PathLike | None = None) -> str:
     """Append an answer; `value` None is "no idea". What prevents it comes back as a sentence, "" otherwise."""
     more = {"value": value, "form": question.form, "of": question.kind, "unit": question.unit}
+    more |= {"text": question.text.en}
     more |= {"late": True} if is_late else {}
     return progress.record_quietly("guess", question.key, value is not None, path=path, **more) or ""
 
@@ -65,20 +67,22 @@ def _read(entry: progress.Entry) -> Kept | None:
     """None for a line that another program, or another version, wrote in another shape."""
     more = entry.more
     form, value = more.get("form", "number"), more.get("value")
-    if not _fits(form, value):
+    if not fits(form, value):
         return None
-    texts = {name: str(more.get(given, "")) for name, given in (("kind", "of"), ("unit", "unit"))}
+    texts = {name: str(more.get(given, "")) for name, given in (("kind", "of"), ("unit", "unit"), ("text", "text"))}
     return Kept(key=entry.key, value=value, form=form, is_late=bool(more.get("late")), **texts)
 
 
-def _fits(form: object, value: object) -> bool:
+def fits(form: object, value: object) -> bool:
+    """Whether this can be an answer of this form; None, "no idea", always can."""
+
     def number(one: object) -> bool:
         return isinstance(one, int | float) and not isinstance(one, bool)
 
-    fits = {
+    known = {
         "number": number,
         "between": lambda two: isinstance(two, list) and len(two) == 2 and all(map(number, two)),
         "choice": lambda one: isinstance(one, str),
         "order": lambda many: isinstance(many, list) and all(isinstance(one, str) for one in many),
     }
-    return form in fits and (value is None or fits[form](value))
+    return form in known and (value is None or known[form](value))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from helpers import progress
+from helpers.guesses import box
 from helpers.guesses.notes import Kept, first, note
 from helpers.guesses.question import Question
 
@@ -28,6 +29,7 @@ class Room:
         self._path = path
         self._unwritten: dict[str, Kept] = {}
         self._opened: set[str] = set()
+        self._has_told_of_box = False
         self._listeners: dict[str, weakref.WeakSet[Any]] = {}
         self.asked: dict[str, Question] = {}
 
@@ -35,27 +37,37 @@ class Room:
         """The first answer."""
         return first(key, self._path) or self._unwritten.get(key)
 
-    def take(self, question: Question, value: Any) -> tuple[Kept, str]:
-        """Keep an answer if it is the first. Returns the first one, and a sentence where it could not be written."""
-        problem = ""
+    def take(self, question: Question, value: Any) -> tuple[Kept, str, str]:
+        """Keep an answer if it is the first. Returns the first one; a sentence where it could not be written; and the
+        reason why it could not be laid into the class's box, told once.
+        """
+        problem = reason = ""
         if (kept := self.answer(question.key)) is None:
             is_late = question.key in self._opened
             problem = note(question, value, is_late=is_late, path=self._path)
-            kept = Kept(
-                key=question.key,
-                value=value,
-                form=question.form,
-                kind=question.kind,
-                unit=question.unit,
-                is_late=is_late,
-            )
+            reason = "" if is_late else self._into_box(question, value)
+            names = {name: getattr(question, name) for name in ("key", "form", "kind", "unit")}
+            kept = Kept(value=value, text=question.text.en, is_late=is_late, **names)
             self._unwritten[question.key] = kept
         self._tell(question.key)
-        return kept, problem
+        return kept, problem, reason
+
+    def _into_box(self, question: Question, value: Any) -> str:
+        reason = box.put(question, value)
+        is_new, self._has_told_of_box = (
+            bool(reason) and not self._has_told_of_box,
+            self._has_told_of_box or bool(reason),
+        )
+        return reason if is_new else ""
+
+    def is_opened(self, key: str) -> bool:
+        """Whether the result was looked at in this kernel."""
+        return key in self._opened
 
     def open(self, key: str) -> None:
         """The result was looked at: what is answered from now on is no guess."""
         self._opened.add(key)
+        self._tell(key)
 
     def listen(self, key: str, listener: Listener) -> None:
         """Call `refresh` whenever this question is answered, for as long as somebody else holds the listener."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from helpers import words
+from helpers.course import week
+from helpers.guesses.calibration import far_chapters, far_kinds
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import say, topic_name
 
 FORMS = ("choice", "number", "folded")
-INTERVIEW_PATH = ("00", "01", "03", "05", "08", "07", "06", "04")  # then the other chapters, then the topics beyond
 
 
 def topics(cards: Iterable[Card]) -> tuple[str, ...]:
@@ -57,16 +59,33 @@ def select(
     return tuple(left)
 
 
-def in_order(cards: Iterable[Card], reviews: Reviews, now: datetime, *, ahead: bool = False) -> tuple[Card, ...]:
+def in_order(
+    cards: Iterable[Card],
+    reviews: Reviews,
+    now: datetime,
+    *,
+    ahead: bool = False,
+    far: Callable[[Card], bool] = lambda card: False,
+) -> tuple[Card, ...]:
     """Due cards, most overdue first; then new ones from junior to staff, along the interview path.
 
-    Cards that are not due yet are left out, or with `ahead` come last, the soonest due first.
+    Cards that are not due yet are left out, or with `ahead` come last, the soonest due first. far: where the learner's
+    guesses were far off; these cards come before the others that are due, and before the other new ones of their level.
     """
     known = [(due, card) for card in cards if (due := reviews.due(card.id)) is not None]
-    known.sort(key=lambda pair: pair[0])
-    new = sorted((card for card in cards if card.id not in reviews), key=_new_key)
-    waiting = [card for due, card in known if due > now] if ahead else []
+    known.sort(key=lambda pair: (not far(pair[1]), pair[0]))
+    new = sorted((card for card in cards if card.id not in reviews), key=lambda card: _new_key(card, far(card)))
+    soon = sorted((pair for pair in known if pair[0] > now), key=lambda pair: pair[0])
+    waiting = [card for _, card in soon] if ahead else []
     return (*(card for due, card in known if due <= now), *new, *waiting)
+
+
+def guessed_far(path: str | os.PathLike | None = None) -> Callable[[Card], bool]:
+    """Whether a card is of a chapter, or computed by a calculator of a kind, in which the learner's guesses were off
+    by a factor of two or more. path: of the progress file."""
+    chapters, kinds = far_chapters(path), far_kinds(path)
+    rooms = tuple(f"helpers.predict.{kind}." for kind in kinds)
+    return lambda card: card.chapter[:2] in chapters or any(check.call.startswith(rooms) for check in card.verify)
 
 
 def form_for(card: Card, form: str, reviews: Reviews, chance: random.Random) -> str:
@@ -80,14 +99,15 @@ def form_for(card: Card, form: str, reviews: Reviews, chance: random.Random) -> 
 
 
 def _path_key(card: Card) -> tuple[int, str]:
-    number = card.chapter[:2]
-    if number in INTERVIEW_PATH:
-        return INTERVIEW_PATH.index(number), card.chapter
-    return len(INTERVIEW_PATH) + (not number.isdigit()), card.chapter
+    """The chapters of the week before an interview, then the other chapters, then the topics beyond."""
+    number, path = card.chapter[:2], week()
+    if number in path:
+        return path.index(number), card.chapter
+    return len(path) + (not number.isdigit()), card.chapter
 
 
-def _new_key(card: Card) -> tuple[int, tuple[int, str]]:
-    return LEVELS.index(card.level), _path_key(card)
+def _new_key(card: Card, is_far: bool) -> tuple[int, bool, tuple[int, str]]:
+    return LEVELS.index(card.level), not is_far, _path_key(card)
 
 
 def _counts(cards: Sequence[Card]) -> dict[str, int]:

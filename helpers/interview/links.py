@@ -10,10 +10,9 @@ import functools
 import json
 from pathlib import Path
 
+from helpers.course import find
 from helpers.interview.cards import Card, Cell, Source
 from helpers.interview.words import say
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def link(card: Card, base: str = "", *, language: str | None = None) -> tuple[str, str]:
@@ -40,12 +39,12 @@ def cell_address(path: str, anchor: str, base: str = "") -> str:
 
 def file_address(path: str, base: str = "") -> str | None:
     """The address of a notebook of the course, such as `labs/03_ddp.ipynb`; None where there is no such file."""
-    return f"{base}{path}" if _file(path) else None
+    return f"{base}{path}" if find(path) else None
 
 
 def cell_id(path: str, anchor: str) -> str | None:
     """The id of the cell with this id, else of the first one with this tag; None where it cannot be found."""
-    file = _file(path)
+    file = find(path)
     if file is None:
         return None
     try:
@@ -53,16 +52,6 @@ def cell_id(path: str, anchor: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # a notebook that is damaged, or no notebook: its own test says so
     return ids.get(anchor)
-
-
-def _file(path: str) -> Path | None:
-    return next((folder / path for folder in _folders() if (folder / path).is_file()), None)
-
-
-def _folders() -> list[Path]:
-    """Where chapters lie: in the course, or beside the notebook that runs (in `work/`, or a lab's folder below it)."""
-    here = Path.cwd()
-    return [ROOT / "notebooks", ROOT, here, here.parent]
 
 
 @functools.lru_cache(maxsize=64)

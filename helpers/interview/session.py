@@ -13,7 +13,7 @@ from helpers import words
 from helpers.interview.answers import Judged, asked_unit, judge_choice, judge_number, judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card
-from helpers.interview.deck import form_for, in_order, select
+from helpers.interview.deck import form_for, guessed_far, in_order, select
 from helpers.interview.reviews import Journal, Review
 from helpers.interview.words import say, say_span
 
@@ -86,7 +86,7 @@ class Quiz:
         self._chance = random.Random(seed)
         self._journal = Journal(path, language, self._time)
         self.reviews = self._journal.read()
-        self._queue = list(in_order(selected, self.reviews, self._time(), ahead=ahead))
+        self._queue = list(in_order(selected, self.reviews, self._time(), ahead=ahead, far=guessed_far(path)))
         self._count = count
         self._returned: set[str] = set()
         self.answers: list[Answer] = []

@@ -16,15 +16,22 @@ TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
 ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
 
+course_map            chapters, stations, minutes; what is passed and guessed, which cards are due, what comes next
 guess                 asks before a result is shown: a number, a range, a choice, an order; the first answer is kept
 reveal                your guess · predicted · measured, and what shows why; folded until it is guessed
+my_guesses            the guesses of a chapter beside the truth, one picture
+my_calibration        how well I guess, by kind: memory, traffic, time, count
+votes                 how a class guessed, out of the folder GUESS_BOX
 """
 
 from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
 from helpers.widgets.drill_view import DrillView
+from helpers.widgets.guess_pictures import my_calibration, my_guesses
 from helpers.widgets.guess_view import guess
+from helpers.widgets.guess_votes import votes
+from helpers.widgets.map_view import CourseMap, course_map
 from helpers.widgets.memory_explorer import MemoryExplorer
 from helpers.widgets.mock_view import MockView
 from helpers.widgets.overlap_explorer import OverlapExplorer
@@ -41,6 +48,7 @@ from helpers.widgets.zero_explorer import ZeroExplorer
 __all__ = [
     "Clock",
     "CollectiveExplorer",
+    "CourseMap",
     "DataParallelExplorer",
     "DrillView",
     "MemoryExplorer",
@@ -54,6 +62,10 @@ __all__ = [
     "TensorSplitExplorer",
     "TimelineExplorer",
     "ZeroExplorer",
+    "course_map",
     "guess",
+    "my_calibration",
+    "my_guesses",
     "reveal",
+    "votes",
 ]

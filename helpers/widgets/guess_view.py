@@ -116,7 +116,8 @@ class GuessView(ipywidgets.VBox):
     def _take(self, value: Any) -> None:
         before = self._room.answer(self.question.key)
         self.second = "" if before is None else SAYS("second", value=say_value(self.question, value))
-        _, self.problem = self._room.take(self.question, value)
+        _, problem, reason = self._room.take(self.question, value)
+        self.problem = " ".join(filter(None, [problem, SAYS("no_box", reason=reason) if reason else ""]))
         self.refresh()
 
     def refresh(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import ipywidgets
 
 from helpers import progress
-from helpers.progress import Standing
+from helpers.progress import Progress, Standing
 from helpers.widgets.bundle import bundle
 from helpers.words import book
 
@@ -54,24 +54,14 @@ class ProgressView(ipywidgets.VBox):
 
     def refresh(self, button: object = None) -> None:
         """Read the file again."""
-        self.problem, self._done, self._last, self._latest = "", {}, {}, ""
-        try:
-            self._read()
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-            reason = getattr(error, "strerror", None) or str(error)
-            self.problem = say("unreadable", reason=reason)
+        found, self.problem = read_kindly(self._path)
+        checks = sorted((entry for entry in found.entries if entry.kind == "check"), key=lambda entry: entry.time)
+        self._done = {key: one for lab in progress.standings(checks).values() for key, one in lab.items()}
+        self._last = {entry.key: entry.time for entry in checks}
+        self._latest = checks[-1].key if checks else ""
         self.html.value = _STYLE + _html(
             self._sentences, [self._rows(lab) for lab in self.tasks.items()], self.next_task
         )
-
-    def _read(self) -> None:
-        self._done = {key: one for lab in progress.done(self._path).values() for key, one in lab.items()}
-        found = progress.read(self._path)
-        checks = sorted((entry for entry in found.entries if entry.kind == "check"), key=lambda entry: entry.time)
-        self._last = {entry.key: entry.time for entry in checks}
-        self._latest = checks[-1].key if checks else ""
-        if found.num_skipped:
-            self.problem = say("skipped", count=found.num_skipped)
 
     @property
     def tasks(self) -> Mapping[str, Sequence[str]]:
@@ -131,6 +121,15 @@ class ProgressView(ipywidgets.VBox):
         tables = [(caption, [row[:2] for row in rows]) for caption, rows in map(self._rows, self.tasks.items())]
         saved = f'<div class="rr-progress">{_html([self.sentence], tables, self.next_task)}</div>'
         return bundle(shown, self.TEXT, {"text/html": saved})
+
+
+def read_kindly(path: str | os.PathLike | None) -> tuple[Progress, str]:
+    """What the progress file holds, and a sentence where it, or a part of it, cannot be read."""
+    try:
+        found = progress.read(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        return Progress(), say("unreadable", reason=getattr(error, "strerror", None) or str(error))
+    return found, say("skipped", count=found.num_skipped) if found.num_skipped else ""
 
 
 def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:

@@ -6,46 +6,12 @@ import re
 
 import pytest
 
-from helpers import progress
-from helpers.draw import Label, Scene
-from helpers.guesses import answers as files
 from helpers.widgets import ZeroExplorer, guess, reveal
 from helpers.words import reading
+from tests.widgets.guess_chapter import ASKED, GIVEN, SCENE, ask, noted
+from tests.widgets.guess_chapter import chapter as chapter
 
-YAML = """
-77.bytes: {answer: 7, zh: 每个参数多少字节？}
-77.shrink: {answer: 'no', zh: {question: 会变小吗？, choices: [会, 不会]}}
-77.walk: {answer: [gather, compute, free], zh: {question: 排序, choices: [收集, 计算, 释放]}}
-77.step: {answer: 20}
-"""
-SCENE = Scene(width=200, height=60, title="four bars", summary="Four bars.", items=(Label(x=9, y=9, text="four"),))
-ASKED = {
-    "77.bytes": {"text": "bytes per parameter", "unit": "B", "kind": "memory"},
-    "77.shrink": {"text": "do they shrink?", "choices": ["yes", "no"], "kind": "memory"},
-    "77.walk": {"text": "in order, please", "order": ["gather", "compute", "free"], "kind": "traffic"},
-    "77.step": {"text": "how long?", "unit": "ms", "between": True, "kind": "time"},
-}
-GIVEN = {"77.bytes": "6 bytes", "77.shrink": "yes", "77.walk": ["free", "gather", "compute"], "77.step": ("5", "8")}
-
-
-@pytest.fixture(autouse=True)
-def chapter(tmp_path, monkeypatch):
-    """A chapter 77 with its answers, an empty home, and somebody who is there."""
-    (tmp_path / "77_made_up.yaml").write_text(YAML, encoding="utf-8")
-    known = files.all_declared(tmp_path)
-    monkeypatch.setattr(files, "all_declared", lambda: known)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("RANKS_HOME", "RANKS_UNATTENDED", "GUESS", "GUESS_BOX"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def ask(key: str, **more):
-    asked = dict(ASKED[key])
-    return guess(asked.pop("text"), key=key, **asked, **more)
-
-
-def noted() -> list[progress.Entry]:
-    return [entry for entry in progress.read().entries if entry.kind == "guess"]
+pytestmark = pytest.mark.usefixtures("chapter")
 
 
 def test_the_first_answer_goes_to_the_progress_file_and_stays():
@@ -54,7 +20,9 @@ def test_the_first_answer_goes_to_the_progress_file_and_stays():
     asked.answer("6")
     asked.answer("8 B")
     (entry,) = noted()
-    assert entry.key == "77.bytes" and entry.more == {"value": 6.0, "form": "number", "of": "memory", "unit": "B"}
+    assert entry.key == "77.bytes" and entry.more == {"value": 6.0, "form": "number", "of": "memory", "unit": "B"} | {
+        "text": ASKED[entry.key]["text"]
+    }
     assert asked.value == 6.0 and asked.controls.layout.display == "none"
     assert "Your guess: 6 B." in asked.text and "Now you say 8 B. The first answer stays." in asked.said.value
 

@@ -1,0 +1,179 @@
+"""Where a notebook gives an answer away: what a reader can see before a guess, and what an answer looks like."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from helpers import widgets
+from helpers.guesses import Declared
+from helpers.interview.answers import FACTORS, KINDS, SPOKEN
+
+TEENS = "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+NUMBERS = f"zero one two three four five six seven eight nine ten {TEENS}".split()
+SPELLED = {word: value for value, word in enumerate(NUMBERS)}
+SPELLED |= dict(zip("零一二三四五六七八九十", range(11), strict=True)) | {"两": 2, "half": 0.5}
+DIGITS = r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?"
+NUMBER = re.compile(rf"{DIGITS}|(?<![A-Za-z])(?:{'|'.join(SPELLED)})(?![A-Za-z])", re.IGNORECASE)
+LONG_UNITS = {"kilobytes": "kB", "megabytes": "MB", "gigabytes": "GB", "milliseconds": "ms", "microseconds": "µs"}
+LONG_UNITS |= {"time": "x", "fold": "x", "per cent": "%"}
+NEAR = 0.005  # relative: 64.2 MB gives 64.19 MB away
+DETAILS = re.compile(r"<details>.*?</details>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of `guess` or `reveal` in a notebook. cell: its place. is_last: nothing stands behind it in its cell."""
+
+    name: str
+    key: str
+    cell: int
+    unit: str
+    text: str
+    is_last: bool
+
+
+def calls(notebook) -> list[Asked]:
+    """Those with a key, in order."""
+    return [
+        one
+        for place, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code"
+        for one in _calls(place, cell.source)
+    ]
+
+
+def _calls(place: int, source: str) -> Iterator[Asked]:
+    tree = _parsed(source)
+    for node in ast.walk(tree) if tree else ():
+        name = getattr(getattr(node, "func", None), "id", "")
+        if name not in ("guess", "reveal"):
+            continue
+        named = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
+        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+        key = named.get("key", "") if name == "guess" else first
+        choices = " / ".join(text for one in node.keywords if one.arg == "choices" for text in _texts(one.value))
+        if key:
+            text = first if name == "guess" and not choices else ""
+            is_last = getattr(tree.body[-1], "value", None) is node
+            yield Asked(name, key, place, str(named.get("unit", "")), text, is_last)
+
+
+def _texts(node: ast.AST) -> list[str]:
+    return [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+def _parsed(source: str) -> ast.Module | None:
+    """None for a cell in another language than Python's, such as one of %%ranks."""
+    try:
+        return ast.parse("\n".join("" if line.startswith(("%", "!")) else line for line in source.splitlines()))
+    except SyntaxError:
+        return None
+
+
+def leaks(notebook, asked: Asked, known: Declared, shown_at: int | None) -> list[str]:
+    """Each place that gives the answer away: before the guess, in it, and unfolded in what explains it."""
+    found = [
+        f"cell {place}: {told}" for place in range(asked.cell) for told in _found(notebook.cells[place], asked, known)
+    ]
+    found += [f"the question itself: {told}" for told in given_away(asked.text, asked.unit, known)]
+    if shown_at is not None:
+        found += [f"cell {place}, not folded: {told}" for place, told in _explained(notebook, asked, known, shown_at)]
+    return found
+
+
+def _found(cell, asked: Asked, known: Declared) -> Iterator[str]:
+    for text in seen(cell):
+        yield from given_away(text, asked.unit, known)
+
+
+def _explained(notebook, asked: Asked, known: Declared, shown_at: int) -> Iterator[tuple[int, str]]:
+    """From the guess to its result, and the prose directly behind the result up to a heading."""
+    after = shown_at + 1
+    while after < len(notebook.cells) and notebook.cells[after].cell_type == "markdown":
+        after += 1
+    for place in range(asked.cell + 1, after):
+        cell = notebook.cells[place]
+        if cell.cell_type == "markdown":
+            text, *later = re.split(r"^#+ ", DETAILS.sub("", cell.source), maxsplit=1, flags=re.MULTILINE)
+            yield from ((place, told) for told in given_away(text, asked.unit, known))
+            if later and place > shown_at:
+                return
+        elif place < shown_at:
+            yield from ((place, told) for told in _found(cell, asked, known))
+
+
+def seen(cell) -> Iterator[str]:
+    """All texts of a cell that a reader, or a widget in it, shows."""
+    yield cell.source
+    for output in cell.get("outputs", ()):
+        texts = [
+            output.get("text", ""),
+            *(text for name, text in output.get("data", {}).items() if "image" not in name),
+        ]
+        yield from (re.sub(r"<[^>]+>", " ", text) for text in texts if isinstance(text, str))
+    if cell.cell_type == "code" and (tree := _parsed(cell.source)) is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Explorer"):
+                yield from _explorer(ast.unparse(node))
+
+
+@cache
+def _explorer(call: str) -> tuple[str, ...]:
+    """What an explorer says when it is first shown; one that needs variables of the notebook has its saved output."""
+    try:
+        made = eval(call, {name: getattr(widgets, name) for name in widgets.__all__})
+    except NameError:
+        return ()
+    saved = getattr(made, "saved", None)
+    labels = [label.text for label in saved.labels()] if saved else []
+    return (made.TEXT, getattr(made, "text", ""), getattr(saved, "summary", ""), *labels)
+
+
+def given_away(text: str, unit: str, known: Declared) -> list[str]:
+    """The pieces of a text that hold the answer: a number with its unit in any common form, a choice or order in its
+    own words where these are three or more, a phrase of `spoils`."""
+    flat = re.sub(r"[*_`$]", "", text)
+    said = [
+        phrase for phrase in _phrases(known) if re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", flat, re.IGNORECASE)
+    ]
+    return said + (list(_numbers(flat, unit, known.answer)) if isinstance(known.answer, float) else [])
+
+
+def _phrases(known: Declared) -> list[str]:
+    answer = known.answer
+    own = [answer] if isinstance(answer, str) and len(answer.split()) > 2 else []
+    own += [between.join(answer) for between in (", ", " → ", "; ")] if isinstance(answer, tuple) else []
+    return [*own, *known.spoils]
+
+
+def _numbers(text: str, unit: str, answer: float) -> Iterator[str]:
+    """Numbers with a unit of the same kind that are the answer."""
+    if not unit:
+        return  # a bare number stands in every second line; `spoils` says what would give it away
+    base = unit.split(" ")[0] if unit.split(" ")[0] in FACTORS else unit
+    for match in NUMBER.finditer(text):
+        behind = text[match.end() : match.end() + 24]
+        value = float(SPELLED.get(match[0].lower(), 0) if match[0].lower() in SPELLED else match[0].replace(",", ""))
+        factor = _factor(behind, base)
+        if factor and abs(value * factor - answer * FACTORS.get(base, 1.0)) <= NEAR * abs(
+            answer * FACTORS.get(base, 1.0)
+        ):
+            yield (match[0] + behind[:14]).strip()
+
+
+def _factor(behind: str, base: str) -> float | None:
+    """What the number is multiplied by, of the unit that follows it; None where that is of another kind."""
+    words = re.match(r"[\s\u00a0-]*([A-Za-zµμ]+(?:/s)?|%|×|[\u4e00-\u9fff]{1,3})", behind)
+    if words is None:
+        return None
+    word = words[1]
+    if base not in FACTORS:
+        return 1.0 if re.sub(r"s$", "", word.lower()) == re.sub(r"s$", "", base.split(" ")[0].lower()) else None
+    chinese = next((SPOKEN[word[:end]] for end in (3, 2, 1) if word[:end] in SPOKEN), None)
+    found = SPOKEN.get(word.lower()) or LONG_UNITS.get(word.lower()) or chinese or word
+    same = next((units for units in KINDS.values() if base in units), ())
+    return FACTORS[found] if found in same and bool(found) else None
