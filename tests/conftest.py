@@ -19,6 +19,7 @@ os.environ["RANKS_LANGUAGE"] = "en"  # whatever the one who runs the tests has c
 FIRST = (
     "notebooks/",
     "tests/browser/test_chapters.py",
+    "tests/notebooks/test_path.py",
     "tests/grading/",
     "tests/browser/",
     "tests/parallel/",

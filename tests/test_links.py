@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from tools import lay_course
+from tools.laid_links import as_laid
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)|<(?:img|a)\b[^>]*?(?:src|href)=\"([^\"]+)\"")
@@ -49,19 +50,21 @@ def laid(path: Path, link: str) -> Path | None:
     """What a learner's copy of `path` in work/ reaches by this link: the original of that."""
     copies = lay_course.originals(ROOT)
     own = next((Path(copy).parent for copy, original in copies.items() if original == path), Path())
-    return copies.get(os.path.normpath(own / link))
+    (changed,) = re.findall(r"\((.*)\)", as_laid(f"[]({link})".encode()).decode())
+    return copies.get(os.path.normpath(own / changed))
 
 
 def broken(path: Path) -> list[str]:
-    """Links of one document that lead nowhere. What `make course` lays in work/ may be linked as it lies there."""
+    """Links of one document that lead nowhere: where it lies, or where `make course` lays its copy."""
+    is_laid = path in lay_course.originals(ROOT).values()
     wrong = []
     for link in links(path):
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         if not target.exists():
-            target = laid(path, name) or target
-        if not target.exists():
             wrong.append(f"{link}: no such file")
+        elif name and is_laid and laid(path, name) != target:
+            wrong.append(f"{link}: leads elsewhere in a learner's folder")
         elif anchor and target.suffix in (".md", ".ipynb") and anchor not in anchors(target):
             wrong.append(f"{link}: no such heading")
     return wrong
@@ -79,8 +82,8 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken(page) == ["gone.md: no such file", "gone.png: no such file", "there.md#nothing: no such heading"]
 
 
-def test_a_chapter_may_link_to_a_lab_as_both_lie_in_work():
-    chapter = ROOT / "notebooks" / "03_ddp.ipynb"
-    assert laid(chapter, "labs/03_ddp.ipynb") == ROOT / "labs" / "03_ddp.ipynb"
-    assert laid(ROOT / "labs" / "03_ddp.ipynb", "../03_ddp.ipynb") == chapter
-    assert laid(chapter, "labs/gone.ipynb") is None and laid(chapter, "solutions/03_ddp.ipynb") is None
+def test_a_chapter_and_its_lab_reach_each_other_in_the_repository_and_in_work():
+    chapter, lab = ROOT / "notebooks" / "03_ddp.ipynb", ROOT / "labs" / "03_ddp.ipynb"
+    assert laid(chapter, "../labs/03_ddp.ipynb") == lab and laid(lab, "../notebooks/03_ddp.ipynb") == chapter
+    assert laid(chapter, "01_collectives.ipynb") == ROOT / "notebooks" / "01_collectives.ipynb"
+    assert laid(chapter, "../labs/gone.ipynb") is None and laid(chapter, "../solutions/03_ddp.ipynb") is None

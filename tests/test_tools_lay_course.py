@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tools import lay_course
@@ -107,3 +109,15 @@ def test_a_broken_manifest_is_a_sentence_and_touches_nothing(course, capsys):
 def test_a_repository_without_chapters_says_so(tmp_path, capsys):
     assert lay_course.main(["--root", str(tmp_path)]) == 0
     assert "nothing yet" in capsys.readouterr().out
+
+
+def test_links_between_chapters_and_labs_lead_from_the_copies_to_the_copies(tmp_path):
+    for path, link in {"notebooks/03.ipynb": "../labs/03.ipynb#a", "labs/03.ipynb": "../notebooks/03.ipynb"}.items():
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(json.dumps({"cells": [{"source": [f'[a]({link}) <a href="{link}"> `{link}`']}]}))
+    lay(tmp_path)
+    for path, link in {"03.ipynb": "labs/03.ipynb", "labs/03.ipynb": "../03.ipynb"}.items():
+        said = json.loads((tmp_path / "work" / path).read_text())["cells"][0]["source"][0]
+        assert f"[a]({link}" in said and f'href="{link}' in said
+        assert (tmp_path / "work" / path).parent.joinpath(link).exists()
+    assert {laid.outcome for laid in lay(tmp_path).values()} == {"current"}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from laid_links import as_laid  # noqa: E402
 from own_folder import cannot_write, keep_progress, own_folder  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +58,7 @@ def lay(root: Path, work: Path) -> list[Laid]:
     Raises ValueError if the manifest in `work` cannot be read.
     """
     manifest = read_manifest(work)
-    outcomes = [_lay_one(name, path.read_bytes(), work, manifest) for name, path in originals(root).items()]
+    outcomes = [_lay_one(name, as_laid(path.read_bytes()), work, manifest) for name, path in originals(root).items()]
     write(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
     return outcomes
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from own_folder import keep_progress, own_folder  # noqa: E402
 
 FIRST = "00_start_here.ipynb"
+STYLE = Path(__file__).resolve().parent.parent / "helpers" / "draw" / "static" / "custom"  # our custom.css
 LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -35,11 +36,19 @@ def lab_command(work: Path, *, port: str, ip: str, screen: bool, root_user: bool
     if port and not (port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"PORT={port} is not a port: give a number from 1024 to 65535, for example PORT=8890")
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={work}", "--log-level=WARN"]
-    command += [f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    command += [f"--LabApp.default_url=/lab/tree/{FIRST}", *_styled()]
     command += [f"--port={port}"] if port else []
     command += [f"--ip={ip}"] if ip else []
     command += [] if screen and ip in LOCAL else ["--no-browser"]
     return command + (["--allow-root"] if root_user else [])
+
+
+def _styled() -> list[str]:
+    """Our style from the first look on, not only from the first explorer on; a person's own custom.css wins."""
+    own = Path(os.environ.get("JUPYTER_CONFIG_DIR", Path.home() / ".jupyter")) / "custom"
+    if (own / "custom.css").exists():
+        return []  # JupyterLab reads one file
+    return ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={{'static_custom_path': [{str(STYLE)!r}]}}"]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,6 +17,7 @@ number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
 votes_scene            how a class answered a question
 show                   the source of a class or function
@@ -24,6 +25,7 @@ show                   the source of a class or function
 
 from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
+from helpers.draw.chart import Chart, chart, chart_axes
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.copies import copies_scene
@@ -65,6 +67,7 @@ __all__ = [
     "Line",
     "MapRow",
     "Matrix",
+    "Chart",
     "NumberFormat",
     "Picture",
     "Rect",
@@ -72,6 +75,8 @@ __all__ = [
     "Source",
     "buckets_scene",
     "bytes_scene",
+    "chart",
+    "chart_axes",
     "collective_scene",
     "collective_step_scene",
     "guesses_scene",

@@ -121,7 +121,7 @@ def cell(box: Rect, held: frozenset[int], share: float, is_new: bool, num_ranks:
 
 
 def _cell_text(held: frozenset[int], side: float, num_ranks: int) -> tuple[str, float]:
-    """The ranks, or how many there are when they do not fit; as large as fits, 8 to 12 pixels. Empty if none fits."""
+    """The ranks, or how many there are when they do not fit; as large as fits, 10 to 12 pixels. Empty if none fits."""
     ranks = sorted(held)
     if not ranks:
         return "", 0.0
@@ -129,9 +129,9 @@ def _cell_text(held: frozenset[int], side: float, num_ranks: int) -> tuple[str, 
         return "Σ", 12.0
     separated = "+".join(map(str, ranks))
     joined = "".join(map(str, ranks)) if ranks[-1] < 10 else separated
-    for text, smallest in ((separated, 9), (joined, 8), (f"{len(ranks)}×", 8)):
-        for font in (12.0, 11.0, 10.0, 9.0, 8.0):
-            if font >= smallest and text_width(text, font) <= side - 2:
+    for text in (separated, joined, f"{len(ranks)}×"):
+        for font in (12.0, 11.0, 10.0):
+            if text_width(text, font) <= side - 2:
                 return text, font
     return "", 0.0
 

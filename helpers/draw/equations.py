@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.draw.palette import PAINTS, rank_paint
-from helpers.draw.scene import WIDTH, Label, Line, Rect, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, text_width
 from helpers.predict.by_hand.tensor_split_blocks import Block, Item, Operation
 from helpers.words import book
 
 _LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0  # pixels: row names, margin, a matrix's name, between rows
 _LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels of a cell: widths, and the most of its height
-_FONT, _LEGIBLE, _MESSAGE = 11.0, 9.5, 54.0
+_FONT, _MESSAGE = 11.0, 54.0
 say = book("tensor_split")
 _EVERY = {"fill": "panel", "stroke": "rule"}
 _TERM = {"stroke": "communication", "stroke_width": 2.0}
@@ -85,7 +85,7 @@ def _cell(rows: Mapping[str, Sequence[Item]], width: float) -> _Cell:
         if all(sum(_space(item, wide / 2) for item in row) <= room for row in rows.values()):
             cell = _Cell(width=wide / 2, height=min(_TALLEST, wide / 2))
             blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
-            return cell if min(_font(one, cell) for one in blocks) >= _LEGIBLE else replace(cell, digits=1)
+            return cell if min(_font(one, cell) for one in blocks) >= SMALLEST else replace(cell, digits=1)
     widest = max(rows, key=lambda name: sum(_space(item, _SMALLEST) for item in rows[name]))
     raise ValueError(
         f"row {widest!r} needs cells of less than {_SMALLEST:g} pixels to fit into {width:g}; show fewer columns"
@@ -162,7 +162,7 @@ def _font(one: Block, cell: _Cell) -> float:
     """The largest size at which every number of a matrix fits its cell."""
     texts = [number_text(number, cell.digits) for row in one.values for number in row]
     widest = max(text_width(text, 1.0) for text in texts)
-    return max(7.5, min(_FONT, cell.height - 6, (cell.width - 1) / widest))
+    return min(_FONT, cell.height - 6, cell.width / widest)
 
 
 def number_text(value: float, digits: int = 2) -> str:

@@ -1,14 +1,34 @@
-"""A Scene as something that a notebook shows: SVG for live views, PNG for saved ones, a short text for tests."""
+"""A Scene as something that a notebook shows: a PNG with its width and a description, and a short text for tests.
+
+No SVG beside it: JupyterLab shows that as an image too, without the theme, without hover, and cut off where the window
+is narrow. A PNG it shrinks, and the style of `page.py` gives it the dark theme.
+"""
 
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from helpers.draw.png import to_png
-from helpers.draw.scene import Scene
-from helpers.draw.svg import to_svg
+from helpers.draw.scene import SHOWN, Scene
 
-_LARGEST_SVG = 100_000  # bytes; above this a saved notebook keeps the PNG only
+Bundle = tuple[dict[str, Any], dict[str, Any]]  # data and metadata by MIME type
+
+
+def described(width: float, words: str) -> dict[str, Any]:
+    """What is said of a saved PNG of so many of the Scene's pixels: its metadata.
+
+    width: without it a page shows each of the PNG's pixels, which are more than the Scene's. The height follows.
+    alt: nbconvert's classic page reads it, its newer one and JupyterLab do not, so a text always stands beside the PNG.
+    needs_background: made for a light page. `page.py` looks for the class that JupyterLab and nbconvert make of this.
+    """
+    return {"image/png": {"width": round(width * SHOWN), "alt": words.strip()}, "needs_background": "light"}
+
+
+def saved(scene: Scene) -> Bundle:
+    """What a saved notebook keeps of a Scene: data and metadata."""
+    png = base64.b64encode(to_png(scene)).decode()
+    return {"image/png": png}, described(scene.width, f"{scene.title}. {scene.summary}")
 
 
 class Picture:
@@ -16,17 +36,15 @@ class Picture:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self._bundle: dict[str, str] | None = None
+        self._saved: Bundle | None = None
 
     def __repr__(self) -> str:
         return f"[picture] {self.scene.title}"
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        if self._bundle is None:
-            svg = to_svg(self.scene)
-            self._bundle = {"text/plain": repr(self), "image/png": base64.b64encode(to_png(self.scene)).decode()}
-            self._bundle |= {"image/svg+xml": svg} if len(svg) <= _LARGEST_SVG else {}
-        return dict(self._bundle)
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        self._saved = self._saved or saved(self.scene)
+        data, metadata = self._saved
+        return {"text/plain": repr(self)} | data, dict(metadata)
 
 
 def picture(scene: Scene) -> Picture:

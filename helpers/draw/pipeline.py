@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, SAYS, kind_word
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.draw.timelines import panel_titles, shared_title
 from helpers.records import KINDS, Span, Timeline
 from helpers.schedules import Action
@@ -98,7 +98,7 @@ class _Panel:
             mark = min(5.0, self.bar / 4) * min(3, action.stage // self.num_ranks) / 3 + 2
             yield Rect(x=x, y=y + self.bar - mark, width=width - room, height=mark, fill="ink", opacity=0.75)
         text, size = str(action.microbatch), min(11.0, self.bar - 6)
-        if size >= 8 and text_width(text, size) < width - 3:
+        if size >= SMALLEST and text_width(text, size) < width - 3:
             yield Label(x=x + width / 2, y=y + self.bar / 2, text=text, size=size, anchor="middle", on=span.kind)
 
     def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
@@ -106,7 +106,7 @@ class _Panel:
         yield Rect(x=x, y=y + 2, width=_MEMORY, height=self.bar - 4, fill="panel")
         paint = {"fill": "activations", "texture": PAINTS["activations"].texture}
         yield Rect(x=x, y=y + 2, width=_MEMORY * count / max(1, self.most), height=self.bar - 4, **paint)
-        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{whole:.3g}", size=min(12, self.bar))
+        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{whole:.3g}", size=max(SMALLEST, min(12, self.bar)))
 
 
 def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:

@@ -26,10 +26,11 @@ _ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names: left,
 _BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
+_SCALE = 1.5  # with SHOWN 1.2 pixels a pixel; more would take chapter 01 above the 500 kB of a notebook
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 
-def to_png(scene: Scene, *, scale: float = 1.5, theme: Theme = LIGHT) -> bytes:
+def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT) -> bytes:
     """PNG bytes, `scale` times the Scene's pixels, with at most 64 colours to keep saved notebooks small.
 
     Labels are written last, so nothing covers them. Straight from matplotlib's buffer: a PNG in between, or one packed

@@ -13,7 +13,9 @@ from helpers.draw.palette import PAINTS, TEXTURES, kind_word
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
-WIDTH = 800  # pixels: fits a notebook's output area, which does not shrink SVG
+WIDTH = 800  # pixels: in a narrow window a Scene is shown as it is
+SHOWN = 1.25  # times its pixels is a Scene shown where a notebook's column has room: 1000, and the smallest word 12
+SMALLEST = 12 / SHOWN  # pixels of a letter; what does not fit at that size is left to the tooltip
 
 
 def _known(what: str, given: str, known: Collection[str]) -> None:
@@ -116,7 +118,7 @@ class Scene:
 
 
 WIDE = "\u2e80"  # the first of the letters that are as wide as they are high, as Chinese ones are
-_EMS = dict.fromkeys("iljI.,:;|!'()[] ", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
+_EMS = dict.fromkeys("iljI.,:;|!'()[] -", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:

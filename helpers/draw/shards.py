@@ -11,7 +11,7 @@ from itertools import groupby
 
 from helpers.draw.matrix import Matrix
 from helpers.draw.palette import NUM_RANK_PAINTS, PAINTS, rank_paint
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Rect, Scene, heading, text_width
 
 _SIDE, _OPERATOR, _RANKS = 20.0, 40.0, 50.0  # pixels: margins, an operator, the ranks left of a matrix cut by rows
 _SMALLEST, _LARGEST, _TALLEST, _GAP = 8.0, 40.0, 340.0, 6.0  # pixels: a cell; a matrix; between two parts
@@ -126,9 +126,9 @@ def _cell_of(one: Matrix, row: int, column: int, place: _Place) -> Iterator[Rect
     lines += [f"{'r' if lines else ''}{rank}"] if one.cut == "flat" else []
     on = "" if rank is None else look["fill"]
     for number, text in enumerate(lines):
-        size = next((size for size in (12.0, 11.0, 10.0, 9.0, 8.0) if text_width(text, size) <= side - 1), 0.0)
+        size = next((size for size in (12.0, 11.0, 10.0) if text_width(text, size) <= side - 1), 0.0)
         size = min(size, (side - 2) / len(lines))
-        if size >= 7:
+        if size >= SMALLEST:
             at = y + side * (number + 0.5) / len(lines)
             yield Label(x=x + side / 2, y=at, text=text, size=size, anchor="middle", on=on)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
+from helpers.draw.page import STYLE
+
 _ROOT = Path(__file__).resolve().parent.parent.parent  # the folder that holds the package
 
 # Token class of pygments -> (variable of JupyterLab's editor, fallback on light ground)
@@ -26,8 +28,11 @@ _COLOURS = {
     "Name.Builtin": ("--jp-mirror-editor-builtin-color", "#006d20"),
 }
 _GROUND = "background:var(--jp-cell-editor-background,#f6f8fa);color:var(--jp-content-font-color0,#1b1f24)"
-_BLOCK = f"{_GROUND};padding:8px 12px;margin:0 0 12px;overflow-x:auto;line-height:1.4;font-size:12px;border-radius:4px"
-_HEAD = "font-family:var(--jp-code-font-family,monospace);font-size:12px;margin:4px 0"
+_MONO = "font-family:var(--jp-code-font-family,Menlo,Consolas,'DejaVu Sans Mono',monospace)"
+# Each page has ideas of its own about <pre>: nbconvert's breaks a line inside a word, and has no font for it.
+_BLOCK = f"{_GROUND};{_MONO};padding:8px 12px;margin:0 0 12px;overflow-x:auto;white-space:pre;word-break:normal;"
+_BLOCK += "line-height:1.4;font-size:12px;border-radius:4px"
+_HEAD = f"{_MONO};font-size:12px;margin:4px 0"
 _NUMBER = "opacity:.7;user-select:none"
 
 
@@ -41,7 +46,7 @@ class Source:
         return "\n".join(f"[source] {excerpt.name} · {excerpt.path}" for excerpt in self._excerpts)
 
     def _repr_html_(self) -> str:
-        return "".join(excerpt.html() for excerpt in self._excerpts)
+        return f"<style>{STYLE}</style>" + "".join(excerpt.html() for excerpt in self._excerpts)
 
 
 class _Excerpt:

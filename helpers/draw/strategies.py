@@ -1,6 +1,7 @@
 """Every strategy's fullest rank as a bar against a GPU's limit, the chosen one framed, its estimated step beside it.
 
-A bar far beyond the limit is cut, and the cut is drawn: to scale it would leave the others no room.
+A bar far beyond the limit is broken, for to scale it would leave the others no room: behind the break stands how many
+times the limit it is, and no bar has the length of another that it does not equal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from helpers.words import book
 
 say = book("advice").section("picture")
 _PITCH, _BAR, _FAR = 30.0, 20.0, 2.0  # pixels from bar to bar, of a bar; bars are cut at so many limits
-_WORDS = 178.0  # pixels right of the longest bar
+_WORDS, _BREAK, _TIMES = 178.0, 12.0, 78.0  # pixels right of the longest bar; of a break; of what stands behind it
 
 
 def strategies_scene(
@@ -51,7 +52,8 @@ class _Row:
     ) -> None:
         self.kinds, self.limit, self.shown, self.width = kinds, limit, shown, width
         self.left = 34 + max(text_width(_name(one), 12, bold=one.is_chosen) for one in candidates)
-        self.scale = (width - self.left - _WORDS) / shown
+        behind = _BREAK + _TIMES if any(one.held and one.held.total > shown for one in candidates) else 0.0
+        self.scale = (width - self.left - _WORDS - behind) / shown
 
     def draw(self, one: Candidate, y: float) -> Iterator[Rect | Label]:
         middle = y + _BAR / 2
@@ -65,7 +67,7 @@ class _Row:
         yield from self._bar(one, y)
         yield Label(x=self.width - 14, y=middle, text=_words(one), anchor="end", bold=one.is_chosen)
 
-    def _bar(self, one: Candidate, y: float) -> Iterator[Rect]:
+    def _bar(self, one: Candidate, y: float) -> Iterator[Rect | Label | Line]:
         held = 0.0
         for kind in self.kinds:
             num_bytes = getattr(one.held, kind)
@@ -77,9 +79,15 @@ class _Row:
                 yield Rect(x=x, y=y, width=max(long - 1, 0.5), height=_BAR, tooltip=tooltip, **look)
             held += num_bytes
         if held > self.shown:
-            for back in (20, 12):
-                x = self.left + self.shown * self.scale - back
-                yield Rect(x=x, y=y - 1, width=3, height=_BAR + 2, fill="surface", tooltip=say("cut"))
+            yield from self._beyond(held, y)
+
+    def _beyond(self, held: float, y: float) -> Iterator[Label | Line]:
+        """The break, and how many times the limit the bar is."""
+        end = self.left + self.shown * self.scale
+        for x in (end + 2, end + 7):
+            yield Line(x1=x - 2, y1=y + _BAR, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=say("cut"))
+        text = say("times", ratio=held / self.limit)
+        yield Label(x=end + _BREAK, y=y + _BAR / 2, text=text, size=11, bold=True)
 
     def line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
         x = self.left + self.limit * self.scale

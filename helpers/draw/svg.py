@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from html import escape
 
 from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, Theme
-from helpers.draw.scene import Label, Line, Rect, Scene
+from helpers.draw.scene import SHOWN, Label, Line, Rect, Scene
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 _ARROW = 7.0  # pixels
@@ -148,7 +148,8 @@ def to_svg(scene: Scene) -> str:
     patterns = "".join(_pattern(*look) for look in textured)
     surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
     body = "".join(map(_item, (surface, *scene.items)))
-    size = f'width="{_n(scene.width)}" height="{_n(scene.height)}" viewBox="0 0 {_n(scene.width)} {_n(scene.height)}"'
+    box, shown = (f"{_n(scene.width)} {_n(scene.height)}", (_n(scene.width * SHOWN), _n(scene.height * SHOWN)))
+    size = f'width="{shown[0]}" height="{shown[1]}" viewBox="0 0 {box}"'
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} role="img" font-family="{FONT}" '
         f'aria-labelledby="{_SCOPE}-t {_SCOPE}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, SAYS, kind_word
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import KINDS, LANES, Span, Timeline
 from helpers.units import format_bytes, format_seconds
 
@@ -52,7 +52,7 @@ def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, 
     shown = [timeline.shifted_to_zero() for timeline in timelines]
     end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     num_ranks = max(timeline.num_ranks for timeline in shown)
-    compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 12.0
+    compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     layout = _Layout(width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes)
     shared = title or shared_title(shown)
@@ -219,6 +219,6 @@ def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
     size = min(11.0, bar.height - 3)
     texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, span.name.rpartition(".")[2]]
     text = next((text for text in texts if text_width(text, size) < bar.width - 6), None)
-    if text and size >= 9:
+    if text and size >= SMALLEST:
         middle = bar.x + bar.width / 2
         yield Label(x=middle, y=bar.y + bar.height / 2, text=text, size=size, anchor="middle", on=span.kind)

@@ -3,6 +3,7 @@
 comms.py     every operation of torch.distributed, from the wire
 timeline.py  spans of compute (module and optimizer hooks) and of communication (the wire)
 memory.py    bytes by kind over a step, the peak, the curve, and the module that holds them
+alike.py     a recorded DDP step in the words of its prediction
 emulate.py   a simulated DDP step, played by real ranks
 traces.py    a Timeline to and from other tools: Perfetto, Chrome, torch.profiler
 magnitudes.py  how large the numbers of a step are, by power of two

@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.measure.alike import told_like
 from helpers.measure.paced import wait_until
 from helpers.measure.timeline import record_timeline
 from helpers.parallel.ddp import DistributedDataParallel
@@ -47,8 +47,8 @@ def emulate_ddp_step(
     caps = {name: cap / SHRINK for name, cap in caps.items()}
     with Ranks(world_size, device="cpu", link=slow, quiet=True) as ranks:
         played = Timeline.merge(ranks.run(_played_step, backward, slowdown, caps)).shifted_to_zero()
-    spans = [span for rank in played.ranks for span in _as_simulated(played.for_rank(rank).spans, backward.names)]
-    return replace(played, spans=tuple(_scaled_back(span, slowdown) for span in spans), title=predicted.title)
+    scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans), title=predicted.title)
+    return told_like(scaled, predicted)
 
 
 def _played_step(backward: BackwardPass, slowdown: float, caps: dict[str, float]) -> Timeline:
@@ -110,23 +110,6 @@ class _PacedMean(torch.autograd.Function):
         gradient = torch.full_like(weight, (grad * x / weight.numel()).item())  # (P,)
         ctx.pace.wait(ctx.seconds)
         return grad * weight.mean(), gradient, None, None
-
-
-def _as_simulated(spans: Sequence[Span], names: Sequence[str]) -> list[Span]:
-    """A rank's spans, told apart as the simulation does: one forward, a backward a gradient, no waits for the link."""
-    forward = [span for span in spans if span.kind == "forward"]
-    # A part is named by its place in the model, so counted in the order of forward.
-    backward = [replace(s, name=names[len(names) - 1 - int(s.name)]) for s in spans if s.kind == "backward"]
-    messages = sorted((span for span in spans if span.lane == "communication"), key=lambda span: span.start)
-    return [replace(forward[0], name="forward", end=forward[-1].end), *backward, *_on_the_link(messages)]
-
-
-def _on_the_link(messages: Sequence[Span]) -> Iterator[Span]:
-    """Recorded from when a bucket was handed over; a message starts when the one before has arrived."""
-    free = 0.0
-    for number, span in enumerate(messages):
-        yield replace(span, name=f"all_reduce {number}", start=min(max(span.start, free), span.end))
-        free = span.end
 
 
 def _scaled_back(span: Span, slowdown: float) -> Span:

@@ -1,6 +1,7 @@
 """Dials on `predict` and `draw`: plain ipywidgets that work without a front end and leave a picture behind.
 
 Clock                 counts down against a limit in the browser, also while the kernel works
+CourseMap             what course_map returns: chapters, stations, what is passed and what is due
 CollectiveExplorer    any collective and algorithm, step by step: who holds what, bytes and seconds so far
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
 DrillView             a thing to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
-from helpers.draw import Scene, to_png
+from helpers.draw.picture import Bundle
+from helpers.draw.picture import saved as png_of  # what shows a Scene on GitHub and in a reopened JupyterLab
+
+__all__ = ["Bundle", "bundle", "png_of"]
 
 
-def bundle(shown: Any, text: str, saved: dict[str, str]) -> dict[str, Any]:
-    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `saved`."""
+def bundle(shown: Any, text: str, kept: dict[str, str] | Bundle) -> dict[str, Any] | Bundle:
+    """The mimebundle: `shown` as ipywidgets makes it (None, data, or data with metadata), the stable text, `kept`.
+
+    With a picture, from `png_of`, come its metadata too.
+    """
     data = shown[0] if isinstance(shown, tuple) else shown
-    return dict(data or {}) | {"text/plain": text} | saved
-
-
-def png_of(scene: Scene) -> dict[str, str]:
-    """The entry of a mimebundle that shows the Scene on GitHub and in a reopened JupyterLab."""
-    return {"image/png": base64.b64encode(to_png(scene)).decode()}
+    more, about = kept if isinstance(kept, tuple) else (kept, None)
+    made = dict(data or {}) | {"text/plain": text} | more
+    return made if about is None else (made, about)

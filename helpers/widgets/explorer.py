@@ -11,9 +11,11 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
+from helpers.draw.page import STYLE
 from helpers.draw.palette import SAYS
+from helpers.draw.picture import Bundle
 from helpers.draw.png import written
-from helpers.draw.scene import WIDE, WIDTH, text_width
+from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.dials import panel
 from helpers.words import reading
@@ -21,7 +23,9 @@ from helpers.words import reading
 Rows = Sequence[Mapping[str, str]]
 
 # The fold is never sent again, so it stays open while dials move; the table below it is a widget of its own.
-_FOLD = """<style>
+_FOLD = (
+    f"<style>{STYLE}</style>"
+    + """<style>
 .rr-explorer {container-type: inline-size}
 .rr-fold:not(:has(details[open])) + .rr-table {display: none}
 .rr-fold summary {cursor: pointer; margin: 2px 14px; font-size: 13px; color: var(--jp-content-font-color1, #444)}
@@ -30,7 +34,8 @@ _FOLD = """<style>
  border-bottom: 1px solid var(--jp-border-color2, #bbb); font-variant-numeric: tabular-nums}
 .rr-table th:first-child {text-align: left}
 </style><details><summary>{summary}</summary></details>"""
-_SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:772px;margin:6px 14px;white-space:normal"
+)
+_SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
 _ALERT = f"{_SENTENCE};padding:10px 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
 _PIECES = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")  # between them a line may end
@@ -95,12 +100,12 @@ class Explorer(ipywidgets.VBox):
         if scene.height > self._kept:
             self._kept = scene.height
             scaled = f"{100 * scene.height / scene.width:.1f}cqw"  # where it is narrow, the picture shrinks
-            self.html.layout.min_height = f"calc(64px + min({scene.height:.0f}px, {scaled}))"
+            self.html.layout.min_height = f"calc(64px + min({scene.height * SHOWN:.0f}px, {scaled}))"
 
     def __repr__(self) -> str:
         return self.TEXT
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             saved = self.saved

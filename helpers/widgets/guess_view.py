@@ -32,8 +32,8 @@ STYLE = """<style>
  outline: 2px solid var(--jp-brand-color1, #0072b2); outline-offset: 1px}
 .rr-guess .widget-radio-box label {font-size: 15px; line-height: 1.5; height: auto; white-space: normal}
 .rr-guess .rr-row {display: flex; flex-wrap: wrap; gap: 4px 36px; margin: 6px 14px; font-variant-numeric: tabular-nums}
-.rr-guess .rr-row dt {font-size: 13px; color: var(--jp-content-font-color1, currentColor)}
-.rr-guess .rr-row dd {font-size: 19px; margin: 0; font-weight: 600}
+.rr-guess .rr-row span {display: block; font-size: 13px; color: var(--jp-content-font-color1, currentColor)}
+.rr-guess .rr-row b {display: block; font-size: 19px; line-height: 1.3; font-weight: 600}
 .rr-guess img, .rr-guess svg {max-width: 100%; height: auto}
 .rr-guess pre {margin: 6px 14px; color: inherit; overflow-x: auto}
 </style>"""

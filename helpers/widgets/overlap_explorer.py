@@ -21,8 +21,9 @@ from helpers.words import book
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 
-# What the bucket dial says -> cap in MiB. One gradient a bucket: a cap below any gradient. Everything: never full.
-BUCKETS = {"one gradient": 1e-6, "1 MiB": 1, "5 MiB": 5, "10 MiB": 10, "25 MiB": 25, "everything": math.inf}
+# What the bucket dial says -> cap in MiB. One matrix a bucket: a cap below any gradient. Everything: never full. Biases
+# and norms travel with their layer's matrix, so a GPT of 100 gradients has 25 messages here.
+BUCKETS = {"one weight matrix": 1e-6, "1 MiB": 1, "5 MiB": 5, "10 MiB": 10, "25 MiB": 25, "everything": math.inf}
 GIGABITS = (1, 2, 5, 10, 25, 50, 100, 200, 400)
 MICROSECONDS = (1, 10, 30, 100, 300, 1000, 3000)
 TERAFLOPS = (1, 2, 5, 10, 20, 50, 100, 200, 400)
@@ -95,7 +96,7 @@ class OverlapExplorer(Runs, Explorer):
     @property
     def scene(self) -> Scene:
         """The picture of the dials as they stand; its axis stays while only the bucket moves."""
-        longest = max(self._step(bucket).duration for bucket in ("one gradient", "everything"))
+        longest = max(self._step(bucket).duration for bucket in ("one weight matrix", "everything"))
         shown = [self.timeline, *map(_first_ranks, self._below.values())]
         title = say("title", size=format_count(self._model.num_params), ranks=self.ranks.value)
         return timeline_scene(*shown, title=title, end=longest)

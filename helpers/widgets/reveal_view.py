@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 
+from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
 from helpers.guesses.room import room
@@ -61,8 +62,9 @@ class RevealView(ipywidgets.VBox):
         self.open_button = parts.button(self.look)
         self.open_button.description = SAYS("show")
         self._folded = parts.row(self.open_button)
-        super().__init__([style(), self.said, self._folded, self.row, self.body])
-        self.add_class("rr-guess")
+        head = ipywidgets.VBox([style(), self.said, self._folded, self.row])
+        head.add_class("rr-guess")  # not the body: an explorer in it keeps its own looks
+        super().__init__([head, self.body])
 
     # -- what is known -------------------------------------------------------------------------------------------------
     @property
@@ -140,9 +142,11 @@ class RevealView(ipywidgets.VBox):
         return say_value(self.question, value, lang) if is_words else told(value, self.question.unit)
 
     def _row_html(self) -> str:
-        cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in self._cells())
+        cells = "".join(
+            f"<div><span>{escape(name)}</span> <b>{escape(value)}</b></div>" for name, value in self._cells()
+        )
         said = "".join(f"<p>{escape(one)}</p>" for one in self._sentences)
-        return f'<div aria-live="polite"><dl class="rr-row">{cells}</dl>{said}</div>'
+        return f'<div aria-live="polite"><div class="rr-row">{cells}</div>{said}</div>'
 
     def __repr__(self) -> str:
         parts = [f"[reveal] {self.key}"]
@@ -150,12 +154,13 @@ class RevealView(ipywidgets.VBox):
         parts += [f"measured {self._told(self.measured, 'en')}"] if self.measured is not None else []
         return " · ".join(parts)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         """A saved notebook keeps the result and the picture, and never what somebody guessed."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
-        return bundle(shown, "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))]), kept)
+        text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
+        return bundle(shown, text, kept)
 
 
 def _declared(key: str) -> Declared | None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from helpers.draw import Picture, Scene, to_svg
+from helpers.draw import Chart, Picture, Scene, to_svg
+from helpers.draw.picture import Bundle, described
+from helpers.draw.picture import saved as saved_scene
+from helpers.draw.scene import WIDTH
 from helpers.interview.render import paragraphs
-from helpers.widgets.bundle import png_of
 from helpers.widgets.explorer import Explorer, with_sentence
 from helpers.words import Words
 
@@ -26,19 +28,23 @@ def live(shown: Any) -> ipywidgets.Widget:
         return shown
     if isinstance(shown, Picture):
         shown = shown.scene
-    return ipywidgets.HTML(_html(shown))
+    if isinstance(shown, Chart):
+        shown = shown.axes.figure
+    made = ipywidgets.HTML(_html(shown))
+    made.add_class("rr-guess")
+    return made
 
 
-def saved(shown: Sequence[Any], sentence: str) -> dict[str, str]:
-    """The entry of a mimebundle that keeps the first picture, with the sentence below it; nothing without one."""
-    for one in shown:
+def saved(shown: Sequence[Any], sentence: str) -> Bundle:
+    """What keeps the first picture, with the sentence below it: data and metadata, both empty without one."""
+    for one in (each.axes.figure if isinstance(each, Chart) else each for each in shown):
         if isinstance(one, Picture | Scene):
-            return png_of(with_sentence(one.scene if isinstance(one, Picture) else one, sentence))
+            return saved_scene(with_sentence(one.scene if isinstance(one, Picture) else one, sentence))
         if isinstance(one, Explorer):
-            return png_of(one.saved)
+            return saved_scene(one.saved)
         if _is_figure(one):
-            return {"image/png": _png(one)}
-    return {}
+            return {"image/png": _png(one)}, described(WIDTH, f"{_title(one)}. {sentence}")
+    return {}, {}
 
 
 def _html(shown: Any) -> str:
@@ -47,7 +53,8 @@ def _html(shown: Any) -> str:
     if isinstance(shown, str | Words):
         return paragraphs(str(shown))
     if _is_figure(shown):
-        return f'<img alt="{escape(_title(shown))}" src="data:image/png;base64,{_png(shown)}">'
+        look = f'class="rr-light" alt="{escape(_title(shown))}"'
+        return f'<img {look} src="data:image/png;base64,{_png(shown)}">'
     return f"<pre>{escape(str(shown))}</pre>"
 
 

@@ -16,7 +16,9 @@ import anywidget
 import traitlets
 
 from helpers.draw import Scene, timeline_scene
+from helpers.draw.page import STYLE
 from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, SAYS, kind_word
+from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Span, Timeline
@@ -40,7 +42,7 @@ class TimelineExplorer(anywidget.AnyWidget):
 
     TEXT = "[widget] TimelineExplorer: zoom, hover over spans, move the play head and see what each rank does and holds"
     _esm = "\n".join((STATIC / f"timeline_{name}.js").read_text(encoding="utf-8") for name in ("picture", "explorer"))
-    _css = STATIC / "timeline_explorer.css"
+    _css = STYLE + (STATIC / "timeline_explorer.css").read_text(encoding="utf-8")
 
     data = traitlets.Dict().tag(sync=True)
     error = traitlets.Unicode().tag(sync=True)
@@ -136,7 +138,7 @@ class TimelineExplorer(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return self.TEXT
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
         with reading(written()):
             scene = with_sentence(None, self.error) if self.error else self.scene
         return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, png_of(scene))

@@ -23,6 +23,7 @@ from helpers.draw import (
     topology_scene,
 )
 from helpers.draw.palette import paint
+from helpers.draw.scene import SHOWN
 from helpers.records import Timeline
 from tests.draw.scenes import SCENES, ddp_step
 
@@ -72,20 +73,27 @@ def test_figure_counts_pixels_from_the_top_left():
     assert axes.get_xlim() == (0, 800) and axes.get_ylim()[1] == 0
 
 
-def test_a_picture_carries_svg_png_and_a_short_stable_text():
+def test_a_picture_carries_a_png_and_a_short_stable_text():
     first = picture(timeline_scene(ddp_step()))
-    bundle = first._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "image/png", "image/svg+xml"}
+    bundle, about = first._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"] == repr(first) == "[picture] One DDP step"
-    assert bundle == picture(timeline_scene(ddp_step()))._repr_mimebundle_(include=None, exclude=None)
-    slower = picture(timeline_scene(ddp_step(num_blocks=6)))._repr_mimebundle_()
+    assert (bundle, about) == picture(timeline_scene(ddp_step()))._repr_mimebundle_(include=None, exclude=None)
+    slower, _ = picture(timeline_scene(ddp_step(num_blocks=6)))._repr_mimebundle_()
     assert slower["text/plain"] == bundle["text/plain"]
 
 
-def test_a_picture_with_very_many_marks_keeps_the_png_only():
-    items = tuple(Rect(x=i % 90, y=i // 90, width=1, height=1, fill="forward") for i in range(2500))
-    bundle = picture(Scene(width=90, height=90, title="many", summary="many", items=items))._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", "image/png"}
+def test_a_picture_says_its_width_and_what_it_shows():
+    scene = SCENES["timelines"]
+    about = picture(scene)._repr_mimebundle_()[1]["image/png"]
+    assert about["alt"] == f"{scene.title}. {scene.summary}" and "exposed communication 4.00 s" in about["alt"]
+    assert about["width"] == 1000 and "height" not in about  # or a narrow window would squeeze it
+    assert f'width="{about["width"]}"' in to_svg(scene)  # live and saved pictures are as large as each other
+
+
+@every_scene
+def test_no_word_is_smaller_than_twelve_pixels_where_there_is_room(scene):
+    assert min((label.size for label in scene.labels()), default=12) * SHOWN >= 12
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,15 @@ def test_the_numbers_are_those_of_the_file():
     assert shown and all(lines[int(number) - 1] == line for number, line in shown)
 
 
+def test_it_brings_its_own_font_and_never_wraps():
+    """nbconvert's page has no font for such a <pre> and breaks its lines anywhere; numbers would not align."""
+    html = show(format_bytes)._repr_html_()
+    (block,) = re.findall(r'<pre style="([^"]*)">', html)
+    assert re.search(r"font-family:[^;]*,monospace", block) and "white-space:pre;" in block
+    numbers = re.findall(r'<span style="[^"]*">( *\d+)  </span>', html)
+    assert len(numbers) >= 3 and len({len(number) for number in numbers}) == 1
+
+
 def test_the_text_is_stable_and_short():
     assert repr(show(Span, Timeline.idle)) == (
         "[source] Span · helpers/records/timeline.py\n[source] Timeline.idle · helpers/records/timeline.py"

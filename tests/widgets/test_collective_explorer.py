@@ -107,8 +107,8 @@ def test_a_step_that_is_no_longer_there_becomes_the_last_one(explorer):
 
 def test_a_saved_notebook_keeps_all_steps_and_a_stable_text(explorer):
     explorer.step.value = 5
-    bundle = explorer._repr_mimebundle_()
-    assert bundle["text/plain"] == CollectiveExplorer("reduce")._repr_mimebundle_()["text/plain"]
+    bundle, _ = explorer._repr_mimebundle_()
+    assert bundle["text/plain"] == CollectiveExplorer("reduce")._repr_mimebundle_()[0]["text/plain"]
     assert bundle["image/png"].startswith("iVBOR")
     assert "application/vnd.jupyter.widget-view+json" in bundle
     states = list(explorer.plan.replay())

@@ -80,16 +80,17 @@ def test_every_step_draws(widget):
 
 
 def test_a_saved_notebook_keeps_a_picture_and_a_stable_text_whatever_is_asked_for(widget):
-    before = widget._repr_mimebundle_()
+    before, about = widget._repr_mimebundle_()
     for dial in getattr(widget, "dials", ()):
         dial.value = ends(dial)[1]
     if isinstance(widget, widgets.TimelineExplorer):
         widget.playhead = 0.5
-    after = widget._repr_mimebundle_(include=["text/plain"], exclude=["image/png"])
+    after, _ = widget._repr_mimebundle_(include=["text/plain"], exclude=["image/png"])
     assert before["text/plain"] == after["text/plain"] == repr(widget)
     assert repr(widget).startswith(f"[widget] {type(widget).__name__}:")
     assert "application/vnd.jupyter.widget-view+json" in before
     assert before["image/png"].startswith("iVBOR") and after["image/png"].startswith("iVBOR")
+    assert len(about["image/png"]["alt"]) > 20 and about["image/png"]["width"] == 1000
 
 
 def test_every_dial_says_what_it_is(widget):

@@ -43,7 +43,7 @@ def explorer():
 
 
 def png_size(explorer):
-    bundle = explorer._repr_mimebundle_()
+    bundle, _ = explorer._repr_mimebundle_()
     return Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).size
 
 
@@ -115,7 +115,7 @@ def test_the_page_below_never_moves_up(explorer):
     for value in (8, 3, 2):
         explorer.length.value = value
         heights.append(explorer.html.layout.min_height)
-    assert set(heights) == {"calc(64px + min(160px, 20.0cqw))"}
+    assert set(heights) == {"calc(64px + min(200px, 20.0cqw))"}
 
 
 def test_all_labels_get_the_width_of_the_longest(explorer):

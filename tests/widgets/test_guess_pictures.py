@@ -56,10 +56,10 @@ def test_the_axis_reaches_as_far_as_the_guesses_and_ends_at_a_thousand():
 def test_the_saved_picture_holds_nobodys_guesses():
     for key in ASKED:
         ask(key)
-    before = my_guesses("77")._repr_mimebundle_()
+    before = my_guesses("77")._repr_mimebundle_()[0]
     for key, given in GIVEN.items():
         ask(key).answer(given)
-    after = my_guesses("77")._repr_mimebundle_()
+    after = my_guesses("77")._repr_mimebundle_()[0]
     assert before["image/png"] == after["image/png"] and before["text/plain"] == after["text/plain"]
     assert after["text/plain"] == "[guesses] chapter 77: my guesses and the truth"
 
@@ -107,9 +107,9 @@ def test_what_was_answered_after_the_result_or_with_no_idea_does_not_count():
 
 
 def test_a_saved_calibration_is_the_same_for_everyone():
-    before = my_calibration()._repr_mimebundle_()
+    before = my_calibration()._repr_mimebundle_()[0]
     ask("77.bytes").answer("14")
-    after = my_calibration()._repr_mimebundle_()
+    after = my_calibration()._repr_mimebundle_()[0]
     assert all(before[name] == after[name] for name in ("image/png", "text/plain"))
 
 

@@ -75,7 +75,7 @@ def test_the_timeline_viewer_takes_every_text_from_python():
 
 def test_a_saved_picture_is_english_where_no_font_has_chinese(monkeypatch):
     seen = []
-    monkeypatch.setattr("helpers.widgets.explorer.png_of", lambda scene: seen.append(scene.title) or {})
+    monkeypatch.setattr("helpers.widgets.explorer.png_of", lambda scene: seen.append(scene.title) or ({}, {}))
     for font in ("font.ttf", None):
         monkeypatch.setattr(png, "chinese_font", lambda font=font: font)
         with reading("zh"):

@@ -78,7 +78,7 @@ def test_what_a_saved_notebook_keeps_is_nobodys(path):
     progress.record("guess", "08.a", True, path=path)
     after = course_map(path=path)
     assert after.saved == before.saved and after.scene != before.scene and str(after) == str(before)
-    assert after._repr_mimebundle_()["image/png"] == before._repr_mimebundle_()["image/png"]
+    assert after._repr_mimebundle_()[0]["image/png"] == before._repr_mimebundle_()[0]["image/png"]
     assert "of" not in labels(after.saved) and {"2", "3"} <= set(labels(after.saved))
 
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_gets_a_sentence_and_keeps_the_dials(turn, words):
     turn(explorer)
     assert 'role="alert"' in explorer.html.value and words in explorer.html.value
     assert explorer.make_it_fit.disabled and words in explorer.text
-    assert explorer._repr_mimebundle_()["image/png"].startswith("iVBOR")
+    assert explorer._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
     explorer.show("gpt2", "V100", Plan())
     assert 'role="alert"' not in explorer.html.value
 

@@ -23,10 +23,10 @@ def test_the_model_is_the_one_of_the_chapter():
 def test_a_bucket_in_the_middle_hides_most():
     """Slivers pay latency, one late block hides nothing."""
     explorer, seen = OverlapExplorer(), {}
-    for bucket in ("one gradient", "5 MiB", "everything"):
+    for bucket in ("one weight matrix", "5 MiB", "everything"):
         explorer.bucket.value = bucket
         seen[bucket] = exposed(explorer)
-    assert seen["5 MiB"] < seen["one gradient"] < seen["everything"]
+    assert seen["5 MiB"] < seen["one weight matrix"] < seen["everything"]
     explorer.bucket.value = "everything"
     messages = [span for span in explorer.timeline.for_rank(0).spans if span.lane == "communication"]
     assert len(messages) == 1 and seen["everything"] == pytest.approx(messages[0].duration)
@@ -56,7 +56,7 @@ def test_the_sentence_says_what_is_exposed():
 def test_the_picture_is_whole_and_its_axis_stays_while_the_bucket_moves():
     explorer = OverlapExplorer()
     ends = set()
-    for bucket in ("one gradient", "25 MiB"):
+    for bucket in ("one weight matrix", "25 MiB"):
         explorer.bucket.value = bucket
         svg = explorer.html.value.partition("</p>")[2]
         assert ElementTree.fromstring(svg).get("role") == "img"

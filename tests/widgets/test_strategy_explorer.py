@@ -41,6 +41,18 @@ def test_dials_lead_to_the_strategies_of_the_rules(settings, strategy):
     assert [row["strategy"] for row in shown.rows if "✓" in row["strategy"]] == ([f"{strategy} ✓"] if strategy else [])
 
 
+def test_it_says_why_the_chosen_one_is_not_the_fastest():
+    """The estimate of another is shorter by less than it can tell apart, in the rule's list or outside it."""
+    for network, fastest, numbers in (("8 x 400 Gb/s", "TP + PP + DP + ZeRO-1", "3.15 min against 3.16 min"),
+                                      ("1 Gb/s", "TP + PP + DP", "9.29 min against 9.42 min")):  # fmt: skip
+        shown = explorer(network=network)
+        assert shown.advice.chosen.seconds > min(one.seconds for one in shown.advice.candidates if one.fits)
+        assert f"{fastest} has the shortest step that fits, {numbers}" in shown.sentence
+        assert "within 5 % count as equal" in shown.sentence
+    assert "within 5 % of the shortest, which counts as equal" in explorer().advice.chosen.why
+    assert "shortest step" not in explorer(model="gpt2", nodes=1, gpus_per_node=1, gpu="T4").sentence
+
+
 def test_the_table_gives_the_reason_for_each():
     shown = explorer()
     assert [row["why"] for row in shown.rows] == [one.why for one in shown.advice.candidates]

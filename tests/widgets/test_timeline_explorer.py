@@ -189,7 +189,7 @@ def test_bad_input_shows_a_sentence_in_the_pictures_place(given, sentence):
     assert explorer.text == explorer.error and explorer.data == {}
     with pytest.raises(ValueError, match="."):
         _ = explorer.scene
-    assert explorer._repr_mimebundle_()["image/png"].startswith("iVBOR")
+    assert explorer._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
     assert 'setAttribute("role", "alert")' in TimelineExplorer._esm
 
 

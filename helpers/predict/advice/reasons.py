@@ -41,7 +41,7 @@ def _why_not(one: Candidate, chosen: Candidate, was_allowed: bool) -> str:
     if not was_allowed:
         return say("why.not_asked", ratio=ratio)
     if ratio <= AS_FAST:
-        return say("why.no_gain", ratio=ratio)
+        return say("why.no_gain", ratio=ratio, share=100 * (AS_FAST - 1))
     return say("why.slower", ratio=ratio, cost=_what_costs(one))
 
 
@@ -68,6 +68,8 @@ def remarks(work: Work, found: tuple[Candidate, ...]) -> tuple[str, ...]:
         first = min(faster, key=lambda one: one.seconds)
         share = 100 * (1 - first.seconds / chosen.seconds)
         said.append(say("remark.faster", name=first.title, share=share))
+    elif chosen:
+        said.append(_nearly(chosen, found))
     if chosen and chosen.name == Name.DDP and chosen.estimate.exposed > (AS_FAST - 1) * chosen.seconds:
         times = {"exposed": chosen.estimate.exposed, "whole": chosen.seconds}
         said.append(say("remark.exposed", **{name: format_seconds(time) for name, time in times.items()}))
@@ -76,6 +78,15 @@ def remarks(work: Work, found: tuple[Candidate, ...]) -> tuple[str, ...]:
     if chosen is None or chosen.name == Name.OFFLOAD:
         said += [_more_gpus(work, chosen), _adapters(work)]
     return tuple(filter(None, said))
+
+
+def _nearly(chosen: Candidate, found: tuple[Candidate, ...]) -> str:
+    """Which one is faster by so little that it is called equal; a reader sees its number beside the chosen one's."""
+    first = min((one for one in found if one.fits), key=lambda one: one.seconds)
+    times = {"time": format_seconds(first.seconds), "own": format_seconds(chosen.seconds)}
+    if first.seconds >= chosen.seconds or times["time"] == times["own"]:
+        return ""
+    return say("remark.nearly", name=first.title, chosen=chosen.title, share=100 * (AS_FAST - 1), **times)
 
 
 def _more_gpus(work: Work, chosen: Candidate | None) -> str:

@@ -31,3 +31,8 @@ def weight_sync_seconds(num_params: int, link: Link, *, num_links: int = 1, dtyp
     """
     check_counts("weight_sync_seconds", num_links=num_links)
     return link.seconds(num_params * dtype_bytes / num_links)
+
+
+def decode_seconds(num_params: int, memory_bandwidth: float, *, num_gpus: int = 1, dtype_bytes: int = 2) -> float:
+    """Seconds of a token at batch 1, at least: each GPU reads its part of the weights once, in bytes per second."""
+    return num_params * dtype_bytes / memory_bandwidth / num_gpus

@@ -90,3 +90,8 @@ def number_format(name: str) -> NumberFormat:
     if name not in NUMBER_FORMATS:
         raise ValueError(f"no number format {name!r}; the known ones are {', '.join(NUMBER_FORMATS)}")
     return NUMBER_FORMATS[name]
+
+
+def bits_with_scales(bits: int, *, block: int, scale_bits: int) -> float:
+    """Bits per number where `block` numbers share a scale of `scale_bits` (OCP Microscaling 1.0, section 5)."""
+    return bits + scale_bits / block

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.predict.memory.rollouts import kv_cache_bytes, rl_states, weight_sync_seconds
+from helpers.predict.memory.rollouts import decode_seconds, kv_cache_bytes, rl_states, weight_sync_seconds
 from helpers.specs import LINKS, PRESETS, Link
 
 
@@ -26,3 +26,8 @@ def test_new_weights_travel_once_over_all_links():
     assert weight_sync_seconds(70_000_000_000, LINKS["400 Gb/s"]) == pytest.approx(2.8, rel=1e-3)
     with pytest.raises(ValueError, match="num_links is 0"):
         weight_sync_seconds(1000, link, num_links=0)
+
+
+def test_a_token_takes_as_long_as_its_weights_are_read():
+    assert decode_seconds(70_000_000_000, 3.5e12) == pytest.approx(0.04)
+    assert decode_seconds(70_000_000_000, 3.5e12, num_gpus=8, dtype_bytes=1) == pytest.approx(0.0025)

@@ -1,0 +1,94 @@
+"""Plain `pytest --nbval`, without a variable, says the same of a notebook whether or not its guesses were answered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from helpers import progress
+from helpers.guesses import make_question, note
+
+ROOT = Path(__file__).resolve().parent.parent
+CELLS = (
+    'from helpers.draw import bytes_scene\n'
+    'from helpers.widgets import guess, my_calibration, my_guesses, reveal, votes\n'
+    'SCENE = bytes_scene({"held bytes": 7}, title="held")',
+    'guess("bytes per parameter", unit="B", kind="memory", key="made.bytes")',
+    'reveal("made.bytes", SCENE, "Four and three.", predicted=7.0, measured=7)',
+    'guess("do they shrink?", choices=["yes", "no"], kind="memory", key="made.shrink")',
+    'reveal("made.shrink", predicted="no")',
+    'guess("in order", order=["a", "b", "c"], kind="traffic", key="made.walk")',
+    'reveal("made.walk", SCENE, predicted=["a", "b", "c"])',
+    'guess("how long", between=True, unit="ms", kind="time", key="made.step")',
+    'reveal("made.step", predicted=20.0, measured=21.3)',
+    'my_guesses("made")',
+    "my_calibration()",
+    'votes("made.bytes")',
+)  # fmt: skip
+VALUES = {"made.bytes": 6.0, "made.shrink": "yes", "made.walk": ["c", "a", "b"], "made.step": [5.0, 8.0]}
+ASKED = {
+    "made.bytes": {},
+    "made.shrink": {"choices": ["yes", "no"]},
+    "made.walk": {"order": ["a", "b", "c"]},
+    "made.step": {"between": True},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """The notebook, executed where nobody is, as the course's are."""
+    path = tmp_path_factory.mktemp("saved") / "made.ipynb"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
+    path.write_text(nbformat.writes(run(notebook, path.parent, RANKS_UNATTENDED="1")), encoding="utf-8")
+    return path
+
+
+def run(notebook, home: Path, **variables: str):
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False)
+    client.execute(cwd=str(ROOT), env=environment(home) | variables)
+    return notebook
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RANKS_", "GUESS"))}
+    return kept | {"HOME": str(home), "PYTHONPATH": str(ROOT), "RANKS_LANGUAGE": "en"}
+
+
+def answer(home: Path, key: str) -> None:
+    path = home / ".rank-by-rank" / "progress.jsonl"
+    assert not note(make_question(key, key=key, **ASKED[key]), VALUES[key], path=path)
+
+
+def compared(notebook) -> list:
+    """Outputs without the live views, which nbval passes over."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return [{name: data for name, data in one.get("data", one).items() if "widget-view" not in name} for one in outputs]
+
+
+@pytest.mark.parametrize("answered", [(), tuple(ASKED)], ids=["nobody answered", "all answered"])
+def test_plain_nbval_passes(saved, tmp_path, answered):
+    for key in answered:
+        answer(tmp_path, key)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(saved)]
+    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg"), f"--rootdir={saved.parent}"]
+    result = subprocess.run(command, cwd=saved.parent, env=environment(tmp_path), capture_output=True, text=True)
+    assert result.returncode == 0 and f"{len(CELLS)} passed" in result.stdout, result.stdout + result.stderr
+    assert len(progress.read(tmp_path / ".rank-by-rank" / "progress.jsonl").entries) == len(answered)
+
+
+def test_text_html_and_png_are_the_same_in_every_form(saved, tmp_path):
+    """With no answer, with all four, unattended and with GUESS=off: each kind of output, pictures included."""
+    reference = nbformat.read(saved, 4)
+    kinds = {name for one in compared(reference) for name in one}
+    assert kinds == {"text/plain", "image/png"}
+    assert compared(run(nbformat.read(saved, 4), tmp_path)) == compared(reference)
+    for key in ASKED:
+        answer(tmp_path, key)
+    assert compared(run(nbformat.read(saved, 4), tmp_path)) == compared(reference)
+    assert compared(run(nbformat.read(saved, 4), tmp_path, GUESS="off")) == compared(reference)
