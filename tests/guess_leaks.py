@@ -26,8 +26,8 @@ DETAILS = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Asked:
-    """A call of `guess` or `reveal` in a notebook. cell: its place. is_last: nothing stands behind it in its cell, or it
-    is handed to `display`, so that a question and its result can stand in one cell."""
+    """A call of `guess` or `reveal` in a notebook. cell: its place. is_last: it is shown. Nothing stands
+    behind it in its cell, or `display` gets it, so that a question and its result can stand in one cell."""
 
     name: str
     key: str

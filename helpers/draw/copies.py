@@ -51,5 +51,7 @@ def _limit(capacity: float, y: float, width: float) -> Iterator[Rect | Label | L
     text = say("copies.limit", limit=format_bytes(capacity).replace(".0 ", " "))
     wide = text_width(text, 13, bold=True) + 16
     yield Line(x1=_LEFT - 6, y1=y, x2=width - _RIGHT + 6, y2=y, colour="ink", width=2, dashed=True)
-    yield Rect(x=width / 2 - wide / 2, y=y - 12, width=wide, height=24, fill="surface", stroke="ink", radius=4)
+    box = {"x": width / 2 - wide / 2, "y": y - 12, "width": wide, "height": 24, "radius": 4}
+    yield Rect(**box, fill="surface")
+    yield Rect(**box, stroke="ink")
     yield Label(x=width / 2, y=y, text=text, size=13, anchor="middle", bold=True)

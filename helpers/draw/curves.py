@@ -114,5 +114,7 @@ def _mark(x: float, y: float, text: str, frame: _Frame) -> Iterator[Rect | Label
     wide = text_width(text, 12, bold=True)
     left = across + 14 if across + 24 + wide < frame.right else across - 22 - wide
     yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
-    yield Rect(x=left - 4, y=down - 33, width=wide + 12, height=22, fill="surface", stroke="rule", radius=4)
+    box = {"x": left - 4, "y": down - 33, "width": wide + 12, "height": 22, "radius": 4}
+    yield Rect(**box, fill="surface")
+    yield Rect(**box, stroke="rule")
     yield Label(x=left + 2, y=down - 22, text=text, size=12, bold=True)
