@@ -20,7 +20,6 @@ NOT_YET = (
     "04_amp",
     "05_memory",
     "07_tensor_parallel",
-    "08_zero",
     "interview",
 )
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
