@@ -19,8 +19,16 @@ from torch import Tensor, nn
 from helpers.collectives import all_reduce_ring
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal, state_of
-from helpers.parallel.ddp import DistributedDataParallel, NaiveDDP, SyncBatchNorm, count_tokens, token_mean
+from helpers.parallel.ddp import (
+    DistributedDataParallel,
+    DistributedSampler,
+    NaiveDDP,
+    SyncBatchNorm,
+    count_tokens,
+    token_mean,
+)
 from helpers.predict.time.ddp import BackwardPass
+from helpers.ranks import Ranks
 from helpers.records import CommEvent
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
 
@@ -93,6 +101,16 @@ def difference(alone: States, results: Sequence[States]) -> str:
 def averaging_weights(optimizer: type, **options: float) -> States:
     """On a rank: as `trained`, but each rank steps with its own gradients, and the weights are averaged after it."""
     return without_gradients(trained(_equal_start, optimizer=optimizer, after_step=_average_weights, **options))
+
+
+def averaged_weights(ranks: Ranks) -> list[str]:
+    """For SGD with momentum and for AdamW, a line: whether averaging weights equals one process."""
+    lines = []
+    for optimizer, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
+        alone = without_gradients(trained(optimizer=optimizer, **options))
+        said = difference(alone, ranks.run(averaging_weights, optimizer, **options))
+        lines.append(f"averaged weights, {optimizer.__name__}: {said}")
+    return lines
 
 
 def without_gradients(states: States) -> States:
@@ -227,6 +245,20 @@ def normalised(*, synced: bool = False) -> States:
     model = DistributedDataParallel(net) if world_size > 1 else net
     F.cross_entropy(model(images[rank:32:world_size]), labels[rank:32:world_size]).backward()
     return {name: value for name, value in state_of(net).items() if "num_batches" not in name}
+
+
+# ---- data ----
+
+
+def orders(calls_set_epoch: bool) -> list[list[list[int]]]:
+    """The shares of four ranks of ten examples, in two epochs."""
+    samplers = [DistributedSampler(range(10), num_replicas=4, rank=rank) for rank in range(4)]
+    found = []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch if calls_set_epoch else 0)
+        found.append([list(sampler) for sampler in samplers])
+    return found
 
 
 # ---- time ----
