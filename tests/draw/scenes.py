@@ -1,20 +1,27 @@
 """The scenes that the tests of this folder look at."""
 
 from helpers.draw import (
+    Axis,
     Line,
     Matrix,
     Rect,
     bytes_scene,
     collective_scene,
     collective_step_scene,
+    copies_scene,
+    curves_scene,
     magnitudes_scene,
     memory_scene,
     mesh_scene,
+    messages_scene,
     number_formats_scene,
     pipeline_scene,
     shards_scene,
+    shares_scene,
     timeline_scene,
     topology_scene,
+    zero_messages,
+    zero_shares,
 )
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
@@ -110,7 +117,21 @@ def strategies(model, cluster):
     return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
 
 
+HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
+WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
+    "copies": copies_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
+    "one copy": copies_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
+    "shares": shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
+    "messages": messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
+    "curves": curves_scene(
+        {"stage 1": [(1, 1.5), (4, 1.5)], "stage 2": [(1, 1.6), (4, 1.7)]},
+        x=Axis(name="micro-batches", ticks=(1, 2, 3, 4)),
+        y=Axis(name="seconds", ticks=(1, 10, 100), log=True),
+        marks=[(4, 1.7, "at the right end")],
+        dots=True,
+        title="Names that would lie on each other",
+    ),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),

@@ -22,7 +22,6 @@ NOT_YET = (
     "05_memory",
     "06_pipeline",
     "07_tensor_parallel",
-    "08_zero",
     "interview",
 )
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
