@@ -21,7 +21,6 @@ NOT_YET = (
     "04_amp",
     "05_memory",
     "06_pipeline",
-    "07_tensor_parallel",
     "interview",
 )
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
