@@ -20,7 +20,6 @@ NOT_YET = (
     "03_ddp",
     "04_amp",
     "05_memory",
-    "06_pipeline",
     "interview",
 )
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
