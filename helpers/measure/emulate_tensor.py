@@ -25,7 +25,7 @@ from helpers.specs import GPU, Link, ModelSpec
 
 PLAYED, UNIT = 1.5, 65_536  # seconds that the layers take on the ranks, bytes of a message
 EFFICIENCY = 0.4  # of the peak rate, as in every prediction of this course
-_PARTS = (("attention", 1), ("MLP", 1), ("MLP", 2), ("attention", 2))  # in their order; backward computes twice as long
+_PARTS = (("att.", 1), ("MLP", 1), ("MLP", 2), ("att.", 2))  # in their order; backward computes twice as long
 
 
 @dataclass(frozen=True, kw_only=True)
