@@ -58,7 +58,7 @@ def curves_scene(
     """
     if not 1 <= len(curves) <= len(COLOURS):
         raise ValueError(f"curves_scene got {len(curves)} curves; it draws 1 to {len(COLOURS)}")
-    right = width - 24 - max(text_width(name, 13, bold=True) for name in curves)
+    right = width - 40 - max(text_width(name, 13, bold=True) for name in curves)
     frame = _Frame(x=x, y=y, right=right)
     items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True), *_grid(frame)]
     for colour, points in zip(COLOURS, curves.values(), strict=False):
@@ -99,13 +99,15 @@ def _curve(points: Points, colour: str, frame: _Frame, dots: bool) -> Iterator[L
         yield Rect(x=x - 5, y=y - 5, width=10, height=10, radius=4.9, fill="ink")
 
 
-def _names(curves: Mapping[str, Points], frame: _Frame) -> Iterator[Label]:
+def _names(curves: Mapping[str, Points], frame: _Frame) -> Iterator[Rect | Label]:
     """At the curves' ends, pushed apart where these are close."""
     ends = sorted((frame.at(points[-1])[1], name) for name, points in curves.items())
     lowest = -math.inf
     for y, name in ends:
         lowest = max(y, lowest + _APART)
-        yield Label(x=frame.right + 10, y=lowest, text=name, size=13, bold=True)
+        colour = COLOURS[list(curves).index(name)]
+        yield Rect(x=frame.right + 10, y=lowest - 5, width=10, height=10, radius=2, fill=colour)
+        yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
 def _mark(x: float, y: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
