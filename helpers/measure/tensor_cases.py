@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -114,16 +116,12 @@ def forget(model: nn.Module) -> None:
             module.forward = lambda x, norm=module: nn.LayerNorm.forward(norm, x)
 
 
-def other_seeds(model: nn.Module) -> None:
-    torch.manual_seed(100 + dist.get_rank())
-
-
-def independent_rows(ranks: Ranks, seed_of) -> int:
+def independent_rows(ranks: Ranks, seed_of: Callable[[], int]) -> int:
     """Of a weight (32, 32) of which each rank draws its own part: how many rows are no copies of others."""
     size = 32 // len(ranks)
 
     def draw() -> Tensor:
-        torch.manual_seed(seed_of(dist.get_rank()))
+        torch.manual_seed(seed_of())
         return torch.randn(size, 32)
 
     return torch.linalg.matrix_rank(torch.cat(ranks.run(draw))).item()
