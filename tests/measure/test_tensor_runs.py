@@ -1,4 +1,4 @@
-"""What chapter 07 runs: predicted messages are compared one by one, and the other cuts are wrong for their own reason."""
+"""What chapter 07 runs: each predicted message is compared, and the other cuts are wrong for their own reason."""
 
 import pytest
 
