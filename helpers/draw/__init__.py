@@ -18,6 +18,7 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
+standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
@@ -35,6 +36,14 @@ from helpers.draw.copies import copies_scene
 from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.figure import to_figure
+from helpers.draw.first_contact import (
+    all_reduce_scene,
+    means_scene,
+    pairing_scene,
+    processes_scene,
+    standing_scene,
+    standstill_scene,
+)
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.lines import lines_scene
@@ -77,6 +86,7 @@ __all__ = [
     "Rect",
     "Scene",
     "Source",
+    "all_reduce_scene",
     "buckets_scene",
     "bytes_scene",
     "calls_scene",
@@ -88,14 +98,19 @@ __all__ = [
     "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
+    "means_scene",
     "memory_scene",
     "mesh_scene",
     "number_format",
     "number_formats_scene",
+    "pairing_scene",
     "picture",
     "pipeline_scene",
+    "processes_scene",
     "shards_scene",
     "show",
+    "standing_scene",
+    "standstill_scene",
     "timeline_scene",
     "to_figure",
     "to_png",

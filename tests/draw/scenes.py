@@ -5,19 +5,25 @@ from helpers.draw import (
     Line,
     Matrix,
     Rect,
+    all_reduce_scene,
     bytes_scene,
     collective_scene,
     collective_step_scene,
     copies_scene,
     curves_scene,
     magnitudes_scene,
+    means_scene,
     memory_scene,
     mesh_scene,
     messages_scene,
     number_formats_scene,
+    pairing_scene,
     pipeline_scene,
+    processes_scene,
     shards_scene,
     shares_scene,
+    standing_scene,
+    standstill_scene,
     timeline_scene,
     topology_scene,
     zero_messages,
@@ -109,6 +115,7 @@ def zero(stage, number):
     return zero_scene(zero_steps(stage)[number - 1], title=f"ZeRO-{stage}", bars=bars, bars_title="At real size")
 
 
+CALLS = [("first", 10), ("second", 20)]
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
 MAGNITUDES = Magnitudes(name="gradients of activations", lowest=-40, counts=tuple(range(30)), zeros=3)
 
@@ -223,6 +230,14 @@ SCENES = {
     "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
     "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
+    "standstill": standstill_scene(),
+    "processes": processes_scene(4),
+    "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
+    "standing": standing_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
+    "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
+    "pairing": pairing_scene(
+        [[("first", 10), ("second", 20)], [("second", 20)]] + [[("first", 10), ("second", 20)]] * 2
+    ),
     "gather": collective_scene(gathered(4), "Ring all-gather"),
     "gather 12": collective_scene(gathered(12), "Ring all-gather"),
     "reduce": collective_scene(reduced(5), "Reduce"),
