@@ -18,7 +18,6 @@ NOT_YET = (
     "02_data_parallel",
     "04_amp",
     "05_memory",
-    "07_tensor_parallel",
     "interview",
 )
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
