@@ -36,7 +36,9 @@ def test_every_declared_question_has_its_chinese():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_declared_is_asked_once_and_revealed_after_it(path):
-    assert not wrongly_asked(read(path), {one.key for one in declared_in(path.stem.partition("_")[0])}, set(all_declared()))
+    assert not wrongly_asked(
+        read(path), {one.key for one in declared_in(path.stem.partition("_")[0])}, set(all_declared())
+    )
 
 
 def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:

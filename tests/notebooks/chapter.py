@@ -20,7 +20,6 @@ NOT_YET = (
     "03_ddp",
     "04_amp",
     "05_memory",
-    "06_pipeline",
     "07_tensor_parallel",
     "08_zero",
     "interview",
