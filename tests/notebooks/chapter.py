@@ -16,10 +16,13 @@ CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NOT_YET = (
     "01_collectives",
     "02_data_parallel",
-    "04_amp",
     "05_memory",
-    "interview",
 )
+# In stations, and their exercises and limits still wait: the rules that do not bind yet, by their names.
+WAITS = {
+    "04_amp": {"limits", "asked", "long_cells"},
+    "interview": {"limits", "asked", "long_cells"},
+}
 IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
