@@ -7,6 +7,7 @@ collective_step_scene  one step of a collective, its messages as arrows
 topology_scene         ring, tree, star: who sends to whom
 buckets_scene          gradients packed into buckets, one message each
 bytes_scene            predicted, measured, your guess
+memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
@@ -31,6 +32,7 @@ from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
+from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
@@ -65,6 +67,7 @@ __all__ = [
     "guesses_scene",
     "course_map_scene",
     "magnitudes_scene",
+    "memory_curve_scene",
     "memory_scene",
     "mesh_scene",
     "number_format",
