@@ -1,5 +1,6 @@
 # make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
 #                  WORK=~/rank-by-rank: copies there, in a home or on a stick; this folder may then be read-only
+#                  OUTPUTS=1: the copies show what the cells give, for a projector; without it they ask first
 #                  LANGUAGE=zh: errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
 # make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
@@ -24,6 +25,7 @@ PORT ?=
 IP ?=
 # Not from the environment: clusters set a WORK of their own.
 WORK :=
+OUTPUTS :=
 ONLY ?=
 ARGS ?=
 SEED ?= 0
@@ -50,6 +52,9 @@ endif
 ifeq ($(origin LANGUAGE),command line)
 CHOSEN := --language '$(LANGUAGE)'
 endif
+ifneq ($(filter-out 0,$(OUTPUTS)),)
+SHOWN := --outputs
+endif
 # The tests and what they compare with are in English, whatever the one who runs them reads.
 test test-slow test-gpu notebooks: export RANKS_LANGUAGE := en
 
@@ -67,7 +72,7 @@ $(CLASS_STAMP): $(STAMP)
 	@$(PYTHON) tools/install.py --torch '$(TORCH)' --cpu-index '$(TORCH_CPU_INDEX)' --class
 
 course: $(READY)
-	@$(PY) tools/lay_course.py --work '$(WORK)' $(CHOSEN)
+	@$(PY) tools/lay_course.py --work '$(WORK)' $(CHOSEN) $(SHOWN)
 	@$(PY) tools/open_lab.py --work '$(WORK)' --port '$(PORT)' --ip '$(IP)'
 
 quiz: $(READY)

@@ -195,3 +195,12 @@ def test_clusters_are_what_their_names_say():
     }  # fmt: skip
     assert CLUSTERS["8 nodes of 8 A100, 10 Gb/s"].network.bandwidth == 1.25e9
     assert CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"].network.bandwidth == 400e9
+
+
+def test_a_device_reports_more_than_its_data_sheet_says():
+    told = {name: gpu for name, gpu in GPUS.items() if gpu.reported}
+    assert {"T4", "V100", "A100", "H100", "H200", "B200"} <= set(told)
+    assert all(1 < gpu.reported / gpu.memory < 1.08 for gpu in told.values())
+    assert GPUS["H100"].reported == 81_559 * 2**20
+    with pytest.raises(ValueError, match="reported"):
+        dataclasses.replace(GPUS["H100"], reported=-1.0)

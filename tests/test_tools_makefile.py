@@ -85,3 +85,8 @@ def test_inside_a_hub_nothing_is_installed_and_work_is_laid_out(clone):
     assert "JupyterHub" in result.stdout
     assert (clone / "work/00_start_here.ipynb").exists()
     assert not (clone / ".venv").exists()
+
+
+def test_outputs_are_kept_for_a_projector_alone():
+    said = [make(ROOT, "-n", "course", "SYSTEM=1", *words).stdout for words in ([], ["OUTPUTS=0"], ["OUTPUTS=1"])]
+    assert ["--outputs" in one for one in said] == [False, False, True]

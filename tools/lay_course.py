@@ -1,8 +1,10 @@
 """Lay the learner's copies of the notebooks and labs in work/, and never overwrite what the learner changed.
 
-`work/.laid.json` remembers the hash of each file as it was laid. On the next call, for each original:
-not there -> lay it; untouched by the learner -> bring it up to date; changed by the learner -> leave it, and if
-the original moved on since, lay the new version beside it as NAME.new.ipynb and say so, once.
+A copy has no outputs, for they would tell what the chapter asks; `OUTPUTS=1` keeps them, for a projector.
+`work/.laid.json` remembers, of each file as it was laid, the hash and the hash of its sources. On the next call, for
+each original: not there -> lay it; as it was laid, or only run since, and the original moved on -> bring it up to date;
+run, and the original stands -> leave it; changed by the learner -> leave it, and if the original moved on since, lay
+the new version beside it as NAME.new.ipynb and say so, once.
 Solutions are not copied. Standard library only, unless a language is chosen: helpers.words keeps it.
 """
 
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from clear_outputs import cleared, sources  # noqa: E402
 from laid_links import as_laid  # noqa: E402
 from own_folder import cannot_write, keep_progress, own_folder  # noqa: E402
 
@@ -52,34 +55,48 @@ def originals(root: Path) -> dict[str, Path]:
     return found
 
 
-def lay(root: Path, work: Path) -> list[Laid]:
+def lay(root: Path, work: Path, *, outputs: bool = False) -> list[Laid]:
     """Bring `work` up to date with the originals under `root`; returns what happened, one entry a file.
 
-    Raises ValueError if the manifest in `work` cannot be read.
+    outputs: whether copies keep what the originals' cells gave. Raises ValueError if the manifest in `work` cannot be
+    read.
     """
     manifest = read_manifest(work)
-    outcomes = [_lay_one(name, as_laid(path.read_bytes()), work, manifest) for name, path in originals(root).items()]
+    laid = {name: as_laid(path.read_bytes()) for name, path in originals(root).items()}
+    new = {name: content if outputs else cleared(content) for name, content in laid.items()}
+    outcomes = [_lay_one(name, content, work, manifest.setdefault(name, {})) for name, content in new.items()]
     write(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
     return outcomes
 
 
-def _lay_one(name: str, new: bytes, work: Path, manifest: dict[str, dict[str, str]]) -> Laid:
+def _lay_one(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
     target = work / name
-    entry = manifest.setdefault(name, {})
-    if not target.exists():
-        outcome = Laid(name, "laid")
-    elif (mine := digest(target.read_bytes())) == digest(new):
-        outcome = Laid(name, "current")
-    elif mine == entry.get("laid"):
-        outcome = Laid(name, "updated")
-    elif digest(new) in entry.values():
-        return Laid(name, "kept")
-    else:
+    mine = target.read_bytes() if target.exists() else None
+    outcome = _outcome(mine, new, entry)
+    if outcome == "beside":
         return _lay_beside(name, new, work, entry)
-    if outcome.outcome != "current":
+    if outcome in ("laid", "updated"):
         write(target, new)
-    entry["laid"] = digest(new)
-    return outcome
+    if outcome != "kept":
+        entry |= {"laid": digest(new), "sources": sources(new)}
+    return Laid(name, outcome)
+
+
+def _outcome(mine: bytes | None, new: bytes, entry: dict[str, str]) -> str:
+    """What is to be done with a copy. mine: its content, None where there is none."""
+    if mine is None:
+        return "laid"
+    if mine == new:
+        return "current"
+    if digest(mine) == entry.get("laid"):
+        return "updated"
+    written = sources(mine)
+    if written and written == sources(new):  # run, no more: what it gave stays until the chapter itself changes
+        entry["sources"] = written
+        return "kept"
+    if digest(new) in entry.values():
+        return "kept"
+    return "updated" if written and written == entry.get("sources") else "beside"
 
 
 def _lay_beside(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
@@ -123,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT)
     parser.add_argument("--work", default="", help="default: work/ in the repository")
     parser.add_argument("--language", default="", help="in which errors, explorers, hints and quiz speak from now on")
+    parser.add_argument("--outputs", action="store_true", help="keep what the cells gave, for a projector")
     options = parser.parse_args(arguments)
     try:
         work = own_folder(options.work, options.root)
@@ -131,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
             from helpers import words
 
             words.keep(options.language)
-        outcomes = lay(options.root, work)
+        outcomes = lay(options.root, work, outputs=options.outputs)
     except ValueError as error:
         print(f"The copies were not laid. {error}", file=sys.stderr)
         return 1

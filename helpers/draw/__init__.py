@@ -9,6 +9,8 @@ buckets_scene          gradients packed into buckets, one message each
 bytes_scene            predicted, measured, your guess
 memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
+lines_scene            curves over one axis, and dots on them
+calls_scene            the calls of two ranks: who meets, who waits
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
@@ -22,6 +24,7 @@ show                   the source of a class or function
 
 from helpers.draw.bars import bytes_scene
 from helpers.draw.buckets import buckets_scene
+from helpers.draw.calls import calls_scene
 from helpers.draw.chart import Chart, chart, chart_axes
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
@@ -29,6 +32,7 @@ from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
+from helpers.draw.lines import lines_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
@@ -60,12 +64,14 @@ __all__ = [
     "Source",
     "buckets_scene",
     "bytes_scene",
+    "calls_scene",
     "chart",
     "chart_axes",
     "collective_scene",
     "collective_step_scene",
     "guesses_scene",
     "course_map_scene",
+    "lines_scene",
     "magnitudes_scene",
     "memory_curve_scene",
     "memory_scene",

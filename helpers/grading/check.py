@@ -7,12 +7,12 @@ import secrets
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from helpers import progress
-from helpers.grading import hidden, offers, promises
+from helpers.grading import hidden, offers, promises, rounding
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
 from helpers.grading.kit.meter import one_thread
@@ -121,8 +121,8 @@ def try_world(task: Task, runner: Runner, size: int, seed: int) -> Tried:
         return Tried(size=size, trouble=trouble, printed=run.printed)
     findings: list[Finding] = []
     try:
-        for case in cases:  # fresh inputs: a learner's function may have changed the others
-            findings += judged(task, World.of(task.inputs(seed, size, case), run, case))
+        for case in cases:
+            findings += judged(task, run, case, size, seed)
     except Exception as error:  # a stranger's outputs may be anything, and break a judge in any way
         trouble = Trouble(kind="no_answer", text=f"{type(error).__name__}: {error}")
         return Tried(size=size, trouble=trouble, printed=run.printed)
@@ -134,14 +134,19 @@ def inputs_of(task: Task, cases: Sequence[Case], size: int, seed: int) -> list[l
     return [list(of_rank) for of_rank in zip(*(task.inputs(seed, size, case) for case in cases), strict=True)]
 
 
-def judged(task: Task, world: World) -> Iterator[Finding]:
+def judged(task: Task, run: Run, case: Case, size: int, seed: int) -> list[Finding]:
     """What the task's judge finds in one case, and which promises to the caller were broken."""
+
+    def judge(nudge: int = 0) -> list[Finding]:  # fresh inputs: a learner's function may have changed the others
+        return list(task.judge(World.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
+
     with one_thread():
-        findings = [*task.judge(world), *promises.judge(task, world)]
+        findings = rounding.forgiven(judge(), judge)
     assert findings, f"the judge of {task.key} compared nothing"
-    plain = task.axes.cases(0)[0]
-    given = promises.given(world, plain)
-    return (replace(finding, case=world.case.number, given=given) for finding in findings)
+    world = World.of(task.inputs(seed, size, case), run, case)
+    findings += promises.judge(task, world)
+    given = Words.of("") if all(one.ok for one in findings) else promises.given(world, task.axes.cases(0)[0])
+    return [replace(finding, case=case.number, given=given) for finding in findings]
 
 
 def in_trouble(task: Task, runner: Runner, size: int, seed: int, run: Run) -> Tried:

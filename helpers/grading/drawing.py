@@ -73,16 +73,29 @@ def _repeated(axis: list[str], count: int, shuffle: random.Random) -> list[str]:
 
 
 class Draw(torch.Generator):
-    """A torch.Generator that knows its case, and draws as the case says. Set up by `Draw.of(seed, case)`."""
+    """A torch.Generator that knows its case, and draws as the case says. Set up by `Draw.of(seed, case)`.
+
+    nudge: None, or a generator that moves each number by a rounding step of the case's dtype, up or down.
+    """
 
     case: Case
+    nudge: torch.Generator | None = None
 
     @classmethod
-    def of(cls, seed: int, case: Case) -> Draw:
+    def of(cls, seed: int, case: Case, *, nudge: int = 0) -> Draw:
         made = cls()
         made.case = case
         made.manual_seed(seed)
+        made.nudge = torch.Generator().manual_seed(nudge) if nudge else None
         return made
+
+    def normal(self, *shape: int) -> Tensor:
+        """Of mean 0 and variance 1, float64."""
+        values, dtype = torch.randn(shape, generator=self, dtype=torch.float64), getattr(torch, self.case.dtypes)
+        if self.nudge is None or not dtype.is_floating_point:
+            return values
+        steps = 4 * torch.rand(shape, generator=self.nudge, dtype=torch.float64) - 2
+        return values * (1 + steps * torch.finfo(dtype).eps)
 
     def integer(self, low: int, high: int) -> int:
         """From `low` to `high`, both included."""
@@ -102,7 +115,7 @@ class Draw(torch.Generator):
 
     def tensor(self, *shape: int) -> Tensor:
         """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1, whole numbers 1000."""
-        values = torch.randn(shape, generator=self, dtype=torch.float64) * SCALES[self.case.values]
+        values = self.normal(*shape) * SCALES[self.case.values]
         dtype = getattr(torch, self.case.dtypes)
         return laid_out((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
 

@@ -9,9 +9,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from helpers.grading.drawing import Axes, Case, Draw
 from helpers.records import CommEvent, CommLog
 from helpers.words import Words
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two tensors that were compared; `got` may be anything."""
+
+    expected: Tensor
+    got: Any
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both are tensors of one shape and dtype, and not empty."""
+        a, b = self.expected, self.got
+        return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and a.numel() > 0
+
+    def gap(self) -> float:
+        """The largest difference; NaN where there is one in the numbers."""
+        return float((self.got.detach() - self.expected.detach()).double().abs().max())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +39,7 @@ class Finding:
     """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
 
     case: the number of the case. given: what is special about that case, and how the function was called in it.
+    pair: the tensors, if two were compared.
     """
 
     ok: bool
@@ -27,6 +48,7 @@ class Finding:
     mistakes: tuple[str, ...] = ()
     case: int = 0
     given: Words = Words.of("")
+    pair: Pair | None = field(default=None, compare=False, repr=False)
 
 
 class Trial:
@@ -161,7 +183,10 @@ class Task:
         """The names of its positional arguments, in order."""
         return tuple(one.arg for one in ast.parse(f"def {self.signature}: pass").body[0].args.args)
 
-    def inputs(self, seed: int, world_size: int, case: Case | None = None) -> list[dict[str, Any]]:
-        """What each rank gets in a case, the plain one if none is given; the same seed gives the same inputs."""
+    def inputs(self, seed: int, world_size: int, case: Case | None = None, *, nudge: int = 0) -> list[dict[str, Any]]:
+        """What each rank gets in a case, the plain one if none is given; the same seed gives the same inputs.
+
+        nudge: the same but for a rounding step (`Draw.nudge`).
+        """
         case = case or self.axes.cases(seed)[0]
-        return self.make(Draw.of(seed * 1009 + world_size + 7919 * case.number, case), world_size)
+        return self.make(Draw.of(seed * 1009 + world_size + 7919 * case.number, case, nudge=nudge), world_size)

@@ -143,8 +143,10 @@ class Verdict:
 
 
 def explaining(tried: Sequence[Tried]) -> set[str]:
-    """The mistakes that explain every failing case of every failing world."""
-    failing = [one.recognised() for one in tried if not one.passed]
+    """The mistakes that explain every failing case of every failing world; one that ran out of time shows none."""
+    ended = [one for one in tried if not one.passed]
+    in_time = [one for one in ended if one.trouble is None or one.trouble.kind != "too_long"]
+    failing = [one.recognised() for one in in_time or ended]
     return set.intersection(*failing) if failing else set()
 
 

@@ -11,7 +11,7 @@ import unicodedata
 from dataclasses import asdict, dataclass
 
 from helpers.interview.cards import Card, Prediction
-from helpers.interview.verify import UNITS
+from helpers.interview.verify import UNITS, stands_in
 from helpers.interview.words import RATINGS, say
 
 LONGEST = 60  # characters of an answer that are read
@@ -85,9 +85,24 @@ def judge_number(given: str, card: Card, language: str) -> Judged:
     passed = any(abs(value - truth) <= (predict.tolerance + 1e-9) * abs(truth) for truth in truths)
     words = {"says": predict.says, "given": _as_given(given, value, unit)}
     if passed:
-        return Judged(passed=True, rating="good", sentence=say("right_number", language, **words))
+        return Judged(passed=True, rating="good", sentence=say("right_number", language, **words) + why(card, language))
     sentence = say("wrong_number", language, **words, off=how_far_off(value, truths[0], language))
-    return Judged(passed=False, rating="again", sentence=sentence)
+    return Judged(passed=False, rating="again", sentence=sentence + why(card, language))
+
+
+def why(card: Card, language: str) -> str:
+    """How the number comes about, behind a space: as the card computes it, else what the longer answer says of it.
+
+    "" where the short answer has the number, which stands below in any case.
+    """
+    says, between = card.predict.says, say("between", language)
+    if card.predict.how:
+        return between + say("worked_out", language, how=card.predict.how, says=says)
+    if stands_in(says, card.answer.in_(language)) or not card.longer:
+        return ""
+    told = re.sub(r"[*`]", "", " ".join(card.longer.in_(language).split()))
+    sentences = [one for one in re.split(r"(?<=[.!?]) |(?<=[。！？])", told) if stands_in(says, one)]
+    return between + sentences[0] if sentences else ""
 
 
 def asked_unit(predict: Prediction) -> str:

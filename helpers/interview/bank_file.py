@@ -30,7 +30,7 @@ CHECK_FIELDS = {
     "required": ("call", "value", "says"),
     "known": ("call", "value", "says", "args", "kwargs", "attribute"),
 }
-PREDICTION_FIELDS = {"required": ("ask", "says"), "known": ("ask", "says", "tolerance")}
+PREDICTION_FIELDS = {"required": ("ask", "says"), "known": ("ask", "says", "tolerance", "how")}
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 MARK = r"[\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]"  # 。、「 ，：（ and the like
@@ -270,4 +270,5 @@ def read_prediction(fields: Any, verify: tuple[Check, ...], where: str) -> Predi
         raise ValueError(
             f"{where}: `predict.tolerance` is {tolerance!r}; write a share from 0 to below 1, such as 0.05"
         )
-    return Prediction(ask=read_text(fields["ask"], where, "predict.ask"), says=says, tolerance=float(tolerance))
+    ask, how = read_text(fields["ask"], where, "predict.ask"), str(fields.get("how", ""))
+    return Prediction(ask=ask, says=says, tolerance=float(tolerance), how=how)

@@ -65,11 +65,13 @@ class Choices:
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The card as "predict the number". `ask`: the question with everything needed to compute it; `says`: the number
-    as printed, with its unit, the same as in one of the card's checks; `tolerance`: relative, 0.05 is 5 %."""
+    as printed, with its unit, the same as in one of the card's checks; `tolerance`: relative, 0.05 is 5 %;
+    `how`: the computation, "4 × 8 × 2", "" where an answer has it."""
 
     ask: Words
     says: str
     tolerance: float = 0.05
+    how: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,10 @@ def build(argument: Any) -> Any:
 
 def problems(card: Card) -> list[str]:
     """Where the card's numbers disagree with its text or its functions, one sentence each; [] when all is right."""
-    return [sentence for check in card.verify for sentence in check_problems(card, check)]
+    found = [sentence for check in card.verify for sentence in check_problems(card, check)]
+    if card.predict and card.predict.how and not rounds_to(card.predict.says, worked_out(card.predict.how)):
+        found.append(f"{card.where}: `predict.how` is {card.predict.how!r}, which is not {card.predict.says!r}")
+    return found
 
 
 def check_problems(card: Card, check: Check) -> list[str]:
@@ -66,6 +69,14 @@ def check_problems(card: Card, check: Check) -> list[str]:
         if not stands_in(check.says, card.full_answer(language)):
             found.append(f"{card.where}: the answer in `{language}` does not contain {check.says!r}")
     return found
+
+
+def worked_out(how: str) -> float:
+    """What "2 × 3/4 × 1,000,000 × 4 B" comes to, in bytes, seconds or as a plain number. ValueError otherwise."""
+    match = re.fullmatch(r"([0-9.,+\-×/() ]+?)\s*([A-Za-zµ%/]*)", how)
+    if not match or match[2] not in UNITS:
+        raise ValueError(f"`how` is {how!r}; write numbers, + - × / and brackets, and at the end a unit")
+    return eval(match[1].replace(",", "").replace("×", "*")) * UNITS[match[2]]
 
 
 def rounds_to(says: str, value: float) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Container
 from types import TracebackType
 
+from helpers.ranks.advice import explain, with_advice
 from helpers.ranks.errors import RankError
 from helpers.ranks.live import current
 from helpers.ranks.sites import PACKAGE
@@ -35,20 +37,32 @@ def _numbers(text: str) -> list[int]:
         raise ValueError(f"%%ranks takes rank numbers such as 0,2 but got {text!r}; write it as {USAGE}") from None
 
 
-def ranks_cell(line: str, source: str) -> None:
-    """Run the cell on the ranks that were made last. Its first line is %%ranks, as in the notebook's line numbers."""
+def ranks_cell(line: str, source: str, names: Container[str] = ()) -> None:
+    """Run the cell on the ranks that were made last. Its first line is %%ranks, as in the notebook's line numbers.
+
+    names: what the notebook itself knows.
+    """
     ranks = current()
     if ranks is None:
         raise ValueError("there are no ranks yet: run `ranks = Ranks(4)` in a cell before this one.")
     options = _parse(line)
-    ranks.cell("\n" + source, ranks=options.ranks, timeout=options.timeout)
+    try:
+        ranks.cell("\n" + source, ranks=options.ranks, timeout=options.timeout)
+    except RankError as error:
+        raise with_advice(error, names) from None
 
 
 def register(shell) -> None:
     """Make %%ranks known to this IPython, and have it show what people did wrong without our own frames."""
-    shell.register_magic_function(ranks_cell, magic_kind="cell", magic_name="ranks")
+
+    def ranks(line: str, source: str) -> None:
+        ranks_cell(line, source, shell.user_ns)
+
+    ranks.__doc__ = ranks_cell.__doc__
+    shell.register_magic_function(ranks, magic_kind="cell")
 
     def show_trimmed(shell, kind, value, trace, tb_offset=None) -> None:
+        explain(value)
         shell.showtraceback((kind, value, without_our_frames(trace)), tb_offset=tb_offset)
 
     if not shell.custom_exceptions:  # somebody else's handler stays

@@ -14,6 +14,7 @@ from helpers.ranks.watch import RankState
 from helpers.words import Words
 
 Headline = tuple[str, int | None, list[Words]]  # kind, rank, lines
+_ANSWER = {"send": "recv", "recv": "send"}  # what the other side calls; a collective is answered by itself
 _NATIVE_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
 
 
@@ -61,7 +62,7 @@ class Report:
         if self.absent & blamed:
             why = SAYS["hang.absent"].format(ranks=names_of(self.absent & blamed))
         elif culprits:
-            ops = sorted({op.op for op in stuck})
+            ops = sorted({_ANSWER.get(op.op, op.op) for op in stuck})
             why = SAYS["hang.without" if ops else "hang.finished"].format(ranks=names_of(culprits), ops=ops)
         else:
             why = SAYS["hang.circle"]

@@ -12,10 +12,14 @@ INTRA = {
     "T4": PCIE_3,
     "RTX 4090": LINKS["PCIe 4 x16"],
     "V100": NVLINK_2,
+    "A100 40 GB": LINKS["NVLink 3"],
     "A100": LINKS["NVLink 3"],
     "A100 PCIe": LINKS["PCIe 4 x16"],
+    "H800": LINKS["NVLink 4, H800"],
     "H100": LINKS["NVLink 4"],
     "H200": LINKS["NVLink 4"],
+    "B200": LINKS["NVLink 5"],
+    "GB200": LINKS["NVLink 5"],
 }
 
 

@@ -12,6 +12,7 @@ from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
 from helpers.guesses.room import room
+from helpers.hooks import FOLDED, WIDGET_VIEW
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.guess_reading import SAYS, say_off, say_value
@@ -160,7 +161,12 @@ class RevealView(ipywidgets.VBox):
         with reading(written()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
         text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
-        return bundle(shown, text, kept)
+        return bundle(shown if self.is_open else self._folded_view(shown), text, kept)
+
+    def _folded_view(self, shown: Any) -> dict[str, Any]:
+        """The data that ipywidgets made, with what JupyterLab saves until it is guessed: helpers.hooks."""
+        data = dict((shown[0] if isinstance(shown, tuple) else shown) or {})
+        return data | ({WIDGET_VIEW: {**data[WIDGET_VIEW], FOLDED: self.text}} if WIDGET_VIEW in data else {})
 
 
 def _declared(key: str) -> Declared | None:

@@ -36,7 +36,7 @@ def lab(tmp_path_factory):
     if reason := chromium.why_not():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("lab")
-    lay_course.lay(ROOT, folder / "work")
+    lay_course.lay(ROOT, folder / "work", outputs=True)
     with serve(folder) as lab:
         yield lab
 

@@ -16,6 +16,8 @@ from helpers.draw import (
     timeline_scene,
     topology_scene,
 )
+from helpers.draw.calls import blocking_sends
+from helpers.draw.slow_link import slow_link_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -111,6 +113,10 @@ def strategies(model, cluster):
 
 
 SCENES = {
+    "a slow link": slow_link_scene(
+        4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
+    ),
+    "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),

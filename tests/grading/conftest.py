@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.grading import Verdict, acting, grade, task_of
+from helpers.grading.acting import LocalRunner
+from helpers.grading.check import try_world
+from helpers.grading.verdict import explaining
 from helpers.ranks import Ranks
 
 
@@ -24,5 +29,43 @@ def graded(ranks):
 
     def verdict(submission, *, seed: int = SEED) -> Verdict:
         return grade(submission.task, submission.names().get(task_of(submission.task).name), seed=seed, ranks=ranks)
+
+    return verdict
+
+
+ORDER = (3, 5, 2, 4, 1)  # of the worlds: on three ranks most mistakes show
+
+
+@pytest.fixture
+def failing(ranks, graded):
+    """failing(submission, allowed): the verdict on a wrong answer, of no more worlds than it takes to tell.
+
+    That is until it failed and an allowed mistake alone explains it (None: none does); what ends otherwise is graded as
+    a learner's check does, through all worlds in their order. The slow test of the mutants does so with each.
+    """
+
+    def verdict(submission, allowed, *, seed: int = SEED) -> Verdict:
+        task, tried = task_of(submission.task), []
+        runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
+        for size in sorted(task.world_sizes, key=ORDER.index):
+            tried.append(try_world(task, runner, size, seed))
+            if tried[-1].trouble or (not tried[-1].passed and explaining(tried) <= set(allowed)):
+                break
+        told = Verdict.of(task, sorted(tried, key=lambda one: one.size), seconds=0.0, seed=seed)
+        return told if told.mistake in allowed else graded(submission, seed=seed)
+
+    return verdict
+
+
+@pytest.fixture
+def passing(ranks):
+    """passing(submission): the verdict on a right answer, on 1, 3 and 5 ranks; test_many_seeds has every world."""
+
+    def verdict(submission, *, seed: int = SEED) -> Verdict:
+        task = task_of(submission.task)
+        runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
+        sizes = [size for size in task.world_sizes if size % 2]
+        tried = [try_world(task, runner, size, seed) for size in sizes]
+        return Verdict.of(replace(task, world_sizes=tuple(sizes)), tried, seconds=0.0, seed=seed)
 
     return verdict

@@ -84,6 +84,13 @@ def cells_of(lab: str) -> dict[str, str]:
     return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
 
 
+def solutions(lab: str) -> Iterator[Submission]:
+    """What the lab's own solution says, task by task."""
+    for task, text in cells_of(lab).items():
+        if task:
+            yield Submission(lab=lab, name=f"solution of {task}", task=task, write=lambda text=text: text)
+
+
 def answer_to(lab: str, task: str) -> str:
     """The lab's own, or the one that is folded in the chapter."""
     return cells_of(lab)[task] if task in cells_of(lab) else chapters.answers(lab)[task]

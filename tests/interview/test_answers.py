@@ -2,7 +2,10 @@
 
 import pytest
 
-from helpers.interview.answers import asked_unit, judge_choice, judge_number, judge_rating, read_number
+from helpers.interview import load_all
+from helpers.interview.answers import asked_unit, judge_choice, judge_number, judge_rating, read_number, why
+from helpers.interview.verify import stands_in
+from helpers.words import LANGUAGES
 from tests.interview.quiz_cards import CARDS, card
 
 EASY, COUNT = CARDS[2], CARDS[3]
@@ -114,3 +117,16 @@ def test_a_letter_that_is_not_there(given):
         judge_choice(given, ("one", "two", "three"), "two", "en")
     with pytest.raises(ValueError, match="不是评分"):
         judge_rating("d" + given, "zh")
+
+
+def test_a_number_comes_with_its_computation_or_with_what_the_longer_answer_says_of_it():
+    def explained(id, given, language="en"):
+        return judge_number(given, next(one for one in load_all() if one.id == id), language).sentence
+
+    said = "Not yet: it is 64, you said 10, 6.4 times too small. It is 4 × 8 × 2 = 64."
+    assert explained("what-is-a-rank", "10") == said
+    assert explained("what-is-a-rank", "64", "zh").endswith("算式：4 × 8 × 2 = 64。")
+    for one in filter(lambda one: one.predict, load_all()):
+        for language in LANGUAGES:
+            said = why(one, language)
+            assert one.predict.says in said or stands_in(one.predict.says, one.answer.in_(language)), one.where

@@ -1,9 +1,12 @@
 """A number in an answer is held to the function that computes it."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.interview import Card, Cell, Check
-from helpers.interview.verify import build, compute, problems, rounds_to, stands_in
+from helpers.interview.cards import Prediction
+from helpers.interview.verify import build, compute, problems, rounds_to, stands_in, worked_out
 from helpers.specs import Link
 from helpers.words import Words
 
@@ -81,3 +84,25 @@ def test_an_attribute_is_read_from_the_result():
 def test_a_name_that_leads_nowhere_is_told():
     with pytest.raises(ValueError, match=r"`helpers.costs.nothing` cannot be called"):
         compute(Check(call="helpers.costs.nothing", value=1, says="1"))
+
+
+@pytest.mark.parametrize(
+    ("how", "value"),
+    [("4 × 8 × 2", 64), ("2 × 3/4 × 10,698,240 × 4 B", 64_189_440), ("10 × 10 µs", 1e-4), ("(3 - 1) × 2.5 ms", 5e-3)],
+)
+def test_a_computation_is_worked_out(how, value):
+    assert worked_out(how) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("how", ["", "four × 8", "4 ** 8", "4 × 8 parsecs", "__import__('os')"])
+def test_what_is_no_computation_is_told(how):
+    with pytest.raises(ValueError, match="`how` is"):
+        worked_out(how)
+
+
+def test_a_computation_that_comes_to_another_number_is_a_problem():
+    def asked(how):
+        return replace(card(check()), predict=Prediction(ask=Words.of("how many"), says="64.2 MB", how=how))
+
+    assert problems(asked("2 × 3/4 × 10,698,240 × 4 B")) == []
+    assert "which is not '64.2 MB'" in problems(asked("2 × 10,698,240 × 4 B"))[0]

@@ -19,7 +19,6 @@ NOT_YET = (
     "02_data_parallel",
     "03_ddp",
     "04_amp",
-    "06_pipeline",
     "07_tensor_parallel",
     "08_zero",
     "interview",

@@ -82,6 +82,18 @@ WHILE_OTHERS_WAIT = [
         ("rank 1",),
     ),
     Fault(
+        "sent to nobody",
+        "if rank == 0:\n    dist.send(x, dst=1)",
+        "hang",
+        ("rank 1 finished without calling recv", "rank 0 waits in send, cell line 3"),
+    ),
+    Fault(
+        "expected of nobody",
+        "if rank == 0:\n    dist.recv(x, src=1)",
+        "hang",
+        ("rank 1 finished without calling send", "rank 0 waits in recv, cell line 3"),
+    ),
+    Fault(
         "skipped, and never waited for",
         "if rank != 1:\n    work = dist.all_reduce(x, async_op=True)\nrank",
         "mismatch",

@@ -24,6 +24,7 @@ from typing import Any
 import helpers
 from helpers.grading.classroom.rules import SAYS, forbidden
 from helpers.grading.registry import lab_of
+from helpers.grading.walls.deeds import full_path, is_below, is_import_system
 from helpers.words import Words
 
 NOTES = "notes.txt"  # in the sandbox's folder: ranks add lines, the process that started them reads them
@@ -41,9 +42,10 @@ class Guard:
     sandbox around it."""
 
     def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), rung: str = "plain"):
-        self.lab, self.notes, self.private = lab, os.path.join(folder, NOTES), private
+        self.lab, self.notes = lab, os.path.join(folder, NOTES)
+        self.private = tuple(map(os.path.realpath, private))
         self.has_wall = rung != "plain"
-        self.own = (os.path.abspath(folder), "/dev", "/proc/self")
+        self.own = (os.path.realpath(folder), "/dev", "/proc/self")
         self.busy, self.forks = False, 0
         memory = lambda args: SAYS["memory"].format("gc") if is_direct() else None  # noqa: E731
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
@@ -95,17 +97,17 @@ class Guard:
 
     # -- what is asked for -----------------------------------------------------------------------------------------
     def _opens(self, args: tuple) -> Words | None:
-        full = _full(args[0])
+        full = full_path(args[0])
         if full is None:
             return None
-        if _is_below(full, self.private):
+        if is_below(full, self.private):
             return SAYS["files_private"].format(os.path.basename(full))
         writes = args[2] & (os.O_WRONLY | os.O_RDWR) if isinstance(args[2], int) else 0
         return self._changes(args) if writes else None
 
     def _changes(self, args: tuple) -> Words | None:
-        full = _full(args[0])
-        if full is None or (_is_below(full, self.own) and not _is_below(full, self.private)):
+        full = full_path(args[0])
+        if full is None or (is_below(full, self.own) and not is_below(full, self.private)):
             return None
         why = SAYS["files_changed"].format(os.path.basename(full) or full)
         return why if self.has_wall else self.stop(why)
@@ -192,14 +194,6 @@ def notes(folder: str) -> list[dict]:
     return found
 
 
-def _full(path: Any) -> str | None:
-    return os.path.abspath(os.fsdecode(path)) if isinstance(path, str | bytes | os.PathLike) else None
-
-
-def _is_below(full: str, roots: tuple[str, ...]) -> bool:
-    return any(full == root or full.startswith(root + os.sep) for root in roots)
-
-
 def is_from_learner(frame: Any) -> bool:
     return frame.f_code.co_filename.startswith(_PREFIX)
 
@@ -226,9 +220,9 @@ def is_in_passing() -> bool:
     The import system must have run that module: `exec` of a text with a library's file name is no import.
     """
     frame = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename == __file__ or _is_import_system(frame)):
+    while frame is not None and (frame.f_code.co_filename == __file__ or is_import_system(frame)):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "<module>" or not _is_import_system(frame.f_back):
+    if frame is None or frame.f_code.co_name != "<module>" or not is_import_system(frame.f_back):
         return False
     return _is_installed(frame.f_code.co_filename)
 
@@ -236,16 +230,12 @@ def is_in_passing() -> bool:
 def is_librarys(frame: Any) -> bool:
     """Whether a function of an installed library runs there, or its module while it is imported."""
     code = frame.f_code
-    return _is_installed(code.co_filename) and (code.co_name != "<module>" or _is_import_system(frame.f_back))
+    return _is_installed(code.co_filename) and (code.co_name != "<module>" or is_import_system(frame.f_back))
 
 
 @functools.cache
 def _is_installed(file: str) -> bool:
-    return file.startswith("<frozen ") or _is_below(os.path.abspath(file), _LIBRARIES)
-
-
-def _is_import_system(frame: Any) -> bool:
-    return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+    return file.startswith("<frozen ") or is_below(os.path.abspath(file), _LIBRARIES)
 
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))

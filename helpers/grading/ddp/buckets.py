@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from helpers.grading.ddp import hints
-from helpers.grading.ddp.gradients import scaled, settled, sum_of
+from helpers.grading.ddp.gradients import scaled, sum_of
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, World
@@ -86,7 +86,7 @@ def judge(world: World) -> Iterator[Finding]:
         if all(same(own[name], output["gradients"].get(name)) for name in own):
             mistakes["own_gradient"] = own
         mean = scaled(total, 1 / world.size)
-        yield from expect_tensors(NUMBERED, mean, settled(mean, output["gradients"]), rank=rank, mistakes=mistakes)
+        yield from expect_tensors(NUMBERED, mean, output["gradients"], rank=rank, mistakes=mistakes)
         yield expect(
             output["kept"],
             "the list `gradients` holds other tensors afterwards, and the caller keeps it",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.kit.telling import tell_difference, tell_tensor
-from helpers.grading.task import Finding, World
+from helpers.grading.task import Finding, Pair, World
 from helpers.measure.equality import TOLERANCES
 from helpers.units import format_bytes
 from helpers.words import Words
@@ -25,7 +25,10 @@ Named = Mapping[str, Tensor]
 
 
 def same(expected: Tensor, got: Any) -> bool:
-    """Equal as the course means it: float64 1e-10 of the norm, float32 1e-5 of the largest value."""
+    """Equal as the course means it: float64 1e-10 of the norm, float32 1e-5 of the largest value.
+
+    Where terms cancel, a right answer is not: what a Finding compares, `rounding.forgiven` looks at once more.
+    """
     if not isinstance(got, Tensor) or got.shape != expected.shape or got.dtype != expected.dtype:
         return False
     if not expected.dtype.is_floating_point or expected.numel() == 0:
@@ -50,10 +53,12 @@ def expect_tensor(
 
     before: what stood there, if it was to be changed in place; a value that stayed is then called unchanged.
     """
+    pair = Pair(expected, got)
     if same(expected, got):
-        return Finding(ok=True, says=Words.of(what), rank=rank)
+        return Finding(ok=True, says=Words.of(what), rank=rank, pair=pair)
     known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
-    return Finding(ok=False, says=tell_tensor(Words.of(what), expected, got, before), rank=rank, mistakes=known)
+    says = tell_tensor(Words.of(what), expected, got, before)
+    return Finding(ok=False, says=says, rank=rank, mistakes=known, pair=pair)
 
 
 def expect_tensors(

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from helpers.grading.drawing import Draw
+
 
 def integer(rng: torch.Generator, low: int, high: int) -> int:
     """From `low` to `high`, both included."""
@@ -15,6 +17,8 @@ def integer(rng: torch.Generator, low: int, high: int) -> int:
 
 def normal(rng: torch.Generator, *shape: int) -> Tensor:
     """Of mean 0 and variance 1, float64."""
+    if isinstance(rng, Draw):
+        return rng.normal(*shape)
     return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
 

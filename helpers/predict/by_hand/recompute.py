@@ -14,7 +14,7 @@ def recomputed_step(num_blocks: int, *, recompute: bool) -> Timeline:
     """
     if num_blocks < 1:
         raise ValueError(f"recomputed_step got {num_blocks} blocks; expected 1 or more")
-    order = [("forward", f"forward {block}") for block in range(num_blocks)]
+    order = [("forward", f"run {block}") for block in range(num_blocks)]
     for block in reversed(range(num_blocks)):
         order += [("forward", f"again {block}")] * recompute + [("backward", f"backward {block}")]
     spans, now = [], 0.0

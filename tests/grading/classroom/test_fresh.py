@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
-import yaml
 
 from helpers.grading.classroom.folder import grade_all
 from helpers.grading.classroom.program import program_of
@@ -13,23 +13,19 @@ from helpers.grading.classroom.scan import scan
 from helpers.grading.classroom.state import open_state
 from helpers.grading.classroom.submissions import find
 from tests.grading.classroom import notebooks
-from tests.grading.submissions import TESTS
-
-FRESH = TESTS / "fresh"
+from tests.grading.fresh import fresh
+from tests.grading.submissions import Submission, name_of
 
 
 def answers(kind: str) -> list:
-    found = []
-    for path in sorted(FRESH.glob(f"*_{kind}.yaml")):
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found += [pytest.param(one, id=f"{path.stem}/{one['name']}") for one in entries]
-    return found
+    return [pytest.param(one, id=name_of(one)) for one in fresh(kind)]
 
 
-def flags_of(answer: dict) -> list:
-    lab = notebooks.lab_of(answer["task"])
-    program = program_of(notebooks.handed_in({answer["task"]: answer["text"]})["cells"], lab)
-    return [flag for flag in scan(program, lab) if flag.key == answer["task"]]
+@functools.cache
+def flags_of(answer: Submission) -> list:
+    lab = notebooks.lab_of(answer.task)
+    program = program_of(notebooks.handed_in({answer.task: answer.text})["cells"], lab)
+    return [flag for flag in scan(program, lab) if flag.key == answer.task]
 
 
 @pytest.mark.parametrize("answer", answers("right") + answers("wrong"))
@@ -41,12 +37,12 @@ def test_an_honest_answer_has_no_flag(answer):
 def points(tmp_path_factory, settings):
     """Of the cheats without a flag, in a sandbox: the name to (points, flags). The others need none."""
     folder: Path = tmp_path_factory.mktemp("cheats")
-    unseen = [one.values[0] for one in answers("cheats") if not flags_of(one.values[0])]
+    unseen = [one for one in fresh("cheats") if not flags_of(one)]
     if not unseen:
         return {}
     for one in unseen:
-        notebooks.write(folder / f"{one['name']}.ipynb", notebooks.handed_in({one["task"]: one["text"]}))
-    labs = tuple(notebooks.lab_of(key) for key in {one["task"][:2]: one["task"] for one in unseen}.values())
+        notebooks.write(folder / f"{one.name}.ipynb", notebooks.handed_in({one.task: one.text}))
+    labs = tuple(notebooks.lab_of(key) for key in {one.lab: one.task for one in unseen}.values())
     state = open_state(folder.parent / "out-cheats", seed=11)
     results = grade_all(find([folder]), settings(folder, labs=labs), state, jobs=2, tell=lambda *_: None)
     return {one.learner: (one.points, [flag for task in one.tasks for flag in task.flags]) for one in results}
@@ -55,5 +51,5 @@ def points(tmp_path_factory, settings):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("answer", answers("cheats"))
 def test_a_cheat_has_a_flag_or_earns_nothing(answer, points):
-    earned, flags = points.get(answer["name"], (0, []))
+    earned, flags = points.get(answer.name, (0, []))
     assert flags_of(answer) or flags or earned == 0

@@ -1,0 +1,34 @@
+"""Whatever a check draws, a right answer passes: every right answer there is, with many seeds, one world a seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.grading import task_of
+from helpers.grading.acting import LocalRunner
+from helpers.grading.check import try_world
+from tests.grading.fresh import fresh
+from tests.grading.submissions import LABS, RIGHT_ANSWERS, Submission, name_of, solutions
+
+NUM_SEEDS = 20  # times the answers, in all some ten minutes
+RIGHT = [*(one for lab in LABS for one in solutions(lab)), *RIGHT_ANSWERS, *fresh("right")]
+
+
+def false_alarms(answer: Submission, seeds: range, ranks) -> list[str]:
+    """What was found wrong with it, seed by seed; every size of the world has its turn."""
+    task, found = task_of(answer.task), []
+    submitted = answer.names().get(task.name)
+    for seed in seeds:
+        size = task.world_sizes[seed % len(task.world_sizes)]
+        tried = try_world(task, LocalRunner(task, submitted, ranks=ranks), size, seed)
+        if not tried.passed:
+            says = tried.trouble.text if tried.trouble else [(one.rank, one.case, one.says.en) for one in tried.failed]
+            found.append(f"seed {seed}, {size} {task.unit}s: {says}")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", RIGHT, ids=name_of)
+def test_a_right_answer_passes_whatever_is_drawn(answer, seed, ranks):
+    start = seed * NUM_SEEDS
+    assert not false_alarms(answer, range(start, start + NUM_SEEDS), ranks)
