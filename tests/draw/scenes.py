@@ -8,6 +8,7 @@ from helpers.draw import (
     collective_scene,
     collective_step_scene,
     magnitudes_scene,
+    memory_curve_scene,
     memory_scene,
     mesh_scene,
     number_formats_scene,
@@ -27,7 +28,7 @@ from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
 from helpers.predict.time.pipeline import simulate
 from helpers.predict.traffic.algorithms import schedule
-from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
+from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
 
@@ -112,6 +113,14 @@ def strategies(model, cluster):
     return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
 
 
+HELD = Timeline(
+    source="recorded",
+    spans=[span(0, "other", 0, 4)],
+    held=[
+        Holding(rank=0, name="weight", kind="parameters", num_bytes=400, start=0, end=4),
+        Holding(rank=0, name="x", kind="activations", num_bytes=300, start=1, end=3),
+    ],
+)
 SCENES = {
     "a slow link": slow_link_scene(
         4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
@@ -154,6 +163,7 @@ SCENES = {
     ),
     "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
     "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "memory over time": memory_curve_scene(HELD, title="Two tensors, one after the other"),
     "column parallel": shards_scene(
         [
             Matrix(name="X", num_rows=4, num_columns=6, shape="(B·T) × C"),
