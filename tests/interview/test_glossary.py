@@ -20,7 +20,9 @@ def cells(chapter):
 
 
 def summary(chapter):
-    return "".join(cells(chapter)[-1]["source"]).partition("本章要点")[2]
+    """What follows the last 本章要点 of a chapter: its last cell, or a table with the English beside it."""
+    sources = ["".join(cell["source"]) for cell in cells(chapter) if cell["cell_type"] == "markdown"]
+    return next(text for text in reversed(sources) if "本章要点" in text).partition("本章要点")[2]
 
 
 def test_there_are_a_hundred_and_twenty_or_more():
