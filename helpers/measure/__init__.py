@@ -7,5 +7,6 @@ alike.py     a recorded DDP step in the words of its prediction
 emulate.py   a simulated DDP step, played by real ranks
 traces.py    a Timeline to and from other tools: Perfetto, Chrome, torch.profiler
 magnitudes.py  how large the numbers of a step are, by power of two
+pipeline_runs.py  what chapter 06 runs on live ranks
 equality.py  is this run equal to one process on the same data?
 """

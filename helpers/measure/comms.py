@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
@@ -46,6 +46,13 @@ def record_comms() -> Iterator[CommRecorder]:
         _wait_for_pending()
     finally:
         unsubscribe()
+
+
+def payload_of(op: str, function: Callable[..., object], *arguments: object) -> int:
+    """Inside a rank: the bytes that it hands to `op` ("all_reduce", "send", …) while `function(*arguments)` runs."""
+    with record_comms() as recorder:
+        function(*arguments)
+    return recorder.log.payload_bytes(op)
 
 
 def _wait_for_pending() -> None:

@@ -18,6 +18,7 @@ from helpers.measure.paced import wait_until
 from helpers.parallel.pipeline import PipelineStage
 from helpers.predict.time.pipeline import KINDS, Seconds, durations, simulate
 from helpers.ranks import Ranks
+from helpers.ranks.live import keep_current
 from helpers.records import Span, Timeline
 from helpers.schedules import Action, Schedule
 from helpers.specs import Link
@@ -47,7 +48,7 @@ def emulate_pipeline_step(
         raise ValueError("all durations are 0 s, so there is nothing to play: give one that is above 0")
     slowdown = PLAYED / predicted.duration
     link = Link(latency=send * slowdown, bandwidth=1e12)
-    with Ranks(schedule.num_ranks, device="cpu", link=link, quiet=True) as ranks:
+    with keep_current(), Ranks(schedule.num_ranks, device="cpu", link=link, quiet=True) as ranks:
         played = Timeline.merge(ranks.run(_played_step, schedule, seconds, slowdown)).shifted_to_zero()
     spans = tuple(
         Span.unchecked(s.rank, s.lane, s.name, s.kind, s.start / slowdown, s.end / slowdown) for s in played.spans

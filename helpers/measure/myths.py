@@ -143,9 +143,12 @@ def recomputation_doubles_the_work(ranks: Ranks) -> Found:
 
 
 def one_f_one_b_has_a_smaller_bubble(ranks: Ranks) -> Found:
-    """Four stages, eight micro-batches, both schedules simulated: the bubble, and micro-batches that stage 0 holds."""
-    played = {make.__name__: _played(make(4, 8)) for make in (gpipe, one_f_one_b)}
+    """Four stages, eight micro-batches, both simulated: the bubble with free messages and with slow ones (as long as a
+    forward), and the micro-batches that stage 0 holds."""
+    orders = gpipe, one_f_one_b
+    played = {make.__name__: _played(make(4, 8)) for make in orders}
     found = {f"{name}_bubble": timeline.bubble_fraction for name, timeline in played.items()}
+    found |= {f"{make.__name__}_slow": _played(make(4, 8), send=1.0).bubble_fraction for make in orders}
     for name, timeline in played.items():
         instants = {span.start for span in timeline.spans}
         found[f"{name}_held"] = max(timeline.holds(0, instant).activations for instant in instants)
@@ -157,9 +160,9 @@ def the_bubble_is_p_minus_1_over_m(ranks: Ranks) -> Found:
     return {"idle": _played(gpipe(4, 4)).bubble_fraction}
 
 
-def _played(schedule: Schedule) -> Timeline:
-    """Simulated with a backward of twice the forward and free sends; a micro-batch weighs 1."""
-    return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, activation_bytes=1)
+def _played(schedule: Schedule, send: float = 0.0) -> Timeline:
+    """Simulated with a backward of twice the forward; a micro-batch weighs 1."""
+    return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=send, activation_bytes=1)
 
 
 def _sent_in_a_step(make, model: nn.Module) -> float:

@@ -3,8 +3,9 @@
 naive        one micro-batch after the other passes through all stages and back: one rank works, the others wait
 gpipe        all forwards, then all backwards (Huang et al. 2019, section 2.3): m micro-batches in memory
 one_f_one_b  warm-up of p - i forwards, then one backward, one forward (Narayanan et al. 2019, PipeDream-flush in
-             Narayanan et al. 2021, section 2.2.1): the same bubble, p - i micro-batches in memory
+             Narayanan et al. 2021, section 2.2.1): p - i micro-batches in memory; with free messages GPipe's bubble
 interleaved  each rank holds c stages, p apart (Narayanan et al. 2021, section 2.2.2): a bubble c times smaller
+eager_one_f_one_b  1F1B with a longer warm-up: messages travel while others are computed (Zhuang et al. 2022)
 zb_h1, zb_h2 backward in two parts, I and W; W fills the bubble (Qi et al. 2023, section 2.3)
 """
 
@@ -44,6 +45,17 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
         backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
         rows.append(_in_turn(forwards, backwards, warm_up=num_stages - i))
     return Schedule("one_f_one_b", num_stages, num_microbatches, tuple(map(tuple, rows)))
+
+
+def eager_one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
+    """1F1B with one more forward in its warm-up for each later rank: 2p - 1 micro-batches, and slow messages hide."""
+    _check("eager_one_f_one_b", num_stages, num_microbatches)
+    rows = []
+    for i in range(num_stages):
+        forwards = (Action(i, FORWARD, j) for j in range(num_microbatches))
+        backwards = (Action(i, BACKWARD, j) for j in range(num_microbatches))
+        rows.append(_in_turn(forwards, backwards, warm_up=2 * (num_stages - i) - 1))
+    return Schedule("eager_one_f_one_b", num_stages, num_microbatches, tuple(map(tuple, rows)))
 
 
 def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
@@ -95,6 +107,16 @@ ORDERS: dict[str, Callable[..., Schedule]] = {
     "zb_h1": zb_h1,
     "zb_h2": zb_h2,
 }
+
+
+def repeated(schedule: Schedule, num_steps: int) -> Schedule:
+    """Several steps one behind the other, with nothing between them: micro-batches are counted on."""
+    m = schedule.num_microbatches
+    rows = [
+        tuple(action._replace(microbatch=action.microbatch + step * m) for step in range(num_steps) for action in row)
+        for row in schedule.actions
+    ]
+    return Schedule(schedule.name, schedule.num_stages, num_steps * m, tuple(rows), schedule.num_chunks)
 
 
 def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:

@@ -1,21 +1,36 @@
 """The scenes that the tests of this folder look at."""
 
 from helpers.draw import (
+    Axis,
     Line,
     Matrix,
     Rect,
+    all_reduce_scene,
     bytes_scene,
     collective_scene,
     collective_step_scene,
+    copies_scene,
+    curves_scene,
     magnitudes_scene,
+    means_scene,
     memory_scene,
     mesh_scene,
+    messages_scene,
     number_formats_scene,
+    pairing_scene,
     pipeline_scene,
+    processes_scene,
     shards_scene,
+    shares_scene,
+    standing_scene,
+    standstill_scene,
     timeline_scene,
     topology_scene,
+    zero_messages,
+    zero_shares,
 )
+from helpers.draw.calls import blocking_sends
+from helpers.draw.slow_link import slow_link_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -100,6 +115,7 @@ def zero(stage, number):
     return zero_scene(zero_steps(stage)[number - 1], title=f"ZeRO-{stage}", bars=bars, bars_title="At real size")
 
 
+CALLS = [("first", 10), ("second", 20)]
 MEMORY = MemoryBreakdown(parameters=40, gradients=40, optimizer=80, activations=70, buffers=1, temporaries=9)
 MAGNITUDES = Magnitudes(name="gradients of activations", lowest=-40, counts=tuple(range(30)), zeros=3)
 
@@ -110,7 +126,25 @@ def strategies(model, cluster):
     return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
 
 
+HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
+WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
+    "copies": copies_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
+    "one copy": copies_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
+    "shares": shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
+    "messages": messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
+    "curves": curves_scene(
+        {"stage 1": [(1, 1.5), (4, 1.5)], "stage 2": [(1, 1.6), (4, 1.7)]},
+        x=Axis(name="micro-batches", ticks=(1, 2, 3, 4)),
+        y=Axis(name="seconds", ticks=(1, 10, 100), log=True),
+        marks=[(4, 1.7, "at the right end")],
+        dots=True,
+        title="Names that would lie on each other",
+    ),
+    "a slow link": slow_link_scene(
+        4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
+    ),
+    "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
@@ -196,6 +230,14 @@ SCENES = {
     "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
     "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
+    "standstill": standstill_scene(),
+    "processes": processes_scene(4),
+    "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
+    "standing": standing_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
+    "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
+    "pairing": pairing_scene(
+        [[("first", 10), ("second", 20)], [("second", 20)]] + [[("first", 10), ("second", 20)]] * 2
+    ),
     "gather": collective_scene(gathered(4), "Ring all-gather"),
     "gather 12": collective_scene(gathered(12), "Ring all-gather"),
     "reduce": collective_scene(reduced(5), "Reduce"),

@@ -49,6 +49,7 @@ def test_a_number_that_the_words_do_not_hold_is_found():
 def test_a_claim_can_compare_with_another_number(bubble, num_problems):
     myth = MYTHS["one-f-one-b-smaller-bubble"]
     found = {"gpipe_bubble": 0.2727272727272727, "one_f_one_b_bubble": bubble, "one_f_one_b_held": 4, "gpipe_held": 8}
+    found |= {"gpipe_slow": 0.3846153846153846, "one_f_one_b_slow": 0.5102040816326531}
     assert len(Refutation(myth=myth, found=found).problems) == num_problems
 
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from helpers.schedules import ORDERS, gpipe, interleaved, naive, one_f_one_b, validate, zb_h1, zb_h2
+from helpers.schedules import (
+    ORDERS,
+    eager_one_f_one_b,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    repeated,
+    validate,
+    zb_h1,
+    zb_h2,
+)
 
 
 def row(schedule, rank):
@@ -91,3 +102,16 @@ def test_interleaving_says_what_does_not_divide():
         interleaved(5, 4, num_chunks=2)
     with pytest.raises(ValueError, match="6 micro-batches go in rounds of 4.*take 8"):
         interleaved(8, 6, num_chunks=2)
+
+
+def test_an_eager_warm_up_has_one_more_forward_for_each_later_rank():
+    schedule = eager_one_f_one_b(3, 6)
+    assert row(schedule, 0) == "0F0 0F1 0F2 0F3 0F4 0B0 0F5 0B1 0B2 0B3 0B4 0B5"
+    assert [schedule.in_flight(rank) for rank in range(3)] == [5, 3, 1]
+    assert validate(eager_one_f_one_b(4, 2)) == eager_one_f_one_b(4, 2)
+
+
+def test_steps_in_a_row_count_their_micro_batches_on():
+    twice = repeated(one_f_one_b(2, 2), 2)
+    assert row(twice, 1) == "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"
+    assert validate(twice).num_microbatches == 4

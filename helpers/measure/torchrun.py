@@ -1,0 +1,131 @@
+"""Run a script under plain torchrun and note what it says, and for how long it says nothing.
+
+Chapter 00 holds this beside the course's own ranks: a cluster has no notebook that names a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT = 240.0  # seconds for everything; a busy machine imports torch slowly
+_PATIENCE = 10.0  # seconds until a process that was told to end is killed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What came out. lines: those of the script alone, by rank. seconds: from the first line to the end.
+
+    returncode: of torchrun; None where it would have gone on and was ended after a silence.
+    """
+
+    lines: tuple[str, ...]
+    seconds: float
+    returncode: int | None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was ended from outside, since nothing came any more."""
+        return self.returncode is None
+
+    def __str__(self) -> str:
+        after = f"{self.seconds:.1f} s after the first line"
+        waits = f"… and then nothing more. We stopped the job {after}."
+        return "\n".join(
+            [*self.lines, waits if self.is_silent else f"The job ended with code {self.returncode}, {after}."]
+        )
+
+
+def torchrun(
+    script: str, *, ranks: int = 4, silence: float = 5.0, env: Mapping[str, str] | None = None, limit: float = LIMIT
+) -> Watched:
+    """Start `script` on so many ranks of this machine, and stop once all have spoken and then all are silent.
+
+    script: its text; what it prints on a line that begins with "rank" is kept. silence: seconds. env: added to the
+    environment. Raises TimeoutError when the job neither ends nor falls silent within `limit` seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script, encoding="utf-8")
+        job = _start(path, ranks, env or {})
+        try:
+            return _watch(job, ranks, silence, time.monotonic() + limit)
+        finally:
+            _end(job)
+
+
+def _start(path: Path, ranks: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """In a session of its own, so that all of its processes can be ended together."""
+    options = ["--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # a rank that hangs would keep its lines to itself
+    return subprocess.Popen(command, start_new_session=True, env={**os.environ, **own, **env}, **both)
+
+
+def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> Watched:
+    came: list[tuple[float, str]] = []
+    for line in _lines(job, give_up):
+        now = time.monotonic()
+        if line is not None and line.startswith("rank "):
+            came.append((now, line.rstrip()))
+        if len(_speakers(came)) == ranks and now - came[-1][0] >= silence:
+            return _watched(came, None)
+    return _watched(came, job.wait())
+
+
+def _speakers(came: list[tuple[float, str]]) -> set[str]:
+    return {text.split()[1].rstrip(":") for _, text in came}
+
+
+def _watched(came: list[tuple[float, str]], returncode: int | None) -> Watched:
+    seconds = time.monotonic() - came[0][0] if came else 0.0
+    lines = sorted((text for _, text in came), key=lambda text: text.split()[1])
+    return Watched(lines=tuple(lines), seconds=seconds, returncode=returncode)
+
+
+def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:
+    """Each line as it comes, and None a few times per second; ends with the job."""
+    came: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(job, came), daemon=True).start()
+    while time.monotonic() < give_up:
+        try:
+            line = came.get(timeout=0.2)
+        except queue.Empty:
+            yield None
+            continue
+        if line is None:
+            return
+        yield line
+    raise TimeoutError("torchrun neither ended nor fell silent; the machine is busy: run the cell again")
+
+
+def _read(job: subprocess.Popen[str], came: queue.SimpleQueue[str | None]) -> None:
+    with job.stdout:
+        for line in job.stdout:
+            came.put(line)
+    came.put(None)
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """End torchrun, which ends its ranks; then whatever is left of its session."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(job.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    job.wait()

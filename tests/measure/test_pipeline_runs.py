@@ -1,0 +1,42 @@
+"""The experiments of chapter 06 on two ranks: each finds what it is meant to find, and notices what is wrong."""
+
+import pytest
+import torch
+
+from helpers.measure import pipeline_runs
+from helpers.measure.pipeline_runs import (
+    equal_to_one_process,
+    messages_of_a_step,
+    peak_microbatches,
+    play_row,
+    torch_plays,
+)
+from helpers.ranks import RankError
+from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1
+
+
+@pytest.mark.parametrize("kind", ["layers", "gpt", "cnn"])
+def test_ours_equals_one_process_with_its_norm(ranks, kind):
+    assert equal_to_one_process(ranks[:2], zb_h1(2, 4), kind).startswith("equal: ")
+
+
+def test_torch_plays_our_lists(ranks):
+    assert torch_plays(ranks[:2], interleaved(4, 4, 2)).startswith("equal: 16 tensors")
+
+
+def test_a_gradient_that_one_rank_has_otherwise_is_found():
+    expected = {"a": torch.ones(2), "b": torch.ones(2)}
+    with pytest.raises(AssertionError, match="b differs"):
+        pipeline_runs._compared(expected, [{"a": torch.ones(2)}, {"b": torch.zeros(2)}])
+
+
+def test_peaks_and_messages_are_those_of_the_schedule(ranks):
+    assert peak_microbatches(ranks[:2], gpipe(2, 4)) == [4, 4]
+    assert peak_microbatches(ranks[:2], one_f_one_b(2, 4)) == [2, 1]
+    assert messages_of_a_step(ranks[:2], interleaved(4, 4, 2)) == 2 * 4 * 3
+
+
+def test_blocking_sends_wait_for_each_other_and_posted_ones_do_not(ranks):
+    assert ranks[:2].run(play_row, "isend") == [2, 2]
+    with pytest.raises(RankError, match="every rank waits for another one"):
+        ranks[:2].run(play_row, "send")

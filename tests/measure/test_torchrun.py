@@ -1,0 +1,36 @@
+"""A job under plain torchrun: what it says, its silence, and that nothing of it is left."""
+
+import os
+
+import pytest
+
+from helpers.measure.torchrun import Watched, torchrun
+
+SILENT = """
+import os, time
+print("noise")
+print(f"rank {os.environ['RANK']} {os.environ['WORD']} {os.getpid()}")
+time.sleep(600)
+"""
+
+
+def test_a_silent_job_is_ended_with_all_its_processes():
+    job = torchrun(SILENT, ranks=2, silence=1, env={"WORD": "lives"})
+    assert [line.split()[:3] for line in job.lines] == [["rank", "0", "lives"], ["rank", "1", "lives"]]
+    assert job.is_silent and "then nothing more" in str(job)
+    for line in job.lines:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(line.split()[3]), 0)
+
+
+def test_a_job_that_ends_says_with_which_code_and_one_that_never_speaks_is_given_up():
+    job = torchrun("print('rank 0 speaks')\nraise SystemExit(3)", ranks=1)
+    assert job.lines == ("rank 0 speaks",) and job.returncode == 1 and "ended with code 1" in str(job)
+    with pytest.raises(TimeoutError, match="neither ended nor fell silent"):
+        torchrun("import time; time.sleep(600)", ranks=1, limit=1)
+
+
+def test_words_of_a_result():
+    assert str(Watched(lines=("rank 0: a",), seconds=2.04, returncode=0)).endswith(
+        "code 0, 2.0 s after the first line."
+    )
