@@ -15,7 +15,6 @@ from tests.notebooks.names import missing
 CELL_LIMIT = 120  # seconds, beside another worker and its ranks
 # By the tags of chapters that are not in stations yet: the names that a cell of the path misses.
 MISSES = {
-    "01_collectives": {"bytes_sent": "measure"},
     "06_pipeline": {"one_step": "break"},
     "08_zero": {"Link": "prefetch", "PRESETS": "network"},
 }
