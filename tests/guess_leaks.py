@@ -26,7 +26,8 @@ DETAILS = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Asked:
-    """A call of `guess` or `reveal` in a notebook. cell: its place. is_last: nothing stands behind it in its cell."""
+    """A call of `guess` or `reveal` in a notebook. cell: its place. is_last: it is shown. Nothing stands
+    behind it in its cell, or `display` gets it, so that a question and its result can stand in one cell."""
 
     name: str
     key: str
@@ -58,8 +59,17 @@ def _calls(place: int, source: str) -> Iterator[Asked]:
         choices = " / ".join(text for one in node.keywords if one.arg == "choices" for text in _texts(one.value))
         if key:
             text = first if name == "guess" and not choices else ""
-            is_last = getattr(tree.body[-1], "value", None) is node
+            is_last = any(node is shown for shown in _shown(tree))
             yield Asked(name, key, place, str(named.get("unit", "")), text, is_last)
+
+
+def _shown(tree: ast.Module) -> Iterator[ast.expr]:
+    """What a cell shows: its last expression, and what a line of it hands to `display`."""
+    yield getattr(tree.body[-1], "value", None)
+    for line in tree.body:
+        called = getattr(line, "value", None)
+        if isinstance(called, ast.Call) and getattr(called.func, "id", "") == "display":
+            yield from called.args
 
 
 def _texts(node: ast.AST) -> list[str]:

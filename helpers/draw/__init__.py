@@ -6,7 +6,12 @@ collective_scene       which rank holds which chunk, step by step
 collective_step_scene  one step of a collective, its messages as arrows
 topology_scene         ring, tree, star: who sends to whom
 buckets_scene          gradients packed into buckets, one message each
+copies_scene           equal stacks beside each other, and the memory of one device
+shares_scene           what a rank sends in a step, message by message, in parts of P
+messages_scene         messages in the order in which they were sent
+curves_scene           curves on linear or logarithmic axes, each named at its end
 bytes_scene            predicted, measured, your guess
+memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 lines_scene            curves over one axis, and dots on them
 calls_scene            the calls of two ranks: who meets, who waits
@@ -28,7 +33,9 @@ from helpers.draw.calls import calls_scene
 from helpers.draw.chart import Chart, chart, chart_axes
 from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
+from helpers.draw.copies import copies_scene
 from helpers.draw.course_map import MapRow, course_map_scene
+from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.first_contact import (
     all_reduce_scene,
@@ -44,12 +51,15 @@ from helpers.draw.lines import lines_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
+from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
+from helpers.draw.messages import Message, messages_scene, zero_messages
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.png import to_png
 from helpers.draw.scene import Label, Line, Rect, Scene
 from helpers.draw.shards import shards_scene
+from helpers.draw.shares import Share, shares_scene, zero_shares
 from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
 from helpers.draw.timelines import timeline_scene
@@ -57,6 +67,15 @@ from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
+    "Axis",
+    "Message",
+    "Share",
+    "copies_scene",
+    "curves_scene",
+    "messages_scene",
+    "shares_scene",
+    "zero_messages",
+    "zero_shares",
     "NUMBER_FORMATS",
     "GuessMark",
     "Label",
@@ -81,6 +100,7 @@ __all__ = [
     "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
+    "memory_curve_scene",
     "means_scene",
     "memory_scene",
     "mesh_scene",

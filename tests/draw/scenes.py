@@ -1,6 +1,7 @@
 """The scenes that the tests of this folder look at."""
 
 from helpers.draw import (
+    Axis,
     Line,
     Matrix,
     Rect,
@@ -8,19 +9,26 @@ from helpers.draw import (
     bytes_scene,
     collective_scene,
     collective_step_scene,
+    copies_scene,
+    curves_scene,
     magnitudes_scene,
     means_scene,
+    memory_curve_scene,
     memory_scene,
     mesh_scene,
+    messages_scene,
     number_formats_scene,
     pairing_scene,
     pipeline_scene,
     processes_scene,
     shards_scene,
+    shares_scene,
     standing_scene,
     standstill_scene,
     timeline_scene,
     topology_scene,
+    zero_messages,
+    zero_shares,
 )
 from helpers.draw.calls import blocking_sends
 from helpers.draw.slow_link import slow_link_scene
@@ -33,7 +41,7 @@ from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
 from helpers.predict.time.pipeline import simulate
 from helpers.predict.traffic.algorithms import schedule
-from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
+from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
 
@@ -119,7 +127,29 @@ def strategies(model, cluster):
     return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
 
 
+TWO_TENSORS = Timeline(
+    source="recorded",
+    spans=[span(0, "other", 0, 4)],
+    held=[
+        Holding(rank=0, name="weight", kind="parameters", num_bytes=400, start=0, end=4),
+        Holding(rank=0, name="x", kind="activations", num_bytes=300, start=1, end=3),
+    ],
+)
+HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
+WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
+    "copies": copies_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
+    "one copy": copies_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
+    "shares": shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
+    "messages": messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
+    "curves": curves_scene(
+        {"stage 1": [(1, 1.5), (4, 1.5)], "stage 2": [(1, 1.6), (4, 1.7)]},
+        x=Axis(name="micro-batches", ticks=(1, 2, 3, 4)),
+        y=Axis(name="seconds", ticks=(1, 10, 100), log=True),
+        marks=[(4, 1.7, "at the right end")],
+        dots=True,
+        title="Names that would lie on each other",
+    ),
     "a slow link": slow_link_scene(
         4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
     ),
@@ -161,6 +191,7 @@ SCENES = {
     ),
     "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
     "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "memory over time": memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
     "column parallel": shards_scene(
         [
             Matrix(name="X", num_rows=4, num_columns=6, shape="(B·T) × C"),
