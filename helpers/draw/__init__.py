@@ -41,6 +41,7 @@ from helpers.draw.first_contact import (
     means_scene,
     pairing_scene,
     processes_scene,
+    ring_scene,
     standing_scene,
     standstill_scene,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "picture",
     "pipeline_scene",
     "processes_scene",
+    "ring_scene",
     "shards_scene",
     "show",
     "standing_scene",
