@@ -134,7 +134,7 @@ def _folded(node: ast.AST) -> object | None:
         return None
     try:
         return eval(ast.unparse(node), {"__builtins__": {}})
-    except (ArithmeticError, NameError, TypeError, ValueError):
+    except (ArithmeticError, NameError, SyntaxError, TypeError, ValueError):
         return None
 
 
