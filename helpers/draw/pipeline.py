@@ -48,10 +48,8 @@ def pipeline_scene(
     scale, marks = (width - _LEFT - _RIGHT) / end, []
     for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
         panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step)
-        marks += [
-            Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"),
-            *panel.headings(width, y),
-        ]
+        marks.append(Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
+        marks += panel.headings(width, y)
         top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
         marks += panel.rows(top, width)
         items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
