@@ -23,9 +23,9 @@ def test_every_card_leads_to_a_cell_that_is_there_or_to_its_source(language):
 
 
 def test_the_words():
-    cell = Cell(notebook="03_ddp", anchor="bytes")
-    assert place(cell) == (str(cell), "03_ddp.ipynb#cell-id=bytes")
-    assert place(cell, "../", language="zh") == ("03_ddp 章，单元格“bytes”", "../03_ddp.ipynb#cell-id=bytes")
+    cell = Cell(notebook="03_ddp", anchor="prove")
+    assert place(cell) == (str(cell), "03_ddp.ipynb#cell-id=prove")
+    assert place(cell, "../", language="zh") == ("03_ddp 章，单元格“prove”", "../03_ddp.ipynb#cell-id=prove")
 
 
 @pytest.fixture
