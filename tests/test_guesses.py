@@ -26,7 +26,7 @@ def read(path: Path):
 def test_the_files_are_written_well_and_named_as_their_chapter():
     all_declared()
     names = {path.stem for path in files.FOLDER.glob("*.yaml")}
-    assert names <= {path.stem for path in CHAPTERS}
+    assert names <= {path.stem for path in NOTEBOOKS}
 
 
 def test_every_declared_question_has_its_chinese():
@@ -36,7 +36,9 @@ def test_every_declared_question_has_its_chinese():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_declared_is_asked_once_and_revealed_after_it(path):
-    assert not wrongly_asked(read(path), {one.key for one in declared_in(path.stem[:2])}, set(all_declared()))
+    assert not wrongly_asked(
+        read(path), {one.key for one in declared_in(path.stem.partition("_")[0])}, set(all_declared())
+    )
 
 
 def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:
@@ -57,9 +59,9 @@ def wrongly_asked(notebook, declared: set[str], known: set[str]) -> list[str]:
     return wrong + [f"{one.key}: {one.name} is not the last line of its cell" for one in found if not one.is_last]
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_nothing_before_a_guess_gives_its_answer_away(path):
-    assert not spoiled(read(path), {one.key: one for one in declared_in(path.stem[:2])})
+    assert not spoiled(read(path), {one.key: one for one in declared_in(path.stem.partition("_")[0])})
 
 
 def spoiled(notebook, known: dict[str, Declared]) -> dict[str, list[str]]:
@@ -70,7 +72,7 @@ def spoiled(notebook, known: dict[str, Declared]) -> dict[str, list[str]]:
     return {key: places for key, places in every.items() if places}
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_each_question_can_have_its_declared_answer(path):
     wrong = []
     for cell in read(path).cells:

@@ -20,8 +20,8 @@ def buckets_scene(
 ) -> Scene:
     """A Scene of `buckets`: of each the (name, bytes) of its gradients, in the order of backward. cap: bytes.
 
-    A bucket of `cap` bytes or more is called full, one of fewer is what was left. ValueError for an empty bucket, or a
-    gradient without bytes.
+    The last bucket, where it has fewer than `cap` bytes, is what was left; the others are full, each by its own cap.
+    ValueError for an empty bucket, or a gradient without bytes.
     """
     if not buckets or not all(buckets) or min(size for bucket in buckets for _, size in bucket) <= 0:
         raise ValueError("buckets_scene got an empty bucket or gradient; give (name, bytes) pairs, bytes above 0")
@@ -32,7 +32,7 @@ def buckets_scene(
     scale, x = room / sum(totals), _SIDE
     items: list[Rect | Label] = [*head]
     for number, bucket in enumerate(buckets):
-        items += _bucket(bucket, number, x, top + 10, scale, totals[number] >= cap)
+        items += _bucket(bucket, number, x, top + 10, scale, totals[number] >= cap or number < len(buckets) - 1)
         x += totals[number] * scale + 2 * _PAD + _GAP
     words = [f"Bucket {number}: {_sentence(bucket)}." for number, bucket in enumerate(buckets)]
     height = top + 10 + _BOX + 2 * _PAD + 2 * _WORDS + 12
@@ -51,9 +51,10 @@ def _bucket(
         yield from _gradient(name, size, x, top + _PAD, size * scale)
         x += size * scale
     middle, y = left + width / 2, top + _BOX + 2 * _PAD + 16
+    state = f"{format_bytes(total)}, {'full' if is_full else 'what was left'}"
+    middle = max(middle, 4 + max(text_width(state, 11), text_width("all_reduce 0", 12, bold=True)) / 2)
     yield Label(x=middle, y=y, text=f"all_reduce {number}", bold=True, anchor="middle")
-    state = "full" if is_full else "what was left"
-    yield Label(x=middle, y=y + 20, text=f"{format_bytes(total)}, {state}", size=11, anchor="middle", colour="muted")
+    yield Label(x=middle, y=y + 20, text=state, size=11, anchor="middle", colour="muted")
 
 
 def _gradient(name: str, size: int, x: float, y: float, width: float) -> Iterator[Rect | Label]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from helpers.measure.alike import told_like
 from helpers.measure.paced import wait_until
 from helpers.measure.timeline import record_timeline
-from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.ddp import DistributedDataParallel, FlatDDP, NaiveDDP
 from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
@@ -28,6 +29,12 @@ PLAYED = 1.0  # seconds that a step takes on the ranks
 SHRINK = 64  # messages are this many times smaller, and so is the bandwidth
 WARMUP = 2  # steps without waits before the one that is kept: DDP rebuilds its buckets after the first
 MAX_RANKS = 8  # processes that one machine is asked to run
+STRATEGIES = {
+    "naive": NaiveDDP,
+    "flat": FlatDDP,
+    "bucketed": partial(DistributedDataParallel, overlap=False),
+    "overlapped": DistributedDataParallel,
+}
 
 
 def emulate_ddp_step(
@@ -51,15 +58,39 @@ def emulate_ddp_step(
     return told_like(scaled, predicted)
 
 
-def _played_step(backward: BackwardPass, slowdown: float, caps: dict[str, float]) -> Timeline:
+def emulate_ddp_strategies(
+    backward: BackwardPass, *, link: Link, world_size: int = 4, slowdown: float = 2.0, **caps: float
+) -> tuple[dict[str, Timeline], dict[str, Timeline]]:
+    """One step under each of `STRATEGIES`: predicted, and played as above on ranks that all of them share.
+
+    slowdown: of compute and link alike. caps: bucket_cap_mb and first_bucket_mb, in MiB.
+    """
+    slow = Link(latency=link.latency * slowdown, bandwidth=link.bandwidth / slowdown / SHRINK)
+    small = {name: cap / SHRINK for name, cap in ({"bucket_cap_mb": 25.0, "first_bucket_mb": 1.0} | caps).items()}
+    predicted, emulated = {}, {}
+    with Ranks(world_size, device="cpu", link=slow, quiet=True) as ranks:
+        for name in STRATEGIES:
+            step = simulate_ddp_step(backward, link=link, world_size=world_size, strategy=name, **caps)
+            played = Timeline.merge(ranks.run(_played_step, backward, slowdown, small, name)).shifted_to_zero()
+            scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans))
+            predicted[name], emulated[name] = step, told_like(replace(scaled, title=step.title), step)
+    return predicted, emulated
+
+
+def _played_step(
+    backward: BackwardPass, slowdown: float, caps: dict[str, float], strategy: str = "overlapped"
+) -> Timeline:
     """On a rank: the last step is kept."""
-    pace = _Pace()
-    model = DistributedDataParallel(nn.Sequential(*_layers(backward, pace)), **caps)
+    pace, wrap = _Pace(), STRATEGIES[strategy]
+    sends_after = strategy in ("naive", "flat")  # these two know no buckets, and send when they are told
+    model = wrap(nn.Sequential(*_layers(backward, pace)), **({} if sends_after else caps))
     for number in range(WARMUP + 1):
         dist.barrier()
         pace.start(slowdown if number == WARMUP else 0.0)
         with record_timeline(model, source="emulated") as recorder:
             model(torch.ones(())).backward()
+            if sends_after:
+                model.average_gradients()
     return recorder.timeline
 
 

@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTER_LIMIT = 270  # seconds, beside another worker; chapter 03, which starts torchrun, has 90 on a free machine
 SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewer is an anywidget, without that class
-DRAWN = ":is(svg, canvas, progress, button):visible"  # a quiz has buttons that wait for their turn
+DRAWN = (
+    ":is(svg, canvas, progress, button, p[aria-live]):visible"  # a quiz has buttons; who has not guessed, a sentence
+)
 IS_DRAWN = "image => image.decode().then(() => image.naturalWidth > 0)"
 
 

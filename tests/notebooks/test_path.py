@@ -15,9 +15,7 @@ from tests.notebooks.names import missing
 CELL_LIMIT = 120  # seconds, beside another worker and its ranks
 # By the tags of chapters that are not in stations yet: the names that a cell of the path misses.
 MISSES = {
-    "04_amp": {"ranks": "inf-ddp"},
     "06_pipeline": {"one_step": "break"},
-    "07_tensor_parallel": {"init_device_mesh": "real"},
     "08_zero": {"Link": "prefetch", "PRESETS": "network"},
 }
 ENVIRONMENT = {"RANKS_UNATTENDED": "1", "RANKS_LANGUAGE": "en"}

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.course import read_cells
 from tests.notebooks import shape
-from tests.notebooks.chapter import CHAPTERS, IN_STATIONS, NOT_YET, load, words
+from tests.notebooks.chapter import CHAPTERS, IN_STATIONS, NOT_YET, WAITS, load, words
 
 
 @pytest.fixture(params=shape.RULES, ids=lambda rule: rule.__name__)
@@ -18,7 +18,11 @@ def rule(request):
 
 @pytest.mark.parametrize("path", IN_STATIONS, ids=lambda path: path.stem)
 def test_a_chapter_in_stations_has_its_shape(path, rule):
-    assert list(rule(load(path), path.stem)) == []
+    found = list(rule(load(path), path.stem))
+    if rule.__name__ in WAITS.get(path.stem, ()):
+        assert found, f"{path.stem} keeps {rule.__name__} by now: take it out of WAITS"
+    else:
+        assert found == []
 
 
 def test_the_list_of_those_that_are_not_in_stations_is_right():

@@ -19,6 +19,21 @@ def gpus_needed(num_bytes: float, gpu_memory: float, *, usable: float = 1.0, per
     return ceil(gpus / per_node) * per_node
 
 
+def together(gpu_memory: float, gpus: int, *, usable: float = 1.0) -> float:
+    """Bytes of `gpus` GPUs of `gpu_memory` bytes each, as far as they are usable.
+
+    Hand in what the data sheet says or what the device reports (`helpers.specs.GPU.reported`), and say which.
+    """
+    if not 0 < usable <= 1 or not gpu_memory > 0 or gpus < 1:
+        raise ValueError(f"cannot add up {gpus!r} GPUs of {gpu_memory!r} bytes, of which {usable!r} is usable")
+    return usable * gpu_memory * gpus
+
+
+def left_over(num_bytes: float, gpu_memory: float, gpus: int) -> float:
+    """Bytes that `gpus` GPUs have beside `num_bytes`, all together; below 0 where these do not fit."""
+    return together(gpu_memory, gpus) - num_bytes
+
+
 def share(part: float, whole: float) -> float:
     """`part` over `whole`, a share of 1: trained parameters over all of them, for example. Both in the same unit."""
     if not 0 <= part <= whole or not whole > 0:

@@ -1,0 +1,113 @@
+"""What chapter 07 asks inside: an MLP of two cut matrices, and the norm of gradients of which some are copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from helpers.grading.drawing import Axes, Draw
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.tensor_parallel import hints
+from helpers.words import Words
+
+
+def is_silent(world: World) -> bool:
+    """A rank alone that sends nothing, which is as good."""
+    return world.size == 1 and not world.logs[0].events
+
+
+# ---- 07.mlp ----
+def make_mlp(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """The same on every rank. The width between the matrices divides, and so does that of x, for a wrong cut."""
+    tokens, hidden, width = rng.integer(2, 5), world_size * rng.integer(2, 3), world_size * rng.integer(4, 6)
+    one = {"x": rng.tensor(tokens, hidden), "A": rng.tensor(hidden, width), "B": rng.tensor(width, hidden)}
+    return [one] * world_size
+
+
+def act_mlp(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> Any:
+    return submitted(*(inputs[name].clone() for name in "xAB"))
+
+
+def judge_mlp(world: World) -> Iterator[Finding]:
+    x, a, b = (world.inputs[0][name] for name in "xAB")
+    n, right = world.size, F.gelu(x @ a) @ b
+    halves = list(zip(a.chunk(n, 1), b.chunk(n, 0), strict=True))
+    early = sum(F.gelu(part @ rows) for part, rows in zip(x.chunk(n, 1), a.chunk(n, 0), strict=True)) @ b
+    for rank, got in enumerate(world.outputs):
+        columns, rows = halves[rank]
+        wrong = {"sum_missing": F.gelu(x @ columns) @ rows, "gelu_of_addends": early, "not_cut_at_all": n * right}
+        yield expect_tensor(RESULT, right, got, rank=rank, mistakes=wrong)
+    if not is_silent(world):
+        yield from expect_ops(world, "all_reduce", 1)
+        yield from expect_payload(world, right.numel() * right.element_size())
+
+
+RESULT = Words(en="the result", zh="结果")
+MLP = Task(
+    key="07.mlp",
+    signature="mlp_on_a_rank(x, A, B)",
+    make=make_mlp,
+    axes=Axes(dtypes=("float64",)),
+    act=act_mlp,
+    judge=judge_mlp,
+    hints=hints.of("sum_missing", "gelu_of_addends", "not_cut_at_all"),
+    world_sizes=(1, 2, 3, 4),
+)
+
+
+# ---- 07.norm ----
+def make_norm(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Some parts, which are another rank's own, between gradients that all ranks hold alike."""
+    shared = [rng.tensor(rng.integer(2, 6)) for _ in range(rng.integer(1, 3))]
+    counts = [rng.integer(1, 3) for _ in range(world_size)]
+    ranks = [[rng.tensor(rng.integer(2, 6)) for _ in range(count)] for count in counts]
+    return [{"gradients": [*own, *shared], "copies": [1] * len(own) + [world_size] * len(shared)} for own in ranks]
+
+
+def act_norm(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> float:
+    return float(submitted([one.clone() for one in inputs["gradients"]], list(inputs["copies"])))
+
+
+def judge_norm(world: World) -> Iterator[Finding]:
+    own = [_squares(one, copied=False) for one in world.inputs]
+    shared = _squares(world.inputs[0], copied=True) if world.size > 1 else 0.0
+    right = math.sqrt(sum(own) + shared)
+    for rank, got in enumerate(world.outputs):
+        wrong = {
+            "norm_of_what_i_hold": math.sqrt(own[rank] + shared),
+            "copies_counted_each": math.sqrt(sum(own) + world.size * shared),
+            "copies_left_out": math.sqrt(sum(own)),
+        }
+        known = {key: _told(value) for key, value in wrong.items()}
+        yield expect_tensor(NORM, _told(right), _told(got), rank=rank, mistakes=known)
+    if not is_silent(world):
+        yield from expect_ops(world, "all_reduce", 1)
+        for rank, log in enumerate(world.logs):
+            yield expect(log.payload_bytes() <= 8, "it sends more than one number", "发送的不止一个数", rank=rank)
+
+
+def _squares(one: dict[str, Any], copied: bool) -> float:
+    pairs = zip(one["gradients"], one["copies"], strict=True)
+    return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == copied)
+
+
+def _told(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+NORM = Words(en="the norm", zh="范数")
+NORM_OF_ALL = Task(
+    key="07.norm",
+    signature="norm_of_all(gradients, copies)",
+    make=make_norm,
+    act=act_norm,
+    judge=judge_norm,
+    hints=hints.of("norm_of_what_i_hold", "copies_counted_each", "copies_left_out"),
+    world_sizes=(1, 2, 3, 4),
+)

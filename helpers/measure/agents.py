@@ -1,0 +1,37 @@
+"""Start torchrun as a person does, one agent per machine; here every machine is this one."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+
+import psutil
+
+LIMIT = 240  # seconds; a busy machine needs a minute to import torch in four processes
+
+
+def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> list[str]:
+    """What `torchrun AGENT -m module` prints, all agents together, line by line. agents: options of each.
+
+    All start at once and meet at a free port. RuntimeError, with what was written, where an agent fails;
+    TimeoutError where one has not ended after `limit` seconds. Nothing is tried twice, and no process stays behind.
+    """
+    with socket.socket() as probe:  # on a cluster you choose one
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={port}"]
+    started = [psutil.Popen([*command, *agent, "-m", module], stdout=-1, stderr=-1, text=True) for agent in agents]
+    _, late = psutil.wait_procs(started, timeout=limit)
+    for process in [child for agent in late for child in agent.children(recursive=True)] + late:
+        process.kill()
+    said = [agent.communicate() for agent in started]
+    if late:
+        raise TimeoutError(f"{len(late)} of {len(agents)} agents had not ended after {limit} s; {_errors(said)}")
+    if any(agent.returncode for agent in started):
+        raise RuntimeError(f"an agent failed; {_errors(said)}")
+    return [line for out, _ in said for line in out.splitlines() if line]
+
+
+def _errors(said: Sequence[tuple[str, str]]) -> str:
+    return "they wrote: " + "\n".join(err[-2000:] for _, err in said)

@@ -1,0 +1,42 @@
+"""Tensor parallel layers that real ranks play come out as predicted: the same messages, the same share of them."""
+
+import pytest
+
+from helpers.measure.emulate_tensor import (
+    Layers,
+    emulate_columns,
+    emulate_layers,
+    share_of,
+    simulate_columns,
+    simulate_layers,
+)
+from helpers.specs import GPUS, LINKS, PRESETS, Link
+
+LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=0.01, message=10**7, count=2)
+
+
+def names(timeline, lane):
+    spans = sorted((one for one in timeline.for_rank(0).spans if one.lane == lane), key=lambda one: one.start)
+    return [(one.kind, one.name) for one in spans]
+
+
+def test_a_layer_waits_four_times_and_its_share_is_that_of_the_whole_model():
+    one = simulate_layers(Layers.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8))
+    assert [kind for kind, _ in names(one, "communication")] == ["communication"] * 4
+    assert LAYERS.share == pytest.approx(share_of(simulate_layers(LAYERS).duration, LAYERS.busy))
+
+
+def test_two_ranks_stand_for_eight_and_nothing_is_faster_than_the_model():
+    """A busy machine only ever adds time; a mistake of scale would be off by a factor of 2 or more."""
+    predicted, played = simulate_layers(LAYERS), emulate_layers(LAYERS)
+    assert names(predicted, "compute") == names(played, "compute")
+    assert len(names(played, "communication")) == 8 and played.source == "emulated"
+    assert 0.98 * predicted.duration < played.duration < 2 * predicted.duration
+
+
+@pytest.mark.parametrize(("overlap", "seconds"), [(False, 0.105), (True, 0.075)])
+def test_at_most_the_product_of_the_weight_hides_a_message(overlap, seconds):
+    step = dict(layers=3, compute=0.010, send=0.015, title="")
+    predicted, played = simulate_columns(overlap, **step), emulate_columns(overlap, **step)
+    assert predicted.duration == pytest.approx(seconds)
+    assert 0.98 * seconds < played.duration < 2 * seconds
