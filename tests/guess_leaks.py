@@ -85,19 +85,68 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def leaks(notebook, asked: Asked, known: Declared, shown_at: int | None) -> list[str]:
-    """Each place that gives the answer away: before the guess, in it, and unfolded in what explains it."""
+    """Each place that gives the answer away: before the guess, in it, in the code up to its result, and unfolded in
+    what explains it."""
     found = [
         f"cell {place}: {told}" for place in range(asked.cell) for told in _found(notebook.cells[place], asked, known)
     ]
     found += [f"the question itself: {told}" for told in given_away(asked.text, asked.unit, known)]
     if shown_at is not None:
         found += [f"cell {place}, not folded: {told}" for place, told in _explained(notebook, asked, known, shown_at)]
+        between = range(asked.cell + 1, shown_at + 1)
+        found += [f"code {place}: {told}" for place in between for told in _coded(notebook.cells[place], asked, known)]
     return found
 
 
 def _found(cell, asked: Asked, known: Declared) -> Iterator[str]:
     for text in seen(cell):
         yield from given_away(text, asked.unit, known)
+
+
+def _coded(cell, asked: Asked, known: Declared) -> Iterator[str]:
+    """Where code that is read between a guess and its result holds the answer: in words, or as a constant."""
+    folded = cell.metadata.get("jupyter", {}).get("source_hidden")
+    tree = None if cell.cell_type != "code" or folded else _parsed(cell.source)
+    if tree is None:
+        return
+    yield from given_away(cell.source, asked.unit, known)
+    told = {id(part) for node in _telling(tree) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        value = _folded(node)
+        if value is not None and _is_answer(value, asked.unit, known.answer, is_told=id(node) in told):
+            yield ast.unparse(node)
+
+
+def _telling(tree: ast.Module) -> Iterator[ast.AST]:
+    """Asserts, and what `reveal` gets as its prediction or measurement: a number there is a result."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield node
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reveal":
+            yield from (one.value for one in node.keywords if one.arg in ("predicted", "measured"))
+
+
+def _folded(node: ast.AST) -> object | None:
+    """The value of an expression of constants alone, such as 1 + 2; None for others."""
+    if not isinstance(node, ast.Constant | ast.BinOp | ast.UnaryOp | ast.List | ast.Tuple):
+        return None
+    if any(isinstance(part, ast.Name | ast.Call | ast.Attribute | ast.Subscript) for part in ast.walk(node)):
+        return None
+    try:
+        return eval(ast.unparse(node), {"__builtins__": {}})
+    except (ArithmeticError, NameError, TypeError, ValueError):
+        return None
+
+
+def _is_answer(value: object, unit: str, answer: object, *, is_told: bool) -> bool:
+    """is_told: as a result; elsewhere a number counts only in another unit, as 6e6 for 6 MB."""
+    if isinstance(value, str | list | tuple):
+        return value == answer or (isinstance(value, list) and tuple(value) == answer)
+    if isinstance(value, bool | complex | bytes) or not isinstance(value, int | float) or not isinstance(answer, float):
+        return False
+    factor = 0.01 if unit == "%" else FACTORS.get(unit, 1.0)
+    values = [answer * factor] * (factor != 1.0) + [answer] * is_told
+    return any(abs(value - one) <= NEAR * abs(one) for one in values)
 
 
 def _explained(notebook, asked: Asked, known: Declared, shown_at: int) -> Iterator[tuple[int, str]]:

@@ -97,6 +97,7 @@ CHOICE = Declared(key="77.grow", answer="nothing: the loss falls", zh="？")
 ORDER = Declared(key="77.walk", answer=("gather", "compute", "free"), zh="？")
 ASK = 'guess("bytes per parameter", unit="B", kind="memory", key="77.bytes")'
 SHOW = 'reveal("77.bytes", predicted=7.0)'
+RESULT = 'reveal("77.bytes")'
 WHY = "<details><summary>Why?</summary>\n\nSeven bytes.\n\n</details>"
 
 
@@ -104,7 +105,7 @@ def chapter(*cells, outputs=()):
     """Cells as texts, code where they call something; the first code cell has these outputs."""
     made = nbformat.v4.new_notebook()
     for text in cells:
-        is_code = text.startswith(("guess(", "reveal(", "show", "x =", "ZeroExplorer"))
+        is_code = text.startswith(("guess(", "reveal(", "show", "x =", "# seven", "ZeroExplorer"))
         made.cells.append((nbformat.v4.new_code_cell if is_code else nbformat.v4.new_markdown_cell)(text))
     first = next(cell for cell in made.cells if cell.cell_type == "code")
     first.outputs = [nbformat.v4.new_output("stream", text=text) for text in outputs]
@@ -118,13 +119,37 @@ LEAKS = ("7 B", "7 bytes", "seven bytes", "7.0 B", "**7** bytes", "7\u00a0B", "7
 def test_a_planted_leak_is_found_wherever_it_stands(leak):
     text = f"A rank holds {leak} then."
     known = {"77.bytes": SEVEN}
-    assert spoiled(chapter(f"# {text}", ASK, SHOW), known)
-    assert spoiled(chapter(text, ASK, SHOW), known)
-    assert spoiled(chapter(f'x = 1  # "{text}"', ASK, SHOW), known)
-    assert spoiled(chapter("show(1)", ASK, SHOW, outputs=[text]), known)
-    assert spoiled(chapter(ASK, text, SHOW), known) and spoiled(chapter(ASK, SHOW, f"Why? {text}"), known)
-    assert not spoiled(chapter("# A", ASK, SHOW, f"<details><summary>Why?</summary>\n\n{text}\n\n</details>"), known)
-    assert not spoiled(chapter(ASK, SHOW, WHY, f"## B\n\n{text}"), known)
+    assert spoiled(chapter(f"# {text}", ASK, RESULT), known)
+    assert spoiled(chapter(text, ASK, RESULT), known)
+    assert spoiled(chapter(f'x = 1  # "{text}"', ASK, RESULT), known)
+    assert spoiled(chapter("show(1)", ASK, RESULT, outputs=[text]), known)
+    assert spoiled(chapter(ASK, text, RESULT), known) and spoiled(chapter(ASK, RESULT, f"Why? {text}"), known)
+    assert not spoiled(chapter("# A", ASK, RESULT, f"<details><summary>Why?</summary>\n\n{text}\n\n</details>"), known)
+    assert not spoiled(chapter(ASK, RESULT, WHY, f"## B\n\n{text}"), known)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        SHOW,
+        'reveal("77.bytes", predicted=3 + 4)',
+        'x = 1\nassert x == [7.0]\nreveal("77.bytes")',
+        '# seven bytes\nreveal("77.bytes")',
+    ],
+)
+def test_the_code_of_the_result_holds_no_answer(cell):
+    assert spoiled(chapter("show(1)", ASK, cell), {"77.bytes": SEVEN})
+    folded = chapter("show(1)", ASK, cell)
+    folded.cells[2].metadata["jupyter"] = {"source_hidden": True}
+    assert not spoiled(folded, {"77.bytes": SEVEN})
+    assert not spoiled(chapter("show(1)", ASK, 'x = 7\nreveal("77.bytes", measured=x)'), {"77.bytes": SEVEN})
+
+
+def test_a_choice_or_another_unit_in_the_code_of_the_result_is_found():
+    ask = ASK.replace("77.bytes", "77.grow")
+    assert spoiled(chapter(ask, f'reveal("77.grow", measured="{CHOICE.answer}")'), {"77.grow": CHOICE})
+    ask, six = ASK.replace('unit="B"', 'unit="MB"'), Declared(key="77.bytes", answer=6.0, zh="？")
+    assert spoiled(chapter(ask, 'x = (6e6, 1)\nreveal("77.bytes")'), {"77.bytes": six})
 
 
 def test_an_explorer_that_shows_the_answer_is_found(monkeypatch):
@@ -137,7 +162,7 @@ def test_an_explorer_that_shows_the_answer_is_found(monkeypatch):
     from tests import guess_leaks
 
     guess_leaks._explorer.cache_clear()
-    found = spoiled(chapter("ZeroExplorer()", ASK, SHOW), {"77.bytes": SEVEN})
+    found = spoiled(chapter("ZeroExplorer()", ASK, RESULT), {"77.bytes": SEVEN})
     guess_leaks._explorer.cache_clear()
     assert found
 

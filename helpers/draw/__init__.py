@@ -11,6 +11,7 @@ shares_scene           what a rank sends in a step, message by message, in parts
 messages_scene         messages in the order in which they were sent
 curves_scene           curves on linear or logarithmic axes, each named at its end
 bytes_scene            predicted, measured, your guess
+memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 lines_scene            curves over one axis, and dots on them
 calls_scene            the calls of two ranks: who meets, who waits
@@ -50,6 +51,7 @@ from helpers.draw.lines import lines_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
+from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
 from helpers.draw.messages import Message, messages_scene, zero_messages
 from helpers.draw.picture import Picture, picture
@@ -98,6 +100,7 @@ __all__ = [
     "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
+    "memory_curve_scene",
     "means_scene",
     "memory_scene",
     "mesh_scene",

@@ -27,6 +27,7 @@ def pipeline_scene(
     num_ranks: int | None = None,
     end: float = 0.0,
     instant: float | None = None,
+    per_step: int | None = None,
     width: float = WIDTH,
 ) -> Scene:
     """A Scene of one or several Timelines of a pipeline, one above the other; each starts at 0, all share one axis.
@@ -34,6 +35,7 @@ def pipeline_scene(
     Spans carry the names of `schedules.Action`, such as "2F0". num_ranks tells chunks apart: stage // num_ranks
     (default: the timeline's ranks). end: seconds that the axis reaches at least. instant: a play head at that second;
     then memory is what is held there, otherwise the most that was held. Memory shows where a timeline has `held`.
+    per_step: micro-batches of a step, of several that follow each other; a bar separates them, and counting restarts.
     Raises ValueError without a timeline, or for one without spans.
     """
     if not timelines or not all(timeline.spans for timeline in timelines):
@@ -45,7 +47,7 @@ def pipeline_scene(
     items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (SAYS("idle"), _IDLE)], width)
     scale, marks = (width - _LEFT - _RIGHT) / end, []
     for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
-        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant)
+        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step)
         marks += [
             Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"),
             *panel.headings(width, y),
@@ -63,7 +65,10 @@ def pipeline_scene(
 
 
 class _Panel:
-    def __init__(self, timeline: Timeline, num_ranks: int, scale: float, instant: float | None) -> None:
+    def __init__(
+        self, timeline: Timeline, num_ranks: int, scale: float, instant: float | None, per_step: int | None
+    ) -> None:
+        self.per_step = per_step
         self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
         self.num_chunks = _num_chunks(timeline, num_ranks)
         self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0
@@ -84,6 +89,7 @@ class _Panel:
             yield Rect(x=_LEFT, y=y, width=until, height=self.bar, **_IDLE)
             for span in self.timeline.for_rank(rank).spans:
                 yield from self._action(span, y)
+            yield from self._borders(rank, y)
             if self.held:
                 yield from self._memory(rank, width - _RIGHT + 16, y)
 
@@ -97,9 +103,20 @@ class _Panel:
         if action.stage >= self.num_ranks and width > 3:
             mark = min(5.0, self.bar / 4) * min(3, action.stage // self.num_ranks) / 3 + 2
             yield Rect(x=x, y=y + self.bar - mark, width=width - room, height=mark, fill="ink", opacity=0.75)
-        text, size = str(action.microbatch), min(11.0, self.bar - 6)
-        if size >= SMALLEST and text_width(text, size) < width - 3:
+        text = str(action.microbatch % self.per_step if self.per_step else action.microbatch)
+        sizes = [size for size in (min(11.0, self.bar - 6), SMALLEST) if text_width(text, size) < width - 3]
+        if sizes and (size := sizes[0]) >= SMALLEST:
             yield Label(x=x + width / 2, y=y + self.bar / 2, text=text, size=size, anchor="middle", on=span.kind)
+
+    def _borders(self, rank: int, y: float) -> Iterator[Line]:
+        """Where this rank begins each later step."""
+        starts: dict[int, float] = {}
+        for span in self.timeline.for_rank(rank).spans if self.per_step else ():
+            step = Action.parse(span.name).microbatch // self.per_step
+            starts[step] = min(span.start, starts.get(step, span.start))
+        for start in [start for step, start in starts.items() if step]:
+            x = _LEFT + start * self.scale - 0.5
+            yield Line(x1=x, y1=y - 2, x2=x, y2=y + self.bar + 2, colour="ink", width=3)
 
     def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
         count, whole = self.held[rank], self.held[rank] / self.num_chunks

@@ -38,11 +38,11 @@ def middle(low: float, high: float) -> float:
     return math.sqrt(low * high) if low > 0 and high > 0 else (low + high) / 2
 
 
-def agrees(predicted: object, truth: Answer) -> bool:
-    """Whether a prediction is the declared answer: within 1e-6 of a number, equal otherwise."""
+def agrees(predicted: object, truth: Answer, within: float = TOLERANCE) -> bool:
+    """Whether a prediction is the declared answer: within this share of a number, equal otherwise."""
     if isinstance(truth, float):
         try:
-            return math.isclose(float(predicted), truth, rel_tol=TOLERANCE, abs_tol=0.0)
+            return math.isclose(float(predicted), truth, rel_tol=within, abs_tol=0.0)
         except (TypeError, ValueError):
             return False
     return _plain(predicted) == _plain(truth)

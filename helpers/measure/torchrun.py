@@ -37,6 +37,17 @@ class Watched:
         """Whether it was ended from outside, since nothing came any more."""
         return self.returncode is None
 
+    def after(self, count: int) -> str:
+        """What came after so many lines: "nothing" where it was silence, otherwise the rest."""
+        rest = "; ".join(self.lines[count:])
+        return rest or ("nothing" if self.is_silent else "the end")
+
+    def ended(self) -> str:
+        """When, in the words in which chapter 00 asks for it."""
+        if self.is_silent:
+            return "never"
+        return "within seconds" if self.seconds < 60 else "after 30 minutes"
+
     def __str__(self) -> str:
         after = f"{self.seconds:.1f} s after the first line"
         waits = f"… and then nothing more. We stopped the job {after}."

@@ -20,6 +20,8 @@ from helpers.widgets.guess_view import style
 from helpers.widgets.shown import live, saved
 from helpers.words import reading
 
+MEASURED = 0.02  # of a number: a clock and an allocator are never exact
+
 
 def reveal(
     key: str, *shown: Any, predicted: Any = None, measured: Any = None, path: str | os.PathLike | None = None
@@ -27,12 +29,16 @@ def reveal(
     """The row "your guess · predicted · measured", and below it `shown`; folded until the guess `key` is answered.
 
     shown: Scenes, pictures, explorers, matplotlib figures or texts. predicted, measured: in the question's unit;
-    predicted is the declared answer, within 1e-6 of a number, and without it that answer is shown. path: of the
-    progress file. Where nobody is there (RANKS_UNATTENDED=1), ValueError for a prediction that is another one.
+    predicted is the declared answer, within 1e-6 of a number. Leave it out and that answer is shown: a cell that can be
+    read between the guess and its result must not hold it. path: of the progress file. Where nobody is there
+    (RANKS_UNATTENDED=1), ValueError for a prediction that is another one; without a prediction also for a measurement
+    that is another one, by more than 2 % of a number.
     """
     view = RevealView(key, *shown, predicted=predicted, measured=measured, path=path)
     if view.changed and is_unattended():
         raise ValueError(f"{key}: predicted is {predicted!r}, and declared is {view.declared.answer!r}")
+    if predicted is None and is_unattended() and view.is_missed:
+        raise ValueError(f"{key}: measured is {measured!r}, and declared is {view.declared.answer!r}")
     return view
 
 
@@ -87,6 +93,12 @@ class RevealView(ipywidgets.VBox):
             return ""
         values = {"predicted": self._told(self.predicted), "declared": self._told(self.declared.answer)}
         return SAYS("changed", **values)
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether something was measured that is not what was declared."""
+        known = self.declared is not None and self.measured is not None
+        return known and not agrees(self.measured, self.declared.answer, within=MEASURED)
 
     # -- what can be done ----------------------------------------------------------------------------------------------
     def look(self) -> None:

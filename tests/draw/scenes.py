@@ -13,6 +13,7 @@ from helpers.draw import (
     curves_scene,
     magnitudes_scene,
     means_scene,
+    memory_curve_scene,
     memory_scene,
     mesh_scene,
     messages_scene,
@@ -40,7 +41,7 @@ from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
 from helpers.predict.time.pipeline import simulate
 from helpers.predict.traffic.algorithms import schedule
-from helpers.records import Magnitudes, MemoryBreakdown, Span, Timeline
+from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
 
@@ -126,6 +127,14 @@ def strategies(model, cluster):
     return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
 
 
+TWO_TENSORS = Timeline(
+    source="recorded",
+    spans=[span(0, "other", 0, 4)],
+    held=[
+        Holding(rank=0, name="weight", kind="parameters", num_bytes=400, start=0, end=4),
+        Holding(rank=0, name="x", kind="activations", num_bytes=300, start=1, end=3),
+    ],
+)
 HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
 WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
@@ -182,6 +191,7 @@ SCENES = {
     ),
     "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
     "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "memory over time": memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
     "column parallel": shards_scene(
         [
             Matrix(name="X", num_rows=4, num_columns=6, shape="(B·T) × C"),

@@ -2,9 +2,12 @@
 
 import pytest
 
-from helpers.draw import Line, Rect, calls_scene, lines_scene
+from helpers.draw import Line, Rect, calls_scene, lines_scene, pipeline_scene
 from helpers.draw.calls import blocking_sends
 from helpers.draw.slow_link import slow_link_scene
+from helpers.draw.stack import stacked_scene
+from helpers.predict.time.pipeline import simulate
+from helpers.schedules import gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
 AXES = {"title": "A title", "x_name": "x", "y_name": "y"}
 TIMES = {"forward": 0.01, "backward_input": 0.01, "backward_weight": 0.01, "send": 0.01}
@@ -36,3 +39,32 @@ def test_both_ranks_wait_in_the_second_call():
 def test_messages_that_take_time_make_1f1b_wait_longer():
     says = slow_link_scene(4, 8, {"GPipe": 0.4, "1F1B": 0.52}, **TIMES).summary
     assert "GPipe goes from 27.2727 to 38.4615. 1F1B goes from 27.2727 to 51.0204." in says
+
+
+def test_pictures_stand_below_each_other():
+    one = calls_scene([["send"], ["recv"]], met=[(0, 0)], title="one")
+    both = stacked_scene(one, one, title="both")
+    assert (both.title, both.height > 2 * one.height, len(both.items)) == ("both", True, 2 * len(one.items))
+    assert "one: Rank 0" in both.summary
+    assert both.labels()[-1].y - one.labels()[-1].y == pytest.approx(both.height - one.height)
+    with pytest.raises(ValueError, match="at least one"):
+        stacked_scene(title="none")
+
+
+def test_a_bar_stands_where_a_later_step_begins_and_counting_restarts():
+    step = simulate(repeated(gpipe(2, 2), 2), forward=1.0, backward_input=1.0, backward_weight=1.0)
+    scene = pipeline_scene(step, title="two", per_step=2)
+    assert len([item for item in scene.items if isinstance(item, Line) and item.width == 3]) == 2
+    assert {label.text for label in scene.labels() if label.text.isdigit() and label.on} == {"0", "1"}
+
+
+def test_what_the_chapter_says_of_its_steps_is_so():
+    free, slow = {**TIMES, "send": 0.0}, TIMES
+    steps = [simulate(order(4, 8), **free) for order in (gpipe, one_f_one_b, zb_h1, zb_h2)]
+    assert [round(step.duration * 1e3) for step in steps] == [330, 330, 270, 270]
+    assert [round(step.bubble_fraction, 3) for step in steps] == [0.273, 0.273, 0.111, 0.0]
+    assert steps[0].bubble_over_ideal == pytest.approx(3 / 8)
+    assert [round(simulate(order(4, 8), **slow).duration * 1e3) for order in (gpipe, one_f_one_b)] == [390, 490]
+    two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
+    assert [round(step.duration * 1e3) for step in two] == [540, 510]
+    assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960

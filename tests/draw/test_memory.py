@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.draw import Line, Rect, memory_scene
-from helpers.records import MemoryBreakdown
+from helpers.draw import Line, Rect, memory_curve_scene, memory_scene
+from helpers.records import MemoryBreakdown, Timeline
 from tests.draw.scenes import MEMORY, SCENES
 
 
@@ -67,3 +67,15 @@ def test_a_bar_a_twentieth_of_another_still_shows_its_kinds():
 def test_a_limit_lies_above_zero(capacity):
     with pytest.raises(ValueError, match="bytes, but a limit lies above 0"):
         memory_scene({"rank 0": MEMORY}, capacity=capacity)
+
+
+def test_a_curve_marks_its_highest_point_and_rises_and_falls_with_what_is_held():
+    scene = SCENES["memory over time"]
+    assert any("700 B" in text for text in texts(scene))
+    tall = {item.fill: item.height for item in scene.items if isinstance(item, Rect) and item.height > 30}
+    assert tall["parameters"] / tall["activations"] == pytest.approx(400 / 300)
+
+
+def test_a_curve_of_nothing_is_a_sentence():
+    with pytest.raises(ValueError, match="holds nothing"):
+        memory_curve_scene(Timeline(spans=[], source="recorded"), title="empty")

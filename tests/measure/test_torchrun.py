@@ -18,6 +18,7 @@ def test_a_silent_job_is_ended_with_all_its_processes():
     job = torchrun(SILENT, ranks=2, silence=1, env={"WORD": "lives"})
     assert [line.split()[:3] for line in job.lines] == [["rank", "0", "lives"], ["rank", "1", "lives"]]
     assert job.is_silent and "then nothing more" in str(job)
+    assert (job.after(2), job.after(1), job.ended()) == ("nothing", job.lines[1], "never")
     for line in job.lines:
         with pytest.raises(ProcessLookupError):
             os.kill(int(line.split()[3]), 0)
@@ -26,6 +27,7 @@ def test_a_silent_job_is_ended_with_all_its_processes():
 def test_a_job_that_ends_says_with_which_code_and_one_that_never_speaks_is_given_up():
     job = torchrun("print('rank 0 speaks')\nraise SystemExit(3)", ranks=1)
     assert job.lines == ("rank 0 speaks",) and job.returncode == 1 and "ended with code 1" in str(job)
+    assert (job.after(1), job.ended()) == ("the end", "within seconds")
     with pytest.raises(TimeoutError, match="neither ended nor fell silent"):
         torchrun("import time; time.sleep(600)", ranks=1, limit=1)
 

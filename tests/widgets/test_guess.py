@@ -100,10 +100,13 @@ def test_the_row_says_how_far_off(key, given, said):
     assert said in shown.text.splitlines() if said else asked.value is not None
 
 
+TRUE = {"77.bytes": 7, "77.shrink": "no", "77.walk": ["gather", "compute", "free"], "77.step": 20}
+
+
 @pytest.mark.parametrize("key", ASKED)
 def test_what_nbval_compares_never_depends_on_an_answer(key, monkeypatch):
     def kept() -> list:
-        made = [ask(key), reveal(key, SCENE, "Why?", measured=7)]
+        made = [ask(key), reveal(key, SCENE, "Why?", measured=TRUE[key])]
         bundles = [data(one._repr_mimebundle_()) for one in made]
         return [{name: value for name, value in one.items() if "widget-view" not in name} for one in bundles]
 
@@ -145,6 +148,9 @@ def test_a_prediction_that_is_not_the_declared_one(monkeypatch):
     monkeypatch.setenv("RANKS_UNATTENDED", "1")
     with pytest.raises(ValueError, match=r"77.bytes: predicted is 8, and declared is 7.0"):
         reveal("77.bytes", predicted=8)
+    with pytest.raises(ValueError, match=r"77.bytes: measured is 8, and declared is 7.0"):
+        reveal("77.bytes", measured=8)
+    assert repr(reveal("77.bytes", measured=7.1)) == "[reveal] 77.bytes · predicted 7 B · measured 7.1 B"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""What a rank holds over time, stacked by kind: stairs up in forward, stairs down in backward, and the highest point.
+
+The axis counts allocations and frees, not seconds, so the picture is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from helpers.draw.axis import round_step
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.records import MEMORY_KINDS, Timeline
+from helpers.units import format_bytes
+from helpers.words import book
+
+say = book("memory")
+_LEFT, _RIGHT, _HIGH, _BELOW = 64.0, 20.0, 240.0, 34.0
+_COLUMNS = 220  # as many as are worth seeing; of the changes in a column the highest is shown
+Level = dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """column: pixels; scale: pixels per byte; bottom: the y of no bytes."""
+
+    column: float
+    scale: float
+    bottom: float
+
+
+def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) -> Scene:
+    """The bytes that `timeline.held` says, change by change; the highest point has a mark.
+
+    ValueError where nothing was held.
+    """
+    if not timeline.held:
+        raise ValueError("memory_curve_scene got a timeline that holds nothing; record it with record_memory")
+    levels = _columns(list(_levels(timeline)))
+    totals = [sum(level.values()) for level in levels]
+    top, kinds = max(totals), [kind for kind in MEMORY_KINDS if any(level[kind] for level in levels)]
+    head, y = heading(title, kinds_legend(kinds), width)
+    column = (width - _LEFT - _RIGHT) / len(levels)
+    frame = _Frame(column=column, scale=(_HIGH - 24) / top, bottom=y + _HIGH)
+    items = [*head, *_grid(top, frame, width)]
+    for kind_number, kind in enumerate(kinds):
+        below = [sum(level[one] for one in kinds[:kind_number]) for level in levels]
+        items += _band(kind, [level[kind] for level in levels], below, frame)
+    items += _mark(totals.index(top), top, frame, width)
+    summary = say("curve.says", top=format_bytes(top))
+    return Scene(width=width, height=frame.bottom + _BELOW, title=title, summary=summary, items=tuple(items))
+
+
+def _levels(timeline: Timeline) -> Iterator[Level]:
+    """Bytes by kind after each change, in the order of time."""
+    changes = [(held.start, held.kind, held.num_bytes) for held in timeline.held]
+    changes += [(held.end, held.kind, -held.num_bytes) for held in timeline.held if held.end < timeline.end]
+    now = dict.fromkeys(MEMORY_KINDS, 0)
+    for _, kind, num_bytes in sorted(changes):
+        now[kind] += num_bytes
+        yield dict(now)
+
+
+def _columns(levels: list[Level]) -> list[Level]:
+    size = -(-len(levels) // _COLUMNS)
+    groups = (levels[start : start + size] for start in range(0, len(levels), size))
+    return [max(group, key=lambda level: sum(level.values())) for group in groups]
+
+
+def _band(kind: str, sizes: list[int], below: list[int], frame: _Frame) -> Iterator[Rect]:
+    """Rectangles of one kind; neighbours of the same height and place are one."""
+    start = 0
+    for end in range(1, len(sizes) + 1):
+        same = end < len(sizes) and (sizes[end], below[end]) == (sizes[start], below[start])
+        if same:
+            continue
+        if sizes[start] * frame.scale >= 0.5:
+            y = frame.bottom - (below[start] + sizes[start]) * frame.scale
+            wide = (end - start) * frame.column
+            high = sizes[start] * frame.scale
+            yield Rect(x=_LEFT + start * frame.column, y=y, width=wide + 0.3, height=high, fill=kind)
+        start = end
+
+
+def _grid(top: float, frame: _Frame, width: float) -> Iterator[Label | Line]:
+    step = round_step(top, 5)
+    for number in range(int(top / step) + 1):
+        y = frame.bottom - number * step * frame.scale
+        yield Line(x1=_LEFT - 4, y1=y, x2=width - _RIGHT, y2=y)
+        text = format_bytes(number * step).replace(".0 ", " ") if number else "0"
+        yield Label(x=_LEFT - 10, y=y, text=text, size=12, anchor="end", colour="muted")
+    middle = (_LEFT + width - _RIGHT) / 2
+    yield Label(x=middle, y=frame.bottom + 18, text=say("curve.axis"), size=12, anchor="middle", colour="muted")
+
+
+def _mark(place: int, top: float, frame: _Frame, width: float) -> Iterator[Rect | Label]:
+    x, y, text = (
+        _LEFT + (place + 0.5) * frame.column,
+        frame.bottom - top * frame.scale,
+        say("curve.peak", top=format_bytes(top)),
+    )
+    yield Rect(x=x - 6, y=y - 6, width=12, height=12, radius=5.9, stroke="ink", stroke_width=2.5)
+    left = x + 14 if x + 20 + text_width(text, 13, bold=True) < width else x - 14 - text_width(text, 13, bold=True)
+    yield Label(x=left, y=y - 6, text=text, size=13, bold=True)
