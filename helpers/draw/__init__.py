@@ -19,7 +19,7 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
-standstill_scene       a job that hangs, from outside; and with first_contact.py's others, the pictures of chapter 00
+standstill_scene       a job of many GPUs, from outside; and with first_contact.py's others, the pictures of chapter 00
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
@@ -42,6 +42,7 @@ from helpers.draw.first_contact import (
     means_scene,
     pairing_scene,
     processes_scene,
+    ring_scene,
     standing_scene,
     standstill_scene,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "picture",
     "pipeline_scene",
     "processes_scene",
+    "ring_scene",
     "shards_scene",
     "show",
     "standing_scene",

@@ -11,6 +11,7 @@ from helpers.words import book
 SAYS = book("first_contact")
 _WIDTH, _SIDE, _ROW = 720.0, 14.0, 40.0
 _WAITS = {"fill": "panel", "texture": "hatch"}
+_LAYERS = ("buffers", "rank6", "other")  # none of them is the paint of one of four ranks
 Item = Rect | Label | Line
 
 
@@ -27,7 +28,7 @@ def _box(x: float, y: float, width: float, text: str, *, fill: str = "panel", he
 
 # -- the question ----------------------------------------------------------------------------------------------------
 def standstill_scene(num_gpus: int = 64) -> Scene:
-    """A job that hangs, seen from outside: every GPU is busy with waiting, and none of them tells."""
+    """A job seen from outside: every GPU says that it is busy, and none of them says with what."""
     columns, cell = 16, 44.0
     items: list[Item] = [_title(SAYS("standstill.title", n=num_gpus))]
     for gpu in range(num_gpus):
@@ -122,6 +123,38 @@ def _lane(rank: int, y: float, place: int, across: float, num_steps: int, skips:
     yield Label(x=x + 14 + (across - 40) / 2, y=y, text=SAYS("standing.waits"), size=12, anchor="middle")
 
 
+# -- a ring --------------------------------------------------------------------------------------------------------
+def ring_scene(num_ranks: int = 4) -> Scene:
+    """One step of a ring: each rank's own copy of all chunks, and the chunk that goes to the right neighbour."""
+    title, summary = (SAYS(f"ring.{name}", n=num_ranks) for name in ("title", "summary"))
+    across = (_WIDTH - 2 * _SIDE + 70) / num_ranks
+    wide, size = across - 70, (across - 82) / num_ranks
+    items: list[Item] = [_title(title)]
+    for rank in range(num_ranks):
+        x = _SIDE + rank * across
+        items.append(Rect(x=x, y=44, width=wide, height=82, radius=5, fill="panel", stroke="rule"))
+        items += _box(x, 58, wide, f"rank {rank}", fill=rank_paint(rank))
+        for chunk in range(num_ranks):
+            look = {"stroke": "communication", "stroke_width": 3.0} if chunk == rank else {"stroke": "rule"}
+            left = x + 6 + chunk * size
+            items.append(Rect(x=left + 2, y=82, width=size - 4, height=34, radius=3, fill="surface", **look))
+            items.append(Label(x=left + size / 2, y=99, text=str(chunk), size=13, anchor="middle"))
+        if rank < num_ranks - 1:
+            items += _hop(x + wide + 4, x + across - 4, 99, rank)
+    first, last = _SIDE + wide / 2, _SIDE + (num_ranks - 1) * across + wide / 2
+    items.append(Line(x1=last, y1=126, x2=last, y2=152, colour="communication", width=1.6))
+    items.append(Line(x1=last, y1=152, x2=first, y2=152, colour="communication", width=1.6))
+    items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
+    text = SAYS("ring.chunk", n=num_ranks - 1)
+    items.append(Label(x=(first + last) / 2, y=166, text=text, size=12, anchor="middle"))
+    return Scene(width=_WIDTH, height=182, title=title, summary=summary, items=items)
+
+
+def _hop(x1: float, x2: float, y: float, chunk: int) -> Iterator[Item]:
+    yield Line(x1=x1, y1=y, x2=x2, y2=y, colour="communication", width=1.6, arrow=True)
+    yield Label(x=(x1 + x2) / 2, y=y - 12, text=SAYS("ring.chunk", n=chunk), size=12, anchor="middle")
+
+
 # -- two means -------------------------------------------------------------------------------------------------------
 def means_scene(held: Sequence[Sequence[float]]) -> Scene:
     """The numbers of each rank as dots, their mean beside them, the mean of all and the mean of the means."""
@@ -205,7 +238,7 @@ def _calls_of(
 ) -> Iterator[Item]:
     yield Label(x=_SIDE, y=y, text=f"rank {rank}", size=13)
     for number, (name, value) in enumerate(of_rank):
-        fill = ("buffers", "activations", "gradients", "optimizer")[names.index(name) % 4]
+        fill = _LAYERS[names.index(name) % len(_LAYERS)]
         yield from _box(90 + number * across + 12, y, across - 38, f"{name}: {value:g}", fill=fill)
     for number in range(len(of_rank), most):
         text = SAYS("pairing.nothing")

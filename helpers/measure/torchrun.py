@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -19,41 +20,40 @@ from pathlib import Path
 
 LIMIT = 240.0  # seconds for everything; a busy machine imports torch slowly
 _PATIENCE = 10.0  # seconds until a process that was told to end is killed
+_ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without gloo's place in its own source
+_GLUED = re.compile(r"(?<=\S)(?=rank \d+\b)")  # a rank may write between another's text and its line end
+_BLAMED = re.compile(r"Root Cause.*?\brank +: (\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
     """What came out. lines: those of the script alone, by rank. seconds: from the first line to the end.
 
-    returncode: of torchrun; None where it would have gone on and was ended after a silence.
+    returncode: of torchrun; None where it would have gone on and was ended after `silence` seconds without a line.
+    errors: the last line of each traceback, in the order in which they came. blamed: torchrun's "root cause".
     """
 
     lines: tuple[str, ...]
     seconds: float
     returncode: int | None
+    silence: float = 5.0
+    errors: tuple[str, ...] = ()
+    blamed: int | None = None
 
     @property
     def is_silent(self) -> bool:
         """Whether it was ended from outside, since nothing came any more."""
         return self.returncode is None
 
-    def after(self, count: int) -> str:
-        """What came after so many lines: "nothing" where it was silence, otherwise the rest."""
-        rest = "; ".join(self.lines[count:])
-        return rest or ("nothing" if self.is_silent else "the end")
-
-    def ended(self) -> str:
-        """When, in the words in which chapter 00 asks for it."""
-        if self.is_silent:
-            return "never"
-        return "within seconds" if self.seconds < 60 else "after 30 minutes"
-
     def __str__(self) -> str:
-        after = f"{self.seconds:.1f} s after the first line"
-        waits = f"… and then nothing more. We stopped the job {after}."
-        return "\n".join(
-            [*self.lines, waits if self.is_silent else f"The job ended with code {self.returncode}, {after}."]
+        """The same for every run that falls silent, so that a saved notebook can keep it."""
+        if self.is_silent:
+            return "\n".join([*self.lines, f"… and then no line for {self.silence:g} s, so we stopped the job."])
+        blamed = (
+            [] if self.blamed is None else [f"torchrun: the root cause (first observed failure) is rank {self.blamed}"]
         )
+        after = f"{self.seconds:.1f} s after the first line"
+        return "\n".join([*self.lines, *self.errors, *blamed, f"The job ended with code {self.returncode}, {after}."])
 
 
 def torchrun(
@@ -85,23 +85,35 @@ def _start(path: Path, ranks: int, env: Mapping[str, str]) -> subprocess.Popen[s
 
 def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> Watched:
     came: list[tuple[float, str]] = []
+    every: list[str] = []
     for line in _lines(job, give_up):
         now = time.monotonic()
+        every += [line] if line is not None else []
         if line is not None and line.startswith("rank "):
-            came.append((now, line.rstrip()))
+            came += [(now, one) for one in _GLUED.split(line.rstrip())]
         if len(_speakers(came)) == ranks and now - came[-1][0] >= silence:
-            return _watched(came, None)
-    return _watched(came, job.wait())
+            return _watched(came, every, silence, None)
+    return _watched(came, every, silence, job.wait())
 
 
 def _speakers(came: list[tuple[float, str]]) -> set[str]:
     return {text.split()[1].rstrip(":") for _, text in came}
 
 
-def _watched(came: list[tuple[float, str]], returncode: int | None) -> Watched:
+def _watched(came: list[tuple[float, str]], every: list[str], silence: float, returncode: int | None) -> Watched:
     seconds = time.monotonic() - came[0][0] if came else 0.0
     lines = sorted((text for _, text in came), key=lambda text: text.split()[1])
-    return Watched(lines=tuple(lines), seconds=seconds, returncode=returncode)
+    found = (_ERROR.match(line) for line in every)
+    errors = [f"rank {one[1]}: {one[2]}: {one[3].split('. ')[0].strip()}" for one in found if one]
+    blamed = _BLAMED.search("".join(every))
+    return Watched(
+        lines=tuple(lines),
+        seconds=seconds,
+        returncode=returncode,
+        silence=silence,
+        errors=tuple(errors),
+        blamed=int(blamed[1]) if blamed else None,
+    )
 
 
 def _lines(job: subprocess.Popen[str], give_up: float) -> Iterator[str | None]:

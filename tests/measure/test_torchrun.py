@@ -17,8 +17,7 @@ time.sleep(600)
 def test_a_silent_job_is_ended_with_all_its_processes():
     job = torchrun(SILENT, ranks=2, silence=1, env={"WORD": "lives"})
     assert [line.split()[:3] for line in job.lines] == [["rank", "0", "lives"], ["rank", "1", "lives"]]
-    assert job.is_silent and "then nothing more" in str(job)
-    assert (job.after(2), job.after(1), job.ended()) == ("nothing", job.lines[1], "never")
+    assert job.is_silent and str(job).endswith("no line for 1 s, so we stopped the job.")
     for line in job.lines:
         with pytest.raises(ProcessLookupError):
             os.kill(int(line.split()[3]), 0)
@@ -30,6 +29,21 @@ def test_a_job_that_ends_says_with_which_code_and_one_that_never_speaks_is_given
     assert (job.after(1), job.ended()) == ("the end", "within seconds")
     with pytest.raises(TimeoutError, match="neither ended nor fell silent"):
         torchrun("import time; time.sleep(600)", ranks=1, limit=1)
+
+
+RAISES = """
+import os, torch.distributed as dist
+dist.init_process_group("gloo")
+print(f"rank {os.environ['RANK']} is ready")
+int("no" if os.environ["RANK"] == "1" else 0)
+dist.barrier()
+"""
+
+
+def test_the_errors_of_ranks_and_whom_torchrun_blames():
+    raised = torchrun(RAISES, ranks=2, silence=60)
+    assert raised.errors[0].startswith("rank 1: ValueError: invalid literal") and raised.blamed == 1
+    assert "root cause (first observed failure) is rank 1" in str(raised)
 
 
 def test_words_of_a_result():
