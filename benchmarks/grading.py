@@ -25,7 +25,7 @@ from helpers.grading.classroom.flagged import flags_of
 from helpers.grading.classroom.results import Result, from_json
 from helpers.grading.classroom.rungs import highest
 from tests.grading.classroom import notebooks
-from tests.grading.submissions import LABS, MUTANTS, RIGHT_ANSWERS, TASK, Submission
+from tests.grading.submissions import HANDED_IN, MUTANTS, RIGHT_ANSWERS, TASK, Submission
 
 COMMAND = "python -m benchmarks.grading"
 CLASS = 60  # learners who hand in lab 03; half as many hand in every lab
@@ -43,7 +43,7 @@ def answers(rng: random.Random, submissions: Sequence[Submission], lab: str = LA
     """For each task of a lab, one of the submissions to it."""
     by_task: dict[str, list[Submission]] = {}
     for one in submissions:
-        if one.lab == lab:
+        if one.task in HANDED_IN[lab]:
             by_task.setdefault(one.task, []).append(one)
     return {task: rng.choice(several).text for task, several in by_task.items()}
 
@@ -77,7 +77,7 @@ def make_class(folder: Path, learners: int) -> None:
 def make_labs(folder: Path, learners: int) -> None:
     """So many submissions to each lab, in a folder a lab: two thirds right, the others with three mistakes."""
     rng = random.Random(5)
-    for lab in LABS:
+    for lab in HANDED_IN:
         for number in range(learners):
             kind = "mutant" if number % 3 == 2 else "right"
             own = wrong(rng, lab) if kind == "mutant" else right(rng, lab)
@@ -162,15 +162,15 @@ def one_lab(place: Path, learners: int) -> list[dict]:
 
 def all_labs(place: Path, learners: int) -> list[dict]:
     make_labs(place / "labs", learners)
-    runs = {lab: grade(place / "labs" / lab, place / f"graded-{lab}") for lab in LABS}
+    runs = {lab: grade(place / "labs" / lab, place / f"graded-{lab}") for lab in HANDED_IN}
     seconds, good = sum(run[0] for run in runs.values()), 0
-    for lab in LABS:
+    for lab in HANDED_IN:
         good += sum(map(is_as_made, results_of(place / f"graded-{lab}")))
     slowest = max(runs, key=lambda lab: runs[lab][0])
     return [
-        row(f"{learners} learners, all {len(LABS)} labs, s", seconds, GOAL_ALL * 2 * learners / CLASS),
+        row(f"{learners} learners, all {len(HANDED_IN)} labs, s", seconds, GOAL_ALL * 2 * learners / CLASS),
         row(f"of it the slowest lab, {slowest}, s", runs[slowest][0]),
-        row("came out as they were made, of all labs", good, learners * len(LABS)),
+        row("came out as they were made, of all labs", good, learners * len(HANDED_IN)),
     ]
 
 

@@ -145,5 +145,7 @@ def written(fields: dict[str, str], where: str, imports: str, base: Submission) 
 
 
 LABS = sorted(path.stem for path in (TESTS / "mutants").glob("*.yaml"))
+# What a class hands in: a lab, its tasks. What only a chapter asks is not among them.
+HANDED_IN = {lab: frozenset(tasks_of(lab[:2])) for lab in labs.names()}
 RIGHT_ANSWERS = [answer for lab in LABS for answer in right_answers(lab)]
 MUTANTS = [mutant for lab in LABS for mutant in mutants(TESTS / "mutants" / f"{lab}.yaml")]

@@ -11,10 +11,14 @@ from helpers.grading.classroom import labs
 from helpers.grading.classroom.program import program_of, without_magics
 from helpers.grading.classroom.scan import scan
 from tests.grading.classroom import notebooks
-from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, name_of
+from tests.grading.submissions import HANDED_IN, MUTANTS, RIGHT_ANSWERS, name_of
 
 # One borrows the answers of other tasks from the course, which a submission has of its own.
-HONEST = [one for one in [*RIGHT_ANSWERS, *MUTANTS] if "from helpers.parallel" not in one.text]
+HONEST = [
+    one
+    for one in [*RIGHT_ANSWERS, *MUTANTS]
+    if one.task in HANDED_IN.get(one.lab, ()) and "from helpers.parallel" not in one.text
+]
 
 WAYS = yaml.safe_load(Path(__file__).with_name("ways.yaml").read_text(encoding="utf-8"))
 
