@@ -11,7 +11,8 @@ import pytest
 from helpers import widgets
 from helpers.widgets.explorer import Explorer
 
-EXPLORERS = sorted(name for name in widgets.__all__ if issubclass(getattr(widgets, name), Explorer))
+OFFERED = {name: getattr(widgets, name) for name in widgets.__all__}  # classes and functions
+EXPLORERS = sorted(name for name, one in OFFERED.items() if isinstance(one, type) and issubclass(one, Explorer))
 SETUP = """
 from dataclasses import replace
 from helpers.predict.time.pipeline import simulate
