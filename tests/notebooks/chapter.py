@@ -12,14 +12,11 @@ from helpers.course.stations import calls
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# Not in stations yet; each is rewritten in turn and then leaves this list.
-NOT_YET: tuple[str, ...] = ()
-# In stations, and their exercises and limits still wait: the rules that do not bind yet, by their names.
+# Their exercises and limits still wait: the rules that do not bind yet, by their names.
 WAITS = {
     "04_amp": {"limits", "asked", "long_cells"},
     "interview": {"limits", "asked", "long_cells"},
 }
-IN_STATIONS = [path for path in CHAPTERS if path.stem not in NOT_YET]
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

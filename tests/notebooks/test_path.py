@@ -9,15 +9,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.notebooks.chapter import CHAPTERS, IN_STATIONS, load, on_path, source, tags
+from tests.notebooks.chapter import CHAPTERS, load, on_path, source, tags
 from tests.notebooks.names import missing
 
 CELL_LIMIT = 120  # seconds, beside another worker and its ranks
-# By the tags of chapters that are not in stations yet: the names that a cell of the path misses.
-MISSES = {
-    "06_pipeline": {"one_step": "break"},
-    "08_zero": {"Link": "prefetch", "PRESETS": "network"},
-}
 ENVIRONMENT = {"RANKS_UNATTENDED": "1", "RANKS_LANGUAGE": "en"}
 
 
@@ -48,7 +43,7 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("chapter", IN_STATIONS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_the_path_runs_from_a_fresh_kernel(chapter, tmp_path, monkeypatch):
     for name, value in {**ENVIRONMENT, "HOME": str(tmp_path), "RANKS_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
@@ -61,7 +56,7 @@ def test_the_path_runs_from_a_fresh_kernel(chapter, tmp_path, monkeypatch):
 def test_no_cell_of_the_path_uses_a_name_from_off_the_path(chapter):
     cells = load(chapter)
     tagged = {place for place, cell in enumerate(cells) if "path" in tags(cell)}
-    assert missing(cells, tagged) == ({} if chapter in IN_STATIONS else MISSES.get(chapter.stem, {}))
+    assert missing(cells, tagged) == {}
 
 
 def cell(name: str, text: str) -> dict:
