@@ -80,7 +80,7 @@ def _passes(timeline: Timeline, seconds: list[float], frame: _Frame, width: floa
     ]
     size = -(-len(seconds) // _COLUMNS)
     starts = [_LEFT + bisect_left(seconds, span.start) / size * frame.column for span in first]
-    for span, start, end in zip(first, starts, [*starts[1:], width - _RIGHT], strict=True):
+    for span, start, end in zip(first, starts, [*starts, width - _RIGHT][1:], strict=True):
         yield Line(x1=start, y1=frame.bottom, x2=start, y2=frame.bottom + 24, colour="muted")
         yield Label(x=(start + end) / 2, y=frame.bottom + 15, text=kind_word(span.kind), size=11, anchor="middle")
 

@@ -41,7 +41,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
         found = submitted(model, batches)
         peak = meter.peak
     if isinstance(found, float | Tensor):
-        found = torch.as_tensor(found).detach().to(getattr(torch, inputs["dtype"]), copy=True)
+        found = torch.as_tensor(found, dtype=getattr(torch, inputs["dtype"])).detach().clone()
     return {"loss": found, "peak": peak}
 
 
