@@ -32,7 +32,7 @@ from helpers.draw import (
     zero_shares,
 )
 from helpers.draw.calls import blocking_sends
-from helpers.draw.slow_link import slow_link_scene
+from helpers.draw.cuts import cuts_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -151,9 +151,7 @@ SCENES = {
         dots=True,
         title="Names that would lie on each other",
     ),
-    "a slow link": slow_link_scene(
-        4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
-    ),
+    "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
