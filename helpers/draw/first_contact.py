@@ -135,7 +135,11 @@ def ring_scene(num_ranks: int = 4) -> Scene:
         items.append(Rect(x=x, y=44, width=wide, height=82, radius=5, fill="panel", stroke="rule"))
         items += _box(x, 58, wide, f"rank {rank}", fill=rank_paint(rank))
         for chunk in range(num_ranks):
-            look = {"stroke": "communication", "stroke_width": 3.0} if chunk == (rank - 1) % num_ranks else {"stroke": "rule"}
+            look = (
+                {"stroke": "communication", "stroke_width": 3.0}
+                if chunk == (rank - 1) % num_ranks
+                else {"stroke": "rule"}
+            )
             left = x + 6 + chunk * size
             items.append(Rect(x=left + 2, y=82, width=size - 4, height=34, radius=3, fill="surface", **look))
             items.append(Label(x=left + size / 2, y=99, text=str(chunk), size=13, anchor="middle"))
