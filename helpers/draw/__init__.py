@@ -19,7 +19,7 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
-standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py hold the other pictures of chapter 00
+standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
