@@ -93,16 +93,16 @@ def told(alone: States, results: Sequence[States]) -> str:
     try:
         assert_equal(alone, results, atol=ZERO_IN_THEORY)
     except AssertionError:
-        return f"not equal: {_how_far(alone, results[0])}"
+        return f"not equal ({_how_far(alone, results[0])})"
     return f"equal on all {len(results)} ranks, but for rounding"
 
 
 def _how_far(alone: States, result: States) -> str:
     if "losses" in alone:
         numbers = [states["losses"][-1].item() for states in (result, alone)]
-        return "the loss of step {} is {:.3f}, and one process has {:.3f}".format(len(alone["losses"]), *numbers)
+        return "the loss of step {} is {:.3f}, one process has {:.3f}".format(len(alone["losses"]), *numbers)
     gradients, wanted = (torch.cat([s[n].flatten() for n in alone if n.endswith(".grad")]) for s in (result, alone))
-    return f"the gradient differs from that of one process by {(gradients - wanted).norm() / wanted.norm():.0%}"
+    return f"the gradient is off by {(gradients - wanted).norm() / wanted.norm():.0%}"
 
 
 def averaging_weights(optimizer: type, **options: float) -> States:
