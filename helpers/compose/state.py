@@ -39,7 +39,9 @@ def own_tensors(trainer) -> dict[str, Tensor]:
         state, names = trainer.held.full_state(), trainer.names.first
         return {name: tensor for name, tensor in state.items() if names[name] == name}
     module = trainer.held
-    return {trainer.names.of[id(tensor)]: tensor.detach() for tensor in _tensors(module) if id(tensor) in trainer.names.of}
+    return {
+        trainer.names.of[id(tensor)]: tensor.detach() for tensor in _tensors(module) if id(tensor) in trainer.names.of
+    }
 
 
 def _tensors(module: nn.Module):

@@ -15,6 +15,7 @@ After Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on G
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -22,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from helpers.compose import batch, refused
+from helpers.compose import batch, checkpoint, refused
 from helpers.compose.axes import SEED_OF_SHARDS, Axes
 from helpers.compose.parts import Stages, Whole, mean_over_copies
 from helpers.compose.state import Names, full_state
@@ -93,6 +94,8 @@ class Trainer:
             3: lambda: optimizer(self.held.parameters(), **options),
         }
         self.optimizer = own[zero]()
+        tied = self.part.tied if has_stages else ()
+        self.tied = {self.names.of[id(parameter)]: stages for parameter, stages in tied}
 
     def _scaled(self, output: Tensor, target: Tensor) -> Tensor:
         return self.scaler.scale(self.loss.sum(output, target))
@@ -125,3 +128,14 @@ class Trainer:
     def full_state(self) -> dict[str, Tensor]:
         """The state dict of the model before it was cut, on every rank. Every rank must call it."""
         return full_state(self)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write a checkpoint that any plan can load (checkpoint/). Every rank calls it, between two steps."""
+        checkpoint.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike, model: nn.Module, plan: Plan, **how) -> Trainer:
+        """A trainer that goes on from a checkpoint, whatever plan it was saved under. how: as for Trainer."""
+        trainer = cls(model, plan, **how)
+        checkpoint.load(trainer, folder)
+        return trainer
