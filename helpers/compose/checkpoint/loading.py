@@ -59,7 +59,7 @@ def _another_model(trainer, manifest: Manifest, folder: Path) -> str:
         mine = f"{tuple(here[name])} {trainer.names.dtypes[name]}" if name in here else "nothing"
         saved = f"{tuple(there[name])} {manifest.dtypes[name]}" if name in there else "nothing"
         if mine != saved:
-            return f"{folder} is of another model: its {name} is {saved}, here it is {mine}; build the model that was saved"
+            return f"{folder} is of another model: its {name} is {saved}, here {mine}; build the one that was saved"
     return ""
 
 

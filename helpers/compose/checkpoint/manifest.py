@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manifest:
-    """shapes, dtypes: of the plain model, by name. extra: steps, the optimizer's options, the scaler. files: SHA-256."""
+    """shapes, dtypes: of the plain model, by name. files: their SHA-256. extra: steps, options, scaler."""
 
     shapes: dict[str, list[int]]
     dtypes: dict[str, str]
