@@ -26,6 +26,7 @@ from helpers.draw import (
     shares_scene,
     standing_scene,
     standstill_scene,
+    tensor_layer_scene,
     timeline_scene,
     topology_scene,
     zero_messages,
@@ -151,6 +152,7 @@ SCENES = {
         dots=True,
         title="Names that would lie on each other",
     ),
+    "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
     "a slow link": slow_link_scene(
         4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
     ),

@@ -12,7 +12,7 @@ from helpers.measure.emulate_tensor import (
 )
 from helpers.specs import GPUS, LINKS, PRESETS, Link
 
-LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=0.01, message=10**7, count=2)
+LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=(0.006, 0.014), message=10**7, count=2)
 
 
 def names(timeline, lane):
