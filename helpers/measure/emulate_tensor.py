@@ -37,16 +37,15 @@ class Layers:
     link: Link
     compute: tuple[float, float]
     message: float
-    count: int = 1
 
     @classmethod
-    def of(cls, model: ModelSpec, gpu: GPU, link: Link, num_ranks: int, **more) -> Layers:
+    def of(cls, model: ModelSpec, gpu: GPU, link: Link, num_ranks: int) -> Layers:
         """Of one sequence in 16 bits. The embedding and the head are spread over the layers."""
         parts = forward_parts(model)
         seconds = sum(parts.values()) / num_ranks / (EFFICIENCY * gpu.flops) / model.num_layers
         mlp = seconds * parts["feed-forward"] / (sum(parts.values()) - parts["head"])
         message = 2 * model.seq * model.hidden
-        return cls(num_ranks=num_ranks, link=link, compute=(seconds - mlp, mlp), message=message, **more)
+        return cls(num_ranks=num_ranks, link=link, compute=(seconds - mlp, mlp), message=message)
 
     @property
     def send(self) -> float:
@@ -55,12 +54,12 @@ class Layers:
     @property
     def busy(self) -> float:
         """Seconds of compute, forward and backward."""
-        return 3 * sum(self.compute) * self.count
+        return 3 * sum(self.compute)
 
     @property
     def share(self) -> float:
         """Of the time, what a rank waits for messages."""
-        return share_of(self.busy + 4 * self.send * self.count, self.busy)
+        return share_of(self.busy + 4 * self.send, self.busy)
 
 
 def share_of(duration: float, busy: float) -> float:
@@ -70,8 +69,7 @@ def share_of(duration: float, busy: float) -> float:
 def simulate_layers(layers: Layers, title: str = "") -> Timeline:
     """One rank: compute, then its message, and nothing beside it."""
     spans, now = [], 0.0
-    order = [part for part in _PARTS[:2] * layers.count] + [part for part in _PARTS[2:] * layers.count]
-    for name, half, times in order:
+    for name, half, times in _PARTS:
         start = now + times * layers.compute[half]
         spans.append(_computed(0, name, times, now, start))
         now = start + layers.send
@@ -84,11 +82,11 @@ def emulate_layers(layers: Layers, title: str = "") -> Timeline:
 
     The two stand for all `num_ranks`: an all-reduce of theirs takes as long as one of so many ranks on the link.
     """
-    slow = PLAYED / (layers.busy + 4 * layers.send * layers.count)
+    slow = PLAYED / (layers.busy + 4 * layers.send)
     rounds = costs.seconds("all_reduce", 0, layers.num_ranks, layers.link)
     link = Link(latency=rounds * slow / 2, bandwidth=UNIT / (layers.send - rounds) / slow)
     with Ranks(2, device="cpu", link=link, quiet=True) as ranks:
-        timelines = ranks.run(_played, [one * slow for one in layers.compute], layers.count)
+        timelines = ranks.run(_played, [one * slow for one in layers.compute])
     spans = [
         replace(span, start=span.start / slow, end=span.end / slow)
         for timeline in timelines
@@ -97,7 +95,7 @@ def emulate_layers(layers: Layers, title: str = "") -> Timeline:
     return Timeline(spans=spans, source="emulated", title=title)
 
 
-def _played(seconds: Sequence[float], count: int) -> Timeline:
+def _played(seconds: Sequence[float]) -> Timeline:
     """On a rank, twice; the second time is kept."""
     for pace in ((0.0, 0.0), seconds):
         spans: list[Span] = []
@@ -105,10 +103,8 @@ def _played(seconds: Sequence[float], count: int) -> Timeline:
         dist.barrier()
         with record_comms() as recorder:
             y = x
-            for _ in range(count):
-                for name, half, _times in _PARTS[:2]:
-                    y = _Compute.apply(identity_all_reduce(y, None), name, pace[half], spans)
-                    y = all_reduce_identity(y, None)
+            for name, half, _times in _PARTS[:2]:
+                y = all_reduce_identity(_Compute.apply(identity_all_reduce(y, None), name, pace[half], spans), None)
             y.backward(torch.ones_like(y))
     sums = [event for event in recorder.log.events if event.op == "all_reduce"]
     return Timeline(spans=spans + [_sent(dist.get_rank(), event.start, event.end) for event in sums], source="emulated")
