@@ -11,6 +11,7 @@ from helpers.draw import (
     collective_step_scene,
     copies_scene,
     curves_scene,
+    kinds_scene,
     magnitudes_scene,
     means_scene,
     memory_curve_scene,
@@ -22,6 +23,7 @@ from helpers.draw import (
     pipeline_scene,
     processes_scene,
     ring_scene,
+    rounds_scene,
     shards_scene,
     shares_scene,
     standing_scene,
@@ -33,7 +35,7 @@ from helpers.draw import (
     zero_shares,
 )
 from helpers.draw.calls import blocking_sends
-from helpers.draw.slow_link import slow_link_scene
+from helpers.draw.cuts import cuts_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -153,9 +155,7 @@ SCENES = {
         title="Names that would lie on each other",
     ),
     "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
-    "a slow link": slow_link_scene(
-        4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
-    ),
+    "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
@@ -246,6 +246,8 @@ SCENES = {
     "standstill": standstill_scene(),
     "processes": processes_scene(4),
     "ring of one step": ring_scene(4),
+    "kinds of errors": kinds_scene(),
+    "rounds of a tree": rounds_scene(schedule("broadcast", 8, "tree")),
     "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
     "standing": standing_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
     "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
