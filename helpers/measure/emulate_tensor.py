@@ -66,19 +66,8 @@ def share_of(duration: float, busy: float) -> float:
     return 1 - busy / duration
 
 
-def simulate_layers(layers: Layers, title: str = "") -> Timeline:
-    """One rank: compute, then its message, and nothing beside it."""
-    spans, now = [], 0.0
-    for name, half, times in _PARTS:
-        start = now + times * layers.compute[half]
-        spans.append(_computed(0, name, times, now, start))
-        now = start + layers.send
-        spans.append(_sent(0, start, now))
-    return Timeline(spans=spans, source="predicted", title=title)
-
-
 def emulate_layers(layers: Layers, title: str = "") -> Timeline:
-    """The same played on two live ranks, in the seconds of `layers`. Takes some seconds.
+    """One layer on two live ranks, in the seconds of `layers`: compute, then its message. Takes some seconds.
 
     The two stand for all `num_ranks`: an all-reduce of theirs takes as long as one of so many ranks on the link.
     """
@@ -86,7 +75,8 @@ def emulate_layers(layers: Layers, title: str = "") -> Timeline:
     rounds = costs.seconds("all_reduce", 0, layers.num_ranks, layers.link)
     link = Link(latency=rounds * slow / 2, bandwidth=UNIT / (layers.send - rounds) / slow)
     with Ranks(2, device="cpu", link=link, quiet=True) as ranks:
-        timelines = ranks.run(_played, [one * slow for one in layers.compute])
+        plays = [ranks.run(_played, [one * slow for one in layers.compute]) for _ in range(3)]
+    timelines = min(plays, key=lambda play: play[0].duration)  # a busy machine only ever adds time
     spans = [
         replace(span, start=span.start / slow, end=span.end / slow)
         for timeline in timelines
