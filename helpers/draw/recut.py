@@ -1,4 +1,4 @@
-"""One line of numbers, cut for two worlds: the ranks before stand above it, the ranks after below, tensors in between."""
+"""One line of numbers, cut for two worlds: the ranks before stand above it, those after below, tensors in between."""
 
 from __future__ import annotations
 
