@@ -24,7 +24,8 @@ DOCUMENTS, ANSWERS = ("S0", "S1", "S2", "S3"), ("run", "test", "words", "open")
 NEEDS = {"run": "notebook#cell", "test": "test:path", "words": "", "open": "chapter NN"}
 FIELDS = {"required": ("n", "of", "printed", "answer", "shown", "says")}
 FIELDS["known"] = FIELDS["required"]
-CELL = "text-align:left;vertical-align:top;padding:.4em .6em"
+CELL = "text-align:left;vertical-align:top;padding:.4em .6em;overflow-wrap:anywhere"
+WIDTHS = {"": "4%", "as printed": "34%", "what is right": "40%", "where": "22%"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,9 @@ class Items(tuple[Item, ...]):
         return "\n".join([f"{len(self)} items: {counts}", *rows])
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th style="{CELL}">{word}</th>' for word in ("", "as printed", "what is right", "where"))
-        return f'<table style="width:100%;max-width:80em"><tr>{head}</tr>{"".join(map(_row, self))}</table>'
+        head = "".join(f'<th style="{CELL};width:{width}">{word}</th>' for word, width in WIDTHS.items())
+        rows = "".join(map(_row, self))
+        return f'<table style="table-layout:fixed;width:100%;max-width:80em"><tr>{head}</tr>{rows}</table>'
 
 
 def sources(document: str | None = None, file: Path = FILE) -> Items:
@@ -107,7 +109,7 @@ def _is(answer: str, shown: str) -> bool:
 
 
 def _row(item: Item) -> str:
-    code = f'<pre style="{CODE}">{html.escape(item.printed)}</pre>'
+    code = f'<pre style="{CODE};white-space:pre-wrap">{html.escape(item.printed)}</pre>'
     says = f'{inline(item.says.en)}<br><span lang="zh">{inline(item.says.zh)}</span>'
     links = [(html.escape(text), address) for text, address in map(where, item.shown)]
     shown = "<br>".join(f'<a href="{address}">{text}</a>' if address else text for text, address in links)

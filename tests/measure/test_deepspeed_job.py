@@ -7,10 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from helpers.measure.deepspeed_job import FOLDER, batches, config, keys, meanings
+
+SCRIPT = Path(__file__).with_name("deepspeed_train.py")
 
 
 def test_every_key_is_explained_and_the_repaired_file_keeps_what_was_printed():
@@ -62,7 +65,7 @@ def why_not() -> str:
     ],
 )
 def test_deepspeeds_launcher_refuses_what_was_printed_and_runs_the_repaired_file(tmp_path, name, returncode, said):
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", str(FOLDER / "train.py")]
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", str(SCRIPT)]
     command += ["--deepspeed_config", str(FOLDER / f"{name}.json")]
     own = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(tmp_path))}
     own["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])

@@ -1,6 +1,6 @@
 """The JSON of an old DeepSpeed post, the same repaired, what each key means, and the rule that it broke.
 
-Nothing here needs DeepSpeed. `train.py` does: its launcher runs it with ds_config.json, and a test runs the launcher.
+Nothing here needs DeepSpeed. tests/measure/deepspeed_train.py does: a test has its launcher run it with ds_config.json.
 """
 
 from __future__ import annotations

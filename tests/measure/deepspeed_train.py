@@ -1,6 +1,8 @@
 """The training script that `deepspeed` launches with ds_config.json; it needs the extra `engines`.
 
-deepspeed --num_gpus 2 train.py --deepspeed_config ds_config.json      (DS_ACCELERATOR=cpu without a GPU)
+deepspeed --num_gpus 2 deepspeed_train.py --deepspeed_config ds_config.json      (DS_ACCELERATOR=cpu without a GPU)
+
+The JSON lies in helpers/measure/deepspeed_job/.
 """
 
 from __future__ import annotations
