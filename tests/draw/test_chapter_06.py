@@ -33,7 +33,11 @@ def test_what_cannot_be_drawn_gets_a_sentence():
 def test_both_ranks_wait_in_the_second_call():
     waiting = [label.text for label in blocking_sends().labels() if label.text.endswith("waits")]
     assert waiting == ["send activation 1 · waits", "send gradient 0 · waits"]
-    assert len([item for item in blocking_sends().items if isinstance(item, Line) and item.arrow]) == 1
+    assert [item.dashed for item in blocking_sends().items if isinstance(item, Line) and item.arrow] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_the_slowest_stage_of_each_cut_is_marked():
@@ -54,11 +58,19 @@ def test_pictures_stand_below_each_other():
         stacked_scene(title="none")
 
 
-def test_a_bar_stands_where_a_later_step_begins_and_counting_restarts():
+def test_the_first_of_several_steps_is_outlined_and_no_bar_has_a_number():
     step = simulate(repeated(gpipe(2, 2), 2), forward=1.0, backward_input=1.0, backward_weight=1.0)
     scene = pipeline_scene(step, title="two", per_step=2)
-    assert len([item for item in scene.items if isinstance(item, Line) and item.width == 3]) == 2
-    assert {label.text for label in scene.labels() if label.text.isdigit() and label.on} == {"0", "1"}
+    edges = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
+    assert len(edges) == 2 and edges[0].x < edges[1].x + 2 < edges[1].x + edges[1].width
+    assert not [label for label in scene.labels() if label.on]
+
+
+def test_each_step_has_its_name_its_time_and_its_idle_share_above_it():
+    free = {**TIMES, "send": 0.0}
+    steps = [simulate(order(4, 8), **free) for order in (gpipe, one_f_one_b)]
+    texts = [label.text for label in pipeline_scene(*steps).labels() if label.bold]
+    assert texts[1:] == [f"{name} · predicted · 330 ms, 27% idle" for name in ("GPipe", "1F1B")]
 
 
 def test_what_the_chapter_says_of_its_steps_is_so():
