@@ -1,11 +1,14 @@
 """The pictures of chapter 06: curves to scale with their dots, and two ranks that wait in a send."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from helpers.draw import Line, Rect, calls_scene, lines_scene, pipeline_scene
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
 from helpers.draw.stack import stacked_scene
+from helpers.draw.tied import tied_scene
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import eager_one_f_one_b, gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
@@ -84,3 +87,10 @@ def test_what_the_chapter_says_of_its_steps_is_so():
     two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
     assert [round(step.duration * 1e3) for step in two] == [540, 510]
     assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960
+
+
+def test_a_tied_matrix_has_its_losses_above_and_its_copies_below():
+    runs = {"forgotten": SimpleNamespace(losses=[4.0, 3.0], apart=[0.0, 0.1, 0.2])}
+    assert tied_scene(runs).summary == (
+        "Loss: forgotten goes from 4 to 3. Largest difference between the two copies: forgotten goes from 0 to 0.2."
+    )
