@@ -18,7 +18,7 @@ TABLES = {path: table_of(path, "zh") for path in NOTEBOOKS if table_of(path, "zh
 FENCE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.DOTALL | re.MULTILINE)
 SAME = {  # what a translation has as its English has it
     "code blocks": FENCE,
-    "inline code": re.compile(r"`[^`\n]+`"),
+    "inline code": re.compile(r"`[^`]+`"),
     "links": re.compile(r"\]\([^)\s]+|(?:src|href)=\"[^\"]+"),
     "headings": re.compile(r"^#+ (?:▶ )?(?:[A-Z] · |\d\d · )?", re.MULTILINE),
     "minutes": re.compile(r"^## .*?[(（](\d+)", re.MULTILINE),
@@ -37,14 +37,14 @@ def differ(english: str, chinese: str) -> list[str]:
     found = []
     for name, pattern in SAME.items():
         texts = (text if pattern is FENCE else FENCE.sub("", text) for text in (english, chinese))
-        before, after = (sorted(pattern.findall(text)) for text in texts)
+        before, after = (sorted(" ".join(one.split()) for one in pattern.findall(text)) for text in texts)
         found += [f"{name}: {before} became {after}"] * (before != after)
     return found
 
 
 def badly_written(chinese: str) -> list[str]:
     text = re.sub(r"\]\([^)\s]*\)|<[^>]*>|[*_]{1,2}", "", FENCE.sub("", chinese))
-    text = re.sub(r"`[^`\n]*`", lambda code: "`" * len(code[0]), text)
+    text = re.sub(r"`[^`]*`", lambda code: "`" * len(code[0]), text)
     return [
         f"{rule}: …{text[max(found.start() - 12, 0) : found.end() + 12]}…"
         for rule, pattern in STYLE.items()
