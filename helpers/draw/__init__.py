@@ -19,7 +19,7 @@ magnitudes_scene       where values lie in powers of two, and what a format make
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
-standstill_scene       a job of many GPUs, from outside; and with first_contact.py's others, the pictures of chapter 00
+standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
@@ -28,6 +28,7 @@ show                   the source of a class or function
 """
 
 from helpers.draw.bars import bytes_scene
+from helpers.draw.blame import kinds_scene, rounds_scene
 from helpers.draw.buckets import buckets_scene
 from helpers.draw.calls import calls_scene
 from helpers.draw.chart import Chart, chart, chart_axes
@@ -98,6 +99,7 @@ __all__ = [
     "collective_scene",
     "collective_step_scene",
     "guesses_scene",
+    "kinds_scene",
     "course_map_scene",
     "lines_scene",
     "magnitudes_scene",
@@ -112,6 +114,7 @@ __all__ = [
     "pipeline_scene",
     "processes_scene",
     "ring_scene",
+    "rounds_scene",
     "shards_scene",
     "show",
     "standing_scene",

@@ -13,6 +13,7 @@ say = book("course")
 _PITCH, _BOX, _STRIP, _GAP, _FONT = 36.0, 20.0, 4.0, 2.0, 12.0  # pixels
 _NUMBER, _TITLE, _BAR, _BAR_END = 14.0, 40.0, 236.0, 520.0  # where a column begins
 _COLUMNS = {"minutes": 594.0, "tasks": 656.0, "guesses": 718.0, "cards": 790.0}  # where it ends
+_DONE = "activations"  # orange: neither green nor another blue stands out from the path's blue
 _HOUR = 65  # minutes as wide as the column, unless a chapter has more
 
 
@@ -52,7 +53,7 @@ def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = (), width:
     """A Scene of the chapters in order; week: the advised order of their numbers. ValueError where there is no row."""
     if not rows:
         raise ValueError(say("nowhere"))
-    looks = {"path": _look(True), "deeper": _look(False), "done": {"fill": "backward"}}
+    looks = {"path": _look(True), "deeper": _look(False), "done": {"fill": _DONE}}
     head, top = heading(say("title"), [(say(name), look) for name, look in looks.items()], width)
     top += 30
     scale = (_BAR_END - _BAR) / max(_HOUR, *(row.chapter.minutes for row in rows))
@@ -100,7 +101,7 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
         yield Rect(x=x, y=y, width=wide, height=_BOX, radius=3, tooltip=tooltip, **_look(one.on_path))
         on = "forward" if one.on_path else ""
         yield Label(x=x + wide / 2, y=y + _BOX / 2, text=one.letter, size=_FONT, anchor="middle", on=on, bold=True)
-        yield Rect(x=x, y=y + _BOX + 1, width=row.share(one) * wide, height=_STRIP, fill="backward")
+        yield Rect(x=x, y=y + _BOX + 1, width=row.share(one) * wide, height=_STRIP, fill=_DONE)
         x += one.minutes * scale
 
 

@@ -28,7 +28,7 @@ def _box(x: float, y: float, width: float, text: str, *, fill: str = "panel", he
 
 # -- the question ----------------------------------------------------------------------------------------------------
 def standstill_scene(num_gpus: int = 64) -> Scene:
-    """A job seen from outside: every GPU says that it is busy, and none of them says with what."""
+    """A job seen from outside: equal GPUs, and nothing says which of them has the odd process."""
     columns, cell = 16, 44.0
     items: list[Item] = [_title(SAYS("standstill.title", n=num_gpus))]
     for gpu in range(num_gpus):
@@ -114,7 +114,7 @@ def _lane(rank: int, y: float, place: int, across: float, num_steps: int, skips:
     for step in range(place + 1):
         empty = (rank, step) in skips
         look = {"fill": "surface", "stroke": kind, "stroke_width": 2.0} if empty else {"fill": kind}
-        yield Rect(x=110 + step * across - 7, y=y - 7, width=14, height=14, radius=7, **look)
+        yield Rect(x=110 + step * across - 7, y=y - 7, width=14, height=14, radius=6.0, **look)
     if done:
         yield Label(x=x + 14, y=y, text=SAYS("standing.goes_on"), size=13, bold=True)
         return
@@ -125,7 +125,7 @@ def _lane(rank: int, y: float, place: int, across: float, num_steps: int, skips:
 
 # -- a ring --------------------------------------------------------------------------------------------------------
 def ring_scene(num_ranks: int = 4) -> Scene:
-    """One step of a ring: each rank's own copy of all chunks, and the chunk that goes to the right neighbour."""
+    """The first step of a ring: each rank's own copy of all chunks, and the chunk that goes to the right neighbour."""
     title, summary = (SAYS(f"ring.{name}", n=num_ranks) for name in ("title", "summary"))
     across = (_WIDTH - 2 * _SIDE + 70) / num_ranks
     wide, size = across - 70, (across - 82) / num_ranks
@@ -135,17 +135,21 @@ def ring_scene(num_ranks: int = 4) -> Scene:
         items.append(Rect(x=x, y=44, width=wide, height=82, radius=5, fill="panel", stroke="rule"))
         items += _box(x, 58, wide, f"rank {rank}", fill=rank_paint(rank))
         for chunk in range(num_ranks):
-            look = {"stroke": "communication", "stroke_width": 3.0} if chunk == rank else {"stroke": "rule"}
+            look = (
+                {"stroke": "communication", "stroke_width": 3.0}
+                if chunk == (rank - 1) % num_ranks
+                else {"stroke": "rule"}
+            )
             left = x + 6 + chunk * size
             items.append(Rect(x=left + 2, y=82, width=size - 4, height=34, radius=3, fill="surface", **look))
             items.append(Label(x=left + size / 2, y=99, text=str(chunk), size=13, anchor="middle"))
         if rank < num_ranks - 1:
-            items += _hop(x + wide + 4, x + across - 4, 99, rank)
+            items += _hop(x + wide + 4, x + across - 4, 99, (rank - 1) % num_ranks)
     first, last = _SIDE + wide / 2, _SIDE + (num_ranks - 1) * across + wide / 2
     items.append(Line(x1=last, y1=126, x2=last, y2=152, colour="communication", width=1.6))
     items.append(Line(x1=last, y1=152, x2=first, y2=152, colour="communication", width=1.6))
     items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
-    text = SAYS("ring.chunk", n=num_ranks - 1)
+    text = SAYS("ring.chunk", n=max(0, num_ranks - 2))
     items.append(Label(x=(first + last) / 2, y=166, text=text, size=12, anchor="middle"))
     return Scene(width=_WIDTH, height=182, title=title, summary=summary, items=items)
 
@@ -200,7 +204,7 @@ def _dots(rank: int, y: float, of_rank: Sequence[float], scale: float, mean: flo
             column, row = divmod(number, 2)
             x = 90 + value * scale + (column - (count - 1) // 2 / 2) * 16 - 7
             top = y - 7 + (row - 0.5) * 16 * (count > 1)
-            yield Rect(x=x, y=top, width=14, height=14, radius=7, fill=rank_paint(rank), tooltip=_short(value))
+            yield Rect(x=x, y=top, width=14, height=14, radius=6.0, fill=rank_paint(rank), tooltip=_short(value))
     yield Label(x=_WIDTH - 100, y=y, text=SAYS("means.rank_mean", n=_short(mean)), size=12, colour="muted")
 
 

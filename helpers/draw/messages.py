@@ -11,12 +11,12 @@ from helpers.units import format_bytes
 from helpers.words import book
 
 say = book("pictures")
-_BOX, _PITCH, _RIGHT = 46.0, 58.0, 14.0
+_LINE, _APART, _RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """verb: "gather". what: "layer 0". kind: of the palette, what is carried."""
+    """verb: "gather"; it may be broken behind a hyphen. what: "layer 0". kind: of the palette, what is carried."""
 
     verb: str
     what: str
@@ -26,7 +26,7 @@ class Message:
 
 def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[Message]:
     """Of (operation, layer, bytes), as `helpers.measure.zero_runs.walk` gives them."""
-    looks = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("scatter", "gradients")}
+    looks = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("reduce-scatter", "gradients")}
     return [
         Message(verb=looks[op][0], what=f"layer {layer}", kind=looks[op][1], num_bytes=size) for op, layer, size in log
     ]
@@ -43,17 +43,18 @@ def messages_scene(
     head, top = heading(title, kinds_legend(kinds), width)
     left = 26 + max(text_width(name, 13) for name in rows)
     step = (width - left - _RIGHT) / longest
+    high = 12 + _LINE * max(len(_lines(one)) for messages in rows.values() for one in messages)
     items: list[Rect | Label | Line] = [*head, *_parts(parts, left, step, top + 12)]
     for number, (name, messages) in enumerate(rows.items()):
-        y = top + 30 + number * _PITCH
-        items.append(Label(x=left - 12, y=y + _BOX / 2, text=name, size=13, anchor="end"))
+        y = top + 30 + number * (high + _APART)
+        items.append(Label(x=left - 12, y=y + high / 2, text=name, size=13, anchor="end"))
         for place, one in enumerate(messages):
-            items += _box(one, left + place * step, y, step - 4)
+            items += _box(one, left + place * step, y, step - 4, high)
     summary = " ".join(
         say("messages.row", name=name, said=[f"{one.verb} {one.what}" for one in messages])
         for name, messages in rows.items()
     )
-    height = top + 30 + len(rows) * _PITCH
+    height = top + 30 + len(rows) * (high + _APART)
     return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
 
 
@@ -65,10 +66,16 @@ def _parts(parts: Mapping[str, int], left: float, step: float, y: float) -> Iter
         left = right
 
 
-def _box(one: Message, x: float, y: float, wide: float) -> Iterator[Rect | Label]:
+def _lines(one: Message) -> list[str]:
+    """ "reduce-", "scatter", "layer 2"."""
+    return [*one.verb.replace("-", "-\n").split("\n"), one.what]
+
+
+def _box(one: Message, x: float, y: float, wide: float, high: float) -> Iterator[Rect | Label]:
+    look = {"radius": 4, "fill": one.kind, "texture": PAINTS[one.kind].texture}
     tooltip = f"{one.verb} {one.what} · {format_bytes(one.num_bytes)}"
-    yield Rect(
-        x=x, y=y, width=wide, height=_BOX, radius=4, fill=one.kind, texture=PAINTS[one.kind].texture, tooltip=tooltip
-    )
-    for text, at in ((one.verb, y + 15), (one.what, y + 32)):
+    yield Rect(x=x, y=y, width=wide, height=high, tooltip=tooltip, **look)
+    lines = _lines(one)
+    for place, text in enumerate(lines):
+        at = y + high / 2 + (place - (len(lines) - 1) / 2) * _LINE
         yield Label(x=x + wide / 2, y=at, text=text, size=12, anchor="middle", on=one.kind)

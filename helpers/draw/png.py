@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.draw.figure import DPI, label_colour, to_figure
-from helpers.draw.palette import LIGHT, Theme
-from helpers.draw.scene import WIDE, Label, Scene
+from helpers.draw.palette import LIGHT, PAINTS, Theme
+from helpers.draw.scene import WIDE, Label, Rect, Scene
 from helpers.words import language
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
 _CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
 _CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
 _SCALE = 1.5  # with SHOWN 1.2 pixels a pixel; more would take chapter 01 above the 500 kB of a notebook
+_COLOURS = 64
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 
@@ -36,14 +37,30 @@ def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT) -> byte
     Labels are written last, so nothing covers them. Straight from matplotlib's buffer: a PNG in between, or one packed
     as tightly as can be, takes as long as drawing does.
     """
-    from PIL.Image import Dither
-
     labels = [item for item in scene.items if isinstance(item, Label)]
     shapes = tuple(item for item in scene.items if not isinstance(item, Label))
     whole, small = _painted(replace(scene, items=shapes), scale, theme), io.BytesIO()
     _write(whole, labels, scale, theme)
-    whole.quantize(64, dither=Dither.NONE).save(small, "PNG", compress_level=6)
+    _with_few_colours(whole, shapes, theme).save(small, "PNG", compress_level=6)
     return small.getvalue()
+
+
+def _with_few_colours(whole: Image, shapes: Iterable, theme: Theme) -> Image:
+    """The ground and the kinds drawn keep their colours: a cut alone mixes rare ones, an orange into grey."""
+    from PIL.Image import Dither, new
+
+    fills = {PAINTS[one.fill].fill for one in shapes if isinstance(one, Rect) and one.fill in PAINTS}
+    kept = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({theme.surface, *fills})]
+    cut = whole.quantize(_COLOURS - len(kept), dither=Dither.NONE).getpalette()
+    others = [one for one in zip(*[iter(cut)] * 3, strict=True) if not any(_is_near(one, own) for own in kept)]
+    palette = new("P", (1, 1))
+    palette.putpalette([channel for colour in [*kept, *others] for channel in colour])
+    return whole.quantize(palette=palette, dither=Dither.NONE)
+
+
+def _is_near(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Pillow, which looks for a colour roughly, would take the one for the other."""
+    return max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 8
 
 
 def _painted(scene: Scene, scale: float, theme: Theme) -> Image:

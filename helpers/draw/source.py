@@ -39,14 +39,15 @@ _NUMBER = "opacity:.7;user-select:none"
 class Source:
     """What `show` returns. Its text names the objects and their files, not their lines, so that it stays as it is."""
 
-    def __init__(self, objects: tuple[object, ...]) -> None:
+    def __init__(self, objects: tuple[object, ...], folded: bool) -> None:
+        self._folded = folded
         self._excerpts = [_Excerpt(each) for each in objects]
 
     def __repr__(self) -> str:
         return "\n".join(f"[source] {excerpt.name} · {excerpt.path}" for excerpt in self._excerpts)
 
     def _repr_html_(self) -> str:
-        return f"<style>{STYLE}</style>" + "".join(excerpt.html() for excerpt in self._excerpts)
+        return f"<style>{STYLE}</style>" + "".join(excerpt.html(self._folded) for excerpt in self._excerpts)
 
 
 class _Excerpt:
@@ -65,7 +66,7 @@ class _Excerpt:
         self.path = path.resolve().relative_to(_ROOT).as_posix() if _ROOT in path.resolve().parents else path.name
         self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
 
-    def html(self) -> str:
+    def html(self, folded: bool) -> str:
         lines = _coloured(self.text).splitlines()
         last = self.first + len(lines) - 1
         digits = len(str(last))
@@ -74,7 +75,10 @@ class _Excerpt:
             for number, line in enumerate(lines, self.first)
         )
         head = f"<b>{escape(self.name)}</b> · {escape(self.path)}, lines {self.first} to {last}"
-        return f'<div style="{_HEAD}">{head}</div><pre style="{_BLOCK}">{numbered}</pre>'
+        block = f'<pre style="{_BLOCK}">{numbered}</pre>'
+        if folded:
+            return f'<details><summary style="{_HEAD};cursor:pointer">{head}</summary>{block}</details>'
+        return f'<div style="{_HEAD}">{head}</div>{block}'
 
 
 def _style_of(token: object) -> str:
@@ -102,9 +106,9 @@ def _coloured(text: str) -> str:
     return "".join(pieces).rstrip("\n")
 
 
-def show(first: object, *more: object) -> Source:
-    """The source of classes, functions or modules, as the last expression of a cell.
+def show(first: object, *more: object, folded: bool = False) -> Source:
+    """The source of classes, functions or modules, as the last expression of a cell. folded: one click opens each.
 
     ValueError when an object has no Python source, such as a C function.
     """
-    return Source((first, *more))
+    return Source((first, *more), folded)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.measure.paced import paced
-from helpers.measure.timeline import record_timeline
+from helpers.measure.timeline import TimelineRecorder, record_timeline
 from helpers.parallel.zero import Zero3
 from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
 from helpers.ranks import Ranks
@@ -59,9 +60,16 @@ def _played_step(step: Zero3Step, slowdown: float, shrink: float, options: dict)
         for layer in layers:
             layer.slowdown = factor
         dist.barrier()
+        x = torch.ones((), requires_grad=True)
         with record_timeline(model.module, source="emulated") as recorder:
-            model(torch.ones(())).backward()
+            x.register_hook(partial(_ends, recorder))
+            model(x).backward()
     return recorder.timeline
+
+
+def _ends(recorder: TimelineRecorder, gradient: Tensor) -> None:
+    """The first layer's backward is over; else it would last until the last reduce-scatter has arrived."""
+    recorder.mark(None)
 
 
 class _Layer(nn.Module):

@@ -81,21 +81,27 @@ class MyGuesses(_Picture):
     def _scene(self, *, with_guesses: bool) -> Scene | None:
         if not self.declared:
             return None
-        marks = [self._mark(one, with_guesses=with_guesses) for one in self.declared]
+        known = [one for one in self.declared if self._is_known(one, with_guesses=with_guesses)]
+        marks = [self._mark(one, with_guesses=with_guesses) for one in known or self.declared]
         said = "; ".join(": ".join(filter(None, [mark.text, mark.tooltip or mark.word])) for mark in marks)
-        words = [MINE(name) for name in ("low", "truth", "high")]
+        words = [MINE(name) for name in ("low", "truth", "high", "chosen")]
         return guesses_scene(marks, title=MINE("title", chapter=self.chapter), words=words, summary=f"{said}.")
+
+    def _is_known(self, one: Declared, *, with_guesses: bool) -> bool:
+        """It was asked here, or answered before: what comes later in the chapter is not listed yet."""
+        return one.key in self._room.asked or (with_guesses and self._room.answer(one.key) is not None)
 
     def _mark(self, one: Declared, *, with_guesses: bool) -> GuessMark:
         kept = self._room.answer(one.key)
-        text = self._text(one)
+        text, is_number = self._text(one), isinstance(one.answer, float)
         if not with_guesses:
-            return GuessMark(text=text)
+            return GuessMark(text=text, is_number=is_number)
         if kept is None or kept.value is None:
-            return GuessMark(text=text, word=SAYS("not_guessed" if kept is None else "no_idea"))
+            word = SAYS("not_guessed" if kept is None else "no_idea")
+            return GuessMark(text=text, word=word, is_number=is_number)
         off = compare(kept.form, kept.value, one.answer)
         if kept.form in ("choice", "order"):
-            return GuessMark(text=text, word=MINE("right" if off.is_right else "wrong"))
+            return GuessMark(text=text, word=MINE("right" if off.is_right else "wrong"), is_number=False)
         ratios = [value / one.answer if one.answer else 0 for value in _numbers(kept.value)]
         said = f"{told(kept.value, kept.unit)} / {told(one.answer, kept.unit)}"
         if min(ratios) <= 0:

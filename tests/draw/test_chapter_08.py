@@ -39,7 +39,7 @@ def test_the_bars_of_the_stages_are_as_long_as_the_formulas_say(num_ranks):
 
 def test_messages_stand_in_their_order_and_the_parts_must_cover_them():
     scene = messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="a walk")
-    assert "gather layer 1, scatter layer 1" in scene.summary
+    assert "gather layer 1, reduce-scatter layer 1" in scene.summary
     with pytest.raises(ValueError, match="the longest row has 4"):
         messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 3}, title="a walk")
 

@@ -3,6 +3,8 @@
 import pytest
 
 from helpers.draw import all_reduce_scene, means_scene, pairing_scene, standing_scene
+from helpers.draw.blame import KINDS
+from helpers.ranks.errors import KINDS as ERRORS
 from tests.draw.scenes import CALLS, SCENES
 
 
@@ -32,3 +34,15 @@ def test_calls_are_added_up_by_their_order():
 def test_an_all_reduce_needs_as_many_after_as_before():
     with pytest.raises(ValueError, match="2 ranks before and 1 after"):
         all_reduce_scene([1, 2], [3])
+
+
+def test_of_each_kind_of_error_the_rank_to_blame_is_bold():
+    bold = [label.text for label in SCENES["kinds of errors"].labels() if label.bold and label.text.startswith("rank")]
+    assert bold == ["rank 2", "rank 1", "rank 3", "rank 1"]
+    assert {*KINDS} < {*ERRORS} and texts(SCENES["kinds of errors"]).count("101") == 1
+
+
+def test_each_round_of_a_tree_doubles_those_that_have_the_tensor():
+    assert [text for text in texts(SCENES["rounds of a tree"]) if text.endswith(" it")] == [
+        "1 has it", "2 have it", "4 have it", "8 have it",
+    ]  # fmt: skip

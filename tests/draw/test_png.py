@@ -57,6 +57,12 @@ def test_a_label_is_above_its_bar_in_the_colour_of_its_kind():
     assert written.max() > 240 > bare.max()  # white letters on blue
 
 
+def test_a_small_patch_keeps_its_colour_among_many_others():
+    bars = [Rect(x=one, y=0, width=1, height=50, fill="forward", opacity=one / 200) for one in range(200)]
+    image = pixels(*bars, Rect(x=190, y=52, width=6, height=6, fill="activations"))
+    assert image[110, 386].tolist() == [0xE6, 0x9F, 0x00] and image[119, 0].tolist() == [255, 255, 255]
+
+
 def test_letters_follow_the_theme():
     label = Label(x=10, y=30, text="rank 0")
     light, dark = pixels(label), pixels(label, theme=DARK)

@@ -55,3 +55,9 @@ def test_methods_lose_their_indent():
 def test_what_has_no_source_gets_a_sentence(given):
     with pytest.raises(ValueError, match="give a class, function or module that a file defines"):
         show(given)
+
+
+def test_folded_it_shows_names_and_one_click_opens_each():
+    html = show(format_bytes, Timeline.idle, folded=True)._repr_html_()
+    assert html.count("<details><summary") == html.count("</details>") == 2
+    assert plain(html) == plain(show(format_bytes, Timeline.idle)._repr_html_())

@@ -45,6 +45,11 @@ def test_a_gather_runs_beside_compute_only_if_it_was_fetched_ahead(both):
         assert during == [line.title.endswith("prefetch 1")] * 2
 
 
+def test_the_last_reduce_scatter_comes_after_all_compute(both):
+    for line in both:
+        assert of(line, "communication")[-1].end > of(line, "compute")[-1].end
+
+
 def test_too_many_ranks_get_a_sentence():
     with pytest.raises(ValueError, match=f"emulate 1 to {MAX_RANKS}"):
         emulate_zero3_step(STEP, link=LINK, world_size=MAX_RANKS + 1)

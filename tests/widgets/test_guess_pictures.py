@@ -39,9 +39,12 @@ def test_guesses_stand_beside_the_truth_and_what_was_not_guessed_is_named():
     ask("77.step").answer(("10", "30"))
     assert shown.sentence.startswith("You guessed 3 of 4. 2 of the 2 numbers lay within a factor of two, 1 of the 1")
     texts = drawn(shown.scene)
-    assert {"bytes per parameter", "✓ right", "not guessed", "77.walk", "1/10", "10 ×"} <= set(texts)
+    assert {"bytes per parameter", "✓ right", "choices and orders", "1/10", "10 ×"} <= set(texts)
+    assert "77.walk" not in texts, "it was not asked yet"
     assert "14 B / 7 B" in shown.scene.summary and "10 – 30 ms / 20 ms" in shown.html.value
-    ask("77.walk").answer(GIVEN["77.walk"])
+    walk = ask("77.walk")
+    assert "not guessed" in drawn(shown.scene)
+    walk.answer(GIVEN["77.walk"])
     assert "✗ not right" in shown.html.value  # it draws itself anew
 
 
@@ -51,6 +54,17 @@ def test_the_axis_reaches_as_far_as_the_guesses_and_ends_at_a_thousand():
         scene = guesses_scene([GuessMark(text="?", ratios=(ratio,))], title="t", words=words, summary="s")
         assert end in drawn(scene)
         assert all(0 <= item.x <= scene.width for item in scene.items if hasattr(item, "x"))
+
+
+def test_a_long_question_is_broken_and_stands_whole_and_a_choice_has_no_place_on_the_axis():
+    text = "What each rank sends in a step of stage 1, compared with plain data parallelism"
+    words = ("low", "truth", "high", "choices")
+    number, choice = (
+        guesses_scene([GuessMark(text=text, is_number=one)], title="t", words=words, summary="s")
+        for one in (True, False)
+    )
+    assert text in " ".join(drawn(number)) and text not in drawn(number)
+    assert text in drawn(choice) and "truth" not in drawn(choice) and "choices" not in drawn(number)
 
 
 def test_the_saved_picture_holds_nobodys_guesses():

@@ -32,7 +32,7 @@ class Scaler:
     """
 
     def __init__(self, scale: float):
-        self._scale, self._found, self._unscaled = scale, None, False
+        self._scale, self._found, self._unscaled_in = scale, None, None
         self.turn, self._stepped_in, self._updated_in, self._more = 0, None, None, False
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -44,7 +44,9 @@ class Scaler:
 
     def unscale_(self, optimizer: making.Descent) -> None:
         self._refuse_after_step("unscale_()")
-        if self._unscaled:
+        if self._unscaled_in not in (None, self.turn):
+            raise RuntimeError("unscale_() is called, but update() was not called in the training step before")
+        if self._unscaled_in is not None:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update()")
         gradients = [one.grad for one in optimizer.parameters if one.grad is not None]
         if not gradients:
@@ -52,11 +54,11 @@ class Scaler:
         for gradient in gradients:
             gradient /= self._scale
         self._found = not all(bool(gradient.isfinite().all()) for gradient in gradients)
-        self._unscaled = True
+        self._unscaled_in = self.turn
 
     def step(self, optimizer: making.Descent) -> None:
         self._refuse_after_step("step()")
-        if not self._unscaled:
+        if self._unscaled_in is None:
             self.unscale_(optimizer)
         if not self._found:
             optimizer.step()
@@ -66,7 +68,7 @@ class Scaler:
         if self._found is None:
             raise RuntimeError("update() has nothing to go by: no gradients were unscaled since the last update()")
         self._scale *= 0.5 if self._found else 1.0
-        self._found, self._unscaled, self._stepped_in, self._updated_in = None, False, None, self.turn
+        self._found, self._unscaled_in, self._stepped_in, self._updated_in = None, None, None, self.turn
 
     def _refuse_after_step(self, what: str) -> None:
         if self._stepped_in is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import hints
@@ -20,11 +21,13 @@ LEARNING_RATE = 0.1
 FLAG = 256  # bytes a step that may carry the flag
 SHAPES = ((16, 16), (16,))  # of one rank's shard, where they are alike: 256 bad numbers are 0 in a byte
 BAD = ("inf", "nan", "-inf")
+LARGE = torch.finfo(torch.float32).max ** 0.55  # its square is infinite in float32, not in float64
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Overflows on the last rank, on rank 0, on both, on all, and a NaN on each alone. The last has another number of
-    them than rank 0, so that a rank which asks only when it has found one waits for ever, at the latest in the end."""
+    """Overflows on the last rank, on rank 0, on both, on all, and a NaN on each alone; at last numbers whose squares
+    overflow. The last rank has another number of overflows than rank 0, so that a rank which asks only when it has
+    found one waits for ever, at the latest in the end."""
     last, everybody = world_size - 1, list(range(world_size))
     plan = [[], [last], [], [0], sorted({0, last}), [], everybody, [last], *([rank] for rank in everybody), []]
     kinds = [rng.one_of(*BAD) for _ in plan[: -world_size - 1]] + ["nan"] * (world_size + 1)
@@ -38,6 +41,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
             elif rank in where and shapes:
                 gradient = step[rng.integer(0, len(shapes) - 1)]
                 gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(kind)
+        steps[-1] = [gradient * LARGE for gradient in steps[-1]]
         inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})
     return inputs
 
@@ -76,6 +80,7 @@ class Planted:
 
     skips: Decision = lambda flags, rank: any(flags)
     backs_off: Decision = lambda flags, rank: any(flags)
+    sees: Callable[[Sequence[Tensor]], bool] = lambda shard: overflowed(shard)
     averages_scale: bool = False
     unscales: bool = True
     backoff: float = 0.5
@@ -86,7 +91,7 @@ class Planted:
         scales, stories = [one["scale"] for one in inputs], [[] for _ in inputs]
         for step in range(len(inputs[0]["steps"])):
             shards = [one["steps"][step] for one in inputs]
-            flags = [overflowed(shard) for shard in shards]
+            flags = [self.sees(shard) for shard in shards]
             for rank, shard in enumerate(shards):
                 if not self.skips(flags, rank):
                     self._move(weights[rank], shard, scales[rank])
@@ -138,6 +143,7 @@ PLANTED = {
     "never_skips": [Planted(skips=nobody)],
     "never_backs_off": [Planted(backs_off=nobody)],
     "not_unscaled": [Planted(unscales=False)],
+    "squares_overflow": [Planted(sees=lambda shard: overflowed([part.square().sum() for part in shard]))],
 }
 
 
