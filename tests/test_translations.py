@@ -14,6 +14,7 @@ from tools.translate import hash_of, left_to_do, read_table, stale, table_of, tr
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = [path for folder in ("notebooks", "labs") for path in sorted((ROOT / folder).glob("*.ipynb"))]
+CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 TABLES = {path: table_of(path, "zh") for path in NOTEBOOKS if table_of(path, "zh").exists()}
 FENCE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.DOTALL | re.MULTILINE)
 SAME = {  # what a translation has as its English has it
@@ -87,6 +88,12 @@ def frame(cell):
 
 def walk(one):
     return one.letter, one.minutes, one.on_path, one.guesses, one.exercises, one.first, one.last
+
+
+def test_the_chinese_readme_has_every_chapter_and_leads_back():
+    text = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\d\d) \|", text, re.MULTILINE) == [path.stem[:2] for path in CHAPTERS]
+    assert "(README.md)" in text and "(README.zh.md)" in (ROOT / "README.md").read_text() and not badly_written(text)
 
 
 # -- planted ---------------------------------------------------------------------------------------------------------
