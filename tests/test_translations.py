@@ -67,8 +67,7 @@ def test_a_translation_is_of_todays_english_and_says_the_same(path, table):
 
 
 def test_every_table_has_its_notebook():
-    there = {path for folder in ("notebooks", "labs") for path in (ROOT / folder / "zh").glob("*")}
-    assert there == set(TABLES.values())
+    assert {*ROOT.glob("notebooks/zh/*"), *ROOT.glob("labs/zh/*")} == set(TABLES.values())
 
 
 def test_a_chinese_copy_of_every_notebook_has_the_same_code_ids_tags_and_stations(tmp_path):

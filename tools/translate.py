@@ -44,20 +44,15 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def source(cell: dict) -> str:
-    return "".join(cell["source"])
-
-
 def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def translatable(content: bytes) -> dict[str, str]:
     """Cell id -> English Markdown, but for the cells in which learners answer."""
-    cells = json.loads(content)["cells"]
     return {
-        cell["id"]: source(cell)
-        for cell in cells
+        cell["id"]: "".join(cell["source"])
+        for cell in json.loads(content)["cells"]
         if cell["cell_type"] == "markdown" and not cell["metadata"].get("nbgrader", {}).get("solution")
     }
 
@@ -66,12 +61,10 @@ def translated(content: bytes, table: Table) -> bytes:
     """The notebook with every text whose English is still what was translated."""
     if not table:
         return content
-    known = translatable(content)
-    notebook = json.loads(content)
+    notebook, fresh = json.loads(content), translatable(content).keys() & table.keys() - set(stale(content, table))
     for cell in notebook["cells"]:
-        entry = table.get(cell["id"]) if cell["id"] in known else None
-        if entry and entry["hash"] == hash_of(known[cell["id"]]):
-            cell["source"] = entry["text"].rstrip("\n").splitlines(keepends=True)
+        if cell["id"] in fresh:
+            cell["source"] = table[cell["id"]]["text"].rstrip("\n").splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -90,10 +83,9 @@ def left_to_do(notebook: Path) -> Iterator[str]:
         before = next((text for text in _earlier(notebook, name) if hash_of(text) == table[name]["hash"]), "")
         lines = difflib.unified_diff(before.splitlines(), known[name].splitlines(), "translated", "now", lineterm="")
         yield f"# {name} is stale\n" + "\n".join(lines)
-    for name in [name for name in known if name not in table]:
+    for name in (name for name in known if name not in table):
         text = "\n".join(f"    {line}".rstrip() for line in known[name].splitlines())
         yield f"{name}:\n  hash: {hash_of(known[name])}\n  text: |\n{text}"
-    yield from (f"# {name} is the id of no cell to translate: delete it" for name in table if name not in known)
 
 
 def _earlier(notebook: Path, name: str) -> Iterator[str]:
@@ -109,9 +101,8 @@ def refresh(notebook: Path) -> None:
     path, known = table_of(notebook, LANGUAGE), translatable(notebook.read_bytes())
     if path.exists():
         text = path.read_text(encoding="utf-8")
-        path.write_text(
-            _ENTRY.sub(lambda found: f"{found[1]}:\n  hash: {hash_of(known.get(found[1], ''))}", text), encoding="utf-8"
-        )
+        text = _ENTRY.sub(lambda found: f"{found[1]}:\n  hash: {hash_of(known.get(found[1], ''))}", text)
+        path.write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,8 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.hash:
             refresh(path)
         else:
-            print(f"## {table_of(path, LANGUAGE).relative_to(ROOT)}")
-            print(*left_to_do(path), sep="\n")
+            print(f"## {table_of(path, LANGUAGE).relative_to(ROOT)}", *left_to_do(path), sep="\n")
     return 0
 
 
