@@ -11,6 +11,8 @@ shares_scene           what a rank sends in a step, message by message, in parts
 messages_scene         messages in the order in which they were sent
 curves_scene           curves on linear or logarithmic axes, each named at its end
 bytes_scene            predicted, measured, your guess
+payloads_scene         the messages of several ways, as long as their bytes
+token_weights_scene    what a token weighs in two means
 memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 lines_scene            curves over one axis, and dots on them
@@ -56,6 +58,7 @@ from helpers.draw.memory import memory_scene
 from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
 from helpers.draw.messages import Message, messages_scene, zero_messages
+from helpers.draw.payloads import payloads_scene, token_weights_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.png import to_png
@@ -110,6 +113,7 @@ __all__ = [
     "number_format",
     "number_formats_scene",
     "pairing_scene",
+    "payloads_scene",
     "picture",
     "pipeline_scene",
     "processes_scene",
@@ -121,6 +125,7 @@ __all__ = [
     "standstill_scene",
     "timeline_scene",
     "to_figure",
+    "token_weights_scene",
     "to_png",
     "to_svg",
     "topology_scene",

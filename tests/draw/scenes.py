@@ -20,6 +20,7 @@ from helpers.draw import (
     messages_scene,
     number_formats_scene,
     pairing_scene,
+    payloads_scene,
     pipeline_scene,
     processes_scene,
     ring_scene,
@@ -29,12 +30,13 @@ from helpers.draw import (
     standing_scene,
     standstill_scene,
     timeline_scene,
+    token_weights_scene,
     topology_scene,
     zero_messages,
     zero_shares,
 )
 from helpers.draw.calls import blocking_sends
-from helpers.draw.slow_link import slow_link_scene
+from helpers.draw.cuts import cuts_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -153,14 +155,15 @@ SCENES = {
         dots=True,
         title="Names that would lie on each other",
     ),
-    "a slow link": slow_link_scene(
-        4, 8, {"GPipe": 0.4, "1F1B": 0.52}, forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.01
-    ),
+    "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
+    "a mark per timeline": timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
+    "payloads": payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),
+    "token weights": token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
     "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
