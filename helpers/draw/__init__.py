@@ -16,6 +16,7 @@ token_weights_scene    what a token weighs in two means
 memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 lines_scene            curves over one axis, and dots on them
+parts_scene            rows of named parts: what something consists of
 calls_scene            the calls of two ranks: who meets, who waits
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
@@ -58,6 +59,7 @@ from helpers.draw.memory import memory_scene
 from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
 from helpers.draw.messages import Message, messages_scene, zero_messages
+from helpers.draw.parts import Part, parts_scene
 from helpers.draw.payloads import payloads_scene, token_weights_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
@@ -87,6 +89,7 @@ __all__ = [
     "Line",
     "MapRow",
     "Matrix",
+    "Part",
     "Chart",
     "NumberFormat",
     "Picture",
@@ -113,6 +116,7 @@ __all__ = [
     "number_format",
     "number_formats_scene",
     "pairing_scene",
+    "parts_scene",
     "payloads_scene",
     "picture",
     "pipeline_scene",

@@ -4,6 +4,7 @@ from helpers.draw import (
     Axis,
     Line,
     Matrix,
+    Part,
     Rect,
     all_reduce_scene,
     bytes_scene,
@@ -20,6 +21,7 @@ from helpers.draw import (
     messages_scene,
     number_formats_scene,
     pairing_scene,
+    parts_scene,
     payloads_scene,
     pipeline_scene,
     processes_scene,
@@ -197,6 +199,13 @@ SCENES = {
     ),
     "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
     "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "parts": parts_scene(
+        {"short": [Part(text="1", kind="forward", size=1)], "long": [Part(text="", kind="backward", size=3)] * 2},
+        title="Parts",
+        ends={"short": "1", "long": "6"},
+        legend={"forward": "once"},
+        limits={"short": 2},
+    ),
     "memory over time": memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
     "column parallel": shards_scene(
         [
