@@ -23,6 +23,7 @@ number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
 standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
+tensor_layer_scene     f and g around attention and MLP, and who sends in which pass
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
@@ -69,6 +70,7 @@ from helpers.draw.shards import shards_scene
 from helpers.draw.shares import Share, shares_scene, zero_shares
 from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
+from helpers.draw.tensor_layer import tensor_layer_scene
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
@@ -127,6 +129,7 @@ __all__ = [
     "show",
     "standing_scene",
     "standstill_scene",
+    "tensor_layer_scene",
     "timeline_scene",
     "to_figure",
     "token_weights_scene",

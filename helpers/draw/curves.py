@@ -50,9 +50,11 @@ def curves_scene(
     title: str,
     marks: Sequence[tuple[float, float, str]] = (),
     dots: bool = False,
+    marks_below: bool = False,
     width: float = WIDTH,
 ) -> Scene:
-    """curves: a name to its points. marks: (x, y, words) of points to look at. dots: a dot on each point, as counted.
+    """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
+    the point, off a curve that rises. dots: a dot on each point, as counted.
 
     ValueError without a curve or for more of them than there are colours.
     """
@@ -65,7 +67,7 @@ def curves_scene(
         items += _curve(points, colour, frame, dots)
     items += _names(curves, frame)
     for mark in marks:
-        items += _mark(*mark, frame)
+        items += _mark(*mark, frame, 10 if marks_below else -33)
     said = [
         say("curves.row", name=name, first=_said(p[0], frame), last=_said(p[-1], frame)) for name, p in curves.items()
     ]
@@ -110,13 +112,13 @@ def _names(curves: Mapping[str, Points], frame: _Frame) -> Iterator[Rect | Label
         yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
-def _mark(x: float, y: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
+def _mark(x: float, y: float, text: str, frame: _Frame, lower: float) -> Iterator[Rect | Label]:
     """A ring, and the words beside it on the side where there is room."""
     across, down = frame.at((x, y))
     wide = text_width(text, 12, bold=True)
     left = across + 14 if across + 24 + wide < frame.right else across - 22 - wide
     yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
-    box = {"x": left - 4, "y": down - 33, "width": wide + 12, "height": 22, "radius": 4}
+    box = {"x": left - 4, "y": down + lower, "width": wide + 12, "height": 22, "radius": 4}
     yield Rect(**box, fill="surface")
     yield Rect(**box, stroke="rule")
-    yield Label(x=left + 2, y=down - 22, text=text, size=12, bold=True)
+    yield Label(x=left + 2, y=down + lower + 11, text=text, size=12, bold=True)
