@@ -40,6 +40,7 @@ from helpers.draw import (
 )
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
+from helpers.draw.recut import recut_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -159,6 +160,7 @@ SCENES = {
         title="Names that would lie on each other",
     ),
     "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
+    "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
