@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.interview.render import paragraphs
-from helpers.interview.rounds import ROUNDS, Marking, choose, rounds, sitting
+from helpers.interview.rounds import Marking, choose, rounds, sitting
 from helpers.interview.rounds.sheet import RoundSheet
 from helpers.interview.rounds.sitting import Answer, say
 from helpers.interview.stopwatch import Now
@@ -21,9 +21,14 @@ from helpers.widgets.dials import choice
 LINES = """<style>
 .rr-sitting .rr-line {font-family: var(--jp-code-font-family, monospace); font-size: 13px; text-align: left;
  white-space: pre; width: calc(100% - 28px); height: 24px; line-height: 22px; margin: 0 14px; padding: 0 8px}
-.rr-sitting .rr-line.mod-active {background: var(--jp-warn-color3, #fd9); font-weight: bold;
+.rr-sitting .rr-line:disabled {opacity: 1}
+.rr-sitting .rr-line.mod-active {background: rgb(204 102 0 / 30%); color: inherit; font-weight: bold;
  outline: 2px solid var(--jp-warn-color1, #c60)}
 </style>"""
+
+
+def _titles(language: str) -> list[tuple[str, str]]:
+    return [(f"{say(one.kind, language)} · {one.title.in_(language)}", one.id) for one in rounds()]
 
 
 class RoundView(ipywidgets.VBox):
@@ -37,15 +42,15 @@ class RoundView(ipywidgets.VBox):
 
     def __init__(self, name: str = "debugging", *, language: str | None = None, now: Now | None = None) -> None:
         self._now, first = now, choose(name, language, seed=0)
-        titles = [(f"{say(kind)} · {one.title}", one.id) for kind in ROUNDS for one in rounds(kind)]
-        self.which = choice(titles, first.id, "round · 题目")
         self.language = parts.languages(language)
+        self.which = choice(_titles(self.language.value), first.id, "round · 题目")
         self.clock = Clock(first.minutes, language=language, now=now)
         self.asked, self.said, self.note = (ipywidgets.HTML() for _ in range(3))
         self.lines, self.reasons = ipywidgets.VBox(), ipywidgets.VBox()
         self.field = ipywidgets.Text(
             continuous_update=False, layout=ipywidgets.Layout(width="600px", margin="2px 14px")
         )
+        self.field.on_msg(lambda _, content, __: content.get("event") == "submit" and self._answered())
         self.sheet_page = parts.Page()
         acts = {"begin": self.begin, "hint": self.hint, "hand_in": self.hand_in, "answer": self._answered}
         acts |= {"sheet": self.finish, "finish": self.finish, "save": self.save, "again": self._prepare}
@@ -60,8 +65,8 @@ class RoundView(ipywidgets.VBox):
         super().__init__([style, self._dials, *shown, below, self.note])
         self.add_class("rr-sitting")
         self.which.layout.width = "480px"
-        for dial in (self.which, self.language):
-            dial.observe(self._prepare, names="value")
+        self.which.observe(self._prepare, names="value")
+        self.language.observe(self._translate, names="value")
         self._prepare()
 
     # -- what can be done ----------------------------------------------------------------------------------------------
@@ -145,6 +150,13 @@ class RoundView(ipywidgets.VBox):
         self.lines.children = tuple(map(self._line, range(1, 1 + len(getattr(self.sitting.item, "lines", [])))))
         self._draw()
 
+    def _translate(self, change: object) -> None:
+        """The same round in another language; the dial then prepares it."""
+        chosen = self.which.value
+        self.which.options = _titles(self.language.value)
+        self.which.value = chosen
+        self._prepare()
+
     def _line(self, number: int) -> ipywidgets.ToggleButton:
         made = ipywidgets.ToggleButton(description=f"{number:>3}  {self.sitting.item.lines[number - 1]}")
         made.add_class("rr-line")
@@ -190,7 +202,7 @@ class RoundView(ipywidgets.VBox):
         elif one.stage == "compare" and self._is_marking:
             told = say("view.compare" if one.found else "view.none_found", language)
         elif one.stage == "asked":
-            told += "\n\n" + (say("view.mark", language) if self._is_marking else f"**{one.asked}**")
+            told += "\n\n" + (say("view.mark", language) if self._is_marking else one.asked)
         return f'<div class="rr-answer" lang="{language}">{paragraphs(told)}</div>' if one.stage != "over" else ""
 
     def _draw_lines(self) -> None:

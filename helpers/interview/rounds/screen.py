@@ -98,7 +98,7 @@ def _plan(one: Designing, screen: Screen) -> None:
     while one.question is not None:
         question = one.question
         screen.line()
-        screen.text(one.asked, style="bold")
+        screen.text(one.asked)
         try:
             answer = one.answer(screen.ask(say("ask_answer", screen.language)))
         except ValueError as error:

@@ -175,7 +175,7 @@ class Designing(Sitting):
         question = self.question
         unit = question.numbers[question.number].unit if question.number else ""
         how = "how_to_plan" if not question.number else "how_to_count" if unit else "how_to_count_plain"
-        return f"{self.text(question.text, question)}\n\n{say(how, self.language, unit=unit)}"
+        return f"**{self.text(question.text, question)}**\n\n{say(how, self.language, unit=unit)}"
 
     def text(self, text: Words, question: Question) -> str:
         """A text of this question with its numbers."""
