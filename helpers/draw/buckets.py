@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
 from helpers.units import format_bytes
 
 _SIDE, _GAP, _PAD = 16.0, 16.0, 6.0  # pixels: margin, between two buckets, around the gradients of a bucket
@@ -16,11 +16,17 @@ LEGEND = [
 
 
 def buckets_scene(
-    buckets: Sequence[Sequence[tuple[str, int]]], *, cap: int, title: str = "", width: float = WIDTH
+    buckets: Sequence[Sequence[tuple[str, int]]],
+    *,
+    cap: int,
+    first_cap: int = 0,
+    title: str = "",
+    width: float = WIDTH,
 ) -> Scene:
     """A Scene of `buckets`: of each the (name, bytes) of its gradients, in the order of backward. cap: bytes.
 
     The last bucket, where it has fewer than `cap` bytes, is what was left; the others are full, each by its own cap.
+    first_cap: bytes of the first bucket's; with it a line in each full bucket says where its cap was reached.
     ValueError for an empty bucket, or a gradient without bytes.
     """
     if not buckets or not all(buckets) or min(size for bucket in buckets for _, size in bucket) <= 0:
@@ -28,11 +34,15 @@ def buckets_scene(
     totals = [sum(size for _, size in bucket) for bucket in buckets]
     title = title or f"Gradients in the order of backward, in buckets of {format_bytes(cap)}"
     head, top = heading(title, LEGEND, width)
+    top += _WORDS if first_cap else 0
     room = width - 2 * _SIDE - _GAP * (len(buckets) - 1) - 2 * _PAD * len(buckets)
     scale, x = room / sum(totals), _SIDE
-    items: list[Rect | Label] = [*head]
+    items: list[Rect | Label | Line] = [*head]
     for number, bucket in enumerate(buckets):
         items += _bucket(bucket, number, x, top + 10, scale, totals[number] >= cap or number < len(buckets) - 1)
+        own = cap if number else first_cap
+        if first_cap and totals[number] >= own:
+            items += _cap(own, x + _PAD + own * scale, top + 10)
         x += totals[number] * scale + 2 * _PAD + _GAP
     words = [f"Bucket {number}: {_sentence(bucket)}." for number, bucket in enumerate(buckets)]
     height = top + 10 + _BOX + 2 * _PAD + 2 * _WORDS + 12
@@ -55,6 +65,12 @@ def _bucket(
     middle = max(middle, 4 + max(text_width(state, 11), text_width("all_reduce 0", 12, bold=True)) / 2)
     yield Label(x=middle, y=y, text=f"all_reduce {number}", bold=True, anchor="middle")
     yield Label(x=middle, y=y + 20, text=state, size=11, anchor="middle", colour="muted")
+
+
+def _cap(cap: int, x: float, top: float) -> Iterator[Line | Label]:
+    text = f"cap {format_bytes(cap)}"
+    yield Line(x1=x, y1=top - 6, x2=x, y2=top + _BOX + 2 * _PAD, colour="ink", width=2, dashed=True)
+    yield Label(x=max(x, _SIDE + text_width(text, 11) / 2), y=top - 13, text=text, size=11, anchor="middle")
 
 
 def _gradient(name: str, size: int, x: float, y: float, width: float) -> Iterator[Rect | Label]:

@@ -6,12 +6,13 @@ kind, so that a picture has at most a few marks a pixel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, SAYS, kind_word
-from helpers.draw.scene import SMALLEST, WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import KINDS, LANES, Span, Timeline
 from helpers.units import format_bytes, format_seconds
 
@@ -42,30 +43,44 @@ class _Layout:
         return _LEFT + seconds * self.scale
 
 
-def timeline_scene(*timelines: Timeline, title: str = "", width: float = WIDTH, end: float = 0.0) -> Scene:
+def timeline_scene(
+    *timelines: Timeline,
+    title: str = "",
+    width: float = WIDTH,
+    end: float = 0.0,
+    marks: Sequence[tuple[float, str]] = (),
+) -> Scene:
     """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
 
     The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
+    marks: for each timeline, seconds at which a line stands and a word beside it, such as where another step ended.
     Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
     """
     _check(timelines)
     shown = [timeline.shifted_to_zero() for timeline in timelines]
-    end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
+    end = max(end, *(timeline.duration for timeline in shown), *(seconds for seconds, _ in marks)) or 1e-9
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     layout = _Layout(width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes)
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
-    marks, grid = [], []
-    for timeline, panel_title in zip(shown, panel_titles(shown), strict=True):
+    panels, grid = [], []
+    for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
         panel_top = y + 28
-        marks += _panel(timeline, panel_title, layout, y)
+        panels += _panel(timeline, panel_title, layout, y)
+        panels += _mark(*mark, layout, panel_top) if mark else ()
         y = panel_top + timeline.num_ranks * layout.rank + _GAP
         with_labels = timeline is shown[-1]
         grid += time_axis(_LEFT, width - _LEFT - _RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
-    items = [*head, *grid, *marks]
+    items = [*head, *grid, *panels]
     return Scene(width=width, height=y + 14, title=shared, summary=_summary(shown), items=tuple(items))
+
+
+def _mark(seconds: float, word: str, layout: _Layout, top: float) -> Iterator[Line | Label]:
+    x = layout.x(seconds)
+    yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank, colour="ink", width=2, dashed=True)
+    yield Label(x=x - 6, y=top + layout.compute / 2, text=word, size=11, anchor="end")
 
 
 def _check(timelines: tuple[Timeline, ...]) -> None:

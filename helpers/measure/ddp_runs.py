@@ -29,7 +29,7 @@ from helpers.parallel.ddp import (
 )
 from helpers.predict.time.ddp import BackwardPass
 from helpers.ranks import Ranks
-from helpers.records import CommEvent
+from helpers.records import CommLog
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
 
 TINY = GPTConfig.tiny()
@@ -82,25 +82,33 @@ def trained(
     return {"losses": torch.stack(losses)} | state_of(gpt)
 
 
-def equal(alone: States, results: Sequence[States]) -> str:
-    """What `assert_equal` says. Of the losses the mean over the ranks counts: that of the whole batch."""
+def told(alone: States, results: Sequence[States]) -> str:
+    """Whether every rank's tensors are those of one process, in a line that begins with "equal" or "not equal".
+
+    Of the losses the mean over the ranks counts: that of the whole batch.
+    """
     if "losses" in alone:
         mean = torch.stack([result["losses"] for result in results]).mean(0)
         results = [result | {"losses": mean} for result in results]
-    return str(assert_equal(alone, results, atol=ZERO_IN_THEORY))
-
-
-def difference(alone: States, results: Sequence[States]) -> str:
-    """`equal`, or its first line where they differ."""
     try:
-        return equal(alone, results)
-    except AssertionError as error:
-        return f"not equal: {str(error).splitlines()[0]}"
+        assert_equal(alone, results, atol=ZERO_IN_THEORY)
+    except AssertionError:
+        return f"not equal ({_how_far(alone, results[0])})"
+    return f"equal on all {len(results)} ranks, but for rounding"
+
+
+def _how_far(alone: States, result: States) -> str:
+    if "losses" in alone:
+        numbers = [states["losses"][-1].item() for states in (result, alone)]
+        return "the loss of step {} is {:.3f}, one process has {:.3f}".format(len(alone["losses"]), *numbers)
+    gradients, wanted = (torch.cat([s[n].flatten() for n in alone if n.endswith(".grad")]) for s in (result, alone))
+    return f"the gradient is off by {(gradients - wanted).norm() / wanted.norm():.0%}"
 
 
 def averaging_weights(optimizer: type, **options: float) -> States:
     """On a rank: as `trained`, but each rank steps with its own gradients, and the weights are averaged after it."""
-    return without_gradients(trained(_equal_start, optimizer=optimizer, after_step=_average_weights, **options))
+    options |= {"optimizer": optimizer, "after_step": _average_weights}
+    return without_gradients(trained(lambda gpt: NaiveDDP(gpt).module, **options))  # they start equal
 
 
 def averaged_weights(ranks: Ranks) -> list[str]:
@@ -108,17 +116,13 @@ def averaged_weights(ranks: Ranks) -> list[str]:
     lines = []
     for optimizer, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
         alone = without_gradients(trained(optimizer=optimizer, **options))
-        said = difference(alone, ranks.run(averaging_weights, optimizer, **options))
+        said = told(alone, ranks.run(averaging_weights, optimizer, **options))
         lines.append(f"averaged weights, {optimizer.__name__}: {said}")
     return lines
 
 
 def without_gradients(states: States) -> States:
     return {name: value for name, value in states.items() if not name.endswith(".grad")}
-
-
-def _equal_start(gpt: nn.Module) -> nn.Module:
-    return NaiveDDP(gpt).module
 
 
 @torch.no_grad()
@@ -131,8 +135,8 @@ def _average_weights(model: nn.Module) -> None:
 # ---- messages ----
 
 
-def messages(wrap: Wrap, steps: int = 3) -> list[list[CommEvent]]:
-    """On a rank: the messages of each backward of a GPT with 10,698,240 parameters, as they were issued."""
+def messages(wrap: Wrap, steps: int = 2) -> list[list[int]]:
+    """On a rank: bytes of the messages of each backward of a GPT with 10,698,240 parameters, as they were issued."""
     torch.manual_seed(0)
     model, (rank, world_size) = wrap(GPT(GPTConfig.ten_million())), place()
     tokens, targets = characters().batch(0, 4, 16, rank=rank, world_size=world_size)
@@ -140,11 +144,14 @@ def messages(wrap: Wrap, steps: int = 3) -> list[list[CommEvent]]:
     for _ in range(steps):
         with record_comms() as recorder:
             token_loss(model(tokens), targets).backward()
-            if isinstance(model, NaiveDDP):
-                model.average_gradients()
-        gradients = (event for event in recorder.log.events if "float" in event.dtype)  # they also agree on an order
-        logs.append(sorted(gradients, key=lambda event: event.sequence))
+        logs.append(_carried(recorder.log))
     return logs
+
+
+def _carried(log: CommLog) -> list[int]:
+    """Bytes of each message with gradients. DDP sends others too: its ranks also agree on an order."""
+    gradients = (event for event in log.events if event.op == "all_reduce" and "float" in event.dtype)
+    return [event.payload_bytes for event in sorted(gradients, key=lambda event: event.sequence)]
 
 
 def storages(wrap: Wrap) -> int:
@@ -176,9 +183,6 @@ def compressed(hook: Callable | None = None) -> tuple[int, Tensor]:
     return recorder.log.payload_bytes("all_reduce"), torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-# ---- hooks ----
-
-
 def hooks_fired() -> list[tuple[str, str]]:
     """In the order of a backward: the name of each parameter, and the thread in which its hook ran."""
     model, fired = MLP([64, 96, 96, 32]), []
@@ -190,11 +194,8 @@ def hooks_fired() -> list[tuple[str, str]]:
     return fired
 
 
-# ---- accumulation ----
-
-
-def accumulated(quiet: int, num_microbatches: int = 4) -> tuple[int, States]:
-    """On a rank: payload of a step whose first `quiet` micro-batches run under no_sync, and its gradients."""
+def accumulated(quiet: int, num_microbatches: int = 4) -> tuple[list[int], States]:
+    """On a rank: bytes of a step's messages, whose first `quiet` micro-batches run under no_sync, and its gradients."""
     torch.manual_seed(0)
     model, (rank, world_size) = DistributedDataParallel(GPT(TINY).double()), place()
     tokens, targets = characters().batch(0, 32, TINY.context, rank=rank, world_size=world_size)
@@ -203,7 +204,7 @@ def accumulated(quiet: int, num_microbatches: int = 4) -> tuple[int, States]:
         for number, (x, y) in enumerate(pieces):
             with model.no_sync() if number < quiet else nullcontext():
                 (token_loss(model(x), y) / num_microbatches).backward()
-    return recorder.log.payload_bytes("all_reduce"), state_of(model)
+    return _carried(recorder.log), state_of(model)
 
 
 # ---- means of means ----

@@ -2,7 +2,8 @@
 
 equal_to_one_process   three steps of ours: losses, gradients, weights and the clipped norm, on every rank
 torch_plays            the same proof for PyTorch's runtime, which loads our schedule as CSV
-play_row               on a rank: the messages of two ranks; with blocking sends they wait for each other
+two_ranks_play         two ranks exchange the messages of 1F1B, with blocking sends or without: what came of it
+play_row               on a rank: its part of that
 peak_microbatches      how many micro-batches' activations each rank keeps at its peak
 messages_of_a_step     how many messages leave all ranks in one step
 train_tied             the two copies of a tied matrix, step by step, with and without their exchange
@@ -23,7 +24,7 @@ from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.measure.memory import record_memory
 from helpers.parallel.pipeline import PipelineStage, partition
-from helpers.ranks import Ranks
+from helpers.ranks import RankError, Ranks
 from helpers.schedules import Schedule, one_f_one_b
 from helpers.workloads import GPT, GPTConfig, SmallResNet, token_loss
 
@@ -69,6 +70,14 @@ def peak_microbatches(ranks: Ranks, schedule: Schedule, *, recompute: bool = Fal
 def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
     """Messages that all ranks send in one step, counted on the wire."""
     return sum(ranks[: schedule.num_ranks].run(_sends, schedule))
+
+
+def two_ranks_play(ranks: Ranks, send: str) -> str:
+    """How many messages each has received, or the report of the ranks that hang. send: as `play_row` takes it."""
+    try:
+        return f"messages received by ranks 0 and 1: {ranks[:2].run(play_row, send)}"
+    except RankError as error:
+        return str(error)
 
 
 def play_row(send: str) -> int:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from helpers.mesh import Mesh
+from helpers.schedules import ORDERS
 from helpers.specs.checks import check_count, check_divides, check_one_of
 
 
@@ -77,6 +78,7 @@ class Plan:
     `dp` is the data-parallel size, `tp` tensor, `pp` pipeline, `cp` context; `zero` the ZeRO stage over dp.
     `precision` says what a parameter weighs (weights + gradients + optimizer): fp32, mixed (2 + 2, Adam holds the
     fp32 master), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
+    `schedule`: the order of a pipeline's micro-batches, which training plays (helpers.schedules).
     """
 
     dp: int = 1
@@ -92,6 +94,7 @@ class Plan:
     attention: str = "flash"
     precision: str = "mixed"
     optimizer: str = "adamw"
+    schedule: str = "one_f_one_b"
 
     KNOWN: ClassVar[dict[str, tuple]] = {
         "zero": (0, 1, 2, 3),
@@ -99,6 +102,7 @@ class Plan:
         "attention": ("flash", "materialized"),
         "precision": ("fp32", "mixed", "mixed_fp32_grads", "mixed_both_grads"),
         "optimizer": ("adamw", "sgd", "sgd_momentum", "adamw_8bit"),
+        "schedule": tuple(ORDERS),
     }
 
     def __post_init__(self) -> None:

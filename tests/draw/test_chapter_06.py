@@ -4,10 +4,10 @@ import pytest
 
 from helpers.draw import Line, Rect, calls_scene, lines_scene, pipeline_scene
 from helpers.draw.calls import blocking_sends
-from helpers.draw.slow_link import slow_link_scene
+from helpers.draw.cuts import cuts_scene
 from helpers.draw.stack import stacked_scene
 from helpers.predict.time.pipeline import simulate
-from helpers.schedules import gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
+from helpers.schedules import eager_one_f_one_b, gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
 AXES = {"title": "A title", "x_name": "x", "y_name": "y"}
 TIMES = {"forward": 0.01, "backward_input": 0.01, "backward_weight": 0.01, "send": 0.01}
@@ -36,9 +36,12 @@ def test_both_ranks_wait_in_the_second_call():
     assert len([item for item in blocking_sends().items if isinstance(item, Line) and item.arrow]) == 1
 
 
-def test_messages_that_take_time_make_1f1b_wait_longer():
-    says = slow_link_scene(4, 8, {"GPipe": 0.4, "1F1B": 0.52}, **TIMES).summary
-    assert "GPipe goes from 27.2727 to 38.4615. 1F1B goes from 27.2727 to 51.0204." in says
+def test_the_slowest_stage_of_each_cut_is_marked():
+    scene = cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="cuts")
+    assert scene.summary == "even: 2, 4. best: 3, 3."
+    assert [label.text for label in scene.labels() if label.bold and "=" in label.text] == ["= 4", "= 3", "= 3"]
+    with pytest.raises(ValueError, match="shares out 3 layers of 4"):
+        cuts_scene([1, 1, 1, 3], {"short": [2, 1]}, title="cuts")
 
 
 def test_pictures_stand_below_each_other():
@@ -64,7 +67,8 @@ def test_what_the_chapter_says_of_its_steps_is_so():
     assert [round(step.duration * 1e3) for step in steps] == [330, 330, 270, 270]
     assert [round(step.bubble_fraction, 3) for step in steps] == [0.273, 0.273, 0.111, 0.0]
     assert steps[0].bubble_over_ideal == pytest.approx(3 / 8)
-    assert [round(simulate(order(4, 8), **slow).duration * 1e3) for order in (gpipe, one_f_one_b)] == [390, 490]
+    slowed = [simulate(order(4, 8), **slow).duration for order in (gpipe, one_f_one_b, eager_one_f_one_b)]
+    assert [round(seconds * 1e3) for seconds in slowed] == [390, 490, 390]
     two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
     assert [round(step.duration * 1e3) for step in two] == [540, 510]
     assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960

@@ -113,16 +113,14 @@ def partition(
 
 
 def _of_gpt(model: GPT) -> list[nn.Module]:
+    words, places, dropout = model.token_embedding, model.position_embedding, model.dropout
+    norm, head = model.final_norm, model.head  # not the model, which would keep the other stages' layers alive
+
     def embed(tokens: Tensor) -> Tensor:  # (B, T) to (B, T, h)
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return model.dropout(model.token_embedding(tokens) + model.position_embedding(positions))
+        return dropout(words(tokens) + places(torch.arange(tokens.shape[1], device=tokens.device)))
 
-    def head(x: Tensor) -> Tensor:  # (B, T, h) to (B, T, V)
-        return model.head(model.final_norm(x))
-
-    tables = dict(token_embedding=model.token_embedding, position_embedding=model.position_embedding)
-    first = Piece(embed, **tables, dropout=model.dropout)
-    return [first, *model.blocks, Piece(head, final_norm=model.final_norm, head=model.head)]
+    first = Piece(embed, token_embedding=words, position_embedding=places, dropout=dropout)
+    return [first, *model.blocks, Piece(lambda x: head(norm(x)), final_norm=norm, head=head)]  # (B, T, h) to (B, T, V)
 
 
 def _of_mlp(model: MLP) -> list[nn.Module]:

@@ -76,20 +76,23 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, later: Later, x: Tensor, weight: Tensor):
-        ctx.later, ctx.weight = later, weight  # the parameter itself: its .grad is set later
-        ctx.save_for_backward(x)
-        return F.linear(x, weight)
+        ctx.later, ctx.weight, ctx.dtype = later, weight, x.dtype  # the parameter itself: its .grad is set later
+        y = F.linear(x, weight)
+        ctx.save_for_backward(x.to(y.dtype))  # in 16 bits under autocast, as the product was computed
+        return y
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (x,) = ctx.saved_tensors
 
         def weight_gradient(x=x, gradient=gradient) -> Tensor:
-            return gradient.flatten(0, -2).T @ x.flatten(0, -2)  # (out, rows) times (rows, in)
+            return (gradient.flatten(0, -2).T @ x.flatten(0, -2)).to(ctx.weight.dtype)  # (out, rows) times (rows, in)
 
         if ctx.needs_input_grad[2]:
             ctx.later.work.append((ctx.weight, weight_gradient))
-        return None, gradient @ ctx.weight if ctx.needs_input_grad[1] else None, None
+        if not ctx.needs_input_grad[1]:
+            return None, None, None
+        return None, (gradient @ ctx.weight.to(gradient.dtype)).to(ctx.dtype), None
 
 
 class _Conv2d(torch.autograd.Function):
@@ -97,22 +100,24 @@ class _Conv2d(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, later: Later, args: tuple, kwargs: dict, x: Tensor, weight: Tensor):
-        ctx.later, ctx.weight, ctx.options = later, weight, _options(*args, **kwargs)
-        ctx.save_for_backward(x)
-        return F.conv2d(x, weight, None, *args, **kwargs)
+        ctx.later, ctx.weight, ctx.dtype, ctx.options = later, weight, x.dtype, _options(*args, **kwargs)
+        y = F.conv2d(x, weight, None, *args, **kwargs)
+        ctx.save_for_backward(x.to(y.dtype))
+        return y
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         (x,), shape, options = ctx.saved_tensors, ctx.weight.shape, ctx.options
 
         def weight_gradient(x=x, gradient=gradient) -> Tensor:
-            return torch.nn.grad.conv2d_weight(x, shape, gradient, **options)
+            return torch.nn.grad.conv2d_weight(x, shape, gradient, **options).to(ctx.weight.dtype)
 
         if ctx.needs_input_grad[4]:
             ctx.later.work.append((ctx.weight, weight_gradient))
-        needs_input = ctx.needs_input_grad[3]
-        input_gradient = torch.nn.grad.conv2d_input(x.shape, ctx.weight, gradient, **options) if needs_input else None
-        return None, None, None, input_gradient, None
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None, None
+        weight = ctx.weight.to(gradient.dtype)
+        return None, None, None, torch.nn.grad.conv2d_input(x.shape, weight, gradient, **options).to(ctx.dtype), None
 
 
 def _options(stride=1, padding=0, dilation=1, groups=1) -> dict:

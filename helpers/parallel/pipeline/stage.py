@@ -78,8 +78,12 @@ class PipelineStage(PipelineCore):
         """
         inputs = self._cut(inputs, "inputs", stage=0)
         targets = self._cut(targets, "targets", stage=self.last)
+        return self.step_on(inputs, targets, self._total(targets))
+
+    def step_on(self, inputs: Sequence[Tensor] | None, targets: Sequence[Tensor] | None, total: float) -> Tensor | None:
+        """The same with a batch in micro-batches. total: what their losses are divided by."""
         self.put_off.clear()
-        loss = self.play(inputs, targets, self._total(targets))
+        loss = self.play(inputs, targets, total)
         self.inputs = self.targets = None
         self._reduce_gradients()
         return loss

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from helpers.parallel.pipeline.split_backward import deferred_weights
+from helpers.parallel.shared.autocast import autocast
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet
 
 MODELS = {
@@ -78,3 +79,25 @@ def test_convolutions_of_all_kinds(options):
         layer(x).sin().sum().backward()
     later.run()
     torch.testing.assert_close([x.grad, *(p.grad for p in layer.parameters())], expected)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "resnet"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_both_parts_under_autocast_compute_in_16_bits_and_keep_the_weights_type(kind, dtype):
+    build, draw = MODELS[kind]
+    torch.manual_seed(0)
+    model, x = build().float(), draw()
+    x = x.float() if x.is_floating_point() else x
+    with autocast(dtype):
+        loss = model(x).sin().sum()
+    loss.backward()
+    whole = gradients(model)
+    model.zero_grad()
+    with autocast(dtype), deferred_weights() as later:
+        loss = model(x).sin().sum()
+    loss.backward()
+    later.run()
+    for name, gradient in gradients(model).items():
+        assert gradient.dtype == torch.float32
+        few = 4 * torch.finfo(dtype).eps  # sums are rounded in another order
+        torch.testing.assert_close(gradient, whole[name], rtol=few, atol=few * float(whole[name].abs().max()))

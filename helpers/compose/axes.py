@@ -1,0 +1,49 @@
+"""This rank's place on each axis of a mesh: its groups, and its random numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import torch.distributed as dist
+
+from helpers.mesh import Mesh
+
+SEED_OF_SHARDS = 2718  # Megatron's: where tensor ranks must draw differently, seed + 2718 + tp rank
+SEEDS_OF_A_STAGE = 1009  # a prime, so that stages and copies never meet
+
+
+class Axes:
+    """The groups of this rank: `group("dp")`, or of several axes together, `group("dp", "pp")`.
+
+    Raises ValueError where the mesh is not for as many ranks as there are.
+    """
+
+    def __init__(self, mesh: Mesh):
+        if mesh.world_size != dist.get_world_size():
+            sizes = " x ".join(f"{axis}={getattr(mesh, axis)}" for axis in ("pp", "dp", "cp", "tp"))
+            raise ValueError(
+                f"the plan is for {sizes} = {mesh.world_size} ranks, but there are {dist.get_world_size()}: "
+                "start as many, or change an axis"
+            )
+        self.mesh, self.rank = mesh, dist.get_rank()
+        self.place = mesh.coordinates(self.rank)
+
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        (mine,) = (group for group in self.mesh.groups(*axes) if self.rank in group)
+        return _group_of(tuple(mine), dist.group.WORLD)
+
+    def seed(self, seed: int) -> None:
+        """Random numbers: the same on all ranks of a tp group, others on each copy and each stage.
+
+        On what a tp group shares, dropout must drop the same places on all its ranks; where each has a part, it asks
+        `ShardRandom` for numbers of its own. Copies see other data and stages other layers: equal masks would be
+        noise that is not independent.
+        """
+        torch.manual_seed(seed + SEEDS_OF_A_STAGE * (self.place["dp"] + self.mesh.dp * self.place["pp"]))
+
+
+@cache
+def _group_of(ranks: tuple[int, ...], world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Made once for the same ranks, since a group opens connections; only its members call this."""
+    return dist.new_group(list(ranks), use_local_synchronization=True)

@@ -1,0 +1,127 @@
+"""What lies where in a checkpoint, and whole tensors out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from helpers.parallel.tensor_parallel.tensor_plan import Cut
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+WEIGHT = "weight"  # the key of a weight or buffer; other keys are the optimizer's: exp_avg, step, …
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements start … start + numel of a rank's flattened part of tensor `name`; part `tp` of `cut`, or the whole.
+
+    key: WEIGHT, or of the optimizer's state. file, place: where it lies. single: one number, not a range.
+    """
+
+    name: str
+    key: str
+    file: str
+    place: int
+    tp: int
+    cut: dict | None
+    start: int
+    numel: int
+    single: bool = False
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """shapes, dtypes: of the plain model, by name. files: their SHA-256. extra: steps, options, scaler."""
+
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, str]
+    pieces: list[Piece]
+    files: dict[str, str]
+    extra: dict
+    plan: str
+
+    def write(self, folder: Path) -> None:
+        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1), encoding="utf-8")
+
+
+def read(folder: Path) -> Manifest:
+    """ValueError for a folder without a whole checkpoint, or with one of another format."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} holds no checkpoint of a Trainer: there is no {MANIFEST}, which is written last. An interrupted "
+            "save leaves only a folder that ends in .partial; take an older checkpoint"
+        )
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if said.pop("format") != FORMAT:
+            raise ValueError(f"another format than {FORMAT}")
+        return Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]})
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"{path} cannot be read ({problem}): it is damaged or no manifest of a Trainer") from None
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Contents:
+    """The tensors of a checkpoint, read as they are asked for."""
+
+    def __init__(self, folder: Path, manifest: Manifest):
+        self.shapes = manifest.shapes
+        self.files = {name: torch.load(folder / name, weights_only=True, mmap=True) for name in manifest.files}
+        self.pieces: dict[str, dict[str, list[Piece]]] = defaultdict(lambda: defaultdict(list))
+        for piece in manifest.pieces:
+            self.pieces[piece.name][piece.key].append(piece)
+
+    def keys(self, name: str) -> list[str]:
+        return list(self.pieces[name])
+
+    def value(self, name: str, key: str) -> Tensor:
+        """The whole tensor, in the plain model's shape; or the one number. ValueError where a part is missing."""
+        pieces = self.pieces[name][key]
+        if pieces[0].single:
+            return self._of(pieces[0]).reshape(()).clone()
+        cut = _cut(pieces[0].cut)
+        parts = [self._part(name, key, tp) for tp in range(len(cut.ranges) if cut else 1)]
+        return cut.join(parts) if cut else parts[0]
+
+    def _part(self, name: str, key: str, tp: int) -> Tensor:
+        pieces = [piece for piece in self.pieces[name][key] if piece.tp == tp]
+        shape = part_shape(torch.Size(self.shapes[name]), _cut(pieces[0].cut) if pieces else None)
+        missing = torch.ones(shape.numel(), dtype=torch.bool)
+        flat = torch.empty(shape.numel(), dtype=self._of(self.pieces[name][key][0]).dtype)
+        for piece in pieces:
+            flat[piece.start : piece.start + piece.numel] = self._of(piece)
+            missing[piece.start : piece.start + piece.numel] = False
+        if missing.any():
+            raise ValueError(
+                f"the checkpoint has only a part of {key} of {name}: {int(missing.sum())} numbers are missing"
+            )
+        return flat.view(shape)
+
+    def _of(self, piece: Piece) -> Tensor:
+        return self.files[piece.file][piece.place]
+
+
+def part_shape(whole: torch.Size, cut: Cut | None) -> torch.Size:
+    """The shape of a rank's part."""
+    if cut is None:
+        return whole
+    return torch.Size(cut.length if dim == cut.dim else size for dim, size in enumerate(whole))
+
+
+def _cut(said: dict | None) -> Cut | None:
+    if said is None:
+        return None
+    ranges = tuple(tuple(tuple(one) for one in ranges) for ranges in said["ranges"])
+    return Cut(said["dim"], said["whole"], said["length"], ranges, said["copies"])

@@ -1,0 +1,67 @@
+"""Plans that cannot be trained here, each with a sentence: what it would send, and the nearest plan that works."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from helpers.specs import Plan
+from helpers.units import format_bytes
+
+
+def check(model: nn.Module, plan: Plan) -> None:
+    """Raise ValueError for a plan that this course cannot compose, or not with this model."""
+    for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
+        refuse(model, plan)
+
+
+def _context(model: nn.Module, plan: Plan) -> None:
+    if plan.cp > 1:
+        raise ValueError(
+            f"cp={plan.cp}: context parallelism is an axis of the mesh, but its attention is not written yet. The "
+            f"nearest plan that works is cp=1, tp={plan.cp * plan.tp}, sequence_parallel=True, which cuts the tokens "
+            "between the matrices"
+        )
+
+
+def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
+    if plan.zero < 2 or plan.pp == 1:
+        return
+    m, dp, held = plan.num_microbatches, plan.dp, _bytes_of(model) // (plan.pp * plan.tp)
+    passes = {2: m, 3: 3 * m}[plan.zero]  # reduce-scatter for each micro-batch; stage 3 also gathers twice
+    would, does = (format_bytes(number * held * (dp - 1) / dp) for number in (passes, 2))
+    what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
+    raise ValueError(
+        f"zero={plan.zero} with pp={plan.pp} would {what} once for each of {m} micro-batches: {would} per rank and "
+        f"step instead of {does}. The nearest plans that work are zero=1 with pp={plan.pp}, or zero={plan.zero} with "
+        f"pp=1 and dp={dp * plan.pp}"
+    )
+
+
+def _whole_blocks(model: nn.Module, plan: Plan) -> None:
+    if plan.recompute != "none" and not hasattr(model, "blocks"):
+        raise ValueError(
+            f"recompute={plan.recompute!r} recomputes the elements of `model.blocks`, and a {type(model).__name__} has "
+            "none: use recompute='none', or name its layers blocks"
+        )
+
+
+def _sequence_without_tensor(model: nn.Module, plan: Plan) -> None:
+    if plan.sequence_parallel and plan.tp == 1:
+        raise ValueError(
+            "sequence_parallel=True cuts what lies between the matrices over the tp group, which with tp=1 has one "
+            "rank: leave it out, or set tp above 1"
+        )
+
+
+def _chunks_without_order(model: nn.Module, plan: Plan) -> None:
+    if (plan.schedule == "interleaved") != (plan.num_chunks > 1):
+        raise ValueError(
+            f"schedule={plan.schedule!r} with num_chunks={plan.num_chunks}: several chunks per rank are what the "
+            "schedule 'interleaved' is for, and it needs at least 2; set both or neither"
+        )
+
+
+def _bytes_of(model: nn.Module) -> int:
+    with torch.no_grad():
+        return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

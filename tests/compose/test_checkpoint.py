@@ -1,0 +1,157 @@
+"""Saved under one plan, resumed under another: equal to never having stopped. What is damaged is refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+
+from helpers.compose import Plan, Trainer
+from helpers.compose.checkpoint.manifest import MANIFEST
+from helpers.measure.equality import assert_equal
+from helpers.ranks import RankError
+from helpers.workloads import GPT, GPTConfig, token_loss
+from tests.compose.cases import Case
+from tests.compose.training import ADAMW, MAX_NORM, NO_GRADIENT, STEPS, batches, build, told
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CUBE = Plan(dp=2, pp=2, tp=2, zero=1, num_microbatches=4, schedule="zb_h1", sequence_parallel=True)
+HOW = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, **ADAMW)
+
+
+def run(plan, folder=None, resumed=False, first=0, last=STEPS):
+    """Steps first … last of the run that all do; the checkpoint is written behind the last one."""
+    case = Case(plan, tied=True, grouped=True)
+    model = build(case)
+    trainer = Trainer.load(folder / f"step_{first}", model, plan, **HOW) if resumed else Trainer(model, plan, **HOW)
+    assert trainer.steps == first
+    losses, norms = [], []
+    for x, y in batches(case)[first:last]:
+        losses.append(trainer.step(x, y))
+        norms.append(trainer.grad_norm)
+    if folder is not None:
+        trainer.save(folder / f"step_{last}")
+    return told(losses, norms, trainer.full_state())
+
+
+def check(expected, got, first):
+    cut = {name: tensor[first:] if name in ("losses", "norms") else tensor for name, tensor in expected.items()}
+    assert_equal(cut, got, rtol=1e-10, atol=NO_GRADIENT)
+
+
+def test_eight_then_four_copies_then_four_columns_then_one_process(eight, tmp_path):
+    expected = eight[:1].run(run, Plan())[0]
+    eight.run(run, CUBE, tmp_path, last=2)
+    eight[:4].run(run, Plan(dp=4, zero=3, num_microbatches=2), tmp_path, resumed=True, first=2, last=3)
+    eight[:4].run(run, Plan(tp=4), tmp_path, resumed=True, first=3, last=4)
+    check(expected, eight[:1].run(run, Plan(), tmp_path, resumed=True, first=4), first=4)
+
+
+OTHERS = [
+    Plan(dp=2, tp=2, zero=2, num_microbatches=2),
+    Plan(pp=2, tp=2, num_microbatches=2, recompute="full"),
+    Plan(dp=2, pp=2, num_chunks=2, num_microbatches=2, schedule="interleaved"),
+    Plan(dp=3, zero=1),
+]
+
+
+@pytest.mark.parametrize("before", OTHERS[:3], ids=str)
+@pytest.mark.parametrize("after", OTHERS[:3], ids=str)
+def test_from_any_to_any(eight, tmp_path, before, after):
+    expected = eight[:1].run(run, Plan())[0]
+    eight[:4].run(run, before, tmp_path, last=2)
+    check(expected, eight[:4].run(run, after, tmp_path, resumed=True, first=2), first=2)
+
+
+@pytest.fixture
+def saved(ranks, tmp_path):
+    ranks[:2].run(run, Plan(dp=2, zero=1), tmp_path, last=1)
+    return tmp_path
+
+
+def flip(folder: Path) -> None:
+    path = folder / "step_1" / "rank_1.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def no_manifest(folder: Path) -> None:
+    (folder / "step_1" / MANIFEST).unlink()
+
+
+def half_a_manifest(folder: Path) -> None:
+    path = folder / "step_1" / MANIFEST
+    path.write_text(path.read_text()[:1000])
+
+
+def other_format(folder: Path) -> None:
+    path = folder / "step_1" / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 7}))
+
+
+def no_file(folder: Path) -> None:
+    (folder / "step_1" / "rank_0.pt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (flip, "rank_1.pt is damaged: its SHA-256"),
+        (no_manifest, "holds no checkpoint of a Trainer"),
+        (half_a_manifest, "cannot be read"),
+        (other_format, "another format than 1"),
+        (no_file, "rank_0.pt is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_on_every_rank(ranks, saved, harm, says):
+    harm(saved)
+    with pytest.raises(RankError, match=says):
+        ranks[:2].run(run, Plan(dp=2, zero=1), saved, resumed=True, first=1)
+
+
+def load_another(folder):
+    Trainer.load(folder / "step_1", GPT(GPTConfig.tiny()).double(), Plan(dp=2), **HOW)
+
+
+def test_a_checkpoint_of_another_model(ranks, saved):
+    with pytest.raises(RankError, match=r"another model: its token_embedding.weight is \(67, 32\)"):
+        ranks[:2].run(load_another, saved)
+
+
+def test_a_folder_that_holds_one_already(ranks, saved):
+    with pytest.raises(RankError, match="holds a checkpoint already"):
+        ranks[:2].run(run, Plan(dp=2, zero=1), saved, last=1)
+
+
+def disk_is_full(folder):
+    """The second rank cannot write: nobody hangs, nothing appears, training can go on."""
+    case = Case(Plan(dp=2), tied=True, grouped=False)
+    trainer = Trainer(build(case), case.plan, **HOW)
+    if trainer.axes.rank == 1:
+        torch.save = refuse
+    try:
+        trainer.save(folder / "new")
+    except ValueError as error:
+        said = str(error)
+    finally:
+        if trainer.axes.rank == 1:
+            torch.save = SAVE
+    return said, (folder / "new").exists(), trainer.step(*batches(case)[0]).isfinite().item()
+
+
+SAVE = torch.save
+
+
+def refuse(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full(ranks, tmp_path):
+    for said, exists, trains in ranks[:2].run(disk_is_full, tmp_path):
+        assert "rank 1 could not write" in said and "No space left" in said and not exists and trains
