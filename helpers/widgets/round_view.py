@@ -213,7 +213,7 @@ class RoundView(ipywidgets.VBox):
             self.reasons.children = ()
             return
         for number, button in enumerate(self.lines.children, start=1):
-            button.value, button.disabled = number in one.marks, stage != "asked"
+            button.value, button.disabled = number in one.marks, stage in ("compare", "over")
         if stage == "asked":
             there = {field.line: field for field in self.reasons.children}
             self.reasons.children = tuple(there.get(line) or self._reason(line) for line in sorted(one.marks))
