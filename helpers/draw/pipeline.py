@@ -62,13 +62,18 @@ def pipeline_scene(
         top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
         marks += panel.rows(top, width)
         items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
-        if instant is not None and instant <= timeline.duration:
-            x = _LEFT + instant * scale
-            marks.append(Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2))
+        marks += _play_head(instant, timeline, scale, top, bottom)
         y = bottom + _GAP
     pairs = zip(shown, panel_titles(shown), strict=True)
     summary = " ".join(_words(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
     return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *marks))
+
+
+def _play_head(instant: float | None, timeline: Timeline, scale: float, top: float, bottom: float) -> list[Line]:
+    if instant is None or instant > timeline.duration:
+        return []
+    x = _LEFT + instant * scale
+    return [Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)]
 
 
 class _Panel:
