@@ -54,9 +54,7 @@ def pipeline_scene(
     items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (SAYS("idle"), _IDLE)], width)
     scale, marks, most = (width - _LEFT - _RIGHT) / end, [], _most(shown, num_ranks)
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
-        panel = _Panel(
-            timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers and not per_step
-        )
+        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers)
         marks.append(Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
         marks += panel.headings(width, y)
         top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
@@ -87,7 +85,7 @@ class _Panel:
         most: float,
         numbers: bool,
     ) -> None:
-        self.per_step, self.most, self.numbers = per_step, most or 1.0, numbers
+        self.per_step, self.most, self.numbers = per_step, most or 1.0, numbers and not per_step
         self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
         self.num_chunks = _num_chunks(timeline, num_ranks)
         self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0
