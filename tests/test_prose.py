@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebooks.chapter import CHAPTERS, FENCE, load, source
+from tests.notebooks.chapter import FENCE, PAGES, load, source
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / name for name in ("README.md", "TEACHING.md", "CONTRIBUTING.md")]
-READ = [*GUIDES, *sorted((ROOT / "solutions").glob("*.ipynb")), *CHAPTERS]
+READ = [*GUIDES, *sorted((ROOT / "solutions").glob("*.ipynb")), *PAGES]
 
 # "16 bytes a parameter", "a process a rank", "once a step": a quantity, "a", and what it is counted for. Days and weeks
 # may stay ("an hour a day"). No quantity: "stage 3 a rank", "the bytes a rank sends", "0, a parameter too".

@@ -16,12 +16,14 @@ token_weights_scene    what a token weighs in two means
 memory_curve_scene     what a rank holds over the time of a step
 memory_scene           what fills a rank's memory, and the device's limit
 lines_scene            curves over one axis, and dots on them
+parts_scene            rows of named parts: what something consists of
 calls_scene            the calls of two ranks: who meets, who waits
 magnitudes_scene       where values lie in powers of two, and what a format makes of them
 number_formats_scene   bits and range of fp32, bf16, fp16, fp8, and where values lie
 shards_scene           matrices side by side, cut into the parts of the ranks
 course_map_scene       the chapters, their stations as wide as their minutes, what is done
 standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
+tensor_layer_scene     f and g around attention and MLP, and who sends in which pass
 mesh_scene             a device mesh on its nodes, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
@@ -58,6 +60,7 @@ from helpers.draw.memory import memory_scene
 from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
 from helpers.draw.messages import Message, messages_scene, zero_messages
+from helpers.draw.parts import Part, parts_scene
 from helpers.draw.payloads import payloads_scene, token_weights_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
@@ -67,6 +70,7 @@ from helpers.draw.shards import shards_scene
 from helpers.draw.shares import Share, shares_scene, zero_shares
 from helpers.draw.source import Source, show
 from helpers.draw.svg import to_svg
+from helpers.draw.tensor_layer import tensor_layer_scene
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
@@ -87,6 +91,7 @@ __all__ = [
     "Line",
     "MapRow",
     "Matrix",
+    "Part",
     "Chart",
     "NumberFormat",
     "Picture",
@@ -113,6 +118,7 @@ __all__ = [
     "number_format",
     "number_formats_scene",
     "pairing_scene",
+    "parts_scene",
     "payloads_scene",
     "picture",
     "pipeline_scene",
@@ -123,6 +129,7 @@ __all__ = [
     "show",
     "standing_scene",
     "standstill_scene",
+    "tensor_layer_scene",
     "timeline_scene",
     "to_figure",
     "token_weights_scene",

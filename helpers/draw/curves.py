@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
@@ -50,10 +50,15 @@ def curves_scene(
     title: str,
     marks: Sequence[tuple[float, float, str]] = (),
     dots: bool = False,
+    marks_below: bool = False,
+    paints: Mapping[str, str] | None = None,
+    dashed: Collection[str] = (),
     width: float = WIDTH,
 ) -> Scene:
-    """curves: a name to its points. marks: (x, y, words) of points to look at. dots: a dot on each point, as counted.
+    """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
+    the point, off a curve that rises. dots: a dot on each point, as counted.
 
+    paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     ValueError without a curve or for more of them than there are colours.
     """
     if not 1 <= len(curves) <= len(COLOURS):
@@ -61,16 +66,22 @@ def curves_scene(
     right = width - 40 - max(text_width(name, 13, bold=True) for name in curves)
     frame = _Frame(x=x, y=y, right=right)
     items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True), *_grid(frame)]
-    for colour, points in zip(COLOURS, curves.values(), strict=False):
-        items += _curve(points, colour, frame, dots)
-    items += _names(curves, frame)
+    colours = _colours(curves, paints or {})
+    for name, points in curves.items():
+        items += _curve(points, colours[name], frame, dots, name in dashed)
+    items += _names(curves, colours, frame)
     for mark in marks:
-        items += _mark(*mark, frame)
+        items += _mark(*mark, frame, 10 if marks_below else -33)
     said = [
         say("curves.row", name=name, first=_said(p[0], frame), last=_said(p[-1], frame)) for name, p in curves.items()
     ]
     summary = " ".join([*said, *(say("curves.mark", text=text) for _, _, text in marks)])
     return Scene(width=width, height=_TOP + _HIGH + _BELOW, title=title, summary=summary, items=tuple(items))
+
+
+def _colours(curves: Mapping[str, Points], paints: Mapping[str, str]) -> dict[str, str]:
+    pairs = zip(curves, COLOURS, strict=False)
+    return {name: next((paints[start] for start in paints if name.startswith(start)), own) for name, own in pairs}
 
 
 def _said(point: tuple[float, float], frame: _Frame) -> str:
@@ -91,32 +102,31 @@ def _grid(frame: _Frame) -> Iterator[Label | Line]:
     yield Label(x=(_LEFT + frame.right) / 2, y=bottom + 34, text=frame.x.name, size=12, anchor="middle", colour="muted")
 
 
-def _curve(points: Points, colour: str, frame: _Frame, dots: bool) -> Iterator[Line | Rect]:
+def _curve(points: Points, colour: str, frame: _Frame, dots: bool, dashed: bool) -> Iterator[Line | Rect]:
     placed = [frame.at(point) for point in points]
     for (x1, y1), (x2, y2) in zip(placed, placed[1:], strict=False):
-        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=3)
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=3, dashed=dashed)
     for x, y in placed if dots else ():
         yield Rect(x=x - 5, y=y - 5, width=10, height=10, radius=4.9, fill="ink")
 
 
-def _names(curves: Mapping[str, Points], frame: _Frame) -> Iterator[Rect | Label]:
+def _names(curves: Mapping[str, Points], colours: Mapping[str, str], frame: _Frame) -> Iterator[Rect | Label]:
     """At the curves' ends, pushed apart where these are close."""
     ends = sorted((frame.at(points[-1])[1], name) for name, points in curves.items())
     lowest = -math.inf
     for y, name in ends:
         lowest = max(y, lowest + _APART)
-        colour = COLOURS[list(curves).index(name)]
-        yield Rect(x=frame.right + 10, y=lowest - 5, width=10, height=10, radius=2, fill=colour)
+        yield Rect(x=frame.right + 10, y=lowest - 5, width=10, height=10, radius=2, fill=colours[name])
         yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
-def _mark(x: float, y: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
+def _mark(x: float, y: float, text: str, frame: _Frame, lower: float) -> Iterator[Rect | Label]:
     """A ring, and the words beside it on the side where there is room."""
     across, down = frame.at((x, y))
     wide = text_width(text, 12, bold=True)
     left = across + 14 if across + 24 + wide < frame.right else across - 22 - wide
     yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
-    box = {"x": left - 4, "y": down - 33, "width": wide + 12, "height": 22, "radius": 4}
+    box = {"x": left - 4, "y": down + lower, "width": wide + 12, "height": 22, "radius": 4}
     yield Rect(**box, fill="surface")
     yield Rect(**box, stroke="rule")
-    yield Label(x=left + 2, y=down - 22, text=text, size=12, bold=True)
+    yield Label(x=left + 2, y=down + lower + 11, text=text, size=12, bold=True)

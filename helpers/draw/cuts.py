@@ -38,13 +38,13 @@ def cuts_scene(costs: Sequence[float], cuts: Mapping[str, Sequence[int]], *, tit
 def cut_steps(
     costs: Sequence[float], cuts: Mapping[str, Sequence[int]], num_microbatches: int, *, seconds: float
 ) -> list[Timeline]:
-    """A step of 1F1B for each cut, with its time in its title. seconds: of a forward of cost 1; backward takes two."""
+    """A step of 1F1B for each cut. seconds: of a forward of cost 1; backward takes two."""
     steps = []
     for name, sizes in cuts.items():
         each = [seconds * sum(stage) for stage in _stages(costs, sizes)]
         times = dict(forward=each, backward_input=each, backward_weight=each)
         step = simulate(one_f_one_b(len(sizes), num_microbatches), **times)
-        steps.append(replace(step, title=f"{name}: {1e3 * step.duration:.0f} ms"))
+        steps.append(replace(step, title=name))
     return steps
 
 

@@ -14,7 +14,8 @@ class Matrix:
 
     cut: "columns", "rows", "flat" (ZeRO's: all numbers, row by row, as one line) or None: whole, on every rank or on
     the one in `ranks`. num_rows and num_columns are what is drawn; `shape` replaces them in the words below, such as
-    "4096 × 16384". values: num_rows x num_columns numbers for the cells, or None. note: a line of words below.
+    "4096 × 16384", and `held` what is said of a rank's part. values: num_rows x num_columns numbers for the cells, or
+    None. note: a line of words below.
     ValueError for an unknown cut, for parts that do not divide, for values of another shape.
     """
 
@@ -26,6 +27,7 @@ class Matrix:
     ranks: tuple[int, ...] = ()
     values: Sequence[Sequence[float]] | None = None
     shape: str = ""
+    held: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -76,6 +78,8 @@ class Matrix:
     @property
     def cut_words(self) -> str:
         """How much a rank holds."""
+        if self.held:
+            return self.held
         if self.cut is None:
             return "every rank: all of it" if not self.ranks else f"rank {self.ranks[0]}: all of it"
         return f"each: 1/{self.num_parts} of the {self.unit}"

@@ -1,21 +1,25 @@
 """What a rank holds over time, stacked by kind: stairs up in forward, stairs down in backward, and the highest point.
 
-The axis counts allocations and frees, not seconds, so the picture is the same on every machine.
+The axis counts allocations and frees, not seconds, so the picture is the same on every machine. Below it stands what
+the rank was doing, where the timeline has spans.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from helpers.draw.axis import round_step
+from helpers.draw.palette import kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.records import MEMORY_KINDS, Timeline
 from helpers.units import format_bytes
 from helpers.words import book
 
 say = book("memory")
-_LEFT, _RIGHT, _HIGH, _BELOW = 64.0, 20.0, 240.0, 34.0
+_LEFT, _RIGHT, _HIGH, _BELOW = 64.0, 20.0, 240.0, 52.0
+_PASSES = ("forward", "backward", "optimizer")
 _COLUMNS = 220  # as many as are worth seeing; of the changes in a column the highest is shown
 Level = dict[str, int]
 
@@ -30,13 +34,14 @@ class _Frame:
 
 
 def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) -> Scene:
-    """The bytes that `timeline.held` says, change by change; the highest point has a mark.
+    """The bytes that `timeline.held` says, change by change; the highest point has a mark, and each pass its name.
 
     ValueError where nothing was held.
     """
     if not timeline.held:
         raise ValueError("memory_curve_scene got a timeline that holds nothing; record it with record_memory")
-    levels = _columns(list(_levels(timeline)))
+    changes = _changes(timeline)
+    levels = _columns(list(_levels(changes)))
     totals = [sum(level.values()) for level in levels]
     top, kinds = max(totals), [kind for kind in MEMORY_KINDS if any(level[kind] for level in levels)]
     head, y = heading(title, kinds_legend(kinds), width)
@@ -46,19 +51,38 @@ def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) 
     for kind_number, kind in enumerate(kinds):
         below = [sum(level[one] for one in kinds[:kind_number]) for level in levels]
         items += _band(kind, [level[kind] for level in levels], below, frame)
+    items += _passes(timeline, [seconds for seconds, *_ in changes], frame, width)
     items += _mark(totals.index(top), top, frame, width)
     summary = say("curve.says", top=format_bytes(top))
     return Scene(width=width, height=frame.bottom + _BELOW, title=title, summary=summary, items=tuple(items))
 
 
-def _levels(timeline: Timeline) -> Iterator[Level]:
-    """Bytes by kind after each change, in the order of time."""
+def _changes(timeline: Timeline) -> list[tuple[float, str, int]]:
+    """(seconds, kind, bytes more or less), in the order of time."""
     changes = [(held.start, held.kind, held.num_bytes) for held in timeline.held]
     changes += [(held.end, held.kind, -held.num_bytes) for held in timeline.held if held.end < timeline.end]
+    return sorted(changes)
+
+
+def _levels(changes: list[tuple[float, str, int]]) -> Iterator[Level]:
+    """Bytes by kind after each change."""
     now = dict.fromkeys(MEMORY_KINDS, 0)
-    for _, kind, num_bytes in sorted(changes):
+    for _, kind, num_bytes in changes:
         now[kind] += num_bytes
         yield dict(now)
+
+
+def _passes(timeline: Timeline, seconds: list[float], frame: _Frame, width: float) -> Iterator[Line | Label]:
+    """The name of each pass below the changes that it made; what the loss does belongs to forward."""
+    spans = sorted((span for span in timeline.spans if span.kind in _PASSES), key=lambda span: span.start)
+    first = [
+        span for before, span in zip([None, *spans], spans, strict=False) if not before or before.kind != span.kind
+    ]
+    size = -(-len(seconds) // _COLUMNS)
+    starts = [_LEFT + bisect_left(seconds, span.start) / size * frame.column for span in first]
+    for span, start, end in zip(first, starts, [*starts, width - _RIGHT][1:], strict=True):
+        yield Line(x1=start, y1=frame.bottom, x2=start, y2=frame.bottom + 24, colour="muted")
+        yield Label(x=(start + end) / 2, y=frame.bottom + 15, text=kind_word(span.kind), size=11, anchor="middle")
 
 
 def _columns(levels: list[Level]) -> list[Level]:
@@ -90,7 +114,7 @@ def _grid(top: float, frame: _Frame, width: float) -> Iterator[Label | Line]:
         text = format_bytes(number * step).replace(".0 ", " ") if number else "0"
         yield Label(x=_LEFT - 10, y=y, text=text, size=12, anchor="end", colour="muted")
     middle = (_LEFT + width - _RIGHT) / 2
-    yield Label(x=middle, y=frame.bottom + 18, text=say("curve.axis"), size=12, anchor="middle", colour="muted")
+    yield Label(x=middle, y=frame.bottom + 38, text=say("curve.axis"), size=12, anchor="middle", colour="muted")
 
 
 def _mark(place: int, top: float, frame: _Frame, width: float) -> Iterator[Rect | Label]:

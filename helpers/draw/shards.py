@@ -34,17 +34,21 @@ class _Place:
 
 
 def shards_scene(
-    items: Sequence[Matrix | str], *, title: str = "Which rank holds which part", width: float = WIDTH
+    items: Sequence[Matrix | str],
+    *,
+    title: str = "Which rank holds which part",
+    largest: float = _LARGEST,
+    width: float = WIDTH,
 ) -> Scene:
     """A Scene of matrices and operators from left to right: [Matrix(name="X", ...), "·", Matrix(name="A", ...)].
 
-    All matrices share one scale: a cell is equally large everywhere. ValueError when there is no matrix, or when
-    together they are too wide or too tall for cells that can be seen.
+    All matrices share one scale: a cell is equally large everywhere, `largest` pixels at most. ValueError when there is
+    no matrix, or when together they are too wide or too tall for cells that can be seen.
     """
     matrices = [item for item in items if isinstance(item, Matrix)]
     if not matrices:
         raise ValueError("shards_scene got no matrix; give a list such as [Matrix(...), '·', Matrix(...)]")
-    cell = _cell(items, matrices, width)
+    cell = _cell(items, matrices, width, largest)
     head, top = heading(title, _legend(matrices), width)
     tallest = max(_height(one, cell) for one in matrices)
     middle = top + _ABOVE + tallest / 2
@@ -72,9 +76,9 @@ def _legend(matrices: list[Matrix]) -> list[tuple[str, dict]]:
     return entries + ([("every rank", _WHOLE)] if any(None in one.owners for one in matrices) else [])
 
 
-def _cell(items: Sequence[Matrix | str], matrices: list[Matrix], width: float) -> float:
+def _cell(items: Sequence[Matrix | str], matrices: list[Matrix], width: float, largest: float) -> float:
     """The largest side of a cell with which everything fits."""
-    for tenths in range(int(_LARGEST * 10), int(_SMALLEST * 10) - 1, -5):
+    for tenths in range(int(largest * 10), int(_SMALLEST * 10) - 1, -5):
         cell = tenths / 10
         wide = sum(_space(item, cell) for item in items) <= width - 2 * _SIDE
         if wide and max(_height(one, cell) for one in matrices) <= _TALLEST:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.draw.equations import number_text
-from helpers.draw.palette import PAINTS, kind_word, rank_paint
+from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.predict.by_hand.zero_steps import BYTES, EVERY, KINDS, LAYERS, NUMBERS, OWN, STALE, TERM, Number, ZeroStep
 from helpers.records import MemoryBreakdown
@@ -15,6 +15,7 @@ from helpers.words import book
 
 _LEFT, _CELL, _HIGH, _APART, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0  # pixels: grids, and from rank to rank
 _BARS, _SCALE, _BAR = 478.0, 1.5, 13.0  # pixels: where bars start, of a byte, height
+_OWNERS = ("rank4", "rank1", "rank6")  # colours of ranks 0 to 2 here: blue and green mean kinds in the same picture
 _PALE = 0.35  # the opacity of what is not final; ink is legible on it in both themes
 say = book("zero")
 _STATES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # names in zero.yaml
@@ -60,7 +61,7 @@ def _look(state: str, rank: int) -> dict[str, str | float]:
         return {"fill": "panel", "stroke": "rule"}
     if state == STALE:
         return {"texture": "hatch", "stroke": "rule"}
-    return {"fill": rank_paint(rank), "opacity": _PALE if state == TERM else 1.0}
+    return {"fill": _OWNERS[rank], "opacity": _PALE if state == TERM else 1.0}
 
 
 def _grid(kind: str) -> float:
@@ -100,7 +101,7 @@ def _number(held: Number | None, rank: int, name: str, kind: str, x: float, y: f
     tooltip = say("number", rank=rank, kind=kind_word(kind), name=name, text=text, state=state)
     yield Rect(**box, **_look(held.state, rank), tooltip=tooltip)
     if held.state != STALE:  # the hatching says it; the number is in the tooltip
-        on = rank_paint(rank) if held.state == OWN else ""
+        on = _OWNERS[rank] if held.state == OWN else ""
         at = {"x": x + (_CELL - 2) / 2, "y": y + (_HIGH - 2) / 2}
         yield Label(**at, text=text, size=11, anchor="middle", on=on)
 

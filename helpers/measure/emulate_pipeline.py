@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from helpers.specs import Link
 
 PLAYED = 2.0  # seconds that a step takes on the ranks
 MAX_RANKS = 8  # processes that one machine is asked to run
+ALIKE = 0.03  # idle shares closer than this are not told apart: what a busy machine adds to them
 LATE = 0.1  # an action that starts later than this share of its own time did so because its input came late
 WIDTH, ROWS = 8, 2  # of the tiny model and its micro-batches
 
@@ -54,6 +56,14 @@ def emulate_pipeline_step(
         Span.unchecked(s.rank, s.lane, s.name, s.kind, s.start / slowdown, s.end / slowdown) for s in played.spans
     )
     return Timeline(spans=spans, source="emulated", title=schedule.name)
+
+
+def larger_bubble(steps: Mapping[str, Timeline]) -> str:
+    """Whose idle share is larger, in the words of guess 06.slow; shares within ALIKE are equally large."""
+    idle = {name: step.bubble_fraction for name, step in steps.items()}
+    if max(idle.values()) - min(idle.values()) < ALIKE:
+        return "they stay equally large"
+    return f"{max(idle, key=idle.get)}'s is larger"
 
 
 def _played_step(schedule: Schedule, seconds: dict[str, list[float]], slowdown: float) -> Timeline:

@@ -161,7 +161,7 @@ def one_backward(prepare: Callable[[nn.Module], object] = lambda gpt: None, loss
 
 
 def each_block(run: Callable, **options) -> Callable[[nn.Module], None]:
-    """A `prepare` that lets each block run inside of `run(block, x, **options)`, such as torch's checkpoint."""
+    """A `prepare` that lets each block run inside `run(block, x, **options)`, such as torch's checkpoint."""
 
     def prepare(gpt: nn.Module) -> None:
         for block in gpt.blocks:
@@ -174,7 +174,7 @@ def each_block(run: Callable, **options) -> Callable[[nn.Module], None]:
 
 
 def within(num_bytes: int, *, activations: bool = False, optimizer: bool = False, batch: int = 4):
-    """Two steps on a pretended device. Gives weights and gradients, and what the device saw. Raises OutOfBudget."""
+    """Two steps on a simulated device. Gives weights and gradients, and what the device saw. Raises OutOfBudget."""
     torch.manual_seed(0)
     gpt = GPT(WIDE)
     tokens, targets = characters().batch(0, batch, 128)
@@ -202,6 +202,7 @@ def held_after_steps(keep: Callable[[Tensor], object], *, backward: bool = False
                 gpt.zero_grad()
                 loss.backward()
             losses.append(keep(loss))
+            del loss  # the name would hold the graph of the last step
             recorder.mark(f"step {step}")
     return [recorder.at(f"step {step}").activations for step in range(4)]
 

@@ -6,6 +6,7 @@ two_ranks_play         two ranks exchange the messages of 1F1B, with blocking se
 play_row               on a rank: its part of that
 peak_microbatches      how many micro-batches' activations each rank keeps at its peak
 messages_of_a_step     how many messages leave all ranks in one step
+chained                a model that is taken for the chain of its children: what comes out
 train_tied             the two copies of a tied matrix, step by step, with and without their exchange
 """
 
@@ -31,7 +32,7 @@ from helpers.workloads import GPT, GPTConfig, SmallResNet, token_loss
 Held = dict[str, Tensor]
 MAX_NORM = 0.5
 ROUNDING = {"*.key.bias*": 1e-9}  # the gradient of this bias is 0 in theory, so only rounding is left of it
-ROWS, WIDE = 16, 1024  # of the micro-batches and layers whose memory is watched
+ROWS, WIDE = 16, 4096  # of the micro-batches and layers that are watched; beside these, 64 inputs of width 8 are little
 
 
 def pipeline_example(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
@@ -92,6 +93,15 @@ def play_row(send: str) -> int:
     for work in filter(None, works):  # isend gives a handle; send has waited already
         work.wait()
     return received
+
+
+def chained(model: nn.Module, x: Tensor) -> str:
+    """What becomes of the output when a model is taken for the chain of its children, in the words of 06.children."""
+    try:
+        equal = nn.Sequential(*model.children())(x).allclose(model(x))
+    except RuntimeError:
+        return "an error"
+    return "the same output" if equal else "other numbers, and no error"
 
 
 class Tied(NamedTuple):

@@ -57,26 +57,28 @@ class Watched:
 
 
 def torchrun(
-    script: str, *, ranks: int = 4, silence: float = 5.0, env: Mapping[str, str] | None = None, limit: float = LIMIT
-) -> Watched:
+    script: str, *, ranks: int = 4, silence: float = 5.0, env: Mapping[str, str] | None = None, limit: float = LIMIT,
+    restarts: int = 0,
+) -> Watched:  # fmt: skip
     """Start `script` on so many ranks of this machine, and stop once all have spoken and then all are silent.
 
     script: its text; what it prints on a line that begins with "rank" is kept. silence: seconds. env: added to the
-    environment. Raises TimeoutError when the job neither ends nor falls silent within `limit` seconds.
+    environment. restarts: how often all ranks are started again after one has died.
+    Raises TimeoutError when the job neither ends nor falls silent within `limit` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
-        job = _start(path, ranks, env or {})
+        job = _start(path, ranks, restarts, env or {})
         try:
             return _watch(job, ranks, silence, time.monotonic() + limit)
         finally:
             _end(job)
 
 
-def _start(path: Path, ranks: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(path: Path, ranks: int, restarts: int, env: Mapping[str, str]) -> subprocess.Popen[str]:
     """In a session of its own, so that all of its processes can be ended together."""
-    options = ["--standalone", f"--nproc-per-node={ranks}"]
+    options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # a rank that hangs would keep its lines to itself

@@ -57,6 +57,8 @@ class CourseMap(ipywidgets.VBox):
         self.rows = _rows(chapters(), found)
         said = f'<p aria-live="polite">{self._linked()}</p>'
         said += f'<p role="alert">{escape(self.problem)}</p>' * bool(self.problem)
+        page = Chapter(name="sources", title="")
+        said += f'<p>{escape(say("reference"))} <a href="{_address(page)}">{page.name}</a></p>' * bool(self.rows)
         self.html.value = _STYLE + said + (to_svg(self.scene) if self.rows else "")
 
     @property

@@ -37,6 +37,7 @@ class MemoryExplorer(Explorer):
     GPT. gpu: a key of GPUS. plan: where the dials start. measured: name -> MemoryBreakdown of that model and plan; its
     bars stand below the predicted ones, and words say how far apart they are. `lay_over` adds what another plan
     measured: the dials show it when they come there. A name such as "rank 3, at the peak" says whose prediction counts.
+    hints: False leaves the smallest change that would make it fit to the learner and to the button.
     Dials: each field of Plan by its name (dp, tp, zero, …), `model`, `gpu`, `seq`, and `example`, which sets all of
     them. The button `make_it_fit` takes the offered change.
     """
@@ -50,7 +51,9 @@ class MemoryExplorer(Explorer):
         measured: Mapping[str, MemoryBreakdown] | None = None,
         *,
         plan: Plan | None = None,
+        hints: bool = True,
     ) -> None:
+        self._hints = hints
         self._measured: dict[tuple[ModelSpec, Plan], dict[str, MemoryBreakdown]] = {}
         self._is_setting = False
         self._make_dials(FREE if isinstance(model, ModelSpec) else model, gpu)
@@ -130,7 +133,7 @@ class MemoryExplorer(Explorer):
     def bars(self) -> dict[str, MemoryBreakdown]:
         """Each kind of rank; what the offered change makes of the fullest one; then what was measured."""
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
-        if self.advice.changes and self.advice.after:
+        if self._hints and self.advice.changes and self.advice.after:
             bars[say("after")] = self.advice.after
         return bars | {say("measured", name=name): one for name, one in self.measured.items()}
 
@@ -155,15 +158,17 @@ class MemoryExplorer(Explorer):
     @property
     def scene(self) -> Scene:
         """The picture of the dials. What is next to nothing on this GPU gets an axis of its own, without the limit."""
-        size, gpus = GPUS[self.gpu.value].memory, {"gpus": self.plan.world_size, "gpu": self.gpu.value}
+        size, gpus = self.advice.usable, {"gpus": self.plan.world_size, "gpu": self.gpu.value}
         title = say("title", name=_model(self.model.value), params=self.spec.num_params, **gpus)
         is_small = max(bar.total for bar in self.bars.values()) < _SMALL * size
-        return memory_scene(self.bars, capacity=None if is_small else size, title=title)
+        return memory_scene(self.bars, capacity=None if is_small else size, capacity_name=say("usable"), title=title)
 
     @property
     def sentence(self) -> str:
         """Whether it fits, what takes most, the smallest change that makes it fit, and how far off measurements are."""
-        return say("between").join(filter(None, (self.advice.words, self._overlay_words)))
+        advice = self.advice
+        words = (advice.words,) if self._hints else (advice.verdict, advice.most)
+        return say("between").join(filter(None, (*words, self._overlay_words)))
 
     @property
     def _overlay_words(self) -> str:

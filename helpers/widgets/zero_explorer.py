@@ -80,7 +80,7 @@ class ZeroExplorer(SteppedExplorer):
             StageBar(
                 name=_name(stage),
                 memory=self.states(stage),
-                words=say("sends", size=format_bytes(self.sent(stage)), time=format_seconds(self.seconds(stage))),
+                words=say("sends", size=format_bytes(self.sent(stage)), time=self._time(stage)),
                 chosen=stage == self.stage.value,
             )
             for stage in STAGES
@@ -105,8 +105,13 @@ class ZeroExplorer(SteppedExplorer):
     def _row(self, stage: int) -> dict[str, str]:
         held = self.states(stage)
         kinds = {kind: format_bytes(getattr(held, kind)) for kind in ("parameters", "gradients", "optimizer", "total")}
-        sent = {"sends": format_bytes(self.sent(stage)), "time": format_seconds(self.seconds(stage))}
+        sent = {"sends": format_bytes(self.sent(stage)), "time": self._time(stage)}
         return {say(f"column.{name}"): cell for name, cell in ({"stage": _name(stage)} | kinds | sent).items()}
+
+    def _time(self, stage: int) -> str:
+        """With one decimal: stages that send the same bytes differ by a few latencies, which is not the point."""
+        number, unit = format_seconds(self.seconds(stage)).split()
+        return f"{float(number.replace(',', '')):,.1f} {unit}"
 
     @property
     def _model(self) -> dict[str, object]:

@@ -11,7 +11,7 @@ from .data import (
 )
 from .gpt import GPT, GPTConfig, token_loss
 from .mlp import MLP
-from .resnet import SmallResNet
+from .resnet import SmallResNet, resnet_parameters
 
 __all__ = [
     "GPT",
@@ -19,6 +19,7 @@ __all__ = [
     "Characters",
     "GPTConfig",
     "SmallResNet",
+    "resnet_parameters",
     "characters",
     "digits",
     "rank_generator",

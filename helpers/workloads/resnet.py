@@ -52,3 +52,18 @@ class SmallResNet(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean((2, 3)))  # (B, num_classes)
+
+
+def resnet_parameters(blocks: tuple[int, ...] = (3, 4, 6, 3), num_classes: int = 1000) -> int:
+    """Parameters of a ResNet of bottlenecks (He et al. 2015, table 1): (3, 4, 6, 3) is ResNet-50, (3, 8, 36, 3) 152.
+
+    A convolution has k k C_in C_out weights and no bias, a batch norm two numbers per channel.
+    """
+    total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
+    for stage, repeats in enumerate(blocks):
+        width = 64 * 2**stage
+        for block in range(repeats):
+            shortcut = (channels + 2) * 4 * width if block == 0 else 0
+            total += (channels + 2) * width + (9 * width + 2) * width + (width + 2) * 4 * width + shortcut
+            channels = 4 * width
+    return total + (channels + 1) * num_classes

@@ -4,6 +4,7 @@ from helpers.draw import (
     Axis,
     Line,
     Matrix,
+    Part,
     Rect,
     all_reduce_scene,
     bytes_scene,
@@ -20,6 +21,7 @@ from helpers.draw import (
     messages_scene,
     number_formats_scene,
     pairing_scene,
+    parts_scene,
     payloads_scene,
     pipeline_scene,
     processes_scene,
@@ -29,6 +31,7 @@ from helpers.draw import (
     shares_scene,
     standing_scene,
     standstill_scene,
+    tensor_layer_scene,
     timeline_scene,
     token_weights_scene,
     topology_scene,
@@ -37,6 +40,7 @@ from helpers.draw import (
 )
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
+from helpers.draw.recut import recut_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -155,6 +159,8 @@ SCENES = {
         dots=True,
         title="Names that would lie on each other",
     ),
+    "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
+    "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
@@ -197,6 +203,13 @@ SCENES = {
     ),
     "memory, 8 ranks": memory_scene({f"rank {rank}": MEMORY for rank in range(8)}, capacity=239),
     "memory, far below": memory_scene({"rank 0": MEMORY}, capacity=240_000, title="A long title beside its legend"),
+    "parts": parts_scene(
+        {"short": [Part(text="1", kind="forward", size=1)], "long": [Part(text="", kind="backward", size=3)] * 2},
+        title="Parts",
+        ends={"short": "1", "long": "6"},
+        legend={"forward": "once"},
+        limits={"short": 2},
+    ),
     "memory over time": memory_curve_scene(TWO_TENSORS, title="Two tensors, one after the other"),
     "column parallel": shards_scene(
         [

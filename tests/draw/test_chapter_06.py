@@ -1,11 +1,14 @@
 """The pictures of chapter 06: curves to scale with their dots, and two ranks that wait in a send."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from helpers.draw import Line, Rect, calls_scene, lines_scene, pipeline_scene
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
 from helpers.draw.stack import stacked_scene
+from helpers.draw.tied import tied_scene
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import eager_one_f_one_b, gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
@@ -33,7 +36,11 @@ def test_what_cannot_be_drawn_gets_a_sentence():
 def test_both_ranks_wait_in_the_second_call():
     waiting = [label.text for label in blocking_sends().labels() if label.text.endswith("waits")]
     assert waiting == ["send activation 1 · waits", "send gradient 0 · waits"]
-    assert len([item for item in blocking_sends().items if isinstance(item, Line) and item.arrow]) == 1
+    assert [item.dashed for item in blocking_sends().items if isinstance(item, Line) and item.arrow] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_the_slowest_stage_of_each_cut_is_marked():
@@ -54,11 +61,19 @@ def test_pictures_stand_below_each_other():
         stacked_scene(title="none")
 
 
-def test_a_bar_stands_where_a_later_step_begins_and_counting_restarts():
+def test_the_first_of_several_steps_is_outlined_and_no_bar_has_a_number():
     step = simulate(repeated(gpipe(2, 2), 2), forward=1.0, backward_input=1.0, backward_weight=1.0)
     scene = pipeline_scene(step, title="two", per_step=2)
-    assert len([item for item in scene.items if isinstance(item, Line) and item.width == 3]) == 2
-    assert {label.text for label in scene.labels() if label.text.isdigit() and label.on} == {"0", "1"}
+    edges = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
+    assert len(edges) == 2 and edges[0].x < edges[1].x + 2 < edges[1].x + edges[1].width
+    assert not [label for label in scene.labels() if label.on]
+
+
+def test_each_step_has_its_name_its_time_and_its_idle_share_above_it():
+    free = {**TIMES, "send": 0.0}
+    steps = [simulate(order(4, 8), **free) for order in (gpipe, one_f_one_b)]
+    texts = [label.text for label in pipeline_scene(*steps).labels() if label.bold]
+    assert texts[1:] == [f"{name} · predicted · 330 ms, 27% idle" for name in ("GPipe", "1F1B")]
 
 
 def test_what_the_chapter_says_of_its_steps_is_so():
@@ -72,3 +87,10 @@ def test_what_the_chapter_says_of_its_steps_is_so():
     two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
     assert [round(step.duration * 1e3) for step in two] == [540, 510]
     assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960
+
+
+def test_a_tied_matrix_has_its_losses_above_and_its_copies_below():
+    runs = {"forgotten": SimpleNamespace(losses=[4.0, 3.0], apart=[0.0, 0.1, 0.2])}
+    assert tied_scene(runs).summary == (
+        "Loss: forgotten goes from 4 to 3. Largest difference between the two copies: forgotten goes from 0 to 0.2."
+    )

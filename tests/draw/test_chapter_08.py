@@ -4,6 +4,7 @@ import pytest
 
 from helpers.draw import (
     Axis,
+    Line,
     Rect,
     copies_scene,
     curves_scene,
@@ -12,6 +13,7 @@ from helpers.draw import (
     zero_messages,
     zero_shares,
 )
+from helpers.draw.recut import recut_scene
 from helpers.predict.traffic.zero import data_parallel_share, stage1_share, stage2_share, stage3_share
 from helpers.records import MemoryBreakdown
 from tests.draw.scenes import WALK
@@ -50,3 +52,20 @@ def test_a_curve_goes_through_its_points_on_a_logarithmic_axis():
     assert "top" in scene.summary and {"a", "top"} <= {label.text for label in scene.labels()}
     with pytest.raises(ValueError, match="it draws 1 to 4"):
         curves_scene({}, x=X, y=Y, title="nothing")
+
+
+def test_a_stage_has_one_colour_and_the_case_beside_it_is_dashed():
+    curves = {"stage 3, m = 16": [(1, 0), (100, 5)], "stage 3, m = 1": [(1, 0), (100, 10)]}
+    scene = curves_scene(curves, x=X, y=Y, title="t", paints={"stage 3": "sign"}, dashed=["stage 3, m = 1"])
+    drawn = [(item.colour, item.dashed) for item in scene.items if isinstance(item, Line) and item.width == 3]
+    assert drawn == [("sign", False), ("sign", True)]
+
+
+def test_the_same_line_has_other_cuts_and_other_zeros_on_fewer_ranks():
+    scene = recut_scene({"a": 4, "b": 6}, 4, 3, title="10 numbers")
+    frames = [item.width for item in scene.items if isinstance(item, Rect) and item.stroke]
+    zeros = [item.width for item in scene.items if isinstance(item, Rect) and item.texture == "hatch"]
+    assert len(frames) == 4 + 3 and frames[0] < frames[-1] and len(zeros) == 2
+    assert "shards of 3, 3 ranks into shards of 4" in scene.summary
+    with pytest.raises(ValueError, match="0 ranks"):
+        recut_scene({"a": 4}, 4, 0, title="none")

@@ -8,8 +8,9 @@ import pytest
 from helpers.interview.glossary import FILE, glossary
 from tests.interview.changed_file import changed
 from tests.interview.shown_cells import NOTEBOOKS, missing
+from tests.notebooks.chapter import CHAPTERS as PATHS
 
-CHAPTERS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+CHAPTERS = [path.stem for path in PATHS]
 WORDS = glossary()
 BY_ENGLISH = {name.casefold(): word for word in WORDS for name in (word.term, *word.also)}
 NOTE = re.compile(r"([^（）]*?)\**（([A-Za-z][A-Za-z0-9 \-]*(?:, [a-z ]+)*)）")

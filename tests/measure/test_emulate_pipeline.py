@@ -2,9 +2,9 @@
 
 import pytest
 
-from helpers.measure.emulate_pipeline import MAX_RANKS, emulate_pipeline_step
+from helpers.measure.emulate_pipeline import MAX_RANKS, emulate_pipeline_step, larger_bubble
 from helpers.predict.time.pipeline import simulate
-from helpers.schedules import gpipe, interleaved, zb_h1
+from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 
 TIMES = dict(forward=0.01, backward_input=0.01, backward_weight=0.01, send=0.001)
 
@@ -28,3 +28,12 @@ def test_more_ranks_than_a_machine_should_run_get_a_sentence():
 def test_a_step_without_duration_gets_a_sentence():
     with pytest.raises(ValueError, match="nothing to play"):
         emulate_pipeline_step(gpipe(2, 1), forward=0, backward_input=0, backward_weight=0)
+
+
+def test_the_larger_bubble_is_named_and_a_small_difference_is_none():
+    times = dict(forward=0.01, backward_input=0.01, backward_weight=0.01)
+    free = {name: simulate(order(4, 8), **times) for name, order in (("GPipe", gpipe), ("1F1B", one_f_one_b))}
+    slow = {
+        name: simulate(order(4, 8), **times, send=0.01) for name, order in (("GPipe", gpipe), ("1F1B", one_f_one_b))
+    }
+    assert (larger_bubble(free), larger_bubble(slow)) == ("they stay equally large", "1F1B's is larger")

@@ -8,11 +8,10 @@ from helpers.measure.emulate_tensor import (
     emulate_layers,
     share_of,
     simulate_columns,
-    simulate_layers,
 )
 from helpers.specs import GPUS, LINKS, PRESETS, Link
 
-LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=0.01, message=10**7, count=2)
+LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=(0.006, 0.014), message=10**7)
 
 
 def names(timeline, lane):
@@ -21,17 +20,18 @@ def names(timeline, lane):
 
 
 def test_a_layer_waits_four_times_and_its_share_is_that_of_the_whole_model():
-    one = simulate_layers(Layers.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8))
-    assert [kind for kind, _ in names(one, "communication")] == ["communication"] * 4
-    assert LAYERS.share == pytest.approx(share_of(simulate_layers(LAYERS).duration, LAYERS.busy))
+    one = Layers.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8)
+    assert one.share == pytest.approx(share_of(one.busy + 4 * one.send, one.busy)) == pytest.approx(0.1265, abs=1e-4)
+    assert one.compute[1] > 2 * one.compute[0]  # the MLP is the larger half
 
 
 def test_two_ranks_stand_for_eight_and_nothing_is_faster_than_the_model():
     """A busy machine only ever adds time; a mistake of scale would be off by a factor of 2 or more."""
-    predicted, played = simulate_layers(LAYERS), emulate_layers(LAYERS)
-    assert names(predicted, "compute") == names(played, "compute")
-    assert len(names(played, "communication")) == 8 and played.source == "emulated"
-    assert 0.98 * predicted.duration < played.duration < 2 * predicted.duration
+    predicted, played = LAYERS.busy + 4 * LAYERS.send, emulate_layers(LAYERS)
+    order = [("forward", "att"), ("forward", "MLP"), ("backward", "MLP"), ("backward", "att")]
+    assert names(played, "compute") == order
+    assert len(names(played, "communication")) == 4 and played.source == "emulated"
+    assert 0.98 * predicted < played.duration < 2 * predicted
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(False, 0.105), (True, 0.075)])

@@ -5,6 +5,7 @@ import torch
 
 from helpers.measure import pipeline_runs
 from helpers.measure.pipeline_runs import (
+    chained,
     equal_to_one_process,
     messages_of_a_step,
     peak_microbatches,
@@ -38,3 +39,19 @@ def test_peaks_and_messages_are_those_of_the_schedule(ranks):
 def test_blocking_sends_wait_for_each_other_and_posted_ones_do_not(ranks):
     assert two_ranks_play(ranks, "isend").endswith("[2, 2]")
     assert two_ranks_play(ranks, "send").startswith("every rank waits for another one")
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int, act):
+        super().__init__()
+        self.first, self.second, self.act = torch.nn.Linear(8, 8), torch.nn.Linear(width, 8), act
+
+    def forward(self, x):
+        return self.second(self.act(self.first(x))[:, : self.second.in_features])
+
+
+def test_a_chain_of_children_loses_what_forward_does():
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    said = [chained(Net(8, torch.relu), x), chained(Net(8, lambda y: y), x), chained(Net(4, torch.relu), x)]
+    assert said == ["other numbers, and no error", "the same output", "an error"]

@@ -20,4 +20,5 @@ def test_another_message_than_the_predicted_one_is_an_error(ranks, monkeypatch):
 
 
 def test_equal_seeds_draw_copies(ranks):
-    assert tensor_cases.independent_rows(ranks[:2], lambda: 7) == 16
+    first, second = tensor_cases.drawn(ranks[:2], lambda: 7).chunk(2)
+    assert first.equal(second)

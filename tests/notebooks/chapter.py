@@ -11,7 +11,9 @@ from helpers.course import read_cells
 from helpers.course.stations import calls
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+REFERENCE = ("sources",)  # pages to look things up in, which are no chapters
+PAGES = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CHAPTERS = [path for path in PAGES if path.stem not in REFERENCE]
 # Their exercises and limits still wait: the rules that do not bind yet, by their names.
 WAITS = {
     "04_amp": {"limits", "asked", "long_cells"},

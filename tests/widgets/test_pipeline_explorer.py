@@ -100,9 +100,10 @@ def test_a_run_stands_below_and_is_kept_by_setting():
         return replace(simulate(order, **times), source="emulated")
 
     shown = PipelineExplorer(run=run)
-    assert "emulated on this machine" not in labels_of(shown)
+    assert not any("emulated on this machine" in label for label in labels_of(shown))
     shown.run_now()
-    assert "emulated on this machine" in labels_of(shown) and "Emulated bubble 29.0%" in shown.sentence
+    assert any("emulated on this machine" in label for label in labels_of(shown))
+    assert "Emulated bubble 29.0%" in shown.sentence
     shown.schedule.value = "gpipe"
     assert shown.emulated is None
     shown.schedule.value = "one_f_one_b"

@@ -95,6 +95,6 @@ def test_more_ranks_hold_less_only_where_sharded():
 
 def test_it_starts_where_asked():
     shown = ZeroExplorer(2, step=5)
-    assert shown.stage.value == 2 and shown.step.value == 5 and shown.scene.title.startswith("ZeRO-2 · step 5 of 12")
+    assert shown.stage.value == 2 and shown.step.value == 5 and shown.scene.title.startswith("stage 2 · step 5 of 12")
     with pytest.raises(ValueError, match="the dial 'stage' would start at 4"):
         ZeroExplorer(4)

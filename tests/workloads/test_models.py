@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.measure.equality import assert_equal, state_of
-from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, resnet_parameters, token_loss
 
 
 def count(model):
@@ -215,3 +215,8 @@ def test_resnet_parameter_count():
     assert count(SmallResNet()) == expected
     with pytest.raises(ValueError, match="expected 1 or more"):
         SmallResNet(width=0)
+
+
+def test_resnet_50_and_152_have_the_known_numbers_of_parameters():
+    """As torchvision's documentation prints them."""
+    assert (resnet_parameters(), resnet_parameters((3, 8, 36, 3))) == (25_557_032, 60_192_808)

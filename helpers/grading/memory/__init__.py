@@ -1,7 +1,7 @@
 """Lab 05: where the memory goes. Three tasks count bytes, three keep them down, and those are watched while they run.
 
 counting.py     05.count, 05.states      accumulate.py   05.accumulate      chunked.py   05.chunked
-activations.py  05.activations           recompute.py    05.checkpoint
+activations.py  05.activations           recompute.py    05.checkpoint     chapter.py   05.evaluate
 """
 
 from helpers.grading.registry import Lab
@@ -17,6 +17,7 @@ LAB = Lab(
         "recompute.CHECKPOINT",
         "chunked.CHUNKED",
     ),
+    in_chapter=("chapter.EVALUATE",),
     forbids=(
         "torch.utils.checkpoint",
         "torch.autograd.graph.save_on_cpu",

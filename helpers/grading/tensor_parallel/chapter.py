@@ -1,4 +1,4 @@
-"""What chapter 07 asks inside: an MLP of two cut matrices, and the norm of gradients of which some are copies."""
+"""What chapter 07 asks inside: an MLP of two cut matrices, a loss over a cut vocabulary, a norm with copies."""
 
 from __future__ import annotations
 
@@ -57,6 +57,55 @@ MLP = Task(
     act=act_mlp,
     judge=judge_mlp,
     hints=hints.of("sum_missing", "gelu_of_addends", "not_cut_at_all"),
+    world_sizes=(1, 2, 3, 4),
+)
+
+
+# ---- 07.token_loss ----
+def make_loss(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Every other token far from 0, where exp without the maximum is infinite or 0. Some rank has the right word."""
+    tokens, part = rng.integer(4, 7), rng.integer(3, 5)
+    far = 1000.0 * (1 - 2 * (torch.arange(tokens, dtype=torch.float64) % 2))
+    logits = [rng.tensor(tokens, part) + far[:, None] for _ in range(world_size)]
+    owners = torch.tensor([rng.integer(0, world_size - 1) for _ in range(tokens)])
+    return [{"logits": one, "right_logit": one[:, 0] * (owners == rank)} for rank, one in enumerate(logits)]
+
+
+def act_loss(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> Any:
+    return submitted(inputs["logits"].clone(), inputs["right_logit"].clone())
+
+
+def judge_loss(world: World) -> Iterator[Finding]:
+    parts, own = ([one[name] for one in world.inputs] for name in ("logits", "right_logit"))
+    largest, target = torch.cat(parts, 1).amax(1), sum(own)
+    sums = [(one - largest[:, None]).exp().sum(1) for one in parts]
+    each = sum((one - one.amax(1)[:, None]).exp().sum(1) for one in parts)
+    right = sum(sums).log() + largest - target
+    for rank, got in enumerate(world.outputs):
+        wrong = {
+            "max_not_reduced": [each.log() + parts[rank].amax(1) - target, each.log() - target],
+            "sum_not_reduced": sums[rank].log() + largest - target,
+            "target_not_reduced": sum(sums).log() + largest - own[rank],
+            "max_not_added_back": right - largest,
+        }
+        if isinstance(got, Tensor) and not got.isfinite().all():
+            yield expect(False, "a loss is not finite", "有的损失不是有限数", rank=rank, mistakes=["out_of_range"])
+            continue
+        yield expect_tensor(LOSS, right, got, rank=rank, mistakes=wrong)
+    for rank, log in enumerate(world.logs):
+        few = log.payload_bytes() <= 3 * right.numel() * right.element_size()
+        yield expect(few, "it sends more than three numbers per token", "每个 token 发送的不止三个数", rank=rank)
+
+
+LOSS = Words(en="the losses", zh="损失")
+TOKEN_LOSS = Task(
+    key="07.token_loss",
+    signature="loss_of_tokens(logits, right_logit)",
+    make=make_loss,
+    axes=Axes(dtypes=("float64",)),
+    act=act_loss,
+    judge=judge_loss,
+    hints=hints.of("max_not_reduced", "sum_not_reduced", "target_not_reduced", "max_not_added_back", "out_of_range"),
     world_sizes=(1, 2, 3, 4),
 )
 

@@ -15,7 +15,7 @@ from helpers.grading.whiteboard import hints
 from helpers.grading.whiteboard.values import judged
 from helpers.words import Words
 
-NAMES = {"out": Words(en="the output", zh="输出"), "lse": Words(en="the log of the sum", zh="lse")}
+NAMES = {"out": Words(en="the output", zh="输出"), "lse": Words(en="the log of the sum", zh="指数和的对数 lse")}
 LARGE = 1e3
 
 

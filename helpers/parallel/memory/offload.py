@@ -216,6 +216,6 @@ class OffloadedOptimizer:
         self._send_up(pairs)
 
     def _master(self, weight: Tensor) -> Tensor:
-        on_host = self.devices.copy(weight.detach(), GPU, HOST, "masters to the host")
+        on_host = self.devices.copy(weight.detach(), GPU, HOST, "weights to the host, once")
         self.devices.wait(on_host)
         return on_host.to(torch.promote_types(weight.dtype, torch.float32)).requires_grad_()

@@ -25,19 +25,22 @@ class HostAndGPU(NamedTuple):
 
 
 def deepspeed_zero2(
-    num_params: int, *, gpus_per_node: int, num_nodes: int = 1, offload: bool = False, buffer_factor: float = 1.5
-) -> HostAndGPU:
-    """DeepSpeed's estimate_zero2_model_states_mem_needs: 4 bytes a parameter, and 16 shared by all GPUs.
+    num_params: int, *, gpus_per_node: int, num_nodes: int = 1, offload: bool = False, buffer_factor: float = 1.5,
+    until_2024: bool = False,
+) -> HostAndGPU:  # fmt: skip
+    """DeepSpeed's estimate_zero2_model_states_mem_needs: 2 bytes a parameter, and 18 shared by all GPUs.
 
-    Ours for ZeRO-2 is 2 + 14 / N (mixed): DeepSpeed counts the 16-bit gradient whole on each GPU, as it is before it is
-    reduced, and 16 bytes of sharded state: our 12 and, so it seems, an fp32 gradient. Offloaded: 2 a parameter stay.
+    Ours for ZeRO-2 is 2 + 14 / N (mixed); it adds 4 for an fp32 gradient. Offloaded: 2 bytes per parameter stay.
     host: 4 bytes a parameter for each process that loads the model, or the 16 of the state, times `buffer_factor`.
+    until_2024: as it was printed from April 2021 (pull request 965) until April 2024 (5099), and as its documentation
+    prints it still: 4 bytes, with the 16-bit gradient whole on each GPU as in stage 1, and 16 shared.
     """
     num_gpus = gpus_per_node * num_nodes
     if offload:
         return HostAndGPU(int(num_params * max(4 * num_gpus, 16) * buffer_factor), 2 * num_params)
     host = num_params * 4 * gpus_per_node * buffer_factor
-    return HostAndGPU(int(host), 4 * num_params + int(16 * num_params / num_gpus))
+    whole, shared = (4, 16) if until_2024 else (2, 18)
+    return HostAndGPU(int(host), whole * num_params + int(shared * num_params / num_gpus))
 
 
 def deepspeed_zero3(

@@ -189,7 +189,7 @@ def test_a_step_moves_each_gradient_down_and_each_weight_up(dtype, each_way):
     train(model, offloaded(devices), devices)
     one_copy = each_way * model.config.num_parameters
     assert devices.bytes_by_purpose() == {
-        "masters to the host": one_copy,
+        "weights to the host, once": one_copy,
         "gradients to the host": 2 * one_copy,
         "weights back": 2 * one_copy,
     }

@@ -15,7 +15,7 @@ T5_3B, LARGEST = 2_851_000_000, 32_899_072  # "2851M total params, 32M largest l
 @pytest.mark.parametrize(("offload", "host", "gpu"), [(True, 127.45, 5.31), (False, 127.45, 15.93)])
 def test_deepspeed_zero2_as_its_documentation_prints(offload, host, gpu):
     """docs/code-docs/source/memory.rst: 1 node, 8 GPUs."""
-    found = deepspeed_zero2(T5_3B, gpus_per_node=8, offload=offload)
+    found = deepspeed_zero2(T5_3B, gpus_per_node=8, offload=offload, until_2024=True)
     assert [round(size / GIB, 2) for size in found] == [host, gpu]
 
 
@@ -41,17 +41,20 @@ def test_deepspeed_zero3_as_its_documentation_prints(offload_params, offload_opt
 
 
 def test_deepspeed_on_two_nodes_by_hand():
-    assert deepspeed_zero2(1000, gpus_per_node=2, num_nodes=2) == (1000 * 4 * 2 * 1.5, 4000 + 4000)
+    assert deepspeed_zero2(1000, gpus_per_node=2, num_nodes=2) == (1000 * 4 * 2 * 1.5, 2000 + 4500)
     assert deepspeed_zero2(1000, gpus_per_node=4, num_nodes=2, offload=True) == (1000 * 32 * 1.5, 2000)
     assert deepspeed_zero3(1000, 100, gpus_per_node=2, num_nodes=2) == (100 * 4 * 2 * 1.5, 400 + 4500)
     assert deepspeed_zero3(1000, 100, gpus_per_node=2, num_nodes=2, offload_optimizer=True) == (12_000, 400 + 500)
 
 
 def test_deepspeed_answers_more_than_the_zero_paper():
-    """Zero-2 on 64 GPUs: 16.6 GB in the paper, 2 + 14 / 64 bytes a parameter; here 4 + 16 / 64."""
+    """ZeRO-2 on 64 GPUs: 16.6 GB in the paper, 2 + 14 / 64 bytes each; until 2024 4 + 16 / 64, now 2 + 18 / 64."""
     paper = model_states(7_500_000_000, Plan(dp=64, zero=2)).total
-    theirs = deepspeed_zero2(7_500_000_000, gpus_per_node=8, num_nodes=8).gpu
-    assert theirs / paper == pytest.approx((4 + 16 / 64) / (2 + 14 / 64))
+    then, now = (
+        deepspeed_zero2(7_500_000_000, gpus_per_node=8, num_nodes=8, until_2024=old).gpu for old in (True, False)
+    )
+    assert then / paper == pytest.approx((4 + 16 / 64) / (2 + 14 / 64))
+    assert now / paper == pytest.approx((2 + 18 / 64) / (2 + 14 / 64))
 
 
 SMALL = ModelSpec(num_layers=2, hidden=8, num_heads=2, vocab=100, seq=16)
@@ -132,3 +135,11 @@ def test_megatron_counts_a_llama_almost_exactly():
 def test_a_combination_that_deepspeed_does_not_estimate_gets_a_sentence():
     with pytest.raises(ValueError, match="offload_params needs offload_optimizer=True"):
         deepspeed_zero3(1000, 10, gpus_per_node=1, offload_params=True)
+
+
+def test_deepspeed_itself_gives_todays_formula():
+    """Only where the extra `engines` is installed."""
+    module = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    for offload in (True, False):
+        theirs = module.estimate_zero2_model_states_mem_needs(T5_3B, 8, 2, cpu_offload=offload)
+        assert theirs == deepspeed_zero2(T5_3B, gpus_per_node=8, num_nodes=2, offload=offload)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from helpers.predict.time.pipeline import simulate
+from helpers.predict.time.pipeline import _Play, durations, simulate
 from helpers.schedules import ORDERS, Schedule, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
+from helpers.schedules.actions import BACKWARD, FORWARD
 
 # Qi et al. 2023, table 4: stages, micro-batches, milliseconds of F, B (here: I), W and send, and the bubble rates.
 SMALL = (8, 24, 18.522, 18.086, 9.337, 0.601)
@@ -32,6 +33,33 @@ def ends(timeline):
 def test_published_bubble_rates_to_the_printed_digit(order, setting, published):
     p, m, *times = setting
     assert round(play(order(p, m), *times).bubble_fraction, 4) == published
+
+
+def test_the_published_interleaved_bubble_leaves_out_waits_that_ours_has():
+    """Qi et al. publish 0.1055. Their program (megatron/core/pipeline_parallel/interleave.py at f68d387) lets a chunk's
+    first stage wait for the last rank at the first micro-batch of a round of p alone, which hides p of 46 sends.
+    """
+    p, m, *times, send = SMALL
+    schedule, each = interleaved(3 * p, m, 3), [seconds / 3 for seconds in times]
+    game = _Play(schedule, durations(schedule.num_stages, *each), send)
+    for kind, first in ((FORWARD, range(p, 3 * p, p)), (BACKWARD, range(p - 1, 2 * p, p))):
+        for stage in first:
+            game.rules[kind][stage] = game.rules[kind][stage]._replace(
+                needs=FirstOfRound(game.rules[kind][stage].needs, p)
+            )
+    theirs, ours, free = max(span.end for span in game.spans()), play(schedule, *each, send), play(schedule, *each)
+    assert round(1 - m * sum(times) / theirs, 4) == 0.1055 and round(ours.bubble_fraction, 4) == 0.1090
+    assert [round((end - free.duration) / send, 6) for end in (ours.duration, theirs)] == [46, 46 - p]
+
+
+class FirstOfRound:
+    """What has ended on another stage, to one that asks for the first of each `p` micro-batches only."""
+
+    def __init__(self, ends, p):
+        self.ends, self.p, self.wakes = ends, p, ends.wakes
+
+    def __getitem__(self, j):
+        return self.ends[j] if j % self.p == 0 else 0.0
 
 
 @pytest.mark.parametrize("order", [gpipe, one_f_one_b])

@@ -1,0 +1,85 @@
+"""05.evaluate, which chapter 05 alone asks: the mean loss of some batches, and not one graph.
+
+The leaking loop is in the stub. Judged by the peak: one batch under `no_grad` keeps a layer's output and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from helpers.grading.drawing import Axes, Draw
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_tensor
+from helpers.grading.kit.meter import Meter, one_thread
+from helpers.grading.memory import hints
+from helpers.grading.memory.accumulate import build as model_of
+from helpers.grading.memory.accumulate import cast, loaded
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.units import format_bytes
+from helpers.words import Words
+
+NUM_BATCHES, ROOM, TWO = 6, 1.5, 2.6  # `item()` alone lets two graphs meet, the last one and the next
+
+
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Batches of one size: the mean of their means is the mean."""
+    vocab, hidden, shape = rng.integer(5, 7), rng.integer(14, 16), (rng.integer(9, 12), rng.integer(14, 16))
+    batches = [[torch.randint(vocab, shape, generator=rng) for _ in "xy"] for _ in range(NUM_BATCHES)]
+    inputs = {"sizes": [vocab, hidden], "tied": False, "frozen": [], "dtype": rng.case.dtypes, "batches": batches}
+    model = model_of(inputs)
+    return [inputs | {"weights": cast(making.weights_for(rng, model), model)}]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    model, batches = loaded(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]]
+    with Meter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
+        found = submitted(model, batches)
+        peak = meter.peak
+    if isinstance(found, float | Tensor):
+        found = torch.as_tensor(found, dtype=getattr(torch, inputs["dtype"])).detach().clone()
+    return {"loss": found, "peak": peak}
+
+
+def judge(world: World) -> Iterator[Finding]:
+    inputs, got = world.inputs[0], world.outputs[0]
+    peaks, mean = {}, torch.zeros(())
+    for grad in (True, False):
+        peaks[grad], mean = evaluated(inputs, grad)
+    yield expect_tensor(MEAN, mean, got["loss"])
+    mine, due = format_bytes(got["peak"]), format_bytes(peaks[False])
+    yield expect(
+        got["peak"] <= ROOM * peaks[False],
+        f"it holds {mine} at its peak; one batch without a graph needs {due}",
+        f"峰值是 {mine}；不记录计算图时，一个 batch 只需要 {due}",
+        mistakes=["graphs_in_a_list" if got["peak"] > TWO * peaks[True] else "graph_recorded"],
+    )
+
+
+@one_thread()
+def evaluated(inputs: dict[str, Any], grad: bool) -> tuple[int, Tensor]:
+    """Bytes at the peak of the first batch, and the mean over all."""
+    model, losses, peak = loaded(inputs), [], 0
+    for x, y in inputs["batches"]:
+        with Meter([*model.parameters(), x, y]) as meter, torch.set_grad_enabled(grad):
+            losses.append(F.cross_entropy(model(x).flatten(0, 1), y.flatten()).detach())
+        peak = peak or meter.peak
+    return peak, torch.stack(losses).mean()
+
+
+MEAN = Words(en="the mean loss", zh="平均 loss")
+EVALUATE = Task(
+    key="05.evaluate",
+    signature="evaluate(model, batches)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of("graphs_in_a_list", "graph_recorded"),
+    world_sizes=(1,),
+    unit="device",
+    axes=Axes(dtypes=("float64", "float32"), calls=2),
+)
