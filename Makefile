@@ -1,7 +1,7 @@
 # make course      set up if needed, lay your copies in work/, open JupyterLab there     PORT=8890 IP=0.0.0.0
 #                  WORK=~/rank-by-rank: copies there, in a home or on a stick; this folder may then be read-only
 #                  OUTPUTS=1: the copies show what the cells give, for a projector; without it they ask first
-#                  LANGUAGE=zh: errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
+#                  LANGUAGE=zh: copies, errors, explorers, hints and quiz speak Chinese (中文) from now on; LANGUAGE=en: English
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
 # make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
 # make test-slow   the slow tests, at most an hour, with a table; again: go on with the rest   SEED=0

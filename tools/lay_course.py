@@ -5,7 +5,8 @@ A copy has no outputs, for they would tell what the chapter asks; `OUTPUTS=1` ke
 each original: not there -> lay it; as it was laid, or only run since, and the original moved on -> bring it up to date;
 run, and the original stands -> leave it; changed by the learner -> leave it, and if the original moved on since, lay
 the new version beside it as NAME.new.ipynb and say so, once.
-Solutions are not copied. Standard library only, unless a language is chosen: helpers.words keeps it.
+Another language than English is `translate.py`'s; a copy that the learner changed stays in its own.
+Solutions are not copied.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from clear_outputs import cleared, sources  # noqa: E402
 from laid_links import as_laid  # noqa: E402
 from own_folder import cannot_write, keep_progress, own_folder  # noqa: E402
+from translate import read_table, table_of, translated  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 # Folder in the repository -> folder in work/: the chapters lie on top, since they are opened first.
 SOURCES = {"notebooks": ".", "labs": "labs"}
 MANIFEST = ".laid.json"
-SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+SKIPPED = {"__pycache__", ".ipynb_checkpoints", "zh"}  # zh/: translations
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,32 @@ def originals(root: Path) -> dict[str, Path]:
     return found
 
 
-def lay(root: Path, work: Path, *, outputs: bool = False) -> list[Laid]:
+def lay(root: Path, work: Path, *, outputs: bool = False, language: str = "en") -> list[Laid]:
     """Bring `work` up to date with the originals under `root`; returns what happened, one entry a file.
 
     outputs: whether copies keep what the originals' cells gave. Raises ValueError if the manifest in `work` cannot be
     read.
     """
     manifest = read_manifest(work)
-    laid = {name: as_laid(path.read_bytes()) for name, path in originals(root).items()}
-    new = {name: content if outputs else cleared(content) for name, content in laid.items()}
-    outcomes = [_lay_one(name, content, work, manifest.setdefault(name, {})) for name, content in new.items()]
+    outcomes = []
+    for name, path in originals(root).items():
+        english = path.read_bytes()
+        new = as_laid(translated(english, read_table(table_of(path, language))))
+        entry = manifest.setdefault(name, {})
+        outcomes.append(
+            _lay_one(name, new if outputs else cleared(new), work, entry, digest(as_laid(cleared(english))))
+        )
     write(work / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
     return outcomes
 
 
-def _lay_one(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
+def _lay_one(name: str, new: bytes, work: Path, entry: dict[str, str], english: str) -> Laid:
+    """english: the hash of what an English copy would be, by which the original is known in every language."""
     target = work / name
     mine = target.read_bytes() if target.exists() else None
-    outcome = _outcome(mine, new, entry)
+    outcome = _outcome(mine, new, entry, english)
+    if outcome != "kept":
+        entry["english"] = english
     if outcome == "beside":
         return _lay_beside(name, new, work, entry)
     if outcome in ("laid", "updated"):
@@ -82,7 +92,7 @@ def _lay_one(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
     return Laid(name, outcome)
 
 
-def _outcome(mine: bytes | None, new: bytes, entry: dict[str, str]) -> str:
+def _outcome(mine: bytes | None, new: bytes, entry: dict[str, str], english: str) -> str:
     """What is to be done with a copy. mine: its content, None where there is none."""
     if mine is None:
         return "laid"
@@ -94,9 +104,9 @@ def _outcome(mine: bytes | None, new: bytes, entry: dict[str, str]) -> str:
     if written and written == sources(new):  # run, no more: what it gave stays until the chapter itself changes
         entry["sources"] = written
         return "kept"
-    if digest(new) in entry.values():
-        return "kept"
-    return "updated" if written and written == entry.get("sources") else "beside"
+    if written and written == entry.get("sources"):
+        return "updated"
+    return "kept" if {digest(new), english} & set(entry.values()) else "beside"
 
 
 def _lay_beside(name: str, new: bytes, work: Path, entry: dict[str, str]) -> Laid:
@@ -145,11 +155,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         work = own_folder(options.work, options.root)
         keep_progress(work, options.work)
-        if options.language:
-            from helpers import words
+        from helpers import words
 
+        if options.language:
             words.keep(options.language)
-        outcomes = lay(options.root, work, outputs=options.outputs)
+        outcomes = lay(options.root, work, outputs=options.outputs, language=options.language or words.language())
     except ValueError as error:
         print(f"The copies were not laid. {error}", file=sys.stderr)
         return 1

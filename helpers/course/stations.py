@@ -1,7 +1,7 @@
 """The stations of a notebook: `## ▶ A · Who holds what? (6 min)` begins one, the next heading of that size ends it.
 
 ▶ marks the path. What stands before the first heading belongs to the path as well, what stands after the last station
-under headings without a letter to no station.
+under headings without a letter to no station. In Chinese copies the minutes stand as （6 分钟）.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?) \((?P<minutes>\d+) min\)")
+STATION = re.compile(r"(?P<path>▶ )?(?P<letter>[A-Z]) · (?P<title>\S.*?)(?: \(|（)(?P<minutes>\d+) (?:min\)|分钟）)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^## +(.+?) *$", re.MULTILINE)
 _TITLE = re.compile(r"# (?:(\d\d) · )?(\S.*)")

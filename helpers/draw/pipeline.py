@@ -54,21 +54,24 @@ def pipeline_scene(
     items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (SAYS("idle"), _IDLE)], width)
     scale, marks, most = (width - _LEFT - _RIGHT) / end, [], _most(shown, num_ranks)
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
-        panel = _Panel(
-            timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers and not per_step
-        )
+        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers)
         marks.append(Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
         marks += panel.headings(width, y)
         top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
         marks += panel.rows(top, width)
         items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
-        if instant is not None and instant <= timeline.duration:
-            x = _LEFT + instant * scale
-            marks.append(Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2))
+        marks += _play_head(instant, timeline, scale, top, bottom)
         y = bottom + _GAP
     pairs = zip(shown, panel_titles(shown), strict=True)
     summary = " ".join(_words(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
     return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *marks))
+
+
+def _play_head(instant: float | None, timeline: Timeline, scale: float, top: float, bottom: float) -> list[Line]:
+    if instant is None or instant > timeline.duration:
+        return []
+    x = _LEFT + instant * scale
+    return [Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)]
 
 
 class _Panel:
@@ -82,7 +85,7 @@ class _Panel:
         most: float,
         numbers: bool,
     ) -> None:
-        self.per_step, self.most, self.numbers = per_step, most or 1.0, numbers
+        self.per_step, self.most, self.numbers = per_step, most or 1.0, numbers and not per_step
         self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
         self.num_chunks = _num_chunks(timeline, num_ranks)
         self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0

@@ -61,7 +61,7 @@ def mock(screen: Screen, check: Check = None, *, level: str | None = None, topic
     screen.line()
     screen.rule()
     screen.block(sheet.text)
-    _offer(sheet, screen)
+    offer(sheet, screen)
 
 
 def _cards(interview: MockInterview, screen: Screen) -> None:
@@ -171,7 +171,7 @@ def _lay_stub(one: Drill, screen: Screen) -> Path:
     return path
 
 
-def _offer(sheet: Sheet, screen: Screen) -> None:
+def offer(sheet: Sheet, screen: Screen) -> None:
     """Keep the sheet, if a file name is given."""
     screen.line()
     while True:

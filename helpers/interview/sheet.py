@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from helpers.interview.cards import Card, Cell
 from helpers.interview.drills import Attempt, Drill
 from helpers.interview.links import file_address, link
-from helpers.interview.render import QUIET, anchor, inline
+from helpers.interview.render import QUIET, anchor, inline, paragraphs
 from helpers.interview.stopwatch import Stopwatch, clock_text
 from helpers.interview.words import say, topic_name
 
@@ -82,13 +84,27 @@ def _links(card: Card, language: str) -> tuple[tuple[str, str], ...]:
     return (link(card, language=language), *found)
 
 
+@dataclass(frozen=True)
+class Markup:
+    """How a format writes a text, a quiet one, a link and the end of a line; marks: ✓ and ○ before a state."""
+
+    text: Callable[[str], str]
+    quiet: Callable[[str], str]
+    link: Callable[[str, str], str]
+    end: str
+    marks: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
     """What `MockInterview.sheet` is. `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` keeps it."""
 
+    NARROW: ClassVar[tuple[int, ...]] = (2, 3, 4)  # columns whose cells are one line
+
     items: tuple[Item, ...]
     language: str
     seed: int
+    closing: ClassVar[tuple[str, str]] = ("", "")  # a heading and a text, below the summary
 
     def say(self, name: str) -> str:
         """A word of the sheet in its language, braces left as they are."""
@@ -159,13 +175,24 @@ class Sheet:
         """All of it as plain text."""
         lines = [self.heading, ""]
         for number, item in enumerate(self.items, start=1):
-            told = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
-            lines += [f"{number}. {item.title}", f"   {self.tag(item)} · {told}"]
-            lines += [f"   {text}{say('colon', self.language)}{href}" for text, href in item.links]
-        lines += ["", *self.summary, "", self.say("next")]
+            lines += self._lines(number, item)
+        lines += ["", *self.summary, "", *(f"{part}\n" for part in self.closing if part), self.say("next")]
         comma = self.say("comma")
         steps = [_filled(sentence, comma.join(text for text, _ in links)) for sentence, links in self.steps()]
         return "\n".join(lines + [f"- {step}" for step in steps])
+
+    def _lines(self, number: int, item: Item) -> list[str]:
+        """A row as plain text."""
+        told = f"{self.time(item)} / {clock_text(item.limit)} · {self.state(item)}"
+        links = [f"   {text}{say('colon', self.language)}{href}" for text, href in item.links]
+        return [f"{number}. {item.title}", f"   {self.tag(item)} · {told}", *links]
+
+    def cells(self, number: int, item: Item, to: Markup) -> tuple[str, ...]:
+        """A row, a cell a column."""
+        mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
+        title = f"{to.text(item.title)}{to.end}{to.quiet(self.tag(item))}"
+        read = to.end.join(to.link(*one) for one in item.links)
+        return str(number), title, self.time(item), clock_text(item.limit), mark * to.marks + self.state(item), read
 
     def __repr__(self) -> str:
         return self.text
@@ -175,11 +202,10 @@ class Sheet:
         columns = self.columns
         lines = [f"# {self.heading}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
         for number, item in enumerate(self.items, start=1):
-            read = "<br>".join(_markdown_link(*one) for one in item.links)
-            title = f"{_cell(item.title)}<br>{self.tag(item)}"
-            cells = (str(number), title, self.time(item), clock_text(item.limit), self.state(item), read)
-            lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", *(f"**{line}**  " for line in self.summary), "", f"## {self.say('next')}", ""]
+            lines.append(f"| {' | '.join(self.cells(number, item, MARKDOWN))} |")
+        lines += ["", *(f"**{line}**  " for line in self.summary), ""]
+        heading, text = self.closing
+        lines += [f"## {heading}", "", text, ""] * bool(text) + [f"## {self.say('next')}", ""]
         comma = self.say("comma")
         steps = [
             _filled(sentence, comma.join(_markdown_link(*one) for one in links)) for sentence, links in self.steps()
@@ -227,11 +253,17 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+MARKDOWN = Markup(_cell, str, _markdown_link, "<br>")
+HTML = Markup(inline, lambda text: f'<span style="{QUIET}">{html.escape(text)}</span>', anchor, "<br/>", marks=True)
+
+
 def sheet_html(sheet: Sheet) -> str:
     """A row for each card and the drill, topics, next steps. Its colours are the page's: it reads in dark and light."""
     head = "".join(f'<th scope="col" style="{CELL}">{name}</th>' for name in sheet.columns)
     rows = "".join(_row(sheet, number, item) for number, item in enumerate(sheet.items, start=1))
     said = "".join(f'<p style="margin:.3em 0"><b>{html.escape(line)}</b></p>' for line in sheet.summary)
+    heading, text = sheet.closing
+    said += f'<p style="margin:.8em 0 .2em"><b>{heading}</b></p>{paragraphs(text)}' if text else ""
     comma = sheet.say("comma")
     steps = "".join(
         f"<li>{inline(sentence).replace('{}', comma.join(anchor(*one) for one in links))}</li>"
@@ -246,11 +278,8 @@ def sheet_html(sheet: Sheet) -> str:
 
 
 def _row(sheet: Sheet, number: int, item: Item) -> str:
-    title = f'{inline(item.title)}<br/><span style="{QUIET}">{html.escape(sheet.tag(item))}</span>'
-    read = "<br/>".join(anchor(*one) for one in item.links)
-    mark = "✓ " if item.is_strong else "○ " if item.is_weak else ""
-    cells = (str(number), title, sheet.time(item), clock_text(item.limit), mark + sheet.state(item), read)
-    styles = (CELL, CELL, *(f"{CELL};white-space:nowrap",) * 3, CELL)
+    styles = [CELL + ";white-space:nowrap" * (column in sheet.NARROW) for column in range(len(sheet.columns))]
+    cells = sheet.cells(number, item, HTML)
     return (
         "<tr>"
         + "".join(f'<td style="{style}">{cell}</td>' for style, cell in zip(styles, cells, strict=True))

@@ -65,6 +65,10 @@ def _start(options: argparse.Namespace, screen: Screen, check: Callable[[str, An
         from helpers.interview import rehearsal
 
         rehearsal.drill(options.drill, screen, check)
+    elif options.round is not None:
+        from helpers.interview.rounds.screen import play
+
+        play(options.round, screen)
     elif options.mock:
         from helpers.interview import rehearsal
 
@@ -176,6 +180,7 @@ def _parser(language: str, given: Sequence[str]) -> argparse.ArgumentParser:
     other.add_argument("--list", action="store_true", help=say("help_list", language))
     other.add_argument("--mock", action="store_true", help=say("help_mock", language))
     other.add_argument("--drill", nargs="?", const="", metavar="03.average", help=say("help_drill", language))
+    other.add_argument("--round", nargs="?", const="", metavar="debugging", help=say("help_round", language))
     other.add_argument("--anki", metavar="FILE.apkg", help=say("help_anki", language))
     other.add_argument("-h", "--help", action="help", help=say("help_help", language))
     return parser

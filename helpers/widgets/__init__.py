@@ -12,6 +12,7 @@ PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, ti
 PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and what a loss scale brings back
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
 QuizView              cards of the bank, what is due first: folded, multiple choice, a number to predict
+RoundView             debugging, code review or design: lines to mark, plans to write, a clock, a sheet with points
 StrategyExplorer      which strategy trains a model on a cluster: memory of each, traffic, an estimated step, the reason
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
@@ -41,6 +42,7 @@ from helpers.widgets.precision_explorer import PrecisionExplorer
 from helpers.widgets.progress_view import ProgressView
 from helpers.widgets.quiz_view import QuizView
 from helpers.widgets.reveal_view import reveal
+from helpers.widgets.round_view import RoundView
 from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
@@ -59,6 +61,7 @@ __all__ = [
     "PrecisionExplorer",
     "ProgressView",
     "QuizView",
+    "RoundView",
     "StrategyExplorer",
     "TensorSplitExplorer",
     "TimelineExplorer",

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from helpers.grading import mock_view
 from helpers.interview import corner, load_all
-from helpers.widgets import Clock, DrillView, MockView, QuizView
+from helpers.widgets import Clock, DrillView, MockView, QuizView, RoundView
 
 folder = Path(tempfile.mkdtemp())
 counter = itertools.count()
@@ -73,6 +73,10 @@ CELLS = {
     "drill": 'view = DrillView("03.average", lambda key, answer: answer, path=fresh()); view.begin()',
     "drill-zh": 'DrillView("08.stage1", language="zh", path=fresh()).begin()',
     "check": "view.check(True)",
+    "round-en": 'RoundView("accumulated-and-repeated", language="en")',
+    "round-zh": 'RoundView("ddp-post", language="zh")',
+    "design-en": 'RoundView("slow-cluster", language="en")',
+    "design-zh": 'RoundView("eight-gpus", language="zh")',
     "corner": 'corner("03_ddp", count=3)',
     "candidate-en": 'mock = candidate("en"); mock',
     "candidate-zh": 'mock = candidate("zh"); mock',
@@ -272,6 +276,44 @@ def test_a_drill_is_begun_and_checked(notebook):
     output.get_by_role("link", name="lab 03.average, with its picture and hint").wait_for()
     notebook.pictures("drill-passed", output)
     notebook.pictures("drill-zh", shown(notebook, "drill-zh"))
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+ROUND = {  # buttons, what is said of a found line, the tick, the sheet's points
+    "en": ("Begin", "Hand in", "Show the sheet", "my reason says this", "Points: 3 of 6", "loss.backward()"),
+    "zh": ("开始", "交卷", "看评分表", "我说的就是这个原因", "得分：3 / 9", "set_device"),
+}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_lines_are_marked_with_their_reasons(language, notebook):
+    begin, hand_in, to_sheet, tick, points, line = ROUND[language]
+    output = shown(notebook, f"round-{language}")
+    press(output, begin)
+    output.get_by_role("button", name=line).first.press("Enter")
+    reason = output.locator("input[type=text]:visible").first
+    reason.fill("because")
+    notebook.pictures(f"round-{language}", output)
+    press(output, hand_in)
+    output.get_by_label(tick).first.click()
+    notebook.pictures(f"round-compare-{language}", output)
+    press(output, to_sheet)
+    output.get_by_text(points).wait_for()
+    output.get_by_text("because").first.wait_for()
+    notebook.pictures(f"round-sheet-{language}", output)
+
+
+@pytest.mark.parametrize(("language", "answer"), [("en", "dp=2 tp=4 pp=8 zero=1"), ("zh", "128.5")])
+def test_a_design_is_answered_and_ended_early(language, answer, notebook):
+    output = shown(notebook, f"design-{language}")
+    press(output, ROUND[language][0])
+    output.locator("input[type=text]:visible").fill(answer)
+    press(output, "Answer" if language == "en" else "回答")
+    output.locator(".rr-said[data-right=true]").wait_for()
+    notebook.pictures(f"design-{language}", output)
+    press(output, "Finish here" if language == "en" else "到此结束")
+    output.get_by_text("Points: 3 of 10" if language == "en" else "得分：2 / 10").wait_for()
+    notebook.pictures(f"design-sheet-{language}", output)
 
 
 # -- links -----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_a_saved_picture_is_english_where_no_font_has_chinese(monkeypatch):
         monkeypatch.setattr(png, "chinese_font", lambda font=font: font)
         with reading("zh"):
             widgets.ZeroExplorer()._repr_mimebundle_()
-    assert seen == ["阶段 3 · 第 1 / 20 步 · 这一步之前", "stage 3 · step 1 of 20 · before the step"]
+    assert seen == ["第 3 级 · 第 1 / 20 步 · 这一步之前", "stage 3 · step 1 of 20 · before the step"]
 
 
 def test_a_long_chinese_sentence_is_broken_into_lines():

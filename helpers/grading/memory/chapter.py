@@ -1,4 +1,4 @@
-"""05.evaluate, which chapter 05 alone asks: the mean loss of some batches, and not one graph.
+"""05.evaluate, which chapter 05 alone asks: the mean loss of some batches without dropout, and not one graph.
 
 The leaking loop is in the stub. Judged by the peak: one batch under `no_grad` keeps a layer's output and no more.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.grading.drawing import Axes, Draw
@@ -36,13 +36,15 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model, batches = loaded(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]]
+    model, batches, modes = loaded(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]], []
+    model.append(nn.Dropout(0.5)).register_forward_pre_hook(lambda *_: modes.append(model[-1].training))
     with Meter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
         found = submitted(model, batches)
         peak = meter.peak
     if isinstance(found, float | Tensor):
         found = torch.as_tensor(found, dtype=getattr(torch, inputs["dtype"])).detach().clone()
-    return {"loss": found, "peak": peak}
+    training = all(one.training for one in model.modules())
+    return {"loss": found, "peak": peak, "dropout": any(modes), "training": training}
 
 
 def judge(world: World) -> Iterator[Finding]:
@@ -50,7 +52,19 @@ def judge(world: World) -> Iterator[Finding]:
     peaks, mean = {}, torch.zeros(())
     for grad in (True, False):
         peaks[grad], mean = evaluated(inputs, grad)
+    yield expect(
+        not got["dropout"],
+        "the model drops values while it is evaluated",
+        "评估时模型仍在做 dropout",
+        mistakes=["dropout_on"],
+    )
     yield expect_tensor(MEAN, mean, got["loss"])
+    yield expect(
+        got["training"],
+        "the model is not back in training mode: the next training step has no dropout",
+        "模型没有回到训练模式：接下来的训练步就没有 dropout 了",
+        mistakes=["left_in_eval"],
+    )
     mine, due = format_bytes(got["peak"]), format_bytes(peaks[False])
     yield expect(
         got["peak"] <= ROOM * peaks[False],
@@ -78,7 +92,7 @@ EVALUATE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of("graphs_in_a_list", "graph_recorded"),
+    hints=hints.of("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
     world_sizes=(1,),
     unit="device",
     axes=Axes(dtypes=("float64", "float32"), calls=2),

@@ -8,7 +8,9 @@ TASK = "05.evaluate"
 
 @torch.inference_mode()
 def evaluate(model, batches):
-    total = 0
+    total, before = 0, model.training
+    model.train(False)
     for tokens, targets in batches:
         total = total + F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    model.train(before)
     return total / len(batches)

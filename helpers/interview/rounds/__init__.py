@@ -1,0 +1,24 @@
+"""Rounds as interviews have them: debugging and review (mark the lines, say why), design (a plan, then follow-ups).
+
+items.py    what is asked, from marked.yaml and design.yaml: a new entry there is a new round
+scene.py    the model and the cluster of a design round, and the numbers that predictors compute of them
+sitting.py  one round against the clock: marks, answers, points
+sheet.py    what came of it, and the model answer
+screen.py   `python -m helpers quiz --round debugging`; helpers.widgets.RoundView is the same in a notebook
+"""
+
+from helpers.interview.rounds.items import ROUNDS, Design, Marked, Place, Question, rounds
+from helpers.interview.rounds.sitting import Designing, Marking, choose, sitting
+
+__all__ = [
+    "ROUNDS",
+    "Design",
+    "Designing",
+    "Marked",
+    "Marking",
+    "Place",
+    "Question",
+    "choose",
+    "rounds",
+    "sitting",
+]
