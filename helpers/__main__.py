@@ -1,4 +1,4 @@
-"""`python -m helpers doctor | quiz | grade`. Each command is imported only when it is asked for."""
+"""`python -m helpers doctor | quiz | napkin | grade`. Each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ def main(arguments: list[str] | None = None) -> int:
         from helpers.interview import terminal
 
         return terminal.main(arguments[1:], check=_grade)
+    if arguments[:1] == ["napkin"]:
+        from helpers.interview import napkin
+
+        return napkin.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
     commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
+    commands.add_parser("napkin", help="20 formulas and 20 numbers on one page to print; --lang zh -o napkin.html")
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")
     parser.parse_args(arguments)
 

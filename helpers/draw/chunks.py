@@ -15,7 +15,7 @@ from helpers.words import book
 
 say = book("collective")
 _LEFT, _RIGHT = 66.0, 20.0
-_GAP, _STEP_TITLE = 16.0, 20.0
+_GAP, _STEP_TITLE = 16.0, 34.0  # above a grid: the step, and the numbers of the chunks
 _CELL = 44.0  # pixels of the largest cell
 
 Step = Sequence[Sequence[frozenset[int]]]  # step[rank][chunk]: the ranks that contributed
@@ -81,7 +81,8 @@ def _grid(steps: list, width: float, top: float) -> _Grid:
 def _step(number: int, step: list, before: list, complete: list, grid: _Grid) -> Iterator[Rect | Label]:
     left, top = grid.corner(number)
     text = say("step", number=number) if number else say("start")
-    yield Label(x=left, y=top - 10, text=text, size=11, colour="muted", bold=True)
+    yield Label(x=left, y=top - (24 if grid.num_chunks > 1 else 10), text=text, size=11, colour="muted", bold=True)
+    yield from _chunk_numbers(number % grid.columns == 0, left, top, grid)
     for rank, chunks in enumerate(step):
         y = top + rank * grid.cell
         if number % grid.columns == 0:
@@ -93,6 +94,17 @@ def _step(number: int, step: list, before: list, complete: list, grid: _Grid) ->
             )
             share = len(held) / max(1, len(complete[chunk]))
             yield from cell(box, held, share, held != before[rank][chunk], len(step))
+
+
+def _chunk_numbers(is_first: bool, left: float, top: float, grid: _Grid) -> Iterator[Label]:
+    """Above the columns, where there are several; named once in each row of grids."""
+    if grid.num_chunks == 1:
+        return
+    if is_first:
+        yield Label(x=14, y=top - 8, text=say("number_of"), size=11, colour="muted")
+    for chunk in range(grid.num_chunks):
+        x = left + chunk * grid.cell + (grid.cell - 3) / 2
+        yield Label(x=x, y=top - 8, text=str(chunk), size=10, colour="muted", anchor="middle")
 
 
 def legend() -> list[tuple[str, dict]]:

@@ -148,8 +148,8 @@ def _word(one: NumberFormat, power: float) -> str:
     return {"0": "rounded to 0", "∞": "too large", "largest": "too large"}.get(fate, fate)
 
 
-def _range(one: NumberFormat, chosen: bool, shares: Survival, axis: _Axis, top: float) -> Iterator[Rect | Label]:
-    """A line for each format: its name, how far it reaches on this axis, and what it loses."""
+def _range(one: NumberFormat, chosen: bool, shares: Survival, axis: _Axis, top: float) -> Iterator[Rect | Label | Line]:
+    """A line for each format: its name, how far it reaches (an arrow where the axis is cut), and what it loses."""
     middle = top + _RANGE / 2
     low, normal, high = (math.log2(v) for v in (one.smallest_subnormal, one.smallest_normal, one.largest))
     colour = "ink" if chosen else "muted"
@@ -162,6 +162,8 @@ def _range(one: NumberFormat, chosen: bool, shares: Survival, axis: _Axis, top: 
         yield Rect(x=axis.x(low), y=top, width=axis.x(normal) - axis.x(low), height=_RANGE, tooltip=tooltip, **look)
     width = axis.x(high) - axis.x(normal)
     yield Rect(x=axis.x(normal), y=top, width=width, height=_RANGE, fill="other", tooltip=tooltip, **outline)
+    ends = [(axis.left, -16)] * (low < axis.low) + [(axis.right, 16)] * (high > axis.high)  # it goes on beyond the axis
+    yield from (Line(x1=x, y1=middle, x2=x + dx, y2=middle, colour=colour, width=2, arrow=True) for x, dx in ends)
     lost = percent(shares.zero + shares.overflow)
     yield Label(x=axis.right + _RIGHT - 14, y=middle, text=lost, size=_FONT, anchor="end", colour=colour, bold=chosen)
 

@@ -15,6 +15,7 @@ from helpers import progress
 from helpers.grading.classroom import labs
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.verdict import NEVER_RAN, SAYS, Verdict
+from helpers.interview.drills import drills
 from helpers.words import book
 
 TELLS = book("offers")
@@ -59,8 +60,10 @@ def num_failed(key: str, progress_file: str | os.PathLike | None = None) -> int:
 
 
 def solution(key: str) -> Page:
-    """The lab's own answer to the task "03.average". Raises ValueError for a task that is not there."""
+    """The lab's own answer to the task "03.average", or the drill's. Raises ValueError for a task that is not there."""
     task = task_of(key)
+    if drilled := next((one.answer for one in drills() if one.key == key), ""):
+        return Page(f"```python\n{drilled.strip()}\n```")
     path = solution_of(key.partition(".")[0])
     for _, marks, cell in labs.marked(path) if path.exists() else []:
         source = labs.source_of(cell)

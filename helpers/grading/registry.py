@@ -27,7 +27,7 @@ class Lab:
     tasks: easy to hard. "gradients.AVERAGE" is AVERAGE of gradients.py in its folder, imported when it is asked for; a
     teacher's own task is given as it is.
     in_chapter: tasks that only the chapter asks, with `exercise`: no lab, no points, no rubric. A chapter without a lab
-    has a record with these alone.
+    has a record with these alone, and so has "wb", whose tasks are asked by drills.
     forbids: what torch has and the lab leaves to the learner: modules and objects that no answer may name or import.
     refuses: of these, classes of which no answer may make an instance, by whatever way it got hold of them.
     """

@@ -1,4 +1,4 @@
-"""Whiteboard drills: twelve times "write it in 15 minutes". Each is a task of a lab; the check is handed in.
+"""Whiteboard drills: "write it in 15 minutes". Most are tasks of a lab, some stand here alone; the check is handed in.
 
 A Drill is data from `drills.yaml`. An Attempt is one try at it: a clock, answers, what the check said. Nothing here
 imports torch: `check` is any function `(key, answer) -> verdict`, such as `helpers.grading.grade`.
@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers import progress, words
 from helpers.interview import bank_file
-from helpers.interview.cards import Cell, topic_of
+from helpers.interview.cards import Cell, Source, topic_of
 from helpers.interview.links import cell_address, place
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text
 from helpers.interview.words import say
@@ -23,14 +23,16 @@ from helpers.words import Words
 
 FILE = Path(__file__).with_name("drills.yaml")
 FIELDS = ("key", "minutes", "title", "prompt", "counts", "stub", "explained_by")
+OWN = ("topic", "answer")  # of a drill that is no task of a lab
 Judge = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One thing to write. key: of the lab's task; minutes: to write it in; counts: what the check looks at.
+    """One thing to write. key: of the task; minutes: to write it in; counts: what is checked. topic: as of a card.
 
-    stub: Python text that runs as it is: imports, what is given, and the signature to fill.
+    stub: Python text that runs as it is: imports, what is given, and the signature to fill. answer: a right one, of a
+    drill that is no task of a lab; "" where the lab has it.
     """
 
     key: str
@@ -39,12 +41,9 @@ class Drill:
     prompt: Words
     counts: tuple[Words, ...]
     stub: str
-    explained_by: Cell
-
-    @property
-    def topic(self) -> str:
-        """As of a card: "ddp"."""
-        return topic_of(self.explained_by.notebook)
+    explained_by: Cell | Source
+    topic: str
+    answer: str = ""
 
     @property
     def name(self) -> str:
@@ -52,16 +51,19 @@ class Drill:
         lines = [line.split() for line in self.stub.splitlines() if line.startswith(("def ", "class "))]
         return lines[-1][1].partition("(")[0].rstrip(":")
 
-    def places(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Text and address of the chapter's cell that explains it, and of the lab's task. base: as in links.link."""
+    def places(self, base: str = "", *, language: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Text and address of what explains it, and of the lab's task, if it is one. base: as in links.link."""
+        explained = place(self.explained_by, base, language=language)
+        if self.answer:
+            return (explained,)
         lab = f"labs/{self.explained_by.notebook}.ipynb"
         task = say("drill.place", language, key=self.key)
         address = cell_address(lab, f"{self.key.partition('.')[2]}-task", base)
-        return place(self.explained_by, base, language=language), (task, address)
+        return explained, (task, address)
 
 
 def drills() -> tuple[Drill, ...]:
-    """All twelve, by chapter."""
+    """All of them, by chapter, then those that stand in no lab."""
     return _read(FILE)
 
 
@@ -79,8 +81,14 @@ def _read(path: Path) -> tuple[Drill, ...]:
 
 
 def _drill(fields: Any, where: str) -> Drill:
-    bank_file.check_fields(fields, {"required": FIELDS, "known": FIELDS}, where, "drill")
+    bank_file.check_fields(fields, {"required": FIELDS, "known": FIELDS + OWN}, where, "drill")
     where = f"{where} ({fields['key']})"
+    given = [name for name in OWN if fields.get(name)]
+    if given and len(given) < len(OWN):
+        raise ValueError(
+            f"{where}: it has `{given[0]}` alone; a drill of no lab has `topic` and `answer`, others neither"
+        )
+    explained_by = bank_file.read_shown_by(fields["explained_by"], where)
     return Drill(
         key=fields["key"],
         minutes=int(fields["minutes"]),
@@ -88,7 +96,9 @@ def _drill(fields: Any, where: str) -> Drill:
         prompt=bank_file.read_text(fields["prompt"], where, "prompt"),
         counts=tuple(bank_file.read_text(one, where, "counts") for one in fields["counts"]),
         stub=fields["stub"],
-        explained_by=bank_file.read_shown_by(fields["explained_by"], where),
+        explained_by=explained_by,
+        topic=fields.get("topic") or topic_of(explained_by.notebook),
+        answer=fields.get("answer", ""),
     )
 
 

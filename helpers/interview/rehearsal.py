@@ -30,6 +30,9 @@ def drill(key: str, screen: Screen, check: Check = None) -> None:
         attempt = Attempt(known[key], check, language=screen.language)
         with suppress(Over):
             write_and_check(attempt.drill, attempt.begin, attempt.submit, screen)
+            if attempt.drill.answer:
+                screen.say("drill.answer", "bold")
+                screen.block(attempt.drill.answer)
         screen.say("drill_over", time=clock_text(attempt.watch.seconds))
 
 

@@ -21,6 +21,7 @@ from helpers.interview.wrapping import padded, width
 from helpers.words import LANGUAGES
 
 COUNT = 10  # questions of a sitting: about ten minutes
+INSTEAD = ("list", "mock", "drill", "anki")  # of a quiz; one at a time
 
 
 def main(arguments: Sequence[str], check: Callable[[str, Any], Any] | None = None) -> int:
@@ -57,6 +58,9 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
 
 
 def _start(options: argparse.Namespace, screen: Screen, check: Callable[[str, Any], Any] | None) -> None:
+    given = [f"--{name}" for name in INSTEAD if getattr(options, name) not in (None, False)]
+    if len(given) > 1:
+        raise ValueError(say("one_of", screen.language, given=given))
     if options.anki is not None:
         _export(options, screen)
     elif options.list:

@@ -44,7 +44,7 @@ def bytes_sent(all_reduce: AllReduce, numel: int) -> int:
     return recorder.log.payload_bytes("send")
 
 
-def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 3) -> float:
+def fastest_seconds(all_reduce: AllReduce, num_bytes: int, repeats: int = 5) -> float:
     """The fastest of some runs on this rank, since a busy machine only ever adds time."""
     x, took = torch.ones(num_bytes // 4), []
     for _ in range(repeats):

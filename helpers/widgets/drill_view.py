@@ -76,7 +76,8 @@ class DrillView(ipywidgets.VBox):
         self.how.value = parts.how_html(f"{name}.check({self.drill.name})", language)
         self.said.value = parts.said_html(repr(outcomes[-1]), is_right=outcomes[-1].passed) if outcomes else ""
         places = self.drill.places(language=language)
-        self.links.show(parts.links_html("explained", places, language) if outcomes else "")
+        more = parts.links_html("explained", places, language) + parts.one_answer_html(self.drill, language)
+        self.links.show(more if outcomes else "")
 
     def __repr__(self) -> str:
         return self.TEXT

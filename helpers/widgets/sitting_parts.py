@@ -87,6 +87,12 @@ def drill_html(drill: Drill, language: str) -> str:
     )
 
 
+def one_answer_html(drill: Drill, language: str) -> str:
+    """The drill's own right answer, folded; "" where the lab has it."""
+    folded = f"<details><summary>{say('drill.answer', language)}</summary><pre>{escape(drill.answer)}</pre></details>"
+    return folded if drill.answer else ""
+
+
 def said_html(text: str, *, is_right: bool) -> str:
     """What came of an answer; the words say it too, not the colour alone."""
     return f'<p class="rr-said" data-right="{str(is_right).lower()}" aria-live="polite">{escape(text)}</p>'

@@ -30,6 +30,7 @@ from helpers.grading import exercises_of, tasks_of
 from helpers.grading.classroom import labs
 from helpers.grading.classroom.rungs import ROOT
 from helpers.interview.bank_file import read_yaml
+from helpers.interview.drills import drills
 from tests.grading import chapters
 from tests.grading.edits import edited
 
@@ -92,8 +93,9 @@ def solutions(lab: str) -> Iterator[Submission]:
 
 
 def answer_to(lab: str, task: str) -> str:
-    """The lab's own, or the one that is folded in the chapter."""
-    return cells_of(lab)[task] if task in cells_of(lab) else chapters.answers(lab)[task]
+    """The lab's own, the one that is folded in the chapter, or a drill's."""
+    drilled = {one.key: one.answer for one in drills() if one.answer}
+    return (drilled | chapters.answers(lab) | cells_of(lab))[task]
 
 
 def right_answers(lab: str) -> Iterator[Submission]:

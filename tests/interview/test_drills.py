@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from helpers import progress
-from helpers.grading import NotYet, grade, labs, task_of
-from helpers.interview.drills import Attempt, Outcome, drill, drills
+from helpers.grading import NotYet, grade, labs, solution, task_of
+from helpers.interview import bank_file, load_all
+from helpers.interview.cards import Source
+from helpers.interview.drills import FILE, Attempt, Outcome, _drill, drill, drills
 from helpers.interview.links import cell_id
 from helpers.words import LANGUAGES
 
@@ -32,11 +34,12 @@ def attempt(check=None, path=None, key="03.average", **options):
     return Attempt(drill(key), check, path=path, now=clock, **options), clock
 
 
-# -- the twelve ------------------------------------------------------------------------------------------------------
-def test_there_are_twelve_and_every_lab_has_one():
+# -- all of them ------------------------------------------------------------------------------------------------------
+def test_there_are_seventeen_and_every_lab_has_one():
     keys = [one.key for one in drills()]
-    assert len(keys) == len(set(keys)) == 12 and keys == sorted(keys, key=lambda key: key[:2])
-    assert {key[:2] for key in keys} == set(labs())
+    assert len(keys) == len(set(keys)) == 17 and keys == sorted(keys, key=lambda key: key[:2])
+    assert {key[:2] for key in keys} == {*labs(), "wb"}
+    assert all(bool(one.answer) == (one.key[:2] == "wb") for one in drills())
 
 
 @pytest.mark.parametrize("one", DRILLS)
@@ -60,10 +63,13 @@ def test_it_fits_a_quarter_of_an_hour_and_a_screen(one):
 
 @pytest.mark.parametrize("one", DRILLS)
 def test_it_leads_to_the_cell_that_explains_it_and_to_the_labs_task(one):
-    (_, cell), (_, task) = one.places()
-    assert cell == f"{one.explained_by.notebook}.ipynb#cell-id={one.explained_by.anchor}"
-    assert task == f"labs/{one.explained_by.notebook}.ipynb#cell-id={one.key.partition('.')[2]}-task"
-    assert cell_id(task.partition("#")[0], task.partition("=")[2])
+    (_, cell), *labs_task = one.places()
+    by = one.explained_by
+    assert cell == (by.url if isinstance(by, Source) else f"{by.notebook}.ipynb#cell-id={by.anchor}")
+    assert one.topic in {card.topic for card in load_all()} and bool(one.answer) != bool(labs_task)
+    for _, task in labs_task:
+        assert task == f"labs/{one.explained_by.notebook}.ipynb#cell-id={one.key.partition('.')[2]}-task"
+        assert cell_id(task.partition("#")[0], task.partition("=")[2])
     assert all(text for text, _ in one.places(language="zh"))
 
 
@@ -76,8 +82,26 @@ def test_the_stub_runs_and_does_not_pass(one):
     assert not verdict.passed and "not written yet" in verdict.text()
 
 
+@pytest.mark.parametrize("one", [one for one in drills() if one.answer], ids=lambda one: one.key)
+def test_the_answer_of_a_drill_without_a_lab_passes_and_is_read_in_a_minute(one):
+    names = {"__name__": "answer"}
+    exec(compile(one.answer, "answer", "exec"), names)
+    verdict = grade(one.key, names[one.name])
+    assert verdict.passed, verdict.text()
+    assert (
+        len(one.answer.splitlines()) <= 20 and one.answer.startswith("import torch") and one.answer in solution(one.key)
+    )
+
+
+@pytest.mark.parametrize(("field", "value"), [("topic", ""), ("answer", "")])
+def test_a_drill_without_a_lab_needs_a_topic_and_an_answer(field, value):
+    (entry,) = (one for one in bank_file.read_yaml(FILE)["drills"] if one["key"] == "wb.merge")
+    with pytest.raises(ValueError, match=r"a drill of no lab has `topic` and `answer`"):
+        _drill(dict(entry) | {field: value}, "drills.yaml")
+
+
 def test_another_key_lists_the_drills():
-    with pytest.raises(ValueError, match=r"there is no drill '03.start'; choose one of 01.all_reduce, .*08.stage1"):
+    with pytest.raises(ValueError, match=r"there is no drill '03.start'; choose one of 01.all_reduce, .*wb.grpo"):
         drill("03.start")
 
 

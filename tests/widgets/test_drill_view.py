@@ -28,6 +28,13 @@ def test_begin_and_check(path):
     assert [entry.passed for entry in progress.read(path).entries] == [False, True]
 
 
+def test_a_drill_without_a_lab_folds_its_own_answer_below_once_it_was_tried(path):
+    view = DrillView("wb.merge", lambda key, answer: answer, path=path)
+    assert not view.links.outputs
+    view.check(False)
+    assert "<details><summary>One answer" in view.links.outputs[0]["data"]["text/html"]
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("key", [one.key for one in drills()])
 def test_each_is_shown_whole(key, language):

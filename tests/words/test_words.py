@@ -181,7 +181,7 @@ def leave():
     ("task", "kind", "says"),
     [
         (leave, "exception", ["rank 1 抛出 ValueError: no luck\n  位于 test_words.py 第", "rank 0 在 barrier 中等待"]),
-        (differ, "mismatch", ["全局通信组（rank 0、1）的第 1 个操作不一致", "rank 1 调用 all_reduce SUM float32 (2,)"]),
+        (differ, "mismatch", ["全局进程组（rank 0、1）的第 1 个操作不一致", "rank 1 调用 all_reduce SUM float32 (2,)"]),
     ],
 )
 def test_an_error_on_ranks_is_in_the_language_chosen(ranks, home, task, kind, says):

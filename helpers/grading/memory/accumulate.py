@@ -165,7 +165,7 @@ def judge_peak(inputs: dict[str, Any], output: dict[str, Any]) -> Finding:
     return expect(
         peak <= ROOM * alone,
         f"the step holds {mine} at its peak; the largest micro-batch alone needs {due}",
-        f"这一步的峰值是 {mine}；最大的 micro-batch 单独只需要 {due}",
+        f"这一步的峰值是 {mine}；最大的微批次单独只需要 {due}",
         mistakes=[by_count] if len(inputs["tokens"]) > 1 else [],
     )
 

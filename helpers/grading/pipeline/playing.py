@@ -19,7 +19,7 @@ from helpers.words import Words
 Rows = Sequence[Sequence[str]]
 Seconds = Sequence[float]
 FRACTION = Words(en="the bubble", zh="气泡占比")
-HELD = Words(en="the micro-batches held", zh="持有的 micro-batch 数")
+HELD = Words(en="the micro-batches held", zh="持有的微批次数")
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -201,9 +201,7 @@ def judge(world: World) -> Iterator[Finding]:
     yield from judge_two_answers("bubble", BOTH, columns, world)
 
 
-BOTH = Words(
-    en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的 micro-batch 数的列表"
-)
+BOTH = Words(en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表")
 BUBBLE = Task(
     key="06.bubble",
     signature="bubble(schedule, forward, backward)",

@@ -1,0 +1,118 @@
+"""wb.grpo: the loss of GRPO: advantages within a group of answers, the clipped ratio, then two means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.drawing import Axes, Draw
+from helpers.grading.kit.meter import dead_end, one_thread
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard.values import judged
+from helpers.words import Words
+
+NAMES = {"loss": Words(en="the loss", zh="损失"), "logp": Words(en="the gradient of logp", zh="logp 的梯度")}
+EPSILON = 1e-4
+SPREAD = 0.4  # of log ratios: with clips of 0.1 to 0.3 about half of the tokens are clipped
+
+
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Answers of different lengths, at least one token each; in the second case a group has equal rewards."""
+    group, tokens = rng.integer(3, 5), rng.integer(6, 8)
+    answers = 3 * group
+    old = rng.tensor(answers, tokens) - 2
+    rewards = rng.tensor(answers)
+    if rng.case.number == 1:
+        rewards[group : 2 * group] = 1.0
+    lengths = torch.randint(1, tokens + 1, (answers, 1), generator=rng)
+    lengths[0], lengths[-1] = 1, tokens - 1
+    mask = (torch.arange(tokens) < lengths).to(old.dtype)
+    logp = old + SPREAD * rng.normal(answers, tokens)
+    inputs = {"logp": logp, "old_logp": old, "rewards": rewards, "mask": mask, "group": group}
+    return [inputs | {"clip": rng.integer(1, 3) / 10}]
+
+
+def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+    given = {name: one.clone() if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    logp = given["logp"].requires_grad_()
+    with one_thread():
+        loss = submitted(*given.values())
+        if dead_end(loss) or loss.numel() != 1:
+            return {"returned": dead_end(loss) or f"Tensor{tuple(loss.shape)}"}
+        loss.sum().backward()
+    return {"loss": loss.detach().clone().reshape(()), "logp": logp.grad}
+
+
+def judge(world: World) -> Iterator[Finding]:
+    inputs, got = world.inputs[0], world.outputs[0]
+    if "returned" in got:
+        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("no_gradient",))
+        return
+    yield from judged(NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
+
+
+@one_thread()
+def loss_of(inputs: dict[str, Any], mistake: str = "") -> dict[str, Tensor]:
+    """Loss and gradient, right but for one mistake."""
+    logp, mask = inputs["logp"].clone().requires_grad_(), inputs["mask"]
+    old = logp.detach() if mistake == "old_ignored" else inputs["old_logp"]
+    kept = surrogate((logp - old).exp(), advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
+    if mistake == "padding_counted":
+        loss = -kept.mean()
+    elif mistake == "mean_over_all_tokens":
+        loss = -(kept * mask).sum() / mask.sum()
+    else:
+        loss = -((kept * mask).sum(1) / mask.sum(1)).mean()
+    loss = -loss if mistake == "sign_forgotten" else loss
+    loss.backward()
+    return {"loss": loss.detach(), "logp": logp.grad}
+
+
+def advantages(inputs: dict[str, Any], mistake: str) -> Tensor:
+    groups = inputs["rewards"].reshape(-1, inputs["group"])  # (prompts, answers)
+    groups = groups.reshape(1, -1) if mistake == "over_the_batch" else groups
+    spread = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
+    spread = 1.0 if mistake == "spread_forgotten" else spread + (0.0 if mistake == "divided_by_zero" else EPSILON)
+    return ((groups - groups.mean(1, keepdim=True)) / spread).flatten()
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Tensor:
+    plain, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+    ways = {"not_clipped": plain, "clipped_alone": clipped}
+    larger = torch.maximum(plain, clipped) if mistake == "larger_of_both" else torch.minimum(plain, clipped)
+    return ways.get(mistake, larger)
+
+
+MISTAKES = (
+    "sign_forgotten",
+    "old_ignored",
+    "not_clipped",
+    "clipped_alone",
+    "larger_of_both",
+    "divided_by_zero",
+    "over_the_batch",
+    "other_std",
+    "spread_forgotten",
+    "padding_counted",
+    "mean_over_all_tokens",
+)
+RETURNED = Words(
+    en="grpo_loss returns {}, expected one number that follows gradients",
+    zh="grpo_loss 返回的是 {}，应为带梯度的单个数",
+)
+GRPO = Task(
+    key="wb.grpo",
+    signature="grpo_loss(logp, old_logp, rewards, mask, group, clip)",
+    make=make,
+    act=act,
+    judge=judge,
+    hints=hints.of("no_gradient", *MISTAKES),
+    world_sizes=(1,),
+    unit="device",
+    axes=Axes(layouts=("contiguous", "transposed"), calls=3),
+    keeps=("logp", "old_logp", "rewards", "mask"),
+)

@@ -1,0 +1,183 @@
+"""The napkin sheet: 20 formulas and 20 numbers of an interview on one page of A4, computed when it is made.
+
+    python -m helpers napkin --lang zh -o napkin.html     then print it from a browser
+    napkin()                                              in a notebook
+
+What stands on it is in napkin.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from helpers import words
+from helpers.interview.bank_file import check_fields, read_yaml
+from helpers.interview.cards import Check
+from helpers.interview.verify import compute
+from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
+from helpers.units import format_bytes, format_count, format_seconds
+from helpers.words import Words
+
+FILE = Path(__file__).with_name("napkin.yaml")
+FIELDS = {"required": ("name", "value"), "known": ("name", "value", "formula", "given")}
+
+
+def gpu(name: str) -> GPU:
+    """As the yaml calls them: of helpers.specs, by name."""
+    return GPUS[name]
+
+
+def link(name: str) -> Link:
+    return LINKS[name]
+
+
+def model(name: str) -> ModelSpec:
+    return PRESETS[name]
+
+
+def _power(value: float) -> str:
+    """6.3e+24 as "6.3 × 10²⁴"."""
+    digits, _, exponent = f"{value:.1e}".partition("e+")
+    return f"{digits} × 10" + str(int(exponent)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+UNITS: dict[str, Callable[[float], Words]] = {
+    "bytes": lambda value: Words.of(format_bytes(value)),
+    "small": lambda value: Words.of(f"{value:g} B"),
+    "rate": lambda value: Words.of(f"{format_bytes(value)}/s"),
+    "flops": lambda value: Words.of(f"{value / 1e12:,.0f} TFLOP/s"),
+    "flop": lambda value: Words.of(f"{_power(value)} FLOP"),
+    "seconds": lambda value: Words.of(format_seconds(value)),
+    "hours": lambda value: Words(en=f"{value / 3600:.1f} h", zh=f"{value / 3600:.1f} 小时"),
+    "days": lambda value: Words(en=f"{value:.0f} days", zh=f"{value:.0f} 天"),
+    "percent": lambda value: Words.of(f"{100 * value:.0f} %"),
+    "ratio": lambda value: Words.of(f"{value:.4g} P"),
+    "count": lambda value: Words.of(format_count(value)),
+    "params": lambda value: Words(en=f"{value / 1e9:.1f} billion", zh=f"{value / 1e8:,.0f} 亿"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the sheet. formula, given: "" for a number; check: the call; unit: of UNITS."""
+
+    name: Words
+    check: Check
+    unit: str
+    formula: str = ""
+    given: str = ""
+
+    @functools.cached_property
+    def value(self) -> Words:
+        """Computed, as it is printed."""
+        return UNITS[self.unit](compute(self.check))
+
+
+@functools.cache
+def _document(path: Path = FILE) -> Mapping[str, Any]:
+    return read_yaml(path)
+
+
+def rows(section: str) -> tuple[Row, ...]:
+    """Of "formulas" or "numbers"."""
+    return tuple(_row(fields, f"{FILE.name}, {section}") for fields in _document()[section])
+
+
+def _row(fields: Any, where: str) -> Row:
+    check_fields(fields, FIELDS, where, "line of the napkin sheet")
+    call = dict(fields["value"])
+    unit = call.pop("unit", "")
+    if unit not in UNITS:
+        raise ValueError(f"{where}: the unit is {unit!r}; take one of {', '.join(UNITS)}")
+    check = Check(value=0.0, says="", **call)
+    texts = {name: str(fields.get(name, "")) for name in ("formula", "given")}
+    return Row(name=Words(**fields["name"]), check=check, unit=unit, **texts)
+
+
+class Sheet:
+    """The page. `html` is a whole document; a notebook shows it in a frame of its own."""
+
+    def __init__(self, language: str | None = None):
+        self.language = words.language(language)
+
+    @property
+    def html(self) -> str:
+        say = {name: text[self.language] for name, text in _document()["says"].items()}
+        return PAGE.format(
+            language=self.language,
+            style=STYLE,
+            formulas="".join(map(self._line, rows("formulas"))),
+            numbers="".join(map(self._line, rows("numbers"))),
+            **{f"say_{name}": escape(text) for name, text in say.items()},
+        )
+
+    def _line(self, row: Row) -> str:
+        middle = f"<td class=f>{escape(row.formula)}<td class=g>{escape(row.given)}" if row.formula else ""
+        name, value = (escape(text.in_(self.language)) for text in (row.name, row.value))
+        return f"<tr><td>{name}{middle}<td class=v>{value}\n"
+
+    def __repr__(self) -> str:
+        lines = [f"{row.name.in_(self.language)}: {row.value.in_(self.language)}" for row in self.rows]
+        return "\n".join(lines)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All forty."""
+        return rows("formulas") + rows("numbers")
+
+    def _repr_html_(self) -> str:
+        return f'<iframe style="width:100%;height:60em;border:0" srcdoc="{escape(self.html)}"></iframe>'
+
+
+def napkin(language: str | None = None) -> Sheet:
+    """The sheet in a language, else in the one that was chosen."""
+    return Sheet(language)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m helpers napkin`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m helpers napkin", description="20 formulas and 20 numbers on A4")
+    parser.add_argument("--lang", choices=words.LANGUAGES, help="of the sheet")
+    parser.add_argument("-o", "--output", type=Path, default=Path("napkin.html"), help="napkin.html, if not given")
+    options = parser.parse_args(arguments)
+    try:
+        options.output.write_text(napkin(options.lang).html, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        print(f"{options.output} could not be written: {reason}; give -o a file in a folder of yours", file=sys.stderr)
+        return 2
+    print(options.output)
+    return 0
+
+
+STYLE = """
+@page { size: A4; margin: 0 }
+body { width: 186mm; margin: 0 auto; padding: 11mm 12mm; background: #fff; color: #111; line-height: 1.2;
+  font: 9.2pt "Helvetica Neue", Arial, "Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", sans-serif }
+h1 { font-size: 16pt; margin: 0 }
+h2 { font-size: 10.5pt; margin: 3.5mm 0 1mm; color: #0b5394 }
+p { margin: 1mm 0 0; font-size: 8pt; color: #444 }
+table { border-collapse: collapse; width: 100% }
+td { padding: 1.15mm 1.5mm; border-bottom: .2mm solid #ccc; white-space: nowrap }
+.f { font: 10pt "Cambria Math", Georgia, "Noto Serif CJK SC", serif }
+.g { color: #555; font-size: 8pt }
+.v { text-align: right; font-weight: 600 }
+.two { column-count: 2; column-gap: 8mm }
+.two table, .two tbody { display: block }
+.two tr { display: flex; break-inside: avoid }
+.two td { flex: 1 1 auto }
+"""
+PAGE = """<!doctype html>
+<html lang="{language}"><meta charset="utf-8"><title>{say_title}</title><style>{style}</style>
+<body><h1>{say_title}</h1><p>{say_subtitle}</p>
+<h2>{say_formulas}</h2><table>{formulas}</table>
+<h2>{say_numbers}</h2><div class=two><table>{numbers}</table></div>
+</body></html>
+"""
