@@ -133,12 +133,20 @@ def test_single_asterisks_are_found_and_bold_code_and_products_are_none():
     )
 
 
-def texts(card) -> list[str]:
-    """Everything that is shown of a card, in both languages."""
+def test_the_english_of_a_card_holds_no_chinese():
+    """A word replaced in all of a file's Chinese has once been replaced in the English beside it as well."""
+    assert (
+        told((card, [said for said in texts(card, ["en"]) if re.search(r"[\u4e00-\u9fff]", said)]) for card in CARDS)
+        == {}
+    )
+
+
+def texts(card, languages=("en", "zh")) -> list[str]:
+    """Everything that is shown of a card, in these languages."""
     options = (card.choices.right, *card.choices.wrong) if card.choices else ()
     asked = (card.predict.ask,) if card.predict else ()
     shown = (card.question, card.answer, card.longer, card.usual_mistake, *card.follow_ups, *options, *asked)
-    return [text.in_(language) for text in shown if text for language in ("en", "zh")]
+    return [text.in_(language) for text in shown if text for language in languages]
 
 
 def single_asterisks(text: str) -> list[str]:
