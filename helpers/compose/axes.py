@@ -30,8 +30,7 @@ class Axes:
         self.place = mesh.coordinates(self.rank)
 
     def group(self, *axes: str) -> dist.ProcessGroup:
-        (mine,) = (group for group in self.mesh.groups(*axes) if self.rank in group)
-        return _group_of(tuple(mine), dist.group.WORLD)
+        return _group_of(self.rank, tuple(map(tuple, self.mesh.groups(*axes))), dist.group.WORLD)
 
     def seed(self, seed: int) -> None:
         """Random numbers: the same on all ranks of a tp group, others on each copy and each stage.
@@ -44,6 +43,7 @@ class Axes:
 
 
 @cache
-def _group_of(ranks: tuple[int, ...], world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Made once for the same ranks, since a group opens connections; only its members call this."""
-    return dist.new_group(list(ranks), use_local_synchronization=True)
+def _group_of(rank: int, groups: tuple[tuple[int, ...], ...], world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Every rank makes all groups of an axis, in one order, since their names are counted; once, since they connect."""
+    made = [dist.new_group(list(ranks)) for ranks in groups]
+    return next(group for group, ranks in zip(made, groups, strict=True) if rank in ranks)

@@ -275,7 +275,7 @@ def test_zero_is_stepped_through(notebook):
     says(picture, "Update: gather what the others updated.")
     notebook.pictures("ZeroExplorer-2", output)
     output.get_by_text("As a table").click()
-    output.get_by_role("row", name="ZeRO-3").get_by_role("cell", name="1.88 GB").first.wait_for()
+    output.get_by_role("row", name="stage 3").get_by_role("cell", name="1.88 GB").first.wait_for()
 
 
 def test_the_advice_is_downloaded_as_a_page_to_print(notebook):

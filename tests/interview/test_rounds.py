@@ -17,7 +17,7 @@ from helpers.interview.rounds.items import FOLDER
 from helpers.interview.rounds.items import rounds as read
 from helpers.interview.rounds.scene import value
 from helpers.interview.rounds.sitting import read_plan
-from helpers.ranks import RankError
+from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
 from tests.interview.quiz_cards import Clock
 from tests.interview.shown_cells import missing
@@ -49,9 +49,16 @@ def test_there_are_as_many_as_promised():
     ] * 3
 
 
+@pytest.fixture
+def anew():
+    """Ranks whose operations are counted from 1, as in a log."""
+    with Ranks(4, device="cpu", timeout=60, quiet=True) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("name", MARKED)
-def test_the_proof_shows_what_is_wrong_and_prints_what_stands_in_the_log(name, ranks):
-    one = MARKED[name]
+def test_the_proof_shows_what_is_wrong_and_prints_what_stands_in_the_log(name, anew):
+    one, ranks = MARKED[name], anew
     program = one.text.partition("\n----\n")[0]
     names = {"torch": torch, "dist": dist, "re": re, "ranks": ranks, "RankError": RankError, "text": one.text}
     with contextlib.redirect_stdout(io.StringIO()) as out:
