@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from helpers.specs import Plan
@@ -63,5 +62,4 @@ def _chunks_without_order(model: nn.Module, plan: Plan) -> None:
 
 
 def _bytes_of(model: nn.Module) -> int:
-    with torch.no_grad():
-        return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return sum(parameter.nbytes for parameter in model.parameters())

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.parallel.tensor_parallel.copies import gather_whole
 from helpers.parallel.tensor_parallel.tensor_plan import Cut
 
 
@@ -38,14 +39,13 @@ def own_tensors(trainer) -> dict[str, Tensor]:
     if trainer.plan.zero == 3:
         state, names = trainer.held.full_state(), trainer.names.first
         return {name: tensor for name, tensor in state.items() if names[name] == name}
-    module = trainer.held
-    return {
-        trainer.names.of[id(tensor)]: tensor.detach() for tensor in _tensors(module) if id(tensor) in trainer.names.of
-    }
+    return {name: tensor.detach() for name, tensor in named_tensors(trainer).items()}
 
 
-def _tensors(module: nn.Module):
-    return module.state_dict(keep_vars=True).values()
+def named_tensors(trainer) -> dict[str, Tensor]:
+    """This rank's parameters and buffers by the plain model's first names; those of Zero3 are freed: do not touch."""
+    tensors, names = trainer.held.state_dict(keep_vars=True).values(), trainer.names.of
+    return {names[id(tensor)]: tensor for tensor in tensors if id(tensor) in names}
 
 
 @torch.no_grad()
@@ -59,20 +59,13 @@ def full_state(trainer) -> dict[str, Tensor]:
     for name in (name for name, first in names.first.items() if name == first):
         stage = next(place for place, held in enumerate(holders) if name in held)
         if name in own and trainer.axes.place["pp"] == stage:
-            whole[name] = _joined(own[name], names.cuts.get(name), tp)
+            cut = names.cuts.get(name)
+            whole[name] = own[name].clone() if cut is None else gather_whole(own[name], cut, tp)
         else:
             whole[name] = torch.empty(names.shapes[name], dtype=names.dtypes[name], device=_device(own))
         if trainer.plan.pp > 1:
             dist.broadcast(whole[name], group_src=stage, group=pp)
     return {name: whole[first] for name, first in names.first.items()}
-
-
-def _joined(part: Tensor, cut: Cut | None, tp: dist.ProcessGroup) -> Tensor:
-    if cut is None:
-        return part.clone()
-    shards = [torch.empty_like(part) for _ in range(dist.get_world_size(tp))]
-    dist.all_gather(shards, part.contiguous(), group=tp)
-    return cut.join(shards)
 
 
 def _device(tensors: dict[str, Tensor]) -> torch.device:

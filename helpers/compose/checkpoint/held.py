@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from helpers.compose.state import named_tensors
 from helpers.parallel.tensor_parallel.tensor_plan import Cut
-from helpers.parallel.zero.shard_parts import owned
+from helpers.parallel.zero.shard_parts import innermost, owned
 
 
 @dataclass
@@ -33,10 +34,8 @@ def held(trainer) -> Iterator[Held]:
     for name, flat, start, owner in _of_optimizer(trainer):
         seen.add(name)
         yield Held(name, flat, start, names.cuts.get(name), owner, trainer.plan.zero > 0)
-    for tensor in trainer.held.state_dict(keep_vars=True).values():
-        name = names.of.get(id(tensor))
-        if name is not None and name not in seen:
-            seen.add(name)
+    for name, tensor in named_tensors(trainer).items():
+        if name not in seen:
             yield Held(name, tensor.detach().view(-1), 0, names.cuts.get(name), None, False)
 
 
@@ -55,7 +54,7 @@ def _of_optimizer(trainer) -> Iterator[tuple[str, Tensor, int, Tensor]]:
 
 def inner(trainer) -> torch.optim.Optimizer:
     """The torch optimizer that steps."""
-    return trainer.optimizer.optimizer if trainer.plan.zero in (1, 2) else trainer.optimizer
+    return innermost(trainer.optimizer)
 
 
 def is_first(trainer, piece: Held) -> bool:

@@ -74,13 +74,17 @@ Flags = Sequence[bool]  # of each rank: whether its own shard overflowed
 Decision = Callable[[Flags, int], bool]  # what a rank makes of them
 
 
+def overflowed(shard: Sequence[Tensor]) -> bool:
+    return not all(bool(part.isfinite().all()) for part in shard)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planted:
     """The task's answer with one mistake; none if all stays as it is."""
 
     skips: Decision = lambda flags, rank: any(flags)
     backs_off: Decision = lambda flags, rank: any(flags)
-    sees: Callable[[Sequence[Tensor]], bool] = lambda shard: overflowed(shard)
+    sees: Callable[[Sequence[Tensor]], bool] = overflowed
     averages_scale: bool = False
     unscales: bool = True
     backoff: float = 0.5
@@ -175,10 +179,6 @@ def judge(world: World) -> Iterator[Finding]:
 def of_rank(rank: int, explain: Callable[[], dict[str, list[Story]]]) -> dict[str, list[Story]]:
     """What the mistakes that explain every rank tell of this one."""
     return {key: [stories[rank]] for key, stories in explain().items()}
-
-
-def overflowed(shard: Sequence[Tensor]) -> bool:
-    return not all(bool(part.isfinite().all()) for part in shard)
 
 
 def explanations(world: World) -> dict[str, list[Story]]:

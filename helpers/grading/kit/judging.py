@@ -61,6 +61,28 @@ def expect_tensor(
     return Finding(ok=False, says=says, rank=rank, mistakes=known, pair=pair)
 
 
+def expect_number(
+    what: Words | str,
+    expected: float,
+    got: float,
+    *,
+    rank: int | None = None,
+    mistakes: Mapping[str, float] | None = None,
+) -> Finding:
+    """`got` is a number as close to `expected` as one of a float64 tensor has to be."""
+    known = {key: _number(value) for key, value in (mistakes or {}).items()}
+    return expect_tensor(what, _number(expected), _number(got), rank=rank, mistakes=known)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def is_silent(world: World) -> bool:
+    """A rank alone that sends nothing, which is as good: there is nobody to ask."""
+    return world.size == 1 and not world.logs[0].events
+
+
 def expect_tensors(
     what: Words,
     expected: Mapping[str, Tensor],

@@ -11,15 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.judging import expect, expect_number, expect_ops, expect_payload, expect_tensor, is_silent
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import hints
 from helpers.words import Words
-
-
-def is_silent(world: World) -> bool:
-    """A rank alone that sends nothing, which is as good."""
-    return world.size == 1 and not world.logs[0].events
 
 
 # ---- 07.mlp ----
@@ -134,8 +129,7 @@ def judge_norm(world: World) -> Iterator[Finding]:
             "copies_counted_each": math.sqrt(sum(own) + world.size * shared),
             "copies_left_out": math.sqrt(sum(own)),
         }
-        known = {key: _told(value) for key, value in wrong.items()}
-        yield expect_tensor(NORM, _told(right), _told(got), rank=rank, mistakes=known)
+        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
     if not is_silent(world):
         yield from expect_ops(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
@@ -145,10 +139,6 @@ def judge_norm(world: World) -> Iterator[Finding]:
 def _squares(one: dict[str, Any], copied: bool) -> float:
     pairs = zip(one["gradients"], one["copies"], strict=True)
     return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == copied)
-
-
-def _told(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
 
 
 NORM = Words(en="the norm", zh="范数")

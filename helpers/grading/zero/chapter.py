@@ -15,12 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_equal, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.judging import expect, expect_equal, expect_number, expect_ops, expect_payload, is_silent
 from helpers.grading.kit.stories import judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints, parameters
 from helpers.grading.zero.optimizer import NUM_STEPS, Planted
-from helpers.grading.zero.parts import is_silent, shard_of
+from helpers.grading.zero.parts import shard_of
 from helpers.words import Words
 
 # ---- 08.zero1_step ----
@@ -163,8 +163,7 @@ def judge_norm(world: World) -> Iterator[Finding]:
     right = math.sqrt(sum(norm**2 for norm in norms))
     for rank, got in enumerate(world.outputs):
         wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
-        known = {key: _told(value) for key, value in wrong.items()}
-        yield expect_tensor(NORM, _told(right), _told(got), rank=rank, mistakes=known)
+        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
     if not is_silent(world):
         yield from expect_ops(world, "all_reduce", 1)
         for rank, log in enumerate(world.logs):
@@ -173,10 +172,6 @@ def judge_norm(world: World) -> Iterator[Finding]:
 
 def _norm(tensors: list[Tensor]) -> float:
     return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
-
-
-def _told(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)
 
 
 NORM = Words(en="the norm", zh="范数")

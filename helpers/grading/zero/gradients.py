@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_payload, expect_tensor, same
+from helpers.grading.kit.judging import expect, expect_payload, expect_tensor, is_silent, same
 from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import (
     Patience,
     expect_messages,
-    is_silent,
     is_unpadded,
     misplaced,
     padded_bytes,

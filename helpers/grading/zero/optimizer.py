@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, is_silent
 from helpers.grading.kit.stories import Story, judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import (
     expect_messages,
     flat_of,
-    is_silent,
     is_unpadded,
     length_of,
     misplaced,

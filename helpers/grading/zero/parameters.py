@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, same
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, is_silent, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import hints
 from helpers.grading.zero.parts import (
     Patience,
     expect_messages,
-    is_silent,
     is_unpadded,
     misplaced,
     padded_bytes,

@@ -87,11 +87,6 @@ def expect_own_memory(
     )
 
 
-def is_silent(world: World) -> bool:
-    """A rank alone that sends nothing, which is as good."""
-    return world.size == 1 and not world.logs[0].events
-
-
 def expect_messages(world: World) -> Iterator[Finding]:
     """Reduce-scatters and all-gathers only; an all-reduce moves twice as much."""
     for rank, log in enumerate(world.logs):

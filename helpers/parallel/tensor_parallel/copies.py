@@ -75,6 +75,14 @@ def place_the_rest(model: nn.Module, group: dist.ProcessGroup | None) -> None:
 
 
 @torch.no_grad()
+def gather_whole(part: Tensor, cut: Cut, group: dist.ProcessGroup | None) -> Tensor:
+    """The whole tensor on every rank, by an all-gather of the parts that `cut` made."""
+    shards = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(shards, part.contiguous(), group=group)
+    return cut.join(shards)
+
+
+@torch.no_grad()
 def gather_full_state(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of the model before it was cut: names, order and shapes; whole tensors, on every rank.
 
@@ -87,8 +95,6 @@ def gather_full_state(model: nn.Module) -> dict[str, Tensor]:
         cut = getattr(module, "cuts", {}).get(leaf)
         place = tensor.data_ptr() if tensor.numel() else name
         if cut is not None and place not in gathered:
-            shards = [torch.empty_like(tensor) for _ in range(dist.get_world_size(module.group))]
-            dist.all_gather(shards, tensor.contiguous(), group=module.group)
-            gathered[place] = cut.join(shards)
+            gathered[place] = gather_whole(tensor, cut, module.group)
         state[name] = tensor.clone() if cut is None else gathered[place]
     return state

@@ -67,7 +67,7 @@ def owned(sharded: object, optimizer: object = None, model: nn.Module | None = N
 def _of_optimizer(zero, model: nn.Module | None) -> Owned:
     names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
     name_of = {id(entry): names.get(id(entry.parameter), entry.name) for entry in zero.entries}
-    inner = _innermost(zero.optimizer)
+    inner = innermost(zero.optimizer)
     parts = [
         Part(name_of[id(piece.entry)], piece.entry.parameter.shape, piece.where.start, piece.tensor, local)
         for piece, local in zip(zero.pieces, _locals(inner), strict=True)
@@ -84,7 +84,7 @@ def _of_model(zero, optimizer: object) -> Owned:
     whole = {name: buffer for name, buffer in zero.module.named_buffers()}
     if optimizer is None:
         return Owned(parts, whole, shapes, [], None)
-    inner, by_id = _innermost(optimizer), {id(part.tensor): part for part in parts}
+    inner, by_id = innermost(optimizer), {id(part.tensor): part for part in parts}
     place = {name: index for index, (name, _) in enumerate(zero.module.named_parameters())}  # units come in another
     members: list[list[str]] = []
     for group in inner.param_groups:
@@ -107,9 +107,9 @@ def _parts_of_units(units) -> Iterator[Part]:
             yield Part(name, unit.layout.shapes[index], starts.get(index, 0), tensor)
 
 
-def _innermost(optimizer) -> torch.optim.Optimizer:
+def innermost(optimizer) -> torch.optim.Optimizer:
     """The torch optimizer inside MasterWeights or OffloadedOptimizer."""
-    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else _innermost(optimizer.optimizer)
+    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else innermost(optimizer.optimizer)
 
 
 def _locals(optimizer: torch.optim.Optimizer) -> list[Tensor]:
