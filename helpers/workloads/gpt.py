@@ -82,7 +82,7 @@ class GPTConfig:
             num_layers=self.num_layers,
             hidden=self.hidden,
             num_heads=self.num_heads,
-            num_kv_heads=self.kv_heads,
+            num_kv_heads=self.num_kv_heads,
             vocab=self.vocab_size,
             seq=self.context,
             tied_embeddings=self.tied,
