@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import lru_cache
 
 import ipywidgets
 
@@ -12,10 +12,8 @@ from helpers.draw.scene import Scene
 from helpers.mesh import Mesh
 from helpers.predict.advice.fit import USABLE_SHARE
 from helpers.predict.memory import memory
-from helpers.predict.memory.states import gradient_bytes, params_per_rank
 from helpers.predict.traffic.axes import axis_bytes
 from helpers.predict.traffic.links import axis_link
-from helpers.predict.traffic.zero import stage2_share, stage3_share
 from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
@@ -95,16 +93,8 @@ class MeshExplorer(Explorer):
         return USABLE_SHARE * GPUS[self.gpu].memory
 
     def sent(self, rank: int) -> dict[str, float]:
-        """Bytes that a rank sends in a step, by axis."""
-        model, plan = self.spec, self.plan
-        stage = plan.mesh.coordinates(rank)["pp"]
-        rough = axis_bytes(model, replace(plan, zero=min(plan.zero, 1)), stage)
-        found = {axis: getattr(rough, axis) for axis in AXES}
-        if plan.zero > 1:
-            share = stage2_share if plan.zero == 2 else stage3_share
-            width = params_per_rank(model, plan, stage) * gradient_bytes(plan)
-            found["dp"] = share(plan.dp, num_microbatches=plan.num_microbatches) * width
-        return found
+        """Bytes that a rank sends over links in a step, by axis: what its ring makes of `axis_traffic`."""
+        return _sent(self.spec, self.plan, self.plan.mesh.coordinates(rank)["pp"])
 
     def link(self, axis: str, rank: int) -> Link | None:
         """The slowest link that its messages on this axis cross; None where it is alone on it."""
@@ -181,6 +171,12 @@ class MeshExplorer(Explorer):
             pass  # the picture's place says why
         with reading(language()):  # looked up once, not for each of a thousand words
             super()._draw(change)
+
+
+@lru_cache(maxsize=64)  # all ranks of a stage send the same
+def _sent(model: ModelSpec, plan: Plan, stage: int) -> dict[str, float]:
+    found = axis_bytes(model, plan, stage)
+    return {axis: getattr(found, axis) for axis in AXES}
 
 
 def _place(mesh: Mesh, rank: int) -> dict[str, int]:
