@@ -1,5 +1,6 @@
 """`python -m helpers train --plan dp=2,tp=2,pp=2`: the Trainer on live ranks, or on torchrun's.
 
+cli.py        main
 options.py    the command line, and what a resumed run takes over; no torch
 fits.py       whether model, data, plan and checkpoint fit together, before a rank starts
 on_ranks.py   what each rank does: start, step, save

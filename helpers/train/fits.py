@@ -12,6 +12,7 @@ from helpers.compose.state import Names
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
+from helpers.specs import ModelSpec
 from helpers.train.options import Settings, checkpoints_of, step_of
 from helpers.workloads import GPT, GPTConfig
 
@@ -20,6 +21,12 @@ CONFIGS = {
     "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
     "10m": GPTConfig.ten_million(),
 }
+
+
+def spec_of(size: str) -> ModelSpec:
+    """For predictions."""
+    c = CONFIGS[size]
+    return ModelSpec(num_layers=c.num_layers, hidden=c.hidden, num_heads=c.num_heads, vocab=c.vocab_size, seq=c.context)
 
 
 def check(settings: Settings) -> int:
@@ -61,6 +68,6 @@ def _check_folder(settings: Settings, done: int) -> None:
     later = [path for path in there if step_of(path) > done]
     if later:
         raise ValueError(
-            f"{settings.folder} holds {later[-1].name} already, and this run begins after step {done}: go on from there "
-            f"with --resume {settings.folder}, or give --save another folder"
+            f"{settings.folder} holds {later[-1].name} already, and this run begins after step {done}: go on from "
+            f"there with --resume {settings.folder}, or give --save another folder"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +13,12 @@ import torch.distributed as dist
 
 from helpers.compose import Trainer
 from helpers.compose.checkpoint.held import inner
-from helpers.measure.axes import bytes_by_axis
 from helpers.measure.comms import record_comms
 from helpers.measure.memory import record_memory
 from helpers.measure.timeline import record_timeline
-from helpers.records import MemoryBreakdown, Timeline
+from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, traffic_by_axis
 from helpers.train.fits import CONFIGS
-from helpers.train.options import SAID, Settings
+from helpers.train.options import SAID, Settings, name_of
 from helpers.workloads import GPT, characters, token_loss
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,7 +35,7 @@ class Report:
     asked: bool
     memory: MemoryBreakdown | None = None
     timeline: Timeline | None = None
-    sent: dict[str, int] | None = None
+    sent: AxisTraffic | None = None
 
 
 class Run:
@@ -60,25 +60,29 @@ class Run:
         tokens, targets = (part.to(self.device) for part in batch)
         start = time.perf_counter()
         loss = self.trainer.step(tokens, targets).item()
-        return Report(
-            loss=loss, norm=float(self.trainer.grad_norm), seconds=time.perf_counter() - start, asked=asked
-        )  # fmt: skip
+        return Report(loss=loss, norm=float(self.trainer.grad_norm), seconds=time.perf_counter() - start, asked=asked)
 
-    def weighed(self, asked: bool) -> Report:
-        """A step, and what was held at its peak. The meter slows it down."""
-        with record_memory(self.trainer.held, inner(self.trainer)) as recorder:
-            report = self.step(asked)
-        return replace(report, memory=recorder.peak)
+    def watched(self, asked: bool, *, weigh: bool, clock: bool) -> Report:
+        """A step: what was held at its peak, which slows it down; when what ran, and what went over each axis.
 
-    def timed(self, asked: bool) -> Report:
-        """A step, its timeline and what went over each axis. Ranks on several machines share no clock, but a barrier."""
+        Ranks on several machines share no clock, but they leave a barrier together.
+        """
+        watched, report = (self.trainer.held, inner(self.trainer)), {}
         dist.barrier()
-        zero, rank = time.perf_counter(), dist.get_rank()
-        with record_comms() as comms, record_timeline(self.trainer.held, inner(self.trainer)) as recorder:
-            report = self.step(asked)
-        spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in recorder.timeline.spans]
-        timeline = replace(recorder.timeline, spans=tuple(spans))
-        return replace(report, timeline=timeline, sent=bytes_by_axis(comms.log.for_rank(rank), self.trainer.mesh))
+        zero = time.perf_counter()
+        with ExitStack() as stack:
+            memory = stack.enter_context(record_memory(*watched)) if weigh else None
+            comms = stack.enter_context(record_comms()) if clock else None
+            recorder = stack.enter_context(record_timeline(*watched)) if clock else None
+            said = self.step(asked)
+        if weigh:
+            report |= {"memory": memory.peak}
+        if clock:
+            line = recorder.timeline
+            spans = tuple(replace(one, start=one.start - zero, end=one.end - zero) for one in line.spans)
+            sent = traffic_by_axis(comms.log, self.trainer.mesh)
+            report |= {"timeline": replace(line, spans=spans), "sent": sent}
+        return replace(said, **report)
 
 
 _run: Run | None = None
@@ -107,18 +111,17 @@ def start(settings: Settings, device: str) -> str:
     return ""
 
 
-def step(how: str, asked: bool) -> Report:
-    """how: "step", "weighed" or "timed"."""
-    return getattr(_run, how)(asked)
+def step(asked: bool, weigh: bool, clock: bool) -> Report:
+    return _run.watched(asked, weigh=weigh, clock=clock) if weigh or clock else _run.step(asked)
 
 
 def save(folder: Path) -> str:
     """Why nothing could be saved, the same on every rank, or nothing. What was there before stays."""
-    settings = _run.settings
     try:
-        _run.trainer.save(folder / f"step_{_run.trainer.steps:05d}")
         if dist.get_rank() == 0:
-            (folder / SAID).write_text(json.dumps(settings.said, indent=1), encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SAID).write_text(json.dumps(_run.settings.said, indent=1), encoding="utf-8")
+        _run.trainer.save(folder / name_of(_run.trainer.steps))
     except (ValueError, OSError) as problem:
         return str(problem)
     return ""

@@ -1,4 +1,4 @@
-"""The command line of `python -m helpers train`. What is not given comes from the run that is resumed, or by default."""
+"""The command line of `python -m helpers train`. What is not given is that of the resumed run, or the default."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ DEFAULTS = {
     "sequence_parallel": False, "recompute": "none", "size": "small", "dtype": "fp32", "batch": 16, "seed": 0,
     "lr": 1e-3, "steps": 50, "save_every": 100,
 }  # fmt: skip
+A_RUN = "a run, such as runs/001, or one of its steps"
 SAID = "train.json"  # beside the checkpoints of a run: what it was told
 
 
@@ -132,18 +133,22 @@ def axes_of(text: str) -> dict[str, int]:
 def checkpoint_in(folder: Path) -> Path:
     """The checkpoint that `folder` is, or the newest one of the run that it is."""
     if not folder.is_dir():
-        raise ValueError(f"--resume {folder}: there is no such folder; give a run, such as runs/001, or one of its steps")
+        raise ValueError(f"--resume {folder}: there is no such folder; give {A_RUN}")
     if (folder / "manifest.json").is_file():
         return folder
     if whole := checkpoints_of(folder):
         return whole[-1]
-    raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give a run, such as runs/001, or one of its steps")
+    raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {A_RUN}")
 
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first: those with a manifest, which is written last."""
     there = (path.parent for path in folder.glob("step_*/manifest.json"))
     return sorted((path for path in there if step_of(path) is not None), key=step_of)
+
+
+def name_of(step: int) -> str:
+    return f"step_{step:05d}"
 
 
 def step_of(checkpoint: Path) -> int | None:

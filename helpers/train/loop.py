@@ -1,0 +1,116 @@
+"""The loop of a run. Under torchrun every rank follows it, and what all must decide alike they read in all reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from helpers.ranks import RankError, Ranks
+from helpers.ranks.inplace import is_launched
+from helpers.train import on_ranks
+from helpers.train.on_ranks import Report
+from helpers.train.options import Settings, name_of
+from helpers.train.screen import Screen, command, say, shown
+from helpers.train.stop import Stop
+
+RUNS = "runs"
+ENDED, FAILED, INTERRUPTED = 0, 1, 130
+
+
+class Loop:
+    """One run: `Loop(ranks, settings, done, screen).run()` is the exit code.
+
+    The second step is weighed, since the optimizer has its state then, and the third gives the timeline: a run that is
+    interrupted has them too.
+    """
+
+    def __init__(self, ranks: Ranks, settings: Settings, done: int, screen: Screen):
+        self.ranks, self.settings, self.screen = ranks, settings, screen
+        self.done = self.first = done
+        self.saved = settings.resume  # the last whole checkpoint
+        self.folder: Path | None = None
+        self.weighed: list[Report] = []
+        self.clocked: list[Report] = []
+        self.weigh_at, self.clock_at = (min(done + after, settings.steps) for after in (2, 3))
+
+    def run(self) -> int:
+        """Raises ValueError where the ranks refuse to start."""
+        try:
+            self._start()
+            return self._train()
+        except (RuntimeError, KeyboardInterrupt) as error:  # RankError; under torchrun whatever this rank met
+            return self._lost(error)
+
+    def _start(self) -> None:
+        told, resume = self.settings, self.settings.resume
+        on_ranks_told = replace(told, resume=resume and resume.resolve())
+        if problem := _first(self.ranks.run(on_ranks.start, on_ranks_told, self.ranks.device)):
+            raise ValueError(problem)
+        new = told.folder or _first(self.ranks.run(on_ranks.new_folder, Path(RUNS).resolve()))
+        self.folder = Path(new).resolve()
+        self.screen.begin(self.done, self.folder)
+
+    def _train(self) -> int:
+        asked, told, problem = False, self.settings, ""
+        with Stop() as stop:
+            while self.done < told.steps and not asked:
+                reports = self._step(stop.asked)
+                asked = any(report.asked for report in reports) if is_launched() else stop.asked
+                if asked or self.done == told.steps or self.done % told.save_every == 0:
+                    problem = self._save()
+        self._report()
+        if self.done == told.steps:
+            self.screen.line(say("longer", command=command(self.folder), steps=2 * told.steps))
+        elif self.saved:
+            self.screen.line(say("go_on", command=command(self.folder)))
+        return FAILED if problem else ENDED if self.done == told.steps else INTERRUPTED
+
+    def _step(self, asked: bool) -> list[Report]:
+        number = self.done + 1
+        weigh, clock = number == self.weigh_at, number == self.clock_at
+        reports = self.ranks.run(on_ranks.step, asked, weigh, clock)
+        self.done = number
+        self.weighed = reports if weigh else self.weighed
+        self.clocked = reports if clock else self.clocked
+        self.screen.step(number, reports)
+        return reports
+
+    def _save(self) -> str:
+        problem = _first(self.ranks.run(on_ranks.save, self.folder))
+        if problem:
+            self.screen.line(say("not_saved", problem=problem))
+        else:
+            self.saved = self.folder / name_of(self.done)
+        return problem
+
+    def _report(self) -> None:
+        if self.weighed:
+            self.screen.memory(self.weigh_at, self.weighed)
+        if self.clocked:
+            self.screen.sent(self.clock_at, self.clocked, first_step=self.clock_at == self.first + 1)
+            self.screen.timeline(self.clock_at, self.clocked, self.folder)
+        if self.saved and self.saved != self.settings.resume:
+            self.screen.line(say("saved", checkpoint=shown(self.saved)))
+
+    def _lost(self, error: BaseException) -> int:
+        """The ranks are gone in the middle of something: what happened, and what is still there."""
+        interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "interrupted"
+        text = say("interrupted") if interrupted else says(error)
+        self.screen.line(say("failed", step=self.done + 1, problem=text))
+        if self.saved is None:
+            self.screen.line(say("none"))
+        else:
+            self.screen.line(say("last", checkpoint=shown(self.saved)))
+            self.screen.line(say("go_on", command=command(self.saved)))
+        return INTERRUPTED if interrupted else FAILED
+
+
+def says(error: BaseException) -> str:
+    """The failure of live ranks without what it means for a notebook's variables, which are not there."""
+    text = str(error)
+    return text if isinstance(error, RankError) else f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+
+
+def _first(answers: list[str]) -> str:
+    """What the first rank said that had something to say."""
+    return next(filter(None, answers), "")
