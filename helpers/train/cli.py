@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 
 from helpers.interview.wrapping import wrap
@@ -33,7 +34,9 @@ def main(arguments: list[str]) -> int:
         if is_launched():
             _join()
         with Ranks(told.plan.world_size, timeout=None, quiet=not speaks) as ranks:
-            return Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
+            code = Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
+            return code
     except ValueError as problem:
         if speaks:
             text = say("nothing", problem=problem)

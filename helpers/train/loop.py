@@ -7,6 +7,7 @@ from pathlib import Path
 
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.inplace import is_launched
+from helpers.ranks.sites import SAYS
 from helpers.train import on_ranks
 from helpers.train.on_ranks import Report
 from helpers.train.options import Settings, name_of
@@ -60,10 +61,13 @@ class Loop:
                     problem = self._save()
         self._report()
         if self.done == told.steps:
-            self.screen.line(say("longer", command=command(self.folder), steps=2 * told.steps))
+            self.screen.lines([say("longer"), f"  {command(self.folder)} --steps {2 * told.steps}"])
         elif self.saved:
-            self.screen.line(say("go_on", command=command(self.folder)))
-        return FAILED if problem else ENDED if self.done == told.steps else INTERRUPTED
+            self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
+        if problem:
+            return FAILED
+        is_done = self.done == told.steps or is_launched()  # torchrun would take another code for a failure
+        return ENDED if is_done else INTERRUPTED
 
     def _step(self, asked: bool) -> list[Report]:
         number = self.done + 1
@@ -95,20 +99,23 @@ class Loop:
     def _lost(self, error: BaseException) -> int:
         """The ranks are gone in the middle of something: what happened, and what is still there."""
         interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "interrupted"
-        text = say("interrupted") if interrupted else says(error)
-        self.screen.line(say("failed", step=self.done + 1, problem=text))
+        self.screen.line(say("failed", step=self.done))
+        for line in [say("interrupted")] if interrupted else says(error).splitlines():
+            self.screen.line(line)
         if self.saved is None:
             self.screen.line(say("none"))
         else:
             self.screen.line(say("last", checkpoint=shown(self.saved)))
-            self.screen.line(say("go_on", command=command(self.saved)))
+            self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
         return INTERRUPTED if interrupted else FAILED
 
 
 def says(error: BaseException) -> str:
-    """The failure of live ranks without what it means for a notebook's variables, which are not there."""
+    """The failure without what it means for a notebook's variables, which are not there."""
     text = str(error)
-    return text if isinstance(error, RankError) else f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    if not isinstance(error, RankError):
+        return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    return text.replace(str(SAYS["after.restarted"]), "").replace(str(SAYS["after.kept"]), "").strip()
 
 
 def _first(answers: list[str]) -> str:

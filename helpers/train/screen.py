@@ -43,7 +43,8 @@ class Screen:
     def line(self, text: str) -> None:
         if self.out is not None:
             self._close()
-            print("\n".join(wrap(text, self.columns, cut=False)), file=self.out, flush=True)
+            indent = " " * (len(text) - len(text.lstrip()))
+            print("\n".join(wrap(text, self.columns, first=indent, cut=False)), file=self.out, flush=True)
 
     def lines(self, rows: Sequence[str]) -> None:
         if self.out is not None:
