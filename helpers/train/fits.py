@@ -12,7 +12,6 @@ from helpers.compose.state import Names
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
-from helpers.specs import ModelSpec
 from helpers.train.options import Settings, checkpoints_of, step_of
 from helpers.workloads import GPT, GPTConfig
 
@@ -21,12 +20,6 @@ CONFIGS = {
     "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
     "10m": GPTConfig.ten_million(),
 }
-
-
-def spec_of(size: str) -> ModelSpec:
-    """For predictions."""
-    c = CONFIGS[size]
-    return ModelSpec(num_layers=c.num_layers, hidden=c.hidden, num_heads=c.num_heads, vocab=c.vocab_size, seq=c.context)
 
 
 def check(settings: Settings) -> int:

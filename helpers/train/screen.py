@@ -17,8 +17,8 @@ from helpers.mesh import ORDER
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.ranks.inplace import is_launched
 from helpers.ranks.sites import names_of
-from helpers.records import MEMORY_KINDS, SCALARS, Timeline
-from helpers.train.fits import CONFIGS, spec_of
+from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
+from helpers.train.fits import CONFIGS
 from helpers.train.on_ranks import Report
 from helpers.train.options import Settings
 from helpers.units import format_bytes, format_seconds
@@ -101,17 +101,20 @@ class Screen:
         axes = [axis for axis in (*reversed(ORDER), SCALARS) if any(traffic.payload_bytes(axis) for traffic in found)]
         payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in found]
         self.lines(["", say("sent", step=number), *table(payloads, lambda axis: name.get(axis, axis))])
-        if self.settings.dtype == "fp32":
-            plan, spec = self.settings.plan, spec_of(self.settings.size)
-            plan = replace(plan, micro_batch=self.settings.batch // (plan.dp * plan.num_microbatches))
-            how = {"dtype_bytes": 4, "first_step": first_step}
-            predicted = [axis_traffic(spec, plan, rank, **how) for rank in range(plan.world_size)]
-            other = [rank for rank, traffic in enumerate(predicted) if traffic != found[rank]]
-            self.line(
-                say("other", ranks=names_of(other), bytes=dict(predicted[other[0]].by_axis()))
-                if other
-                else say("predicted")
-            )
+        predicted = self._predicted(first_step)
+        other = [rank for rank, traffic in enumerate(predicted) if traffic != found[rank]]
+        if other:
+            self.line(say("other", ranks=names_of(other), bytes=dict(predicted[other[0]].by_axis())))
+        else:
+            self.line(say("predicted"))
+
+    def _predicted(self, first_step: bool) -> list[AxisTraffic]:
+        """From the shapes and the plan alone, for each rank."""
+        plan, dtype = self.settings.plan, self.settings.dtype
+        plan = replace(plan, micro_batch=self.settings.batch // (plan.dp * plan.num_microbatches))
+        how = {"dtype_bytes": 4, "autocast": dtype != "fp32", "loss_scaling": dtype == "fp16", "first_step": first_step}
+        spec = CONFIGS[self.settings.size].spec
+        return [axis_traffic(spec, plan, rank, **how) for rank in range(plan.world_size)]
 
     def timeline(self, number: int, reports: Sequence[Report], folder: Path) -> None:
         if self.out is None:
