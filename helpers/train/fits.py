@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from helpers.compose import refused
@@ -12,7 +14,7 @@ from helpers.compose.state import Names
 from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
-from helpers.train.options import Settings, checkpoints_of, step_of
+from helpers.train.options import Settings, checkpoints_of
 from helpers.workloads import GPT, GPTConfig
 
 CONFIGS = {
@@ -41,7 +43,7 @@ def check(settings: Settings) -> int:
             f"{-(-settings.batch // parts) * parts}"
         )
     done = 0 if settings.resume is None else _steps_of(settings, model)
-    _check_folder(settings, done)
+    _check_folder(settings.folder, done)
     return done
 
 
@@ -55,12 +57,11 @@ def _steps_of(settings: Settings, model: GPT) -> int:
     return done
 
 
-def _check_folder(settings: Settings, done: int) -> None:
+def _check_folder(folder: Path, done: int) -> None:
     """A checkpoint is never written over."""
-    there = checkpoints_of(settings.folder) if settings.folder is not None else []
-    later = [path for path in there if step_of(path) > done]
-    if later:
+    last = max(checkpoints_of(folder), default=0)
+    if last > done:
         raise ValueError(
-            f"{settings.folder} holds {later[-1].name} already, and this run begins after step {done}: go on from "
-            f"there with --resume {settings.folder}, or give --save another folder"
+            f"{folder} holds a checkpoint of step {last} already, and this run begins after step {done}: go on from "
+            f"there with --resume {folder}, or give --save another folder"
         )

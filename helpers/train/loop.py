@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.inplace import is_launched
 from helpers.ranks.sites import SAYS
 from helpers.train import on_ranks
 from helpers.train.on_ranks import Report
-from helpers.train.options import Settings, name_of
+from helpers.train.options import Settings
 from helpers.train.screen import Screen, command, say, shown
 from helpers.train.stop import Stop
 
-RUNS = "runs"
 ENDED, FAILED, INTERRUPTED = 0, 1, 130
 
 
@@ -29,7 +28,7 @@ class Loop:
         self.ranks, self.settings, self.screen = ranks, settings, screen
         self.done = self.first = done
         self.saved = settings.resume  # the last whole checkpoint
-        self.folder: Path | None = None
+        self.folder = settings.folder
         self.weighed: list[Report] = []
         self.clocked: list[Report] = []
         self.weigh_at, self.clock_at = (min(done + after, settings.steps) for after in (2, 3))
@@ -43,12 +42,12 @@ class Loop:
             return self._lost(error)
 
     def _start(self) -> None:
-        told, resume = self.settings, self.settings.resume
-        on_ranks_told = replace(told, resume=resume and resume.resolve())
-        if problem := _first(self.ranks.run(on_ranks.start, on_ranks_told, self.ranks.device)):
+        folder, resume = self.folder.resolve(), self.saved and self.saved.resolve()  # ranks may stand elsewhere
+        told = replace(self.settings, folder=folder, resume=resume)
+        answers = self.ranks.run(on_ranks.start, told, self.ranks.device)
+        if problem := _first(problem for problem, _ in answers):
             raise ValueError(problem)
-        new = told.folder or _first(self.ranks.run(on_ranks.new_folder, Path(RUNS).resolve()))
-        self.folder = Path(new).resolve()
+        _, self.folder = answers[0]
         self.screen.begin(self.done, self.folder)
 
     def _train(self) -> int:
@@ -80,11 +79,12 @@ class Loop:
         return reports
 
     def _save(self) -> str:
-        problem = _first(self.ranks.run(on_ranks.save, self.folder))
+        checkpoint = self.folder / f"step_{self.done:05d}"
+        problem = _first(self.ranks.run(on_ranks.save, checkpoint))
         if problem:
             self.screen.line(say("not_saved", problem=problem))
         else:
-            self.saved = self.folder / name_of(self.done)
+            self.saved = checkpoint
         return problem
 
     def _report(self) -> None:
@@ -118,6 +118,6 @@ def says(error: BaseException) -> str:
     return text.replace(str(SAYS["after.restarted"]), "").replace(str(SAYS["after.kept"]), "").strip()
 
 
-def _first(answers: list[str]) -> str:
+def _first(answers: Iterable[str]) -> str:
     """What the first rank said that had something to say."""
     return next(filter(None, answers), "")

@@ -18,7 +18,7 @@ from helpers.measure.memory import record_memory
 from helpers.measure.timeline import record_timeline
 from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, traffic_by_axis
 from helpers.train.fits import CONFIGS
-from helpers.train.options import SAID, Settings, name_of
+from helpers.train.options import SAID, Settings
 from helpers.workloads import GPT, characters, token_loss
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -88,27 +88,20 @@ class Run:
 _run: Run | None = None
 
 
-def new_folder(parent: Path) -> str:
-    """Rank 0 makes the first of 001, 002, … that is not there; the others say nothing."""
-    if dist.get_rank():
-        return ""
-    for number in range(1, 100_000):
-        try:
-            (parent / f"{number:03d}").mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return str(parent / f"{number:03d}")
-    raise ValueError(f"{parent} is full of runs: give --save a folder of your own")
-
-
-def start(settings: Settings, device: str) -> str:
-    """What is wrong with the checkpoint, the same on every rank, or nothing."""
+def start(settings: Settings, device: str) -> tuple[str, Path]:
+    """What is wrong, or nothing; and the folder of the run, which rank 0 makes and in which it notes what was said."""
     global _run
+    folder = settings.folder
     try:
         _run = Run(settings, device)
+        if dist.get_rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SAID).write_text(json.dumps(settings.said, indent=1), encoding="utf-8")
     except ValueError as problem:
-        return str(problem)
-    return ""
+        return str(problem), folder
+    except OSError as problem:
+        return f"--save {folder}: {problem.strerror}; give a folder that can be written", folder
+    return "", folder
 
 
 def step(asked: bool, weigh: bool, clock: bool) -> Report:
@@ -118,10 +111,7 @@ def step(asked: bool, weigh: bool, clock: bool) -> Report:
 def save(folder: Path) -> str:
     """Why nothing could be saved, the same on every rank, or nothing. What was there before stays."""
     try:
-        if dist.get_rank() == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / SAID).write_text(json.dumps(_run.settings.said, indent=1), encoding="utf-8")
-        _run.trainer.save(folder / name_of(_run.trainer.steps))
-    except (ValueError, OSError) as problem:
+        _run.trainer.save(folder)
+    except ValueError as problem:
         return str(problem)
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,14 @@ DEFAULTS = {
     "sequence_parallel": False, "recompute": "none", "size": "small", "dtype": "fp32", "batch": 16, "seed": 0,
     "lr": 1e-3, "steps": 50, "save_every": 100,
 }  # fmt: skip
-A_RUN = "a run, such as runs/001, or one of its steps"
+RUNS = "runs"
+A_RUN = "a run, such as runs/1123-0512, or one of its steps"
 SAID = "train.json"  # beside the checkpoints of a run: what it was told
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run is told. said: all of it, for SAID. folder: where it saves; None: a new one below runs/.
+    """What a run is told. said: all of it, for SAID. folder: where it saves; under torchrun rank 0's counts.
 
     resume: the checkpoint to go on from. new_lr: a learning rate that replaces the checkpoint's.
     """
@@ -41,7 +43,7 @@ class Settings:
     steps: int
     save_every: int
     said: dict[str, Any]
-    folder: Path | None
+    folder: Path
     resume: Path | None
     new_lr: float | None
 
@@ -75,9 +77,9 @@ def parser() -> argparse.ArgumentParser:
 def settings(arguments: Sequence[str]) -> Settings:
     """Raises ValueError, as a sentence, for what does not go together; SystemExit(2) as argparse does."""
     given = vars(parser().parse_args(arguments))
-    save, asked = given.pop("save", None), given.pop("resume", None)
-    resume = None if asked is None else checkpoint_in(asked)
-    before = {} if resume is None else told(resume.parent)
+    folder, asked = given.pop("save", None), given.pop("resume", None)
+    resume = asked and checkpoint_in(asked)
+    before = told(resume.parent) if resume else {}
     if "plan" in given:  # another plan has options of its own
         before = {name: value for name, value in before.items() if name not in OF_THE_PLAN}
     said = DEFAULTS | before | given
@@ -87,7 +89,7 @@ def settings(arguments: Sequence[str]) -> Settings:
     if not said["lr"] > 0:
         raise ValueError(f"--lr {said['lr']}: expected a number above 0, such as 0.001")
     said["plan"] = said["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
-    folder = save or (None if resume is None else resume.parent)
+    folder = folder or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
     of_the_run = {name: value for name, value in said.items() if name not in OF_THE_PLAN}
     where = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
     return Settings(plan=plan_of(said), said=said, **of_the_run, **where)
@@ -137,23 +139,14 @@ def checkpoint_in(folder: Path) -> Path:
     if (folder / "manifest.json").is_file():
         return folder
     if whole := checkpoints_of(folder):
-        return whole[-1]
+        return whole[max(whole)]
     raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {A_RUN}")
 
 
-def checkpoints_of(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first: those with a manifest, which is written last."""
-    there = (path.parent for path in folder.glob("step_*/manifest.json"))
-    return sorted((path for path in there if step_of(path) is not None), key=step_of)
-
-
-def name_of(step: int) -> str:
-    return f"step_{step:05d}"
-
-
-def step_of(checkpoint: Path) -> int | None:
-    number = checkpoint.name.removeprefix("step_")
-    return int(number) if number.isdecimal() else None
+def checkpoints_of(folder: Path) -> dict[int, Path]:
+    """Step -> whole checkpoint: those with a manifest, which is written last."""
+    there = {path.parent.name.removeprefix("step_"): path.parent for path in folder.glob("step_*/manifest.json")}
+    return {int(step): path for step, path in there.items() if step.isdecimal()}
 
 
 def told(folder: Path) -> dict[str, Any]:

@@ -41,19 +41,13 @@ class Screen:
         self.is_open = False  # a moving line stands there without its end
 
     def line(self, text: str) -> None:
-        if self.out is not None:
-            self._close()
-            indent = " " * (len(text) - len(text.lstrip()))
-            print("\n".join(wrap(text, self.columns, first=indent, cut=False)), file=self.out, flush=True)
+        indent = " " * (len(text) - len(text.lstrip()))
+        self.lines(wrap(text, self.columns, first=indent, cut=False))
 
     def lines(self, rows: Sequence[str]) -> None:
+        """As they are, below the line that moved."""
         if self.out is not None:
-            self._close()
-            print(*rows, sep="\n", file=self.out, flush=True)
-
-    def _close(self) -> None:
-        if self.is_open:
-            print(file=self.out)
+            print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
 
     def begin(self, done: int, folder: Path) -> None:
@@ -121,7 +115,6 @@ class Screen:
             return
         title = say("title", step=number, plan=self.settings.said["plan"])
         line = replace(Timeline.merge(report.timeline for report in reports), title=title)
-        folder.mkdir(parents=True, exist_ok=True)
         svg, json = folder / "timeline.svg", folder / "timeline.json"
         svg.write_text(to_svg(timeline_scene(line)), encoding="utf-8")
         to_chrome_trace(line, json)

@@ -65,10 +65,16 @@ def test_a_checkpoint_that_does_not_fit(capsys, saved):
     assert "is at step 1 already: give --steps above 1" in refused(capsys, "--resume run")
     another = refused(capsys, "--resume run/step_00001 --size small --steps 2")
     assert "of another model: its token_embedding.weight is (68, 32)" in another
-    assert "run holds step_00001 already" in refused(capsys, "--save run")
+    assert "run holds a checkpoint of step 1 already" in refused(capsys, "--save run")
     assert "it holds no whole checkpoint" in refused(capsys, "--resume .")
     (saved / "train.json").write_text("{")
     assert "train.json cannot be read" in refused(capsys, "--resume run --steps 2")
+
+
+def test_a_folder_that_cannot_be_one(train, ranks, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="--save .*file: File exists; give a folder that can be written"):
+        train(ranks[:1], "--plan dp=1 --steps 1 --save file")
 
 
 def test_a_damaged_file_is_named_by_the_ranks(train, ranks, saved):
