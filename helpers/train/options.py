@@ -153,8 +153,8 @@ def told(folder: Path) -> dict[str, Any]:
     """What the run of this folder was told; nothing where it is not known."""
     try:
         said = json.loads((folder / SAID).read_text(encoding="utf-8"))
+        return {name: value for name, value in said.items() if name in DEFAULTS}
     except FileNotFoundError:
         return {}
-    except ValueError as problem:
+    except (ValueError, AttributeError) as problem:
         raise ValueError(f"{folder / SAID} cannot be read ({problem}): remove it, and give its options again") from None
-    return {name: value for name, value in said.items() if name in DEFAULTS}

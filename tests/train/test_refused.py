@@ -67,8 +67,9 @@ def test_a_checkpoint_that_does_not_fit(capsys, saved):
     assert "of another model: its token_embedding.weight is (68, 32)" in another
     assert "run holds a checkpoint of step 1 already" in refused(capsys, "--save run")
     assert "it holds no whole checkpoint" in refused(capsys, "--resume .")
-    (saved / "train.json").write_text("{")
-    assert "train.json cannot be read" in refused(capsys, "--resume run --steps 2")
+    for damaged in ("{", "[]"):
+        (saved / "train.json").write_text(damaged)
+        assert "train.json cannot be read" in refused(capsys, "--resume run --steps 2")
 
 
 def test_a_folder_that_cannot_be_one(train, ranks, tmp_path):
