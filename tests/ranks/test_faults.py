@@ -67,7 +67,10 @@ WHILE_OTHERS_WAIT = [
         "skipped at the end",
         "if rank != 1:\n    dist.all_reduce(x)",
         "hang",
-        ("rank 1 finished without calling the all_reduce that others wait for", "ranks 0, 2, 3 wait in all_reduce, cell line 3"),
+        (
+            "rank 1 finished without calling the all_reduce that others wait for",
+            "ranks 0, 2, 3 wait in all_reduce, cell line 3",
+        ),
     ),
     Fault(
         "skipped, async",
@@ -161,7 +164,10 @@ WHILE_OTHERS_WAIT = [
         "a subset that never answers",
         "group = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(x, group=group)",
         "hang",
-        ("rank 1 finished without calling the all_reduce that others wait for", "rank 0 waits in all_reduce, cell line 4"),
+        (
+            "rank 1 finished without calling the all_reduce that others wait for",
+            "rank 0 waits in all_reduce, cell line 4",
+        ),
     ),
     Fault(
         "every rank raises",
