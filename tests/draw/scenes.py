@@ -53,6 +53,7 @@ from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
+from helpers.widgets import MeshExplorer
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -258,6 +259,9 @@ SCENES = {
     "mesh across nodes": mesh_scene(Mesh(dp=2, tp=16), rank=18),
     "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
     "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
+    "plan": MeshExplorer().scene,
+    "plan of 64": MeshExplorer(dp=16, gpus_per_node=2, rank=63).scene,
+    "plan of 64 on 8": MeshExplorer("llama3-70b", dp=1, pp=8, tp=8, gpus_per_node=8, rank=34).scene,
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
     "standstill": standstill_scene(),
     "processes": processes_scene(4),
