@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from torch.optim import AdamW
 from helpers.compose import Plan, Trainer
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
+from helpers.predict.traffic.axes import axis_traffic
 from helpers.ranks import Ranks
+from helpers.records import AxisTraffic, traffic_by_axis
+from helpers.specs import ModelSpec
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 CUBE = Plan(dp=2, pp=2, tp=2, num_microbatches=4)
@@ -109,27 +112,34 @@ def _size(folder: str, name: str) -> int:
 # ---- what each axis sends ----
 
 
-def sent_by_axis(plan: Plan, num_sequences: int) -> dict[str, float]:
-    """On a rank: bytes that a ring makes it send in a step of `BYTES_MODEL`, by axis, from the wire's log.
-
-    What a group over several axes sends (one number: the loss) is "other".
-    """
+def step_log(plan: Plan, num_sequences: int) -> AxisTraffic:
+    """On a rank: what it sends by axis in the second step of `BYTES_MODEL`, from the wire's log."""
     torch.manual_seed(0)
     trainer = Trainer(GPT(BYTES_MODEL), plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
     tokens = torch.randint(0, BYTES_MODEL.vocab_size, (num_sequences, BYTES_MODEL.context))
+    trainer.step(tokens, tokens)
     with record_comms() as recorder:
         trainer.step(tokens, tokens)
-    axis_of = {
-        tuple(group): axis for axis in ("dp", "pp", "tp") if getattr(plan, axis) > 1 for group in plan.mesh.groups(axis)
-    }
-    sent: Counter = Counter()
-    for event in recorder.log.events:
-        small = event.payload_bytes <= 8
-        sent["other" if small else axis_of.get(event.group_ranks, "other")] += event.sent_bytes()
-    return dict(sent)
+    return traffic_by_axis(recorder.log, trainer.mesh)
 
 
-def busiest(ranks: Ranks, plan: Plan, num_sequences: int) -> dict[str, float]:
-    """What the rank sends that sends most."""
-    found = ranks[: plan.world_size].run(sent_by_axis, plan, num_sequences)
-    return max(found, key=lambda sent: sum(sent.values()))
+def busiest(plan: Plan, num_sequences: int) -> dict[str, float]:
+    """Predicted: bytes that a ring makes the rank send that sends most, by axis."""
+    found = [predicted(plan, num_sequences, rank) for rank in range(plan.world_size)]
+    most = max(found, key=AxisTraffic.sent_bytes)
+    return {axis: most.sent_bytes(axis) for axis in ("tp", "dp", "pp") if getattr(plan, axis) > 1}
+
+
+def predicted(plan: Plan, num_sequences: float, rank: int) -> AxisTraffic:
+    c, rows = BYTES_MODEL, num_sequences // (plan.dp * plan.num_microbatches)
+    shape = dict(num_layers=c.num_layers, hidden=c.hidden, num_heads=c.num_heads, vocab=c.vocab_size, seq=c.context)
+    return axis_traffic(ModelSpec(**shape), replace(plan, micro_batch=rows), rank, dtype_bytes=4)
+
+
+def counted(ranks: Ranks, plan: Plan, num_sequences: int) -> float:
+    """What the wire logged of the busiest rank. RuntimeError where a rank's log is not the prediction, to the byte."""
+    logs = ranks[: plan.world_size].run(step_log, plan, num_sequences)
+    for rank, log in enumerate(logs):
+        if log != (expected := predicted(plan, num_sequences, rank)):
+            raise RuntimeError(f"rank {rank} sent {log}, and {expected} was predicted")
+    return max(log.sent_bytes() for log in logs)
