@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.draw.axis import round_step
+from helpers.draw.cards import card
 from helpers.draw.mesh import NodeLayout, axis_look, members
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
@@ -25,8 +26,7 @@ _FLOWS = _TOP + _AREA + 16
 _MEMORY = _FLOWS + 4 * _LINE + 8
 _CHART = 124.0
 _LINK, _BAR, _BAR_END, _LEFT = 250.0, 478.0, 650.0, 62.0
-_CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}
-_CARDS, _STRIP, _PITCH, _SMALL = 16, 7.0, 15.0, 9.7  # cards beside each other; pixels
+_CARDS = 16  # beside each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,7 @@ def mesh_plan_scene(
     lit = {peer: axis for axis, use in uses.items() for peer in use.group}
     for each in range(mesh.world_size):
         place = {axis: mesh.coordinates(each)[axis] for axis in uses}
-        axis = "" if each == rank else lit.get(each, "")
-        look = _CHOSEN if each == rank else axis_look(axis) if axis else {}
-        items += _card(each, place, axis, layout, look)
+        items += card(layout.box_of(each), each, place, "chosen" if each == rank else lit.get(each, ""))
     items += _uses(rank, uses)
     items += _memory(held, rank, layout.gpus_per_node, limit, limit_name)
     height = _MEMORY + 34 + _CHART + 32
@@ -100,39 +98,6 @@ def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
     first = node * layout.gpus_per_node
     for place in range(first, first + layout.gpus_per_node):
         yield layout.box_of(place, stroke="rule", tooltip=say("unused") if place >= layout.world_size else "")
-
-
-def _card(rank: int, place: Mapping[str, int], axis: str, layout: NodeLayout, look: dict) -> Iterator[Rect | Label]:
-    """axis: on which the chosen rank shares a group with it, "" for none. A strip below has the texture of the axis."""
-    words = ", ".join(f"{name} {number}" for name, number in place.items())
-    plain = (look or {"fill": "surface", "stroke": "rule"}) | {"texture": ""}
-    box = layout.box_of(rank, tooltip=f"rank {rank}: {words}", **plain)
-    yield box
-    if look.get("texture"):
-        yield replace(box, y=box.y + box.height - _STRIP, height=_STRIP, texture=look["texture"], tooltip="")
-    x, on = box.x + box.width / 2, plain["fill"] if look else ""
-    name = f"rank {rank}" if text_width(f"rank {rank}", 13, bold=True) < box.width - 4 else str(rank)
-    lines = {name: f"{name} {number}" for name, number in place.items()}
-    if box.height < 60:
-        lines = {
-            "": next(
-                (
-                    text
-                    for text in (_joined(place, ", "), _joined(place, ","))
-                    if text_width(text, _SMALL) < box.width - 2
-                ),
-                "",
-            )
-        }
-    top = box.y + (box.height - _STRIP) / 2 - _PITCH * len(lines) / 2 + 2
-    yield Label(x=x, y=top, text=name, size=13, anchor="middle", bold=True, on=on)
-    for number, (each, line) in enumerate(lines.items(), 1):
-        size = 11 if len(lines) > 1 else _SMALL
-        yield Label(x=x, y=top + _PITCH * number, text=line, size=size, anchor="middle", on=on, bold=each == axis != "")
-
-
-def _joined(place: Mapping[str, int], between: str) -> str:
-    return between.join(map(str, place.values()))
 
 
 def _uses(rank: int, uses: Mapping[str, AxisUse]) -> Iterator[Rect | Label]:
