@@ -51,7 +51,7 @@ def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Tenso
 
 # -- the right one, and what people do instead -----------------------------------------------------------------------
 def synced(world: World, mesh: Mesh, **given: int) -> list[Gradients]:
-    """given: what a mistake takes as the divisor of an axis, 0 where it adds nothing up. every: the world is one group."""
+    """given: a mistake's divisor on an axis, 0 where it adds nothing up. every: the world is one group."""
     now = [dict(one["gradients"]) for one in world.inputs]
     if "every" in given:
         return _added(now, [list(range(world.size))], list(now[0]), given["every"])
