@@ -1,6 +1,6 @@
 """Lab 09: composing. Three tasks ask who does what on any mesh, three run on live ranks with the groups of a mesh.
 
-places.py   09.places    batch.py   09.batch    seeds.py   09.seeds
+places.py   09.places, 09.batch    seeds.py   09.seeds
 loss.py     09.loss      sync.py    09.sync     norm.py    09.norm    meshes.py   meshes and their groups
 """
 
@@ -9,7 +9,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="09",
     topic="composing",
-    tasks=("places.PLACES", "batch.BATCH", "seeds.TASK", "loss.LOSS", "sync.SYNC", "norm.TASK"),
+    tasks=("places.PLACES", "places.BATCH", "seeds.TASK", "loss.TASK", "sync.TASK", "norm.TASK"),
     forbids=(
         "torch.distributed.device_mesh",
         "torch.distributed.init_device_mesh",

@@ -16,86 +16,78 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_number, expect_tensor
 from helpers.grading.kit.stories import alike
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.mesh import Mesh
 from helpers.words import Words
 
 WIDTH = 3
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Ranks of a tp group have the same tokens. Where there are copies, one may have no token that counts."""
-    mesh = drawn(rng, world_size)
+    """The ranks of a copy have the same tokens. In some cases one of several copies has none that counts."""
+    number, mesh = drawn(rng, world_size)
     counts = [rng.integer(1, 3) + 3 * copy for copy in range(mesh.dp)]
-    if mesh.dp > 1 and rng.case.sizes == "few":
+    if mesh.dp > 1 and rng.case.number % 2:
         counts[rng.integer(0, mesh.dp - 1)] = 0
     weight, copies = rng.tensor(WIDTH), []
     for count in counts:
-        counted = torch.zeros(count + rng.integer(1, 4), dtype=torch.bool)
-        counted[torch.randperm(len(counted), generator=rng)[:count]] = True
+        counted = torch.arange(count + rng.integer(1, 4)) < count
+        counted = counted[torch.randperm(len(counted), generator=rng)]
         copies.append({"x": rng.tensor(len(counted), WIDTH), "counted": counted})
-    places = [mesh.coordinates(rank)["dp"] for rank in range(world_size)]
-    return [{"number": meshes_of(world_size).index(mesh), "weight": weight} | copies[copy] for copy in places]
+    own = [copies[mesh.coordinates(rank)["dp"]] for rank in range(world_size)]
+    return [{"number": number, "weight": weight} | one for one in own]
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> Any:
+def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     mesh = meshes_of(trial.world_size)[inputs["number"]]
     weight = inputs["weight"].clone().requires_grad_()
     losses = (inputs["x"] @ weight).square()
-    answer = submitted(losses, inputs["counted"], groups_on(trial.rank, mesh)["dp"])
-    loss, shown = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, None)
-    if isinstance(loss, Tensor) and loss.requires_grad:
-        loss.backward()
-    return {"gradient": weight.grad, "shown": shown if shown is None else float(shown)}
-
-
-def of_copy(one: dict[str, Any]) -> tuple[Tensor, Tensor, int, int]:
-    """Sums over the tokens that count, of losses and of their gradients; tokens that count, and all."""
-    counted = one["counted"]
-    products = one["x"] @ one["weight"]
-    gradient = 2 * (products * counted) @ one["x"]
-    return (products.square() * counted).sum(), gradient, int(counted.sum()), len(counted)
+    loss, shown = submitted(losses, inputs["counted"], groups_on(trial.rank, mesh)["dp"])
+    loss.backward()
+    return {"gradient": weight.grad, "shown": float(shown)}
 
 
 def judge(world: World) -> Iterator[Finding]:
+    """A mistake is known if it gives both values of a rank."""
     mesh = meshes_of(world.size)[world.inputs[0]["number"]]
-    for rank in range(world.size):
+    for rank, got in enumerate(world.outputs):
         (copies,) = (ranks for ranks in mesh.groups("dp") if rank in ranks)
-        yield from judge_rank(world, mesh, rank, [of_copy(world.inputs[one]) for one in copies])
+        right, wrong = stories(world, copies, mesh.coordinates(rank)["dp"])
+        known = [key for key, several in wrong.items() if any(alike([one], [got]) for one in several)]
+        told_as = {"rank": rank, "mistakes": dict.fromkeys(known, got["gradient"])}
+        yield expect_tensor(GRADIENT.format(told(mesh)), right["gradient"], got["gradient"], **told_as)
+        finding = expect_number(SHOWN.format(told(mesh)), right["shown"], got["shown"], rank=rank)
+        yield finding if finding.ok else replace(finding, mistakes=tuple(known))
 
 
-def judge_rank(world: World, mesh: Mesh, rank: int, copies: list[tuple]) -> Iterator[Finding]:
-    got = world.outputs[rank]
-    sums, gradients, counts, lengths = zip(*copies, strict=True)
-    own, n, count = mesh.coordinates(rank)["dp"], mesh.dp, sum(counts)
-    gradient, total = gradients[own], float(sum(sums))
-    means = [float(part) / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
+def stories(world: World, copies: list[int], own: int) -> tuple[dict, dict[str, list[dict]]]:
+    """What is right on copy `own`, and what each mistake gives there."""
+    sums, gradients, counts, lengths = zip(*(_sums(world.inputs[rank]) for rank in copies), strict=True)
+    gradient, n, total, count = gradients[own], len(copies), sum(sums), sum(counts)
+    means = [part / k if k else math.nan for part, k in zip(sums, counts, strict=True)]
     own_mean = gradient / max(1, counts[own])
-    wrong = {
+    told = {
         "mean_of_means": [(own_mean, shown) for shown in (sum(means) / n, total / count, means[own])],
         "copies_forgotten": [(gradient / count, total / count)],
         "padding_counted": [(n * gradient / sum(lengths), total / sum(lengths))],
         "own_mean_shown": [(n * gradient / count, means[own])],
     }
-    known = [key for key, several in wrong.items() if any(alike([_step(*one)], [got]) for one in several)]
-    right, note = _step(n * gradient / count, total / count), told(mesh)
-    mistakes = dict.fromkeys(known, got["gradient"])
-    yield expect_tensor(GRADIENT.format(note), right["gradient"], got["gradient"], rank=rank, mistakes=mistakes)
-    shown = math.nan if got["shown"] is None else got["shown"]
-    finding = expect_number(SHOWN.format(note), right["shown"], shown, rank=rank)
-    yield finding if finding.ok else replace(finding, mistakes=tuple(known))
+    wrong = {key: [dict(zip(("gradient", "shown"), one, strict=True)) for one in told[key]] for key in told}
+    return {"gradient": n * gradient / count, "shown": total / count}, wrong
 
 
-def _step(gradient: Tensor, shown: float) -> dict[str, Any]:
-    return {"gradient": gradient, "shown": shown}
+def _sums(one: dict[str, Any]) -> tuple[float, Tensor, int, int]:
+    """Over the tokens that count, of losses and of their gradients; how many count, and how many there are."""
+    products, counted = one["x"] @ one["weight"], one["counted"]
+    gradient = 2 * (products * counted) @ one["x"]
+    return float((products.square() * counted).sum()), gradient, int(counted.sum()), len(counted)
 
 
 GRADIENT = Words(en="the gradient ({}), before it is averaged over dp,", zh="在 dp 上平均之前的梯度（{}）")
 SHOWN = Words(en="the number to print ({})", zh="要打印的数（{}）")
-LOSS = Task(
+TASK = Task(
     key="09.loss",
     signature="token_mean(losses, counted, group)",
     make=make,
-    axes=Axes(sizes=("uneven", "few"), calls=6),
+    axes=Axes(calls=6),
     act=act,
     judge=judge,
     keeps=("losses", "counted"),

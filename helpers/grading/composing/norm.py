@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import ENDS, drawn, groups_on, members, meshes_of, told
+from helpers.grading.composing.meshes import ENDS, drawn, groups_on, is_end, members, meshes_of, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number
 from helpers.grading.task import Finding, Task, Trial, World
@@ -22,25 +22,23 @@ Lies = dict[str, str]
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """In some cases ZeRO has cut every gradient over dp. A stage in the middle may have none."""
-    mesh = drawn(rng, world_size)
+    """In some cases ZeRO has cut every gradient over dp. A stage in the middle has few, or none."""
+    number, mesh = drawn(rng, world_size)
     dp = "sharded" if rng.case.number % 3 == 1 else "replicated"
     powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]
     known: dict[tuple, Tensor] = {}
     inputs = []
-    for rank in range(world_size):
-        place = mesh.coordinates(rank)
-        at_end = mesh.pp > 1 and place["pp"] in (0, mesh.pp - 1)
-        gradients, placements = [], []
-        names = list(TP) if at_end or mesh.pp == 1 else ["matrix", "norm"] if mesh.pp > 3 else []
-        for name in names:
-            lies = {"dp": dp, "tp": TP[name]} | ({ENDS: "replicated"} if name == "tied" and at_end else {})
-            spot = (name, *(place[axis] for axis in ("dp", "tp") if lies[axis] == "sharded"))
-            spot += () if ENDS in lies else (place["pp"],)
-            gradients.append(known.setdefault(spot, rng.tensor(rng.integer(2, 5))))
-            placements.append(lies)
-        one = {"gradients": gradients, "placements": placements, "powers": powers}
-        inputs.append({"number": meshes_of(world_size).index(mesh)} | one)
+    for place in map(mesh.coordinates, range(world_size)):
+        own: dict[str, Any] = {"number": number, "powers": powers, "gradients": [], "placements": []}
+        is_tied = is_end(mesh, place["pp"])
+        for name in TP if is_tied or mesh.pp == 1 else list(TP)[: 2 * (mesh.pp > 3)]:
+            lies = {"dp": dp, "tp": TP[name]} | ({ENDS: "replicated"} if is_tied and name == "tied" else {})
+            spot = [place[axis] for axis in ("dp", "tp") if lies[axis] == "sharded"] + [place["pp"]] * (
+                ENDS not in lies
+            )
+            own["gradients"].append(known.setdefault((name, *spot), rng.tensor(rng.integer(2, 5))))
+            own["placements"].append(lies)
+        inputs.append(own)
     return inputs
 
 

@@ -1,18 +1,18 @@
 """09.seeds: which ranks draw the same random numbers, and which must not.
 
-Any numbers will do. What is judged is who shares them: the ranks of a mesh fall into parts that draw alike, and these
-are the ranks that agree in the coordinates of some axes.
+Any numbers will do. What is judged is who shares them, so a rank stands for the first rank that has its seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from helpers.grading.composing import hints
 from helpers.grading.composing.meshes import AXES, sizes_of, told
 from helpers.grading.drawing import Draw
+from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
@@ -24,100 +24,77 @@ DIFFER = {  # axes on which other coordinates draw other numbers
     "whole_dropout": ("dp", "pp"),
     "cut_dropout": ("dp", "pp", "tp"),
 }
-SMALL, LARGE = [(2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1)], [(16, 4, 8), (160, 2, 2), (2, 40, 2)]
-SEEDS = range(-(2**63), 2**64)  # that torch.manual_seed takes
+MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=40, tp=2)]  # where 100 * tp + dp collides
+LIMITS = range(-(2**63), 2**64)  # what torch.manual_seed takes
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    calls = [{"sizes": sizes, "seed": rng.integer(1, 10**6)} for sizes in SMALL + LARGE]
-    return [{"calls": calls}]
+    return [{"seeds": [rng.integer(1, 10**6) for _ in MESHES]}]
 
 
 def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[Any]]:
-    answers = []
-    for call in inputs["calls"]:
-        mesh = _mesh(call)
-        answers.append([submitted(call["seed"], _place(mesh, rank), sizes_of(mesh)) for rank in range(mesh.world_size)])
-    return answers
+    asked = zip(inputs["seeds"], MESHES, strict=True)
+    return [[submitted(seed, place, sizes_of(mesh)) for place in places(mesh)] for seed, mesh in asked]
 
 
-def _mesh(call: Mapping[str, Any]) -> Mesh:
-    return Mesh(**dict(zip(AXES, call["sizes"], strict=True)))
+def places(mesh: Mesh) -> list[dict[str, int]]:
+    world = map(mesh.coordinates, range(mesh.world_size))
+    return [{axis: place[axis] for axis in AXES} for place in world]
 
 
-def _place(mesh: Mesh, rank: int) -> dict[str, int]:
-    place = mesh.coordinates(rank)
-    return {axis: place[axis] for axis in AXES}
+def firsts(values: Iterable[Hashable]) -> list[int]:
+    """For each rank the first one that has its value."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(value, rank) for rank, value in enumerate(values)]
 
 
-# -- who draws alike -------------------------------------------------------------------------------------------------
+def due(mesh: Mesh, axes: Sequence[str]) -> list[int]:
+    return firsts(tuple(place[axis] for axis in axes) for place in places(mesh))
+
+
 def judge(world: World) -> Iterator[Finding]:
-    """Each kind on each mesh. A mistake is known if each kind that is wrong somewhere is wrong by it."""
-    asked = [
-        (mesh, answers) for mesh, answers in zip(map(_mesh, world.inputs[0]["calls"]), world.outputs[0], strict=True)
-    ]
-    odd = next((one for _, answers in asked for one in answers if not _is_answer(one)), None)
-    keys = ", ".join(DIFFER)
-    en, zh = (
-        f"seeds returns {odd!r}, expected a dict of whole numbers: {keys}",
-        f"seeds 返回 {odd!r}，应为整数的 dict：{keys}",
-    )
-    yield expect(odd is None, en, zh)
-    if odd is not None:
+    """A mistake is known if it explains each kind that is wrong, on all meshes."""
+    odd = next((one for answers in world.outputs[0] for one in answers if not _is_answer(one)), DIFFER)
+    en = f"it returns {shortened(odd)}, expected a dict of four whole numbers: {', '.join(DIFFER)}"
+    yield expect(odd is DIFFER, en, f"返回了 {shortened(odd)}，应为四个整数的 dict：{'、'.join(DIFFER)}")
+    if odd is not DIFFER:
         return
-    found = [(kind, mesh, [one[kind] for one in answers]) for mesh, answers in asked for kind in DIFFER]
-    wrong = {kind: _mistakes(kind, [(mesh, seeds) for one, mesh, seeds in found if one == kind]) for kind in DIFFER}
-    known = set.intersection(*[keys for keys in wrong.values() if keys is not None] or [set()])
-    for kind, mesh, seeds in found:
-        pair = _first_wrong(mesh, seeds, DIFFER[kind])
-        yield _told(kind, mesh, seeds, pair, sorted(known)) if pair else expect(True, "", "")
+    given = {kind: [firsts(one[kind] for one in answers) for answers in world.outputs[0]] for kind in DIFFER}
+    wrong = [_mistakes(kind, got) for kind, got in given.items() if got != [due(mesh, DIFFER[kind]) for mesh in MESHES]]
+    known = sorted(set.intersection(*wrong)) if wrong else []
+    for kind, of_meshes in given.items():
+        for mesh, got in zip(MESHES, of_meshes, strict=True):
+            right = due(mesh, DIFFER[kind])
+            rank = next((rank for rank, pair in enumerate(zip(right, got, strict=True)) if pair[0] != pair[1]), 0)
+            says = (TOO_ALIKE if got[rank] < right[rank] else APART).format(
+                kind, told(mesh), rank, min(got[rank], right[rank])
+            )
+            yield expect(got == right, says.en, says.zh, mistakes=known)
 
 
 def _is_answer(one: Any) -> bool:
-    return isinstance(one, Mapping) and all(type(one.get(kind)) is int and one[kind] in SEEDS for kind in DIFFER)
+    return isinstance(one, Mapping) and all(type(one.get(kind)) is int and one[kind] in LIMITS for kind in DIFFER)
 
 
-def _mistakes(kind: str, asked: Sequence[tuple[Mesh, list[int]]]) -> set[str] | None:
-    """Which mistakes explain the seeds of a kind on all meshes; None if nothing is wrong with them."""
-    if not any(_first_wrong(mesh, seeds, DIFFER[kind]) for mesh, seeds in asked):
-        return None
+def _mistakes(kind: str, got: Sequence[Sequence[int]]) -> set[str]:
+    """By the axes on which the numbers differ in fact; none, where two places meet by chance."""
     own = set(DIFFER[kind])
-    taken = [set(axes) for n in range(4) for axes in combinations(AXES, n)]
-    taken = [axes for axes in taken if not any(_first_wrong(mesh, seeds, axes) for mesh, seeds in asked)]
-    if not taken:
-        return {"sums_collide"}
-    (axes,) = taken
-    lacks, has = own - axes, axes - own
-    known = {"tensor_ranks_alike": lacks == {"tp"}, "copies_alike": "dp" in lacks, "whole_drawn_apart": bool(has)}
-    return {key for key, fits in known.items() if fits}
+    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):
+        if all(due(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, got, strict=True)):
+            known = {"tensor_ranks_alike": own - axes == {"tp"}, "copies_alike": "dp" in own - axes}
+            known["whole_drawn_apart"] = bool(axes - own)
+            return {key for key, fits in known.items() if fits}
+    return {"sums_collide"}
 
 
-def _first_wrong(mesh: Mesh, seeds: Sequence[int], axes: Sequence[str] | set[str]) -> tuple[int, int] | None:
-    """The first two ranks whose seeds are equal and should not be, or the other way round."""
-    of_spot: dict[Hashable, int] = {}
-    of_seed: dict[int, int] = {}
-    for rank, seed in enumerate(seeds):
-        place = _place(mesh, rank)
-        spot = tuple(place[axis] for axis in AXES if axis in axes)
-        others = of_spot.setdefault(spot, rank), of_seed.setdefault(seed, rank)
-        if others[0] != others[1]:
-            return min(others), rank
-    return None
-
-
-def _told(kind: str, mesh: Mesh, seeds: Sequence[int], pair: tuple[int, int], known: Sequence[str]) -> Finding:
-    a, b = pair
-    says = (SAME if seeds[a] == seeds[b] else OTHER).format(kind, a, b, seeds[a], seeds[b], told(mesh))
-    return expect(False, says.en, says.zh, mistakes=known)
-
-
-SAME = Words(
-    en="{0} ({5}): ranks {1} and {2} both get the seed {3}, and must draw different numbers",
-    zh="{0}（{5}）：rank {1} 和 {2} 的种子都是 {3}，它们必须抽到不同的数",
+TOO_ALIKE = Words(
+    en="{0} ({1}): rank {2} gets the seed of rank {3}, and must draw other numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 相同，但它们必须抽到不同的数",
 )
-OTHER = Words(
-    en="{0} ({5}): ranks {1} and {2} get the seeds {3} and {4}, and must draw the same numbers",
-    zh="{0}（{5}）：rank {1} 和 {2} 的种子是 {3} 和 {4}，它们必须抽到相同的数",
+APART = Words(
+    en="{0} ({1}): rank {2} does not get the seed of rank {3}, and must draw the same numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 不同，但它们必须抽到相同的数",
 )
 TASK = Task(
     key="09.seeds",
