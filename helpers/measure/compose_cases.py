@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -169,7 +170,8 @@ def played(tp_inside: bool, num_sequences: int = 16) -> Timeline:
     """A step of dp 2 x tp 2 on two emulated nodes, whose ranks are tp groups or dp groups: the timeline of rank 0."""
     nodes = ((0, 1), (2, 3)) if tp_inside else ((0, 2), (1, 3))
     with Ranks(4, device="cpu", link=Nodes(nodes=nodes, inside=FAST, across=SLOW), quiet=True) as ranks:
-        return ranks.run(_played, num_sequences)[0]
+        timeline = ranks.run(_played, num_sequences)[0]
+    return replace(timeline, title="tp inside a node" if tp_inside else "tp across nodes")
 
 
 def _played(num_sequences: int) -> Timeline:
