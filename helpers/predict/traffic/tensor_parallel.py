@@ -17,6 +17,8 @@ the loss (the maximum, the sum of exponentials, the target's logit), never the l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from helpers.predict.traffic.events import Traffic
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
@@ -29,17 +31,34 @@ def tensor_parallel_traffic(
 ) -> CommLog:
     """Every operation of a step (forward and backward of `batch` sequences of `model.seq` tokens) on one rank, in turn.
 
-    Of the plan count `tp` and `sequence_parallel`. batch: sequences of one micro-batch; the same comes once for each of
-    `plan.num_microbatches`. With a link each operation takes its alpha-beta seconds, with nothing hidden.
-    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp, recompute).
+    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; the same comes once
+    for each of `plan.num_microbatches`. With a link each operation takes its alpha-beta seconds, with nothing hidden.
+    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp).
     """
     _check(model, plan, batch)
     traffic = Traffic(plan.tp, dtype_bytes=dtype_bytes, link=link)
+    for _ in range(plan.num_microbatches):
+        stage_messages(model, plan, range(model.num_layers), batch=batch, traffic=traffic)
+    return traffic.log
+
+
+def stage_messages(
+    model: ModelSpec,
+    plan: Plan,
+    blocks: Sequence[int],
+    *,
+    batch: int,
+    traffic: Traffic,
+    first: bool = True,
+    last: bool = True,
+) -> None:
+    """Add what the layers of one stage send for one micro-batch: `blocks`, with embeddings if first, a head if last.
+
+    recompute="full" sends a block's forward again before its backward; "selective" recomputes what sends nothing.
+    """
     if plan.tp > 1:
         step = _SequenceParallel if plan.sequence_parallel else _Plain
-        for _ in range(plan.num_microbatches):
-            step(model, plan, batch, traffic).run()
-    return traffic.log
+        step(model, plan, batch, traffic).run(blocks, first, last)
 
 
 def layer_payload_bytes(*, batch: int, seq: int, hidden: int, dtype_bytes: int = 4) -> int:
@@ -63,23 +82,35 @@ class _Plain:
         self.tokens = (batch, model.seq)
         self.stream = (batch, model.seq, model.hidden)
 
-    def run(self) -> None:
-        parts = [(i, name) for i in range(self.model.num_layers) for name in ("attention", "feed_forward")]
-        self.leave("token_embedding, forward")
-        for i, name in parts:
-            self.enter(f"blocks.{i}.{name}, forward")
-            self.leave(f"blocks.{i}.{name}, forward")
-        self.enter("head, forward")
-        self.loss()
-        self.into_columns("head, backward")
-        self.norm("final_norm, backward")
-        for i, name in reversed(parts):
+    def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
+        if first:
+            self.leave("token_embedding, forward")
+        for i in blocks:
+            self.forward(i, "forward")
+        if last:
+            self.enter("head, forward")
+            self.loss()
+            self.into_columns("head, backward")
+            self.norm("final_norm, backward")
+        for i in reversed(blocks):
+            if self.plan.recompute == "full":
+                self.forward(i, "recomputed")
+            self.backward(i)
+        if first:
+            self.embeddings("embeddings, backward")
+
+    def forward(self, i: int, when: str) -> None:
+        for name in ("attention", "feed_forward"):
+            self.enter(f"blocks.{i}.{name}, {when}")
+            self.leave(f"blocks.{i}.{name}, {when}")
+
+    def backward(self, i: int) -> None:
+        for name in ("feed_forward", "attention"):
             self.out_of_rows(f"blocks.{i}.{name}, backward")
             self.into_columns(f"blocks.{i}.{name}, backward")
             if name == "attention":
                 self.copied_heads(f"blocks.{i}.{name}, backward")
             self.norm(f"blocks.{i}.{name}_norm, backward")
-        self.embeddings("embeddings, backward")
 
     def loss(self) -> None:
         width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
@@ -156,12 +187,7 @@ def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
     if other := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
         raise ValueError(
             f"tensor_parallel_traffic: the plan has {other}={getattr(plan, other)}, but only tensor parallelism is "
-            "predicted here; set it to 1"
-        )
-    if plan.recompute != "none":
-        raise ValueError(
-            f"tensor_parallel_traffic: recompute={plan.recompute!r} runs forward's messages twice, which is not "
-            "predicted here; set it to 'none'"
+            "predicted here; set it to 1, or ask axis_traffic"
         )
     if plan.sequence_parallel and model.seq % plan.tp:
         raise ValueError(
