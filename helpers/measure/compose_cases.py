@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,12 +13,13 @@ from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
+from helpers.measure.comms import record_comms
 from helpers.measure.compose_runs import ADAMW, BYTES_MODEL, CUBE, example, small_gpt, trained_alone
 from helpers.measure.timeline import record_timeline
 from helpers.parallel.shared.placement import placements_of
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.ranks import Ranks
-from helpers.records import Timeline
+from helpers.records import CommEvent, Timeline
 from helpers.specs import Link, Nodes
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
@@ -180,6 +182,20 @@ def _played(num_sequences: int) -> Timeline:
     for rows in (2, num_sequences):  # the first one warms up
         tokens = torch.randint(0, BYTES_MODEL.vocab_size, (rows, BYTES_MODEL.context))
         dist.barrier()
-        with record_timeline(trainer.held, source="emulated") as recorder:
+        with record_comms() as comms, record_timeline(trainer.held, source="emulated") as recorder:
             trainer.step(tokens, tokens)
-    return recorder.timeline
+    tp = tuple(trainer.mesh.ranks_along("tp", trainer.axes.rank))
+    return without_waits(recorder.timeline, [one for one in comms.log.events if one.group_ranks == tp])
+
+
+def without_waits(timeline: Timeline, waited_for: Sequence[CommEvent]) -> Timeline:
+    """The same, where a rank does not count as computing while it waits for these messages inside a part."""
+    spans = []
+    for span in timeline.spans:
+        start = span.start
+        for event in sorted(waited_for, key=lambda one: one.start) if span.kind != "communication" else ():
+            if span.start <= event.start and event.end <= span.end:
+                spans.append(replace(span, start=start, end=event.start))
+                start = event.end
+        spans.append(replace(span, start=start))
+    return replace(timeline, spans=tuple(spans))
