@@ -57,12 +57,11 @@ def event(start: float, end: float) -> CommEvent:
 
 
 def test_waiting_inside_a_part_is_no_compute():
-    span = dict(rank=0, num_bytes=0)
     timeline = Timeline(
         source="emulated",
         spans=(
-            Span(name="a", kind="forward", start=0, end=10, **span),
-            Span(name="all_reduce", kind="communication", start=2, end=5, **span),
+            Span(rank=0, lane="compute", name="a", kind="forward", start=0, end=10),
+            Span(rank=0, lane="communication", name="all_reduce", kind="communication", start=2, end=5),
         ),
     )
     found = cases.without_waits(timeline, [event(6, 7), event(2, 5), event(9, 12)])
