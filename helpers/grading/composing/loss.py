@@ -89,6 +89,6 @@ TASK = Task(
     axes=Axes(calls=6),
     act=act,
     judge=judge,
-    keeps=("losses", "counted"),
+    keeps=("counted",),
     hints=hints.of("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
 )
