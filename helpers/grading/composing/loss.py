@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.grading.composing import hints
 from helpers.grading.composing.meshes import drawn, given, groups_on, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect_number, expect_tensor
+from helpers.grading.kit.judging import expect, expect_number, expect_tensor
 from helpers.grading.kit.stories import alike
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
@@ -39,7 +39,10 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     weight = inputs["weight"].clone().requires_grad_()
     losses = (inputs["x"] @ weight).square()
-    loss, shown = submitted(losses, inputs["counted"], groups_on(inputs)["dp"])
+    answer = submitted(losses, inputs["counted"], groups_on(inputs)["dp"])
+    if not (isinstance(answer, tuple | list) and len(answer) == 2):
+        return {"odd": type(answer).__name__}
+    loss, shown = answer
     loss.backward()
     return {"gradient": weight.grad, "shown": float(shown)}
 
@@ -48,6 +51,11 @@ def judge(world: World) -> Iterator[Finding]:
     """A mistake is known if it gives both values of a rank."""
     mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
+        en, zh = "it returns {}, expected two values: loss, shown", "返回的是 {}，应为两个值：loss, shown"
+        odd = got.get("odd")
+        yield expect(odd is None, en.format(odd), zh.format(odd), rank=rank)
+        if odd is not None:
+            continue
         (copies,) = (ranks for ranks in mesh.groups("dp") if rank in ranks)
         right, wrong = stories(world, copies, mesh.coordinates(rank)["dp"])
         known = [key for key, several in wrong.items() if any(alike([one], [got]) for one in several)]
