@@ -25,6 +25,8 @@ course_map_scene       the chapters, their stations as wide as their minutes, wh
 standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
 tensor_layer_scene     f and g around attention and MLP, and who sends in which pass
 mesh_scene             a device mesh on its nodes, and the groups of one rank
+mesh_plan_scene        the same with what the rank sends on each axis, and the memory of all ranks
+cube_scene             dp x pp x tp as a solid, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis
 votes_scene            how a class answered a question
@@ -40,6 +42,7 @@ from helpers.draw.chunk_step import collective_step_scene
 from helpers.draw.chunks import collective_scene
 from helpers.draw.copies import copies_scene
 from helpers.draw.course_map import MapRow, course_map_scene
+from helpers.draw.cube import cube_scene
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.first_contact import (
@@ -59,6 +62,7 @@ from helpers.draw.matrix import Matrix
 from helpers.draw.memory import memory_scene
 from helpers.draw.memory_curve import memory_curve_scene
 from helpers.draw.mesh import mesh_scene
+from helpers.draw.mesh_plan import AxisUse, mesh_plan_scene
 from helpers.draw.messages import Message, messages_scene, zero_messages
 from helpers.draw.parts import Part, parts_scene
 from helpers.draw.payloads import payloads_scene, token_weights_scene
@@ -77,9 +81,11 @@ from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, numb
 
 __all__ = [
     "Axis",
+    "AxisUse",
     "Message",
     "Share",
     "copies_scene",
+    "cube_scene",
     "curves_scene",
     "messages_scene",
     "shares_scene",
@@ -114,6 +120,7 @@ __all__ = [
     "memory_curve_scene",
     "means_scene",
     "memory_scene",
+    "mesh_plan_scene",
     "mesh_scene",
     "number_format",
     "number_formats_scene",

@@ -18,8 +18,8 @@ _SIDE, _PAD, _GAP, _BETWEEN, _NODE_TITLE, _LINE = 14.0, 10.0, 6.0, 16.0, 22.0, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """columns: boxes beside each other in a node; nodes_across: frames beside each other; box sizes in pixels."""
+class NodeLayout:
+    """columns: boxes beside each other in a node; nodes_across: frames beside each other; all sizes in pixels."""
 
     world_size: int
     gpus_per_node: int
@@ -28,15 +28,18 @@ class _Layout:
     box: float
     box_height: float
     top: float
+    pad: float = _PAD
+    gap: float = _GAP
+    between: float = _BETWEEN
 
     @property
     def node_width(self) -> float:
-        return self.columns * (self.box + _GAP) - _GAP + 2 * _PAD
+        return self.columns * (self.box + self.gap) - self.gap + 2 * self.pad
 
     @property
     def node_height(self) -> float:
         rows = -(-self.gpus_per_node // self.columns)
-        return rows * (self.box_height + _GAP) - _GAP + 2 * _PAD + _NODE_TITLE
+        return rows * (self.box_height + self.gap) - self.gap + 2 * self.pad + _NODE_TITLE
 
     @property
     def has_places(self) -> bool:
@@ -50,18 +53,18 @@ class _Layout:
     @property
     def bottom(self) -> float:
         rows = -(-self.num_nodes // self.nodes_across)
-        return self.top + rows * (self.node_height + _BETWEEN)
+        return self.top + rows * (self.node_height + self.between)
 
     def corner(self, node: int) -> tuple[float, float]:
         row, column = divmod(node, self.nodes_across)
-        return _SIDE + column * (self.node_width + _BETWEEN), self.top + row * (self.node_height + _BETWEEN)
+        return _SIDE + column * (self.node_width + self.between), self.top + row * (self.node_height + self.between)
 
     def box_of(self, rank: int, **look: object) -> Rect:
         node, place = divmod(rank, self.gpus_per_node)
         row, column = divmod(place, self.columns)
         left, top = self.corner(node)
-        x = left + _PAD + column * (self.box + _GAP)
-        y = top + _NODE_TITLE + _PAD + row * (self.box_height + _GAP)
+        x = left + self.pad + column * (self.box + self.gap)
+        y = top + _NODE_TITLE + self.pad + row * (self.box_height + self.gap)
         return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **look)
 
 
@@ -87,7 +90,7 @@ def mesh_scene(
     items: list[Rect | Label] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
     items.append(Label(x=_SIDE, y=42, text=caption, size=12, colour="muted"))
     for node in range(layout.num_nodes):
-        items += _node(node, layout)
+        items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
     shared = {member: name for name, group in groups.items() for member in group if member != rank}
     for member in range(layout.world_size):
@@ -111,7 +114,7 @@ def _coordinates(mesh: Mesh, axes: Iterable[str], rank: int) -> dict[str, int]:
     return {name: place[name] for name in axes}
 
 
-def _layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) -> _Layout:
+def _layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) -> NodeLayout:
     """Rows of four in a node, or of up to eight where the last axis is longer: its groups lie in rows."""
     world_size, last = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
@@ -122,7 +125,7 @@ def _layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) 
     across = max(1, int(room / (columns * (box + _GAP) - _GAP + 2 * _PAD + _BETWEEN)))
     across = min(across, -(-world_size // gpus_per_node))
     widest = (room / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP
-    return _Layout(
+    return NodeLayout(
         world_size=world_size,
         gpus_per_node=gpus_per_node,
         columns=columns,
@@ -138,22 +141,23 @@ def _place(coordinates: dict[str, int]) -> str:
     return ", ".join(map(str, coordinates.values()))
 
 
-def _node(node: int, layout: _Layout) -> Iterator[Rect | Label]:
+def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Label]:
     x, y = layout.corner(node)
     yield Rect(x=x, y=y, width=layout.node_width, height=layout.node_height, radius=8, fill="panel", stroke="rule")
-    yield Label(x=x + _PAD, y=y + 15, text=f"node {node}", size=11, bold=True, colour="muted")
+    yield Label(x=x + layout.pad, y=y + 15, text=name, size=11, bold=True, colour="muted")
 
 
-def _look(axis: str) -> dict[str, str]:
+def axis_look(axis: str) -> dict[str, str]:
+    """Fill and texture of an axis, the same in every picture."""
     kind = AXIS_KINDS[axis]
     return {"fill": kind, "texture": PAINTS[kind].texture}
 
 
 def _rank(
-    rank: int, place: dict[str, int], layout: _Layout, axis: str | None, is_chosen: bool
+    rank: int, place: dict[str, int], layout: NodeLayout, axis: str | None, is_chosen: bool
 ) -> Iterator[Rect | Label]:
     chosen = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}
-    look = chosen if is_chosen else _look(axis) if axis else {"fill": "surface", "stroke": "rule"}
+    look = chosen if is_chosen else axis_look(axis) if axis else {"fill": "surface", "stroke": "rule"}
     words = ", ".join(f"{name} {number}" for name, number in place.items())
     box = layout.box_of(rank, tooltip=f"rank {rank}: {words}", **look)
     yield box
@@ -164,26 +168,27 @@ def _rank(
         yield Label(x=x, y=y + 8, text=_place(place), size=10, anchor="middle", on=on)
 
 
-def _nodes(group: list[int], layout: _Layout) -> str:
+def _nodes(group: list[int], layout: NodeLayout) -> str:
     nodes = sorted({member // layout.gpus_per_node for member in group})
     return f"inside node {nodes[0]}" if len(nodes) == 1 else f"across {len(nodes)} nodes"
 
 
-def _members(group: list[int]) -> str:
-    shown = group if len(group) <= 10 else [*group[:4], "…", group[-1]]
+def members(group: list[int], most: int = 10) -> str:
+    """The ranks of a group; of more than `most` the first four and the last."""
+    shown = group if len(group) <= most else [*group[:4], "…", group[-1]]
     return ", ".join(map(str, shown))
 
 
-def _legend(rank: int | None, groups: dict, layout: _Layout) -> Iterator[Rect | Label]:
+def _legend(rank: int | None, groups: dict, layout: NodeLayout) -> Iterator[Rect | Label]:
     for number, (name, group) in enumerate(groups.items()):
         y = layout.bottom + 4 + number * _LINE
-        yield Rect(x=_SIDE, y=y - 6, width=18, height=12, radius=2, **_look(name))
-        text = f"{name} group of rank {rank}: {_members(group)}, {_nodes(group, layout)}"
+        yield Rect(x=_SIDE, y=y - 6, width=18, height=12, radius=2, **axis_look(name))
+        text = f"{name} group of rank {rank}: {members(group)}, {_nodes(group, layout)}"
         yield Label(x=_SIDE + 28, y=y, text=text, size=12)
 
 
-def _summary(axes: dict[str, int], rank: int | None, groups: dict, layout: _Layout) -> str:
+def _summary(axes: dict[str, int], rank: int | None, groups: dict, layout: NodeLayout) -> str:
     sizes = ", ".join(f"{name} {size}" for name, size in axes.items())
     first = f"{layout.world_size} ranks on {layout.num_nodes} nodes of {layout.gpus_per_node}; axes {sizes}."
-    sentences = [f"Rank {rank} shares {name} with {_members(g)}, {_nodes(g, layout)}." for name, g in groups.items()]
+    sentences = [f"Rank {rank} shares {name} with {members(g)}, {_nodes(g, layout)}." for name, g in groups.items()]
     return " ".join([first, *sentences])

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import collectives
+from helpers.compose import Plan, Trainer
 from helpers.measure.comms import record_comms
 from helpers.measure.memory import record_memory
 from helpers.parallel.ddp import DistributedDataParallel
@@ -249,6 +250,38 @@ def sequence_parallel_is_free(ranks: Ranks) -> Found:
         return ranks.run(sent, sequence_parallel, 3)[0] - ranks.run(sent, sequence_parallel, 2)[0]
 
     return {"ratio": of_a_layer(True) / of_a_layer(False)}
+
+
+def speed_ups_multiply(ranks: Ranks) -> Found:
+    """Four micro-batches per step, messages that take no time, simulated: how many times as fast as one rank are two
+    copies, two stages, and two copies of two stages. A copy gets half the micro-batches, so its bubble is larger."""
+
+    def duration(copies: int, stages: int) -> float:
+        played = _played(one_f_one_b(stages, 4 // copies))
+        return played.duration / stages  # a stage's work is 1 here; it has 1 / stages of the layers
+
+    one = duration(1, 1)
+    return {
+        "copies": one / duration(2, 1),
+        "stages": one / duration(1, 2),
+        "together": one / duration(2, 2),
+    }
+
+
+def every_rank_reads_other_data(ranks: Ranks) -> Found:
+    """dp 2 x tp 2 on four ranks: batches that differ among what the ranks' models get in a step of the Trainer."""
+
+    def read() -> tuple[int, ...]:
+        torch.manual_seed(0)
+        model, got = GPT(GPTConfig(vocab_size=16, context=8, num_layers=1, num_heads=2, hidden=16)), []
+        model.register_forward_pre_hook(lambda module, inputs: got.append(inputs[0]))
+        plan = Plan(dp=2, tp=2)
+        trainer = Trainer(model, plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
+        tokens = torch.arange(32).view(4, 8) % 16 + torch.arange(4)[:, None] // 2
+        trainer.step(tokens % 16, tokens % 16)
+        return tuple(torch.cat(got).flatten().tolist())
+
+    return {"batches": len(set(ranks.run(read)))}
 
 
 def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Found:

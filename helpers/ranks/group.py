@@ -119,8 +119,9 @@ class WireGroup:
     def _announce(self, work: Message) -> None:
         link = self.session.link
         if link is not None and not work.receives:
-            duration = link_seconds(link.link, "send", work.signature.num_bytes, self.size)
-            work.link_start = link.reserve(OUT, work.started, duration)
+            end = link.between(self.ranks, self.rank, work.peer)
+            duration = link_seconds(end, "send", work.signature.num_bytes, self.size)
+            work.link_start = link.reserve(OUT, work.started, duration, end)
         if self.channels is None:
             return
         key = work.receives, self.rank if work.peer is None else work.peer, work.tag
@@ -197,11 +198,12 @@ class WireGroup:
     def _due(self, work: WireWork) -> float:
         """When the emulated link would have delivered it."""
         link, sig = self.session.link, work.signature
-        duration = link_seconds(link.link, sig.name, sig.num_bytes, self.size)
+        end = link.between(self.ranks, self.rank, getattr(work, "peer", None))
+        duration = link_seconds(end, sig.name, sig.num_bytes, self.size)
         ready = self._ready(work)
         if isinstance(work, Message):
-            return duration + (link.reserve(IN, ready, duration) if work.receives else ready)
-        return duration + link.reserve(BOTH, ready, duration)
+            return duration + (link.reserve(IN, ready, duration, end) if work.receives else ready)
+        return duration + link.reserve(BOTH, ready, duration, end)
 
     def _ready(self, work: WireWork) -> float:
         """When the last rank had posted it: no link can start earlier."""

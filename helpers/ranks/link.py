@@ -1,4 +1,4 @@
-"""The dial: a laptop's loopback behaves like a link of a given latency and bandwidth.
+"""The dial: a laptop's loopback behaves like a link of a given latency and bandwidth, or like those of nodes.
 
 Every message is held back until a link that carries one message at a time would have delivered it. A message starts
 when both (or all) sides have posted it and this rank's link is free; it takes its alpha-beta time. Sends occupy the
@@ -12,10 +12,11 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from helpers.costs import seconds
-from helpers.specs import Link
+from helpers.specs import Link, Nodes
 
 BOTH, OUT, IN = "both", "out", "in"
 
@@ -35,20 +36,34 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
     return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 
-class EmulatedLink:
-    """One rank's end of the link: knows when each lane is free, and calls back when a message would have arrived."""
+def link_of(said: dict | None) -> Link | Nodes | None:
+    """What `dataclasses.asdict` made of it, once more."""
+    if said is None or "nodes" not in said:
+        return Link(**said) if said else None
+    return Nodes(nodes=said["nodes"], inside=Link(**said["inside"]), across=Link(**said["across"]))
 
-    def __init__(self, link: Link):
+
+class EmulatedLink:
+    """One rank's end of the link: knows when each lane is free, and calls back when a message would have arrived.
+
+    Of Nodes it has two ends with lanes of their own, as a GPU has NVLink beside its network card.
+    """
+
+    def __init__(self, link: Link | Nodes):
         self.link = link
-        self.free = {OUT: 0.0, IN: 0.0}
+        self.free: dict[tuple[Link | None, str], float] = defaultdict(float)
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
         self.changed, self.closed = threading.Condition(), False
         threading.Thread(target=self._deliver, daemon=True, name="emulated link").start()
 
-    def reserve(self, lane: str, ready: float, duration: float) -> float:
+    def between(self, ranks: Sequence[int], rank: int, peer: int | None) -> Link:
+        """Of Nodes, what joins all `ranks`, or the one at place `rank` and its peer."""
+        return self.link.between(ranks if peer is None else (ranks[rank], ranks[peer]))
+
+    def reserve(self, lane: str, ready: float, duration: float, end: Link | None = None) -> float:
         """Occupy `lane` for `duration` seconds, from `ready` or from when it is free. When the message starts."""
-        lanes = (OUT, IN) if lane == BOTH else (lane,)
+        lanes = [(end, one) for one in ((OUT, IN) if lane == BOTH else (lane,))]
         with self.changed:
             start = max(ready, *(self.free[one] for one in lanes))
             self.free.update(dict.fromkeys(lanes, start + duration))

@@ -18,7 +18,7 @@ from helpers.ranks.limits import check_num_ranks, choose_device
 from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
-from helpers.specs import Link
+from helpers.specs import Link, Nodes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run
@@ -31,7 +31,7 @@ class Ranks:
 
     num_ranks: 1 or more; under torchrun the launcher decides.
     device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
-    timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, CPU only.
+    timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, or `Nodes`; CPU only.
     check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
     quiet: print nothing at the start.  apart: a module that these ranks begin with, for code that nobody vouches for:
     nothing that it does to its process, or to the parent of that, ends other Ranks, and a rank that is gone is started
@@ -46,7 +46,7 @@ class Ranks:
         *,
         device: str = "auto",
         timeout: float = DEFAULT_LIMIT,
-        link: Link | None = None,
+        link: Link | Nodes | None = None,
         check: bool = True,
         slow: dict[int, float] | None = None,
         quiet: bool = False,

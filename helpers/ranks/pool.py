@@ -23,7 +23,7 @@ from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
 from helpers.ranks.report import Report
 from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
-from helpers.specs import Link
+from helpers.specs import Link, Nodes
 from helpers.words import Words
 
 START_LIMIT = 60.0  # seconds for ranks to meet
@@ -37,7 +37,7 @@ class Settings:
     device: str
     backend: str
     local_devices: tuple[int, ...]
-    link: Link | None = None
+    link: Link | Nodes | None = None
     check: bool = True
     slow: dict | None = None
     apart: str = ""

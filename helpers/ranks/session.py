@@ -14,7 +14,7 @@ from helpers.ranks.link import EmulatedLink
 from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
-from helpers.specs import Link
+from helpers.specs import Link, Nodes
 from helpers.words import Words
 
 
@@ -59,7 +59,7 @@ class WireConfig:
     rank: int
     world_size: int
     board_dir: str
-    link: Link | None = None
+    link: Link | Nodes | None = None
     check: bool = True
     slow: dict | None = None
     inner: str = "gloo"

@@ -34,9 +34,9 @@ from helpers.ranks import wire
 from helpers.ranks.capture import Capture
 from helpers.ranks.errors import Failure, Waiting, Where
 from helpers.ranks.holders import dead_holders
+from helpers.ranks.link import link_of
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
-from helpers.specs import Link
 from helpers.words import Words
 
 PR_SET_PDEATHSIG = 1
@@ -98,12 +98,11 @@ class Worker:
     def wire_config(self, generation: int) -> wire.WireConfig:
         board = os.path.join(self.spec["board"], f"board{generation}")
         os.makedirs(board, exist_ok=True)
-        link = Link(**self.spec["link"]) if self.spec["link"] else None
         return wire.WireConfig(
             rank=self.rank,
             world_size=self.world_size,
             board_dir=board,
-            link=link,
+            link=link_of(self.spec["link"]),
             check=self.spec["check"],
             slow=self.spec["slow"],
         )

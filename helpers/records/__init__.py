@@ -2,6 +2,7 @@
 
 Timeline         spans of compute and communication on every rank, and what each holds in memory
 CommLog          one event for each operation of torch.distributed
+AxisTraffic      what one rank sends over each axis of a mesh
 MemoryBreakdown  bytes by kind at a named instant
 Magnitudes       how many values lie in each power of two
 compare          predicted beside measured beside a guess (comparison.py)
@@ -10,6 +11,7 @@ Times are seconds, sizes are bytes. On one Linux machine all ranks share one clo
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
 """
 
+from helpers.records.axes import SCALARS, AxisTraffic, traffic_by_axis
 from helpers.records.comms import OPS, CommEvent, CommLog
 from helpers.records.comparison import Comparison, compare
 from helpers.records.magnitudes import Magnitudes
@@ -19,3 +21,4 @@ from helpers.units import DerivedBytes
 
 __all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "Magnitudes", "MemoryBreakdown", "Span"]
 __all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "Timeline", "compare", "covered_seconds"]
+__all__ += ["SCALARS", "AxisTraffic", "traffic_by_axis"]

@@ -50,9 +50,13 @@ class CommEvent:
 
         Source: Thakur, Rabenseifner & Gropp 2005, sections 3 and 4. n ranks, P bytes of payload.
         """
-        others, share = len(self.group_ranks) - 1, 1 - 1 / len(self.group_ranks)
-        factors = {"all_reduce": 2 * share, "all_gather": others, "send": 1, "recv": 0}
-        return factors.get(self.op, share) * self.payload_bytes
+        return ring_share(self.op, len(self.group_ranks)) * self.payload_bytes
+
+
+def ring_share(op: str, num_ranks: int) -> float:
+    """Of the payload, how much a ring or a tree makes a rank send, on average over the ranks. Source: as above."""
+    others, share = num_ranks - 1, 1 - 1 / num_ranks
+    return {"all_reduce": 2 * share, "all_gather": others, "send": 1, "recv": 0}.get(op, share)
 
 
 @dataclass(frozen=True, kw_only=True)

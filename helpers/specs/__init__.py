@@ -3,13 +3,13 @@
 Frozen, keyword-only, validated when made, and free of torch: the wire, the formulas and the dials all share them.
 Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per second. GB is 1e9 bytes.
 
-hardware.py   Link, GPU, Cluster, and the tables GPUS and LINKS
+hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS and LINKS
 clusters.py   CLUSTERS: from one GPU to 128 nodes
 models.py     ModelSpec, Plan, and the published models in PRESETS
 """
 
 from helpers.specs.clusters import CLUSTERS
-from helpers.specs.hardware import GPU, GPUS, LINKS, Cluster, Link
+from helpers.specs.hardware import GPU, GPUS, LINKS, Cluster, Link, Nodes
 from helpers.specs.models import PRESETS, ModelSpec, Plan
 
-__all__ = ["CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "Cluster", "Link", "ModelSpec", "Plan"]
+__all__ = ["CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "Cluster", "Link", "ModelSpec", "Nodes", "Plan"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
@@ -37,6 +38,32 @@ class Link:
     def seconds(self, num_bytes: float) -> float:
         """Seconds that one message of `num_bytes` bytes takes."""
         return self.latency + num_bytes / self.bandwidth
+
+    def between(self, ranks: Iterable[int]) -> Link:
+        """What joins these ranks: this link joins all."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Ranks on nodes: `inside` joins those of one node, `across` those of several. nodes: the ranks of each.
+
+    ValueError where a rank is on no node or on two.
+    """
+
+    nodes: tuple[tuple[int, ...], ...]
+    inside: Link
+    across: Link
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(map(tuple, self.nodes)))
+        ranks = sorted(rank for node in self.nodes for rank in node)
+        if not ranks or ranks != list(range(len(ranks))):
+            raise ValueError(f"Nodes: nodes hold the ranks {ranks}; put each rank from 0 on into one node, once")
+
+    def between(self, ranks: Iterable[int]) -> Link:
+        """What joins these ranks."""
+        return self.inside if any(set(ranks) <= set(node) for node in self.nodes) else self.across
 
 
 @dataclass(frozen=True, kw_only=True)

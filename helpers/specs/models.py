@@ -128,6 +128,12 @@ class Plan:
         Conventions. Key and value heads are split by tp; where tp is larger, each is copied to tp / heads ranks, which
         asks that they divide tp. Stages are equal, or the first and the last hold one layer fewer (`layers_on_stage`).
         """
+        self.check_widths(model)
+        self._check_stages(model)
+        check_divides("Plan", "cp", self.cp, "seq", model.seq)
+
+    def check_widths(self, model: ModelSpec) -> None:
+        """Raise ValueError where tp cannot cut the matrices of `model`."""
         check_divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
         if model.kv_heads % self.tp and self.tp % model.kv_heads:
             raise ValueError(
@@ -135,8 +141,6 @@ class Plan:
                 "heads can be neither split nor copied evenly; choose a tp that divides num_kv_heads, or a multiple"
             )
         check_divides("Plan", "tp", self.tp, "ffn_hidden", model.ffn)
-        self._check_stages(model)
-        check_divides("Plan", "cp", self.cp, "seq", model.seq)
 
     def _check_stages(self, model: ModelSpec) -> None:
         layers, chunks = model.num_layers, self.pp * self.num_chunks

@@ -6,6 +6,7 @@ CollectiveExplorer    any collective and algorithm, step by step: who holds what
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
 DrillView             a thing to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
+MeshExplorer          a plan on nodes of GPUs: the groups of any rank, bytes and link of each, memory of all
 MockView              a mock interview: five cards, one drill, then a sheet; helpers.grading.mock_view() has the checks
 OverlapExplorer       one DDP step: bucket, bandwidth, latency, ranks, compute; what is left exposed
 PipelineExplorer      one step of a pipeline: schedule, ranks, micro-batches, times; bubble, and memory of each rank
@@ -35,6 +36,7 @@ from helpers.widgets.guess_view import guess
 from helpers.widgets.guess_votes import votes
 from helpers.widgets.map_view import CourseMap, course_map
 from helpers.widgets.memory_explorer import MemoryExplorer
+from helpers.widgets.mesh_explorer import MeshExplorer
 from helpers.widgets.mock_view import MockView
 from helpers.widgets.overlap_explorer import OverlapExplorer
 from helpers.widgets.pipeline_explorer import PipelineExplorer
@@ -55,6 +57,7 @@ __all__ = [
     "DataParallelExplorer",
     "DrillView",
     "MemoryExplorer",
+    "MeshExplorer",
     "MockView",
     "OverlapExplorer",
     "PipelineExplorer",

@@ -11,6 +11,7 @@ from helpers.draw import (
     collective_scene,
     collective_step_scene,
     copies_scene,
+    cube_scene,
     curves_scene,
     kinds_scene,
     magnitudes_scene,
@@ -53,6 +54,7 @@ from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
+from helpers.widgets import MeshExplorer
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -258,6 +260,12 @@ SCENES = {
     "mesh across nodes": mesh_scene(Mesh(dp=2, tp=16), rank=18),
     "mesh of 256": mesh_scene(Mesh(pp=4, dp=16, cp=2, tp=2), rank=77),
     "mesh of 64": mesh_scene(Mesh(pp=2, dp=4, cp=2, tp=4), rank=3),
+    "cube": cube_scene(Mesh(dp=2, pp=2, tp=2)),
+    "cube of 12": cube_scene(Mesh(dp=3, pp=2, tp=2), 5),
+    "cube without a rank": cube_scene(Mesh(dp=2, pp=3, tp=2), None),
+    "plan": MeshExplorer().scene,
+    "plan of 64": MeshExplorer(dp=16, gpus_per_node=2, rank=63).scene,
+    "plan of 64 on 8": MeshExplorer("llama3-70b", dp=1, pp=8, tp=8, gpus_per_node=8, rank=34).scene,
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
     "standstill": standstill_scene(),
     "processes": processes_scene(4),

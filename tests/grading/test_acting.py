@@ -67,7 +67,7 @@ BAD = {
     "exception": (raises, "'Sequential' object has no attribute 'layers'"),
     "died": (leaves, "exit code 3"),
     "too_long": (never_ends, "does not end in time"),
-    "hang": (one_rank_stays_away, "rank 1 finished without calling all_reduce"),
+    "hang": (one_rank_stays_away, "rank 1 finished without calling the all_reduce that others wait for"),
     "mismatch": (other_shapes, "not issue the same operations"),
     "not_callable": (None, "wants average_gradients(model), but got None"),
     "signature": (lambda: None, "calls average_gradients(model), but yours is average_gradients()"),

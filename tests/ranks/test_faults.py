@@ -67,13 +67,16 @@ WHILE_OTHERS_WAIT = [
         "skipped at the end",
         "if rank != 1:\n    dist.all_reduce(x)",
         "hang",
-        ("rank 1 finished without calling all_reduce", "ranks 0, 2, 3 wait in all_reduce, cell line 3"),
+        (
+            "rank 1 finished without calling the all_reduce that others wait for",
+            "ranks 0, 2, 3 wait in all_reduce, cell line 3",
+        ),
     ),
     Fault(
         "skipped, async",
         "if rank != 1:\n    work = dist.all_reduce(x, async_op=True)\n    work.wait()",
         "hang",
-        ("rank 1 finished without calling all_reduce", "cell line 4"),
+        ("rank 1 finished without calling the all_reduce that others wait for", "cell line 4"),
     ),
     Fault(
         "skipped, with an equal neighbour",
@@ -85,13 +88,13 @@ WHILE_OTHERS_WAIT = [
         "sent to nobody",
         "if rank == 0:\n    dist.send(x, dst=1)",
         "hang",
-        ("rank 1 finished without calling recv", "rank 0 waits in send, cell line 3"),
+        ("rank 1 finished without calling the recv that others wait for", "rank 0 waits in send, cell line 3"),
     ),
     Fault(
         "expected of nobody",
         "if rank == 0:\n    dist.recv(x, src=1)",
         "hang",
-        ("rank 1 finished without calling send", "rank 0 waits in recv, cell line 3"),
+        ("rank 1 finished without calling the send that others wait for", "rank 0 waits in recv, cell line 3"),
     ),
     Fault(
         "skipped, and never waited for",
@@ -143,7 +146,7 @@ WHILE_OTHERS_WAIT = [
         "a skipped branch inside torch's DDP",
         "model = TorchDDP(Branch())\nmodel(torch.ones(2, 4), rank == 1).sum().backward()",
         "hang",
-        ("rank 1 finished without calling all_reduce", "cell line 3"),
+        ("rank 1 finished without calling the all_reduce that others wait for", "cell line 3"),
     ),
     Fault(
         "another model inside torch's DDP",
@@ -161,7 +164,10 @@ WHILE_OTHERS_WAIT = [
         "a subset that never answers",
         "group = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(x, group=group)",
         "hang",
-        ("rank 1 finished without calling all_reduce", "rank 0 waits in all_reduce, cell line 4"),
+        (
+            "rank 1 finished without calling the all_reduce that others wait for",
+            "rank 0 waits in all_reduce, cell line 4",
+        ),
     ),
     Fault(
         "every rank raises",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,8 @@ import torch.distributed as dist
 from helpers import costs
 from helpers.ranks import Ranks, wire
 from helpers.ranks.group import WireGroup
-from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_seconds
-from helpers.specs import Link
+from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_of, link_seconds
+from helpers.specs import Link, Nodes
 
 LINK = Link(latency=0.01, bandwidth=1e6)  # 100 ms for 90 kB
 
@@ -202,3 +203,40 @@ def without_board(rank, n):
     for work in works:
         work.wait()
     assert wire.pending() == []
+
+
+# -- nodes: a fast link inside, a slow one across ----------------------------------------------------------------------
+NODES = Nodes(nodes=((0, 2), (1, 3)), inside=Link(latency=0, bandwidth=1e12), across=LINK)
+
+
+def test_what_joins_ranks_is_decided_by_their_nodes():
+    assert NODES.between([0, 2]) == NODES.inside and NODES.between([0, 1]) == NODES.between(range(4)) == LINK
+    assert link_of(asdict(NODES)) == NODES and link_of(asdict(LINK)) == LINK and link_of(None) is None
+
+
+@pytest.mark.parametrize("nodes", [(), ((0, 1), (1, 2)), ((0, 2),)])
+def test_a_rank_on_no_node_or_on_two_is_refused(nodes):
+    with pytest.raises(ValueError, match="put each rank from 0 on into one node, once"):
+        Nodes(nodes=nodes, inside=LINK, across=LINK)
+
+
+def test_each_link_of_nodes_has_lanes_of_its_own():
+    end = EmulatedLink(NODES)
+    assert [end.reserve(OUT, 1.0, 2.0, link) for link in (NODES.inside, LINK, LINK)] == [1.0, 1.0, 3.0]
+    joins = [end.between((0, 1, 2, 3), 0, peer) for peer in (None, 1, 2)]
+    assert joins == [LINK, LINK, NODES.inside]
+    end.close()
+
+
+def across(rank, n):
+    group = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1], use_local_synchronization=True)
+    dist.all_reduce(torch.ones(22_500), group=group)
+    dist.send(torch.ones(22_500), rank + 1) if rank % 2 == 0 else dist.recv(torch.ones(22_500), rank - 1)
+
+
+def test_messages_across_nodes_wait_for_the_slow_link():
+    with Ranks(4, device="cpu", link=NODES, timeout=60, quiet=True) as pool:
+        for events in pool.run(timed, across):
+            took = {event.op: event.end - event.start for event in events}
+            assert took.pop("all_reduce") >= link_seconds(LINK, "all_reduce", 90_000, 2)
+            assert all(seconds >= LINK.seconds(0) for seconds in took.values())

@@ -17,6 +17,8 @@ the loss (the maximum, the sum of exponentials, the target's logit), never the l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from helpers.predict.traffic.events import Traffic
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
@@ -29,17 +31,36 @@ def tensor_parallel_traffic(
 ) -> CommLog:
     """Every operation of a step (forward and backward of `batch` sequences of `model.seq` tokens) on one rank, in turn.
 
-    Of the plan count `tp` and `sequence_parallel`. batch: sequences of one micro-batch; the same comes once for each of
-    `plan.num_microbatches`. With a link each operation takes its alpha-beta seconds, with nothing hidden.
-    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp, recompute).
+    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; the same comes
+    once for each of `plan.num_microbatches`. With a link operations take their alpha-beta seconds, nothing hidden.
+    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp).
     """
     _check(model, plan, batch)
     traffic = Traffic(plan.tp, dtype_bytes=dtype_bytes, link=link)
+    for _ in range(plan.num_microbatches):
+        stage_messages(model, plan, range(model.num_layers), batch=batch, traffic=traffic)
+    return traffic.log
+
+
+def stage_messages(
+    model: ModelSpec,
+    plan: Plan,
+    blocks: Sequence[int],
+    *,
+    batch: int,
+    traffic: Traffic,
+    first: bool = True,
+    last: bool = True,
+    product_bytes: int | None = None,
+) -> None:
+    """Add what the layers of one stage send for one micro-batch: `blocks`, with embeddings if first, a head if last.
+
+    recompute="full" sends a block's forward again before its backward; "selective" recomputes what sends nothing.
+    product_bytes: of what matrices give, and of its gradients, which autocast has in 16 bits; None: as all else.
+    """
     if plan.tp > 1:
         step = _SequenceParallel if plan.sequence_parallel else _Plain
-        for _ in range(plan.num_microbatches):
-            step(model, plan, batch, traffic).run()
-    return traffic.log
+        step(model, plan, batch, traffic, product_bytes or traffic.dtype_bytes).run(blocks, first, last)
 
 
 def layer_payload_bytes(*, batch: int, seq: int, hidden: int, dtype_bytes: int = 4) -> int:
@@ -58,28 +79,40 @@ def layer_sent_bytes(*, batch: int, seq: int, hidden: int, tp: int, dtype_bytes:
 class _Plain:
     """Every rank holds the whole (b, s, h) between the parts: parts' outputs are added, gradients of inputs too."""
 
-    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic) -> None:
-        self.model, self.plan, self.traffic = model, plan, traffic
+    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic, product_bytes: int) -> None:
+        self.model, self.plan, self.traffic, self.product_bytes = model, plan, traffic, product_bytes
         self.tokens = (batch, model.seq)
         self.stream = (batch, model.seq, model.hidden)
 
-    def run(self) -> None:
-        parts = [(i, name) for i in range(self.model.num_layers) for name in ("attention", "feed_forward")]
-        self.leave("token_embedding, forward")
-        for i, name in parts:
-            self.enter(f"blocks.{i}.{name}, forward")
-            self.leave(f"blocks.{i}.{name}, forward")
-        self.enter("head, forward")
-        self.loss()
-        self.into_columns("head, backward")
-        self.norm("final_norm, backward")
-        for i, name in reversed(parts):
+    def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
+        if first:
+            self.leave("token_embedding, forward", self.traffic.dtype_bytes)
+        for i in blocks:
+            self.forward(i, "forward")
+        if last:
+            self.enter("head, forward")
+            self.loss()
+            self.into_columns("head, backward")
+            self.norm("final_norm, backward")
+        for i in reversed(blocks):
+            if self.plan.recompute == "full":
+                self.forward(i, "recomputed")
+            self.backward(i)
+        if first:
+            self.embeddings("embeddings, backward")
+
+    def forward(self, i: int, when: str) -> None:
+        for name in ("attention", "feed_forward"):
+            self.enter(f"blocks.{i}.{name}, {when}")
+            self.leave(f"blocks.{i}.{name}, {when}", self.product_bytes)
+
+    def backward(self, i: int) -> None:
+        for name in ("feed_forward", "attention"):
             self.out_of_rows(f"blocks.{i}.{name}, backward")
             self.into_columns(f"blocks.{i}.{name}, backward")
             if name == "attention":
                 self.copied_heads(f"blocks.{i}.{name}, backward")
             self.norm(f"blocks.{i}.{name}_norm, backward")
-        self.embeddings("embeddings, backward")
 
     def loss(self) -> None:
         width = max(4, self.traffic.dtype_bytes)  # 16-bit logits are counted in fp32
@@ -99,16 +132,16 @@ class _Plain:
     def enter(self, where: str) -> None:
         """Into a column cut: everybody has the whole input."""
 
-    def leave(self, where: str) -> None:
+    def leave(self, where: str, width: int) -> None:
         """Out of a row cut."""
-        self.traffic.add("all_reduce", self.stream, where)
+        self.traffic.add("all_reduce", self.stream, where, dtype_bytes=width)
 
     def out_of_rows(self, where: str) -> None:
         """The gradient of a row cut's output: everybody has it."""
 
     def into_columns(self, where: str) -> None:
         """The gradient of a column cut's input."""
-        self.traffic.add("all_reduce", self.stream, where)
+        self.traffic.add("all_reduce", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
         """A norm's gradients: everybody has them."""
@@ -127,17 +160,17 @@ class _SequenceParallel(_Plain):
     def enter(self, where: str) -> None:
         self.traffic.add("all_gather", self.part(), where)
 
-    def leave(self, where: str) -> None:
-        self.traffic.add("reduce_scatter", self.stream, where)
+    def leave(self, where: str, width: int) -> None:
+        self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=width)
 
     def out_of_rows(self, where: str) -> None:
         if self.model.bias:  # added to the rank's own tokens
             self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
-        self.traffic.add("all_gather", self.part(), where)
+        self.traffic.add("all_gather", self.part(), where, dtype_bytes=self.product_bytes)
 
     def into_columns(self, where: str) -> None:
         self.traffic.add("all_gather", self.part(), f"{where}: the kept input")
-        self.traffic.add("reduce_scatter", self.stream, where)
+        self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
         """It met the rank's own tokens, so its gradients are parts of a sum."""
@@ -156,12 +189,7 @@ def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
     if other := next((axis for axis in ("pp", "cp") if getattr(plan, axis) > 1), None):
         raise ValueError(
             f"tensor_parallel_traffic: the plan has {other}={getattr(plan, other)}, but only tensor parallelism is "
-            "predicted here; set it to 1"
-        )
-    if plan.recompute != "none":
-        raise ValueError(
-            f"tensor_parallel_traffic: recompute={plan.recompute!r} runs forward's messages twice, which is not "
-            "predicted here; set it to 'none'"
+            "predicted here; set it to 1, or ask axis_traffic"
         )
     if plan.sequence_parallel and model.seq % plan.tp:
         raise ValueError(

@@ -1,25 +1,54 @@
 """What a rank sends over each axis."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.costs import sent_bytes
 from helpers.predict.memory.states import params_per_rank
-from helpers.predict.traffic.axes import axis_bytes
+from helpers.predict.traffic.axes import axis_bytes, axis_traffic
+from helpers.predict.traffic.layers import layer_parameters, stages_of
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.specs import PRESETS, ModelSpec, Plan
+from helpers.workloads import GPT, GPTConfig
 
 SMALL = ModelSpec(num_layers=4, hidden=32, num_heads=4, vocab=64, seq=16)
 
 
+UNTIED = replace(SMALL, tied_embeddings=False)
+
+
 def test_bytes_are_those_of_the_logs_and_of_the_formulas():
-    """Tensor parallelism of the blocks as the predicted log has it; one all-reduce of a stage's gradients."""
+    """Tensor parallelism as the predicted log has it; one all-reduce of a stage's gradients."""
     plan = Plan(dp=4, tp=2, pp=2, num_microbatches=3)
-    found = axis_bytes(SMALL, plan, stage=0)
-    log = tensor_parallel_traffic(SMALL, Plan(tp=2, num_microbatches=3), batch=1, dtype_bytes=2)
-    blocks = [e.sent_bytes() for e in log.events if "blocks" in e.caller and e.shape == (1, 16, 32)]
-    assert found.tp == sum(blocks) / 2  # half of the layers
-    assert found.dp == sent_bytes("all_reduce", 2 * params_per_rank(SMALL, plan, 0), 4)
-    assert found.pp == 3 * 16 * 32 * 2  # to one neighbour
+    found, last = (axis_bytes(UNTIED, plan, stage) for stage in (0, 1))
+    log = tensor_parallel_traffic(UNTIED, Plan(tp=2, num_microbatches=3), batch=1, dtype_bytes=2)
+    assert found.tp + last.tp == log.sent_bytes()
+    assert found.dp == sent_bytes("all_reduce", 2 * params_per_rank(UNTIED, plan, 0), 4)
+    assert found.pp == last.pp == 3 * 16 * 32 * 2  # to one neighbour
+
+
+def test_a_tied_table_sends_its_gradient_between_the_ends():
+    tied, untied = (axis_bytes(model, Plan(pp=4, tp=2)).pp for model in (SMALL, UNTIED))
+    assert tied - untied == 32 * 32 * 2  # rows of a tp rank, hidden, 16 bits
+    inner = [axis_bytes(model, Plan(pp=4, tp=2), stage=1).pp for model in (SMALL, UNTIED)]
+    assert inner[0] == inner[1]
+
+
+def test_parameters_are_those_of_the_model_layer_by_layer():
+    for tied in (True, False):
+        config = GPTConfig.tiny(num_layers=4, vocab_size=64, context=16, num_kv_heads=2, tied=tied)
+        expected = [parameter.numel() for parameter in GPT(config).parameters()]
+        model, plan = replace(SMALL, num_kv_heads=2, tied_embeddings=tied), Plan()
+        found = layer_parameters(model, plan, stages_of(model, plan))
+        assert [size for layer in found for size in layer] == expected and len(found) == 6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "mistral-7b"])
+def test_parameters_of_published_models_add_up(name):
+    model, plan = PRESETS[name], Plan(tp=4)
+    sizes = [size for layer in layer_parameters(model, plan, stages_of(model, plan)) for size in layer]
+    assert sum(sizes) == params_per_rank(model, plan)
 
 
 def test_zero_1_brings_weights_back_in_their_own_width():
@@ -32,11 +61,26 @@ def test_zero_1_brings_weights_back_in_their_own_width():
 
 
 def test_an_inner_stage_has_two_neighbours_and_one_stage_none():
-    inner, outer = (axis_bytes(SMALL, Plan(pp=4), stage=stage).pp for stage in (1, 0))
+    inner, outer = (axis_bytes(UNTIED, Plan(pp=4), stage=stage).pp for stage in (1, 0))
     assert inner == 2 * outer
     assert axis_bytes(PRESETS["gpt2"], Plan()).pp == axis_bytes(PRESETS["gpt2"], Plan()).tp == 0
 
 
-def test_bad_input_is_a_sentence():
-    with pytest.raises(ValueError, match="zero=3"):
-        axis_bytes(SMALL, Plan(dp=2, zero=3))
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan(dp=2, pp=2, zero=3, num_microbatches=2), "zero=3, pp=2"),
+        (Plan(cp=2), "cp=2"),
+        (Plan(tp=3), "does not divide num_heads=4"),
+        (Plan(pp=7, num_microbatches=7), "6 layers cannot be cut into 7 stages"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_a_sentence(plan, words):
+    with pytest.raises(ValueError, match=words):
+        axis_traffic(SMALL, plan, 0)
+
+
+def test_a_sequence_that_tp_does_not_divide_is_a_sentence():
+    with pytest.raises(ValueError, match="does not divide the 15 tokens"):
+        axis_traffic(replace(SMALL, seq=15), Plan(tp=2, sequence_parallel=True), 0)

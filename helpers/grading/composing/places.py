@@ -1,0 +1,209 @@
+"""09.places: where a rank stands on a mesh, and all groups of each axis. 09.batch: which rows a rank computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.composing import hints
+from helpers.grading.drawing import Draw
+from helpers.grading.kit import answers
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.mesh import Mesh
+from helpers.words import Words
+
+AXES = ("dp", "pp", "tp")
+Groups = list[list[int]]
+Answer = list[Any]  # place, and the groups of each axis
+
+
+# -- 09.places -------------------------------------------------------------------------------------------------------
+def make_places(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of meshes of one axis, of two and of three."""
+    sizes = [(1, 1, 1), (rng.integer(2, 5), 1, 1), (1, rng.integer(2, 5), 1), (1, 1, rng.integer(2, 5))]
+    sizes += [(2, 2, 2), (2, 1, 4), (3, 2, 1), (1, 4, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
+    return [{"cases": [[rank, dp, pp, tp] for dp, pp, tp in sizes for rank in range(dp * pp * tp)]}]
+
+
+def act_places(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Answer]:
+    given = answers.act(submitted, inputs, trial)
+    return [_columns(one) for one in given]
+
+
+def _columns(answer: Any) -> Answer:
+    """What is none of the two dicts stays what it is, in every place."""
+    place, groups = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, answer)
+    return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
+
+
+def places(rank: int, dp: int, pp: int, tp: int) -> Answer:
+    mesh = Mesh(dp=dp, pp=pp, tp=tp)
+    place = mesh.coordinates(rank)
+    return [{axis: place[axis] for axis in AXES}, *(mesh.groups(axis) for axis in AXES)]
+
+
+def numbered(*order: str) -> Callable[..., Answer]:
+    """order: of the axes, the one in which neighbours lie first."""
+
+    def wrong(rank: int, *sizes: int) -> Answer:
+        named = dict(zip(AXES, sizes, strict=True))
+        world = [_place(one, named, order) for one in range(sizes[0] * sizes[1] * sizes[2])]
+        groups = [_split(world, [other for other in AXES if other != axis]) for axis in AXES]
+        return [world[rank], *groups]
+
+    return wrong
+
+
+def _place(rank: int, sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
+    place = {}
+    for axis in order:
+        rank, place[axis] = divmod(rank, sizes[axis])
+    return {axis: place[axis] for axis in AXES}
+
+
+def _split(world: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Groups:
+    """The ranks that agree in these axes."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(world):
+        found.setdefault(tuple(place[axis] for axis in axes), []).append(rank)
+    return sorted(found.values())
+
+
+def own_first(rank: int, *sizes: int) -> Answer:
+    place, *groups = places(rank, *sizes)
+    return [place, *(sorted(every, key=lambda ranks: rank not in ranks) for every in groups)]
+
+
+def alike(rank: int, *sizes: int) -> Answer:
+    """A group of those with the same coordinate on the axis."""
+    world = [places(one, *sizes)[0] for one in range(sizes[0] * sizes[1] * sizes[2])]
+    return [world[rank], *(_split(world, [axis]) for axis in AXES)]
+
+
+WRONG_PLACES: dict[str, list[Callable[..., Answer]]] = {
+    "own_group_first": [own_first],
+    "those_alike": [alike],
+    "pipeline_before_data": [numbered("tp", "pp", "dp")],
+    "tensor_ranks_apart": [
+        numbered("pp", "dp", "tp"),
+        numbered("dp", "pp", "tp"),
+        numbered("dp", "tp", "pp"),
+        numbered("pp", "tp", "dp"),
+    ],
+}
+COLUMNS = (Words(en="the place", zh="place "), *(Words(en=f"groups[{a!r}]", zh=f"groups[{a!r}] ") for a in AXES))
+
+
+def judge_places(world: World) -> Iterator[Finding]:
+    cases, given = world.inputs[0]["cases"], world.outputs[0]
+    known = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
+    known = {key for key, several in known.items() if given in several}
+    for column, what in enumerate(COLUMNS):
+        got = [one[column] for one in given]
+        wrong = {key: [lambda *case, i=column, one=one: one(*case)[i] for one in WRONG_PLACES[key]] for key in known}
+        yield from answers.judge_answers("places", what, cases, got, lambda *case, i=column: places(*case)[i], wrong)
+
+
+PLACES = Task(
+    key="09.places",
+    signature="places(rank, dp, pp, tp)",
+    make=make_places,
+    act=act_places,
+    judge=judge_places,
+    hints=hints.of(*WRONG_PLACES),
+    world_sizes=(1,),
+    unit="device",
+)
+
+
+# -- 09.batch --------------------------------------------------------------------------------------------------------
+REFUSED = "ValueError"
+Rows = list[list[int]]  # by their numbers, of each micro-batch
+
+
+def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of several meshes; at last numbers of rows that dp divides, or the micro-batches, and not both."""
+    calls = []
+    for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
+        m = rng.integer(2, 3)
+        calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
+    calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
+    return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(_world(*sizes))]}]
+
+
+def _world(dp: int, pp: int, tp: int, m: int) -> int:
+    return dp * pp * tp
+
+
+def act_batch(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    """A batch whose rows hold their own numbers."""
+
+    def asked(rows: list[int], *args: int) -> Any:
+        try:
+            parts = submitted(torch.tensor(rows)[:, None].repeat(1, 2), *args)
+        except ValueError:
+            return REFUSED
+        return [_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
+
+    return answers.act(asked, inputs, trial)
+
+
+def _numbers(part: Any) -> Any:
+    is_rows = isinstance(part, Tensor) and part.dim() == 2 and part.shape[1] == 2
+    return part[:, 0].tolist() if is_rows else part
+
+
+def own_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
+    if len(rows) % (dp * m):
+        return REFUSED
+    return let_through(rows, rank, dp, pp, tp, m)
+
+
+def let_through(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    return _parts(_parts(rows, dp)[rank // tp % dp], m)
+
+
+def tail_dropped(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    return let_through(rows[: len(rows) // (dp * m) * dp * m], rank, dp, pp, tp, m)
+
+
+def _parts(rows: list[int], n: int) -> Rows:
+    return [part.tolist() for part in torch.tensor(rows).chunk(n)]
+
+
+def refusing(cut: Callable[..., Rows]) -> Callable[..., Rows | str]:
+    return lambda rows, rank, *sizes: REFUSED if len(rows) % (sizes[0] * sizes[3]) else cut(rows, rank, *sizes)
+
+
+WRONG_ROWS: dict[str, list[Callable[..., Rows | str]]] = {
+    "by_global_rank": [
+        refusing(lambda rows, rank, dp, pp, tp, m: _parts(_parts(rows, dp)[rank % dp], m)),
+        refusing(lambda rows, rank, dp, pp, tp, m: _parts(rows[rank :: dp * pp * tp], m)),
+    ],
+    "every_other_row": [refusing(lambda rows, rank, dp, pp, tp, m: _parts(rows[rank // tp % dp :: dp], m))],
+    "micro_batches_first": [
+        refusing(lambda rows, rank, dp, pp, tp, m: [_parts(part, dp)[rank // tp % dp] for part in _parts(rows, m)])
+    ],
+    "rest_let_through": [let_through, tail_dropped],
+}
+ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
+
+
+def judge_batch(world: World) -> Iterator[Finding]:
+    yield from answers.judge_answers("own_rows", ROWS, world.inputs[0]["cases"], world.outputs[0], own_rows, WRONG_ROWS)
+
+
+BATCH = Task(
+    key="09.batch",
+    signature="own_rows(batch, rank, dp, pp, tp, num_microbatches)",
+    make=make_batch,
+    act=act_batch,
+    judge=judge_batch,
+    keeps=("batch",),
+    hints=hints.of(*WRONG_ROWS),
+    world_sizes=(1,),
+    unit="device",
+)

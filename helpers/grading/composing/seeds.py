@@ -1,0 +1,109 @@
+"""09.seeds: which ranks draw the same random numbers, and which must not.
+
+Any numbers will do. What is judged is who shares them, so a rank stands for the first rank that has its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from helpers.grading.composing import hints
+from helpers.grading.composing.meshes import AXES, sizes_of, told
+from helpers.grading.drawing import Draw
+from helpers.grading.kit.answers import shortened
+from helpers.grading.kit.judging import expect
+from helpers.grading.task import Finding, Task, Trial, World
+from helpers.mesh import Mesh
+from helpers.words import Words
+
+DIFFER = {  # axes on which other coordinates draw other numbers
+    "whole_weights": ("pp",),
+    "cut_weights": ("pp", "tp"),
+    "whole_dropout": ("dp", "pp"),
+    "cut_dropout": ("dp", "pp", "tp"),
+}
+MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=40, tp=2)]  # where 100 * tp + dp collides
+LIMITS = range(-(2**63), 2**64)  # what torch.manual_seed takes
+
+
+def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+    return [{"seeds": [rng.integer(1, 10**6) for _ in MESHES]}]
+
+
+def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[Any]]:
+    asked = zip(inputs["seeds"], MESHES, strict=True)
+    return [[submitted(seed, place, sizes_of(mesh)) for place in places(mesh)] for seed, mesh in asked]
+
+
+def places(mesh: Mesh) -> list[dict[str, int]]:
+    world = map(mesh.coordinates, range(mesh.world_size))
+    return [{axis: place[axis] for axis in AXES} for place in world]
+
+
+def firsts(values: Iterable[Hashable]) -> list[int]:
+    """For each rank the first one that has its value."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(value, rank) for rank, value in enumerate(values)]
+
+
+def due(mesh: Mesh, axes: Sequence[str]) -> list[int]:
+    return firsts(tuple(place[axis] for axis in axes) for place in places(mesh))
+
+
+def judge(world: World) -> Iterator[Finding]:
+    """A mistake is known if it explains each kind that is wrong, on all meshes."""
+    odd = next((one for answers in world.outputs[0] for one in answers if not _is_answer(one)), DIFFER)
+    en = f"it returns {shortened(odd)}, expected a dict of four whole numbers: {', '.join(DIFFER)}"
+    yield expect(odd is DIFFER, en, f"返回了 {shortened(odd)}，应为四个整数的 dict：{'、'.join(DIFFER)}")
+    if odd is not DIFFER:
+        return
+    given = {kind: [firsts(one[kind] for one in answers) for answers in world.outputs[0]] for kind in DIFFER}
+    wrong = [_mistakes(kind, got) for kind, got in given.items() if got != [due(mesh, DIFFER[kind]) for mesh in MESHES]]
+    known = sorted(set.intersection(*wrong)) if wrong else []
+    for kind, of_meshes in given.items():
+        for mesh, got in zip(MESHES, of_meshes, strict=True):
+            right = due(mesh, DIFFER[kind])
+            rank = next((rank for rank, pair in enumerate(zip(right, got, strict=True)) if pair[0] != pair[1]), 0)
+            says = (TOO_ALIKE if got[rank] < right[rank] else APART).format(
+                kind, told(mesh), rank, min(got[rank], right[rank])
+            )
+            yield expect(got == right, says.en, says.zh, mistakes=known)
+
+
+def _is_answer(one: Any) -> bool:
+    return isinstance(one, Mapping) and all(type(one.get(kind)) is int and one[kind] in LIMITS for kind in DIFFER)
+
+
+def _mistakes(kind: str, got: Sequence[Sequence[int]]) -> set[str]:
+    """By the axes on which the numbers differ in fact; none, where two places meet by chance."""
+    own = set(DIFFER[kind])
+    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):
+        if all(due(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, got, strict=True)):
+            known = {"tensor_ranks_alike": own - axes == {"tp"}, "copies_alike": "dp" in own - axes}
+            known["whole_drawn_apart"] = bool(axes - own)
+            return {key for key, fits in known.items() if fits}
+    return {"sums_collide"}
+
+
+TOO_ALIKE = Words(
+    en="{0} ({1}): rank {2} gets the seed of rank {3}, and must draw other numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 相同，但它们必须抽到不同的数",
+)
+APART = Words(
+    en="{0} ({1}): rank {2} does not get the seed of rank {3}, and must draw the same numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 不同，但它们必须抽到相同的数",
+)
+TASK = Task(
+    key="09.seeds",
+    signature="seeds(seed, place, sizes)",
+    make=make,
+    act=act,
+    judge=judge,
+    keeps=("place", "sizes"),
+    hints=hints.of("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
+    world_sizes=(1,),
+    unit="device",
+)

@@ -1,0 +1,90 @@
+"""What one rank sends over each axis of a mesh: the same record, whether it was logged or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from helpers.mesh import ORDER, Mesh
+from helpers.records.comms import CommEvent, CommLog, ring_share
+
+SCALARS = "scalars"  # the loss, the norm, the scaler's three flags: no axis's, and of no size
+
+
+class AxisOp(NamedTuple):
+    """All operations of one kind over groups of `num_ranks` on one axis. payload_bytes: as in a CommEvent."""
+
+    axis: str
+    op: str
+    num_ranks: int
+    payload_bytes: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """What a ring makes this rank send over links."""
+        return ring_share(self.op, self.num_ranks) * self.payload_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisTraffic:
+    """Sums by axis and operation, of one rank. Axes: tp, dp, pp, …; `scalars` for what is one number or three.
+
+    Equal where every kind of operation on every axis has the same bytes. A group of one rank sends nothing: left out.
+    """
+
+    ops: tuple[AxisOp, ...] = ()
+
+    @classmethod
+    def of(cls, ops: Iterable[AxisOp]) -> AxisTraffic:
+        """Added up, in one order."""
+        sums: dict[tuple[str, str, int], int] = {}
+        for axis, op, num_ranks, payload in ops:
+            sums[axis, op, num_ranks] = sums.get((axis, op, num_ranks), 0) + payload
+        return cls(ops=tuple(AxisOp(*key, payload) for key, payload in sorted(sums.items()) if payload and key[2] > 1))
+
+    def payload_bytes(self, axis: str | None = None) -> int:
+        """Bytes handed to operations on an axis, or on all but `scalars`; what is only received does not count."""
+        return sum(each.payload_bytes for each in self._of(axis) if each.op != "recv")
+
+    def sent_bytes(self, axis: str | None = None) -> float:
+        """Bytes that a ring makes this rank send over links, on an axis, or on all but `scalars`."""
+        return sum(each.sent_bytes for each in self._of(axis))
+
+    def by_axis(self) -> Mapping[str, int]:
+        """Payload by axis: {"tp": 4096, "dp": 1024}."""
+        return {axis: self.payload_bytes(axis) for axis in dict.fromkeys(each.axis for each in self.ops)}
+
+    def summary(self) -> dict[str, tuple[float, str]]:
+        """The rows of `compare`: "tp all_reduce" -> (bytes, unit)."""
+        rows: dict[str, tuple[float, str]] = {}
+        for axis, op, _, payload in self.ops:
+            rows[f"{axis} {op}"] = (rows.get(f"{axis} {op}", (0,))[0] + payload, "bytes")
+        return rows
+
+    def _of(self, axis: str | None) -> list[AxisOp]:
+        return [each for each in self.ops if each.axis == axis or (axis is None and each.axis != SCALARS)]
+
+
+def traffic_by_axis(log: CommLog, mesh: Mesh) -> AxisTraffic:
+    """A rank's log, which knows groups, by the axes of the mesh along which those lie; of several axes, all names."""
+    groups = {event.group_ranks for event in log.events}
+    axes = {ranks: _axes_along(mesh, ranks) for ranks in groups}
+    return AxisTraffic.of(
+        AxisOp(
+            SCALARS if _is_scalar(event) else axes[event.group_ranks],
+            event.op,
+            len(event.group_ranks),
+            event.payload_bytes,
+        )
+        for event in log.events
+    )
+
+
+def _is_scalar(event: CommEvent) -> bool:
+    return event.shape == () or (event.shape == (3,) and (event.reduce_op or "").lower() == "max")
+
+
+def _axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
+    places = [mesh.coordinates(rank) for rank in ranks]
+    return " x ".join(axis for axis in reversed(ORDER) if len({place[axis] for place in places}) > 1)

@@ -1,0 +1,108 @@
+"""The explorer of a mesh works without a front end: groups, links and bytes of a rank, everybody's memory."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helpers.draw import Rect, cube_scene
+from helpers.mesh import Mesh
+from helpers.predict.memory import memory
+from helpers.specs import PRESETS, Plan
+from helpers.widgets import MeshExplorer
+from helpers.words import reading
+from tests.draw.scenes import tooltips
+
+
+def lit(shown, kind):
+    """The ranks whose cards have the colour of an axis."""
+    cards = (item for item in shown.scene.items if isinstance(item, Rect) and item.fill == kind)
+    return [int(card.tooltip.split(":")[0].split()[1]) for card in cards if card.tooltip.endswith(tuple("01234567"))]
+
+
+def test_the_groups_of_the_chosen_rank_light_up():
+    shown = MeshExplorer(rank=5)
+    mesh = Mesh(dp=2, pp=2, tp=2)
+    for axis, kind in {"dp": "gradients", "pp": "buffers", "tp": "activations"}.items():
+        assert lit(shown, kind) == [peer for peer in mesh.ranks_along(axis, 5) if peer != 5]
+    shown.rank.value = 2
+    assert lit(shown, "buffers") == [6]
+
+
+def test_bytes_and_link_stand_on_each_axis():
+    shown = MeshExplorer(gpus_per_node=8, dp=2, pp=2, tp=4)
+    assert {axis: shown.link(axis, 0) == shown.cluster.intra for axis in ("dp", "pp", "tp")} == {
+        "dp": True, "pp": False, "tp": True,
+    }  # fmt: skip
+    assert any(text.text.startswith("NVLink 4 in node 0") for text in shown.scene.labels())
+    shown.gpus_per_node.value = 2
+    assert shown.link("tp", 0) != shown.cluster.intra and "Here tp leaves the node" in shown.sentence
+
+
+def test_more_copies_send_less_over_tp_and_as_much_over_dp():
+    """A copy has fewer of the step's sequences, and its gradients are as many as before."""
+    few, many = MeshExplorer(dp=2).sent(0), MeshExplorer(dp=8).sent(0)
+    assert many["tp"] == few["tp"] / 4 and many["dp"] == pytest.approx(few["dp"] * (7 / 8) / (1 / 2))
+
+
+def test_each_rank_holds_what_the_formulas_say_of_its_stage():
+    shown, plan = MeshExplorer(zero=1), Plan(dp=2, pp=2, tp=2, zero=1, num_microbatches=32)
+    held = [one.total for one in shown.held]
+    assert held == [memory(PRESETS["llama3-8b"], plan, stage).total for stage in (0, 1) for _ in range(4)]
+    assert len(shown.rows) == 8 and len({row["holds"] for row in shown.rows}) == 2
+    assert len({each for each in tooltips(shown.scene) if each.startswith("rank 7:") and "bytes of" in each}) >= 4
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_higher_stage_of_zero_holds_less(zero):
+    shown = MeshExplorer(pp=1, dp=8, zero=zero)
+    lower = MeshExplorer(pp=1, dp=8, zero=max(0, zero - 1))
+    assert zero == 0 or shown.held[0].total < lower.held[0].total
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"dp": 64}, "takes 256 ranks, and the picture has room for 64"),
+        ({"dp": 4, "sequences": 2}, "2 sequences do not reach for 4 copies"),
+        ({"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
+        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, r"pp \* num_chunks=16 does not divide num_layers=24"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(setting, sentence):
+    shown = MeshExplorer()
+    for name, value in setting.items():
+        getattr(shown, name).value = value
+    with pytest.raises(ValueError, match=sentence):
+        _ = shown.scene
+    assert 'role="alert"' in shown.html.value
+    shown.dp.value, shown.pp.value, shown.zero.value, shown.sequences.value = 2, 2, 0, 64
+    assert "<svg" in shown.html.value
+
+
+def test_parts_keep_their_place_whatever_the_dials_say():
+    """So that a turned dial moves nothing but what it is about."""
+    settings = ({}, {"dp": 16, "gpus_per_node": 2}, {"dp": 1, "pp": 1, "tp": 1}, {"tp": 8, "gpus_per_node": 8})
+    scenes = [MeshExplorer(**setting).scene for setting in settings]
+    words = ("Memory of each rank", "groups of rank 0", "tp")
+    places = [[(label.x, label.y) for label in scene.labels() if label.text in words] for scene in scenes]
+    assert len(set(map(str, places))) == 1 and len(places[0]) == 3
+    assert len({scene.height for scene in scenes}) == 1
+
+
+def test_a_smaller_mesh_takes_its_last_rank():
+    shown = MeshExplorer(rank=7)
+    shown.tp.value = 1
+    assert shown.rank.value == shown.rank.max == 3
+
+
+def test_it_speaks_chinese():
+    with reading("zh"):
+        shown = MeshExplorer()
+        assert "副本" in shown.sentence and "个节点" in shown.scene.title and "节点 0" in shown.scene.summary
+        assert "从左到右" in cube_scene(Mesh(pp=2, tp=2)).summary
+
+
+def test_it_needs_no_torch():
+    code = "import sys; from helpers.widgets import MeshExplorer; MeshExplorer().text; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
