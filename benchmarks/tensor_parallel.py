@@ -28,7 +28,7 @@ from helpers.predict.memory.activation_bytes import activations, edge_activation
 from helpers.predict.memory.inventory import inventory
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.ranks import Ranks
-from helpers.specs import ModelSpec, Plan
+from helpers.specs import Plan
 from helpers.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss
 
@@ -38,13 +38,6 @@ BATCH, STEPS = 4, 10
 PAIRS, WARMUP = 25, 3
 COLUMNS = ("what", "case", "measured", "predicted or torch's", "ratio", "goal")
 MODES = {"TP": False, "TP + SP": True}
-
-
-def spec_of(config: GPTConfig) -> ModelSpec:
-    return ModelSpec(
-        num_layers=config.num_layers, hidden=config.hidden, num_heads=config.num_heads, vocab=config.vocab_size,
-        seq=config.context, tied_embeddings=config.tied,
-    )  # fmt: skip
 
 
 def batch(config: GPTConfig = CONFIG, rows: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,7 +183,7 @@ def payload_rows():
         with Ranks(num_ranks, device="cpu", quiet=True) as ranks:
             for name, sequence_parallel in MODES.items():
                 plan = Plan(tp=num_ranks, sequence_parallel=sequence_parallel)
-                predicted = tensor_parallel_traffic(spec_of(config), plan, batch=BATCH).payload_bytes()
+                predicted = tensor_parallel_traffic(config.spec, plan, batch=BATCH).payload_bytes()
                 logged = [log.payload_bytes() for log in ranks.run(payload_on_rank, config, sequence_parallel)]
                 same = "equal" if set(logged) == {predicted} else "NOT equal"
                 yield (
@@ -225,7 +218,7 @@ def memory_rows():
 def compared(ranks, name: str, config: GPTConfig, sequence_parallel: bool):
     plan = Plan(tp=len(ranks), sequence_parallel=sequence_parallel, precision="fp32", micro_batch=BATCH)
     plan = replace(plan, attention="materialized")  # what a CPU's attention builds as soon as there is dropout
-    spec = spec_of(config)
+    spec = config.spec
     expected = inventory(spec, replace(plan, attention="flash"), dropout=config.dropout)
     paper = activations(spec, plan) + edge_activations(spec, plan) + logits(spec, plan)
     targets = 8 * BATCH * config.context

@@ -52,5 +52,9 @@ def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: fl
     for number in range(int(largest / step) + 1):
         x = left + number * step * scale
         yield Line(x1=x, y1=top, x2=x, y2=bottom)
-        text = re.sub(r"\.0+ ", " ", format_bytes(number * step)) if number else "0"
-        yield Label(x=x, y=bottom + 10, text=text, size=11, anchor="middle", colour="muted")
+        yield Label(x=x, y=bottom + 10, text=bytes_tick(number * step), size=11, anchor="middle", colour="muted")
+
+
+def bytes_tick(num_bytes: float) -> str:
+    """A round number of bytes without its zeros behind the point."""
+    return re.sub(r"\.0+ ", " ", format_bytes(num_bytes)) if num_bytes else "0"

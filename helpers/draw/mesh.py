@@ -90,7 +90,7 @@ def mesh_scene(
     items: list[Rect | Label] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
     items.append(Label(x=_SIDE, y=42, text=caption, size=12, colour="muted"))
     for node in range(layout.num_nodes):
-        items += _node(node, layout)
+        items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
     shared = {member: name for name, group in groups.items() for member in group if member != rank}
     for member in range(layout.world_size):
@@ -141,10 +141,10 @@ def _place(coordinates: dict[str, int]) -> str:
     return ", ".join(map(str, coordinates.values()))
 
 
-def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
+def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Label]:
     x, y = layout.corner(node)
     yield Rect(x=x, y=y, width=layout.node_width, height=layout.node_height, radius=8, fill="panel", stroke="rule")
-    yield Label(x=x + _PAD, y=y + 15, text=f"node {node}", size=11, bold=True, colour="muted")
+    yield Label(x=x + layout.pad, y=y + 15, text=name, size=11, bold=True, colour="muted")
 
 
 def axis_look(axis: str) -> dict[str, str]:

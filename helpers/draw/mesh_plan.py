@@ -5,13 +5,12 @@ Each part keeps its place whatever the plan is, so that a turned dial changes wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.axis import round_step
+from helpers.draw.axis import bytes_tick, round_step
 from helpers.draw.cards import card
-from helpers.draw.mesh import NodeLayout, axis_look, members
+from helpers.draw.mesh import NodeLayout, axis_look, members, node_frame
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.mesh import Mesh
@@ -54,25 +53,28 @@ def mesh_plan_scene(
 
     ValueError for more than 64 ranks, a rank that is not there, or a `held` that is not one for each rank.
     """
-    mesh.coordinates(rank)
+    _check(mesh, held, rank)
+    layout = _layout(mesh.world_size, gpus_per_node)
+    items: list[Rect | Label | Line] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
+    items.append(Label(x=_SIDE, y=39, text=say("places", axes=list(uses)), size=11, colour="muted"))
+    for node in range(layout.num_nodes):
+        items += _node(node, layout)
+    lit = {peer: axis for axis, use in uses.items() for peer in use.group} | {rank: "chosen"}
+    for each in range(mesh.world_size):
+        place = mesh.coordinates(each)
+        items += card(layout.box_of(each), each, {axis: place[axis] for axis in uses}, lit.get(each, ""))
+    items += _uses(rank, uses)
+    items += _memory(held, rank, gpus_per_node, limit, limit_name)
+    summary = _summary(rank, uses, held)
+    return Scene(width=WIDTH, height=_MEMORY + _CHART + 58, title=title, summary=summary, items=tuple(items))
+
+
+def _check(mesh: Mesh, held: Sequence[MemoryBreakdown], rank: int) -> None:
+    mesh.coordinates(rank)  # ValueError where it is not there
     if mesh.world_size > MOST_RANKS:
         raise ValueError(say("too_many", dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, ranks=mesh.world_size, most=MOST_RANKS))
     if len(held) != mesh.world_size:
         raise ValueError(f"mesh_plan_scene got {len(held)} breakdowns for {mesh.world_size} ranks; give one for each")
-    layout = _layout(mesh.world_size, gpus_per_node)
-    places = say("places", axes=list(uses))
-    items: list[Rect | Label | Line] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
-    items.append(Label(x=_SIDE, y=39, text=places, size=11, colour="muted"))
-    for node in range(layout.num_nodes):
-        items += _node(node, layout)
-    lit = {peer: axis for axis, use in uses.items() for peer in use.group}
-    for each in range(mesh.world_size):
-        place = {axis: mesh.coordinates(each)[axis] for axis in uses}
-        items += card(layout.box_of(each), each, place, "chosen" if each == rank else lit.get(each, ""))
-    items += _uses(rank, uses)
-    items += _memory(held, rank, layout.gpus_per_node, limit, limit_name)
-    height = _MEMORY + 34 + _CHART + 32
-    return Scene(width=WIDTH, height=height, title=title, summary=_summary(rank, uses, held), items=tuple(items))
 
 
 def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
@@ -84,20 +86,18 @@ def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
     high = (_AREA + between) / bands - between - 2 * pad - 22
     return NodeLayout(
         world_size=world_size, gpus_per_node=gpus_per_node, columns=columns, nodes_across=across,
-        box=min(110.0, room / columns - gap), box_height=(high - gap * (gpus_per_node > 1)) / min(2, gpus_per_node),
+        box=min(150.0, room / columns - gap), box_height=(high - gap * (gpus_per_node > 1)) / min(2, gpus_per_node),
         top=_TOP, pad=pad, gap=gap, between=between,
     )  # fmt: skip
 
 
 def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
-    x, y = layout.corner(node)
-    yield Rect(x=x, y=y, width=layout.node_width, height=layout.node_height, radius=6, fill="panel", stroke="rule")
+    """Its frame, and what nobody uses of it as empty cards."""
     name = say("node", node=node)
-    text = name if text_width(name, 11, bold=True) < layout.node_width - 8 else str(node)
-    yield Label(x=x + layout.pad + 2, y=y + 13, text=text, size=11, bold=True, colour="muted")
-    first = node * layout.gpus_per_node
-    for place in range(first, first + layout.gpus_per_node):
-        yield layout.box_of(place, stroke="rule", tooltip=say("unused") if place >= layout.world_size else "")
+    fits = text_width(name, 11, bold=True) < layout.node_width - 8
+    yield from node_frame(node, layout, name if fits else str(node))
+    for place in range(max(node * layout.gpus_per_node, layout.world_size), (node + 1) * layout.gpus_per_node):
+        yield layout.box_of(place, stroke="rule", tooltip=say("unused"))
 
 
 def _uses(rank: int, uses: Mapping[str, AxisUse]) -> Iterator[Rect | Label]:
@@ -109,11 +109,10 @@ def _uses(rank: int, uses: Mapping[str, AxisUse]) -> Iterator[Rect | Label]:
         y = _FLOWS + number * _LINE
         yield Rect(x=_SIDE, y=y - 7, width=18, height=14, radius=2, **axis_look(axis))
         yield Label(x=_SIDE + 26, y=y, text=axis, size=12, bold=True)
-        alone = len(use.group) == 1
-        text = say("alone") if alone else members(list(use.group), most=6)
-        yield Label(x=_SIDE + 54, y=y, text=text, size=12, colour="muted" if alone else "ink")
-        if alone:
+        if len(use.group) == 1:
+            yield Label(x=_SIDE + 54, y=y, text=say("alone"), size=12, colour="muted")
             continue
+        yield Label(x=_SIDE + 54, y=y, text=members(list(use.group), most=6), size=12)
         yield Label(x=_LINK, y=y, text=use.link, size=12)
         long = max(1.0, (_BAR_END - _BAR) * use.sent / most)
         tooltip = say("sent", axis=axis, rank=rank, num_bytes=use.sent)
@@ -155,9 +154,9 @@ def _memory(
 def _grid(largest: float, scale: float, bottom: float) -> Iterator[Label | Line]:
     step = round_step(largest, 4)
     for number in range(int(largest / step) + 1):
-        y, text = bottom - number * step * scale, re.sub(r"\.0+ ", " ", format_bytes(number * step)) if number else "0"
+        y = bottom - number * step * scale
         yield Line(x1=_LEFT, y1=y, x2=WIDTH - _SIDE, y2=y)
-        yield Label(x=_LEFT - 6, y=y, text=text, size=10.5, anchor="end", colour="muted")
+        yield Label(x=_LEFT - 6, y=y, text=bytes_tick(number * step), size=10.5, anchor="end", colour="muted")
 
 
 def _summary(rank: int, uses: Mapping[str, AxisUse], held: Sequence[MemoryBreakdown]) -> str:

@@ -8,5 +8,6 @@ emulate.py   a simulated DDP step, played by real ranks
 traces.py    a Timeline to and from other tools: Perfetto, Chrome, torch.profiler
 magnitudes.py  how large the numbers of a step are, by power of two
 pipeline_runs.py  what chapter 06 runs on live ranks
+composed_by_torch.py  two axes at once by torch's own parts, as compose.Trainer trains
 equality.py  is this run equal to one process on the same data?
 """

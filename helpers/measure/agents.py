@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ LIMIT = 240  # seconds; a busy machine needs a minute to import torch in four pr
 
 def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> list[str]:
     """What `torchrun AGENT -m module` prints, all agents together, line by line. agents: options of each.
+    module: its name, perhaps with arguments behind it, as one would type them.
 
     All start at once and meet at a free port. RuntimeError, with what was written, where an agent fails;
     TimeoutError where one has not ended after `limit` seconds. Nothing is tried twice, and no process stays behind.
@@ -21,7 +23,10 @@ def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> lis
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={port}"]
-    started = [psutil.Popen([*command, *agent, "-m", module], stdout=-1, stderr=-1, text=True) for agent in agents]
+    started = [
+        psutil.Popen([*command, *agent, "-m", *shlex.split(module)], stdout=-1, stderr=-1, text=True)
+        for agent in agents
+    ]
     _, late = psutil.wait_procs(started, timeout=limit)
     for process in [child for agent in late for child in agent.children(recursive=True)] + late:
         process.kill()

@@ -30,12 +30,11 @@ from helpers.parallel.memory import (
 )
 from helpers.ranks import Ranks
 from helpers.records import MemoryBreakdown
-from helpers.specs import ModelSpec
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 LITTLE = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)
 SIZES = dict(vocab_size=2048, context=128, num_layers=4, num_heads=4, hidden=128)
-WIDE, WIDE_SPEC = GPTConfig(**SIZES), ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=2048, seq=128)
+WIDE, WIDE_SPEC = GPTConfig(**SIZES), GPTConfig(**SIZES).spec
 STATES = ("parameters", "gradients", "optimizer")
 
 

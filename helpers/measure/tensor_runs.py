@@ -23,7 +23,7 @@ from helpers.specs import ModelSpec, Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 TINY = GPTConfig.tiny(context=16)
-TEN = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # the GPT of 10,698,240 parameters
+TEN = GPTConfig.ten_million().spec
 WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)
 ZERO_IN_THEORY = {"*key.bias*": 1e-9}  # gradients that are rounding noise
 

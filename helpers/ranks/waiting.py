@@ -93,16 +93,20 @@ class DirectWait:
 
 
 class Signals:
-    """While the main thread is inside gloo, Python cannot handle its signals: a thread hears them, and gets it out."""
+    """While the main thread is inside gloo, Python cannot handle its signals: a thread hears them, and gets it out.
+
+    heard: False for a program that handles its interrupts itself, after the wait.
+    """
 
     def __init__(self):
+        self.heard = True
         self.cut: Callable[[], None] | None = None
         self.pipe: tuple[int, int] | None = None
 
     @contextlib.contextmanager
     def calling(self, cut: Callable[[], None]) -> Iterator[None]:
         """Within, an interrupt of the main thread calls `cut`."""
-        if threading.current_thread() is not threading.main_thread():
+        if not self.heard or threading.current_thread() is not threading.main_thread():
             yield
             return
         if self.pipe is None:

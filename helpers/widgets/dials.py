@@ -46,7 +46,7 @@ def _selection(
 
 def panel(dials: Sequence[ipywidgets.Widget]) -> ipywidgets.GridBox:
     """The dials in a grid, as many beside each other as fit. All labels get the width of the longest, none is cut."""
-    width = max((text_width(each.description, _FONT) for each in dials), default=0.0)
+    width = 6 + max((text_width(each.description, _FONT) for each in dials), default=0.0)  # capitals are wider
     for each in dials:
         each.tooltip = each.tooltip or each.description
         each.style.description_width = f"{width:.0f}px"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import ipywidgets
@@ -18,7 +17,7 @@ from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
 from helpers.units import format_bytes, format_seconds
-from helpers.widgets.dials import WIDTH, choice, dial
+from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
 from helpers.words import book, language, reading
@@ -26,75 +25,68 @@ from helpers.words import book, language, reading
 say = book("mesh")
 AXES = ("dp", "pp", "tp")
 MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
-_POWERS = (1, 2, 4, 8, 16, 32, 64)
+GPU, NETWORK = "H100", LINKS["400 Gb/s"]
+_LIMIT = USABLE_SHARE * GPUS[GPU].memory
+_POWERS = [2**n for n in range(11)]
+_DIAL = 300  # pixels: two beside each other in a narrow window, or the picture lies below its end
 
 
 class MeshExplorer(Explorer):
-    """A plan on its machines. Without a front end: `.tp.value, .rank.value = 4, 5`, then `.text`.
+    """A plan on H100s, each with a card of 400 Gb/s. Without a front end: `.tp.value, .rank.value = 4, 5`, `.text`.
 
-    Dials: model (a key of PRESETS), sequences of a step (one per micro-batch), dp, pp, tp, zero, gpus_per_node, rank.
-    gpu: a key of GPUS, which also sets the links inside a node. network: of LINKS, the card that each GPU has.
+    Dials: model (one of MODELS), sequences of a step (one per micro-batch), dp, pp, tp, zero, gpus_per_node, rank.
     """
 
     TEXT = "[widget] MeshExplorer: dp, pp, tp and ZeRO on nodes of GPUs, the groups of a rank, bytes by axis, memory"
 
     def __init__(
         self, model: str = "llama3-8b", *, dp: int = 2, pp: int = 2, tp: int = 2, zero: int = 0, sequences: int = 64,
-        gpus_per_node: int = 4, rank: int = 0, gpu: str = "H100", network: str = "400 Gb/s",
+        gpus_per_node: int = 4, rank: int = 0,
     ) -> None:  # fmt: skip
-        self.gpu, self.network = gpu, network
-        names = [(NAMES[key], key) for key in dict.fromkeys((*MODELS, model)) if key in NAMES]
-        self.model = choice(names, model, say("dial.model"), tooltip=say("dial.context"))
-        self.sequences = dial([2**n for n in range(11)], sequences, say("dial.sequences"), tooltip=say("dial.of_step"))
-        self.dp = dial(_POWERS, dp, "dp", tooltip=say("dial.dp"))
+        models = [(NAMES[key], key) for key in MODELS]
+        self.model = choice(models, model, say("dial.model"), tooltip=say("dial.context"))
+        self.sequences = dial(_POWERS, sequences, say("dial.sequences"), tooltip=say("dial.of_step"))
+        self.dp = dial(_POWERS[:7], dp, "dp", tooltip=say("dial.dp"))
         self.pp = dial(_POWERS[:5], pp, "pp", tooltip=say("dial.pp"))
         self.tp = dial(_POWERS[:5], tp, "tp", tooltip=say("dial.tp"))
         self.zero = dial((0, 1, 2, 3), zero, say("dial.zero"), tooltip=say("dial.shards"))
         self.gpus_per_node = dial((2, 4, 8), gpus_per_node, say("dial.gpus_per_node"), tooltip=say("dial.machine"))
-        self.rank = ipywidgets.IntSlider(
-            value=rank, min=0, max=max(rank, MOST_RANKS - 1), description=say("dial.rank"), tooltip=say("dial.which")
-        )
-        self.rank.layout.width = f"{WIDTH}px"
+        which = {"description": say("dial.rank"), "tooltip": say("dial.which")}
+        self.rank = ipywidgets.IntSlider(value=rank, min=0, max=max(rank, MOST_RANKS - 1), **which)
         dials = (self.model, self.sequences, self.dp, self.pp, self.tp, self.zero, self.gpus_per_node, self.rank)
         super().__init__(dials)
-
-    @property
-    def spec(self) -> ModelSpec:
-        return PRESETS[self.model.value]
+        for each in dials:
+            each.layout.width = f"{_DIAL}px"
+        self.children[0].layout.grid_template_columns = f"repeat(auto-fill, {_DIAL + 8}px)"
 
     @property
     def plan(self) -> Plan:
         """The plan of the dials. ValueError, in words, for one that cannot be drawn, cut or trained."""
         sizes = {axis: getattr(self, axis).value for axis in AXES}
-        dp, pp, zero, sequences = sizes["dp"], sizes["pp"], self.zero.value, self.sequences.value
+        dp, zero, sequences = self.dp.value, self.zero.value, self.sequences.value
         ranks = Mesh(**sizes).world_size
         if ranks > MOST_RANKS:
             raise ValueError(say("too_many", **sizes, ranks=ranks, most=MOST_RANKS))
         if sequences < dp:
             raise ValueError(say("too_few", sequences=sequences, dp=dp))
-        if zero > 1 and pp > 1:
-            raise ValueError(say("zero_pp", zero=zero, pp=pp, number=sequences // dp))
+        if zero > 1 and self.pp.value > 1:
+            raise ValueError(say("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
-        plan.check(self.spec)
+        plan.check(PRESETS[self.model.value])
         return plan
 
     @property
     def cluster(self) -> Cluster:
-        """As many nodes as the plan takes; each GPU has a network card."""
+        """As many nodes as the plan takes."""
         each = self.gpus_per_node.value
         return Cluster(
-            gpu=GPUS[self.gpu], gpus_per_node=each, num_nodes=-(-self.plan.world_size // each),
-            intra=INTRA[self.gpu], inter=LINKS[self.network], network_cards=each,
+            gpu=GPUS[GPU], gpus_per_node=each, num_nodes=-(-self.plan.world_size // each), intra=INTRA[GPU],
+            inter=NETWORK, network_cards=each,
         )  # fmt: skip
 
-    @property
-    def limit(self) -> float:
-        """Bytes that a rank may take of its GPU."""
-        return USABLE_SHARE * GPUS[self.gpu].memory
-
     def sent(self, rank: int) -> dict[str, float]:
-        """Bytes that a rank sends over links in a step, by axis: what its ring makes of `axis_traffic`."""
-        return _sent(self.spec, self.plan, self.plan.mesh.coordinates(rank)["pp"])
+        """Bytes that a rank sends over links in a step, by axis."""
+        return _sent(PRESETS[self.model.value], self.plan, self.plan.mesh.coordinates(rank)["pp"])
 
     def link(self, axis: str, rank: int) -> Link | None:
         """The slowest link that its messages on this axis cross; None where it is alone on it."""
@@ -103,35 +95,41 @@ class MeshExplorer(Explorer):
     @property
     def held(self) -> list[MemoryBreakdown]:
         """What each rank holds: the same for all ranks of a stage."""
-        stages = [memory(self.spec, self.plan, stage) for stage in range(self.plan.pp)]
-        return [stages[self.plan.mesh.coordinates(rank)["pp"]] for rank in range(self.plan.world_size)]
+        model, plan = PRESETS[self.model.value], self.plan
+        stages = [memory(model, plan, stage) for stage in range(plan.pp)]
+        return [stages[plan.mesh.coordinates(rank)["pp"]] for rank in range(plan.world_size)]
 
     @property
     def scene(self) -> Scene:
         """The picture of the dials as they stand."""
-        plan, rank = self.plan, self.rank.value
-        sizes = {axis: getattr(plan, axis) for axis in AXES}
-        cluster = {"nodes": self.cluster.num_nodes, "each": self.cluster.gpus_per_node}
-        title = say("title", model=NAMES[self.model.value], **sizes, ranks=plan.world_size, **cluster)
-        limit = say("limit", size=format_bytes(self.limit), gpu=self.gpu)
-        return mesh_plan_scene(
-            plan.mesh, self._uses, self.held, gpus_per_node=self.gpus_per_node.value, rank=rank, limit=self.limit,
-            limit_name=limit, title=title,
-        )  # fmt: skip
+        plan, rank, each = self.plan, self.rank.value, self.gpus_per_node.value
+        sizes = {axis: getattr(plan, axis) for axis in AXES} | {"ranks": plan.world_size}
+        title = say("title", model=NAMES[self.model.value], **sizes, nodes=self.cluster.num_nodes, each=each)
+        uses = {axis: self._use(axis, plan.mesh.ranks_along(axis, rank)) for axis in AXES}
+        limit = {"limit": _LIMIT, "limit_name": say("limit", size=format_bytes(_LIMIT), gpu=GPU)}
+        return mesh_plan_scene(plan.mesh, uses, self.held, gpus_per_node=each, rank=rank, title=title, **limit)
+
+    def _use(self, axis: str, group: list[int]) -> AxisUse:
+        rank = self.rank.value
+        link, sent = self.link(axis, rank), self.sent(rank)[axis]
+        if link is None:
+            return AxisUse(group=group, sent=0, link="", words="")
+        where = {"link": link.name.split(" (")[0], "node": rank // self.gpus_per_node.value}
+        crossed = say("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
+        words = say("use", size=format_bytes(sent), time=format_seconds(link.seconds(sent)))
+        return AxisUse(group=group, sent=sent, link=crossed, words=words)
 
     @property
     def sentence(self) -> str:
         """Where the rank stands, the axis on which it sends most, and whether the fullest rank fits."""
-        plan, rank = self.plan, self.rank.value
-        sent, held = self.sent(rank), self.held
-        axis = max(sent, key=sent.get)
+        rank, place = self.rank.value, self.plan.mesh.coordinates(self.rank.value)
+        sent, held = self.sent(rank), [one.total for one in self.held]
+        axis, full = max(sent, key=sent.get), held.index(max(held))
         most = say("most", axis=axis, size=format_bytes(sent[axis])) if sent[axis] else say("nothing")
-        tp = self.link("tp", rank)
-        slow = say("slow") if tp and tp != self.cluster.intra else ""
-        full = max(range(len(held)), key=lambda each: held[each].total)
-        sizes = {"held": format_bytes(held[full].total), "limit": format_bytes(self.limit)}
-        fits = say("fits" if held[full].total <= self.limit else "fits_not", rank=full, **sizes)
-        return say("where", rank=rank, **_place(plan.mesh, rank)) + most + slow + fits
+        slow = say("slow") if self.link("tp", rank) not in (None, INTRA[GPU]) else ""
+        sizes = {"held": format_bytes(held[full]), "limit": format_bytes(_LIMIT)}
+        fits = say("fits" if held[full] <= _LIMIT else "fits_not", rank=full, **sizes)
+        return say("where", rank=rank, **place) + most + slow + fits
 
     @property
     def rows(self) -> Rows:
@@ -139,30 +137,11 @@ class MeshExplorer(Explorer):
         return [self._row(rank, one) for rank, one in enumerate(self.held)]
 
     def _row(self, rank: int, held: MemoryBreakdown) -> dict[str, str]:
-        place = ", ".join(map(str, _place(self.plan.mesh, rank).values()))
-        where = {say("column.place"): place, say("column.node"): str(rank // self.gpus_per_node.value)}
+        place = self.plan.mesh.coordinates(rank)
+        where = {"place": ", ".join(str(place[axis]) for axis in AXES), "node": str(rank // self.gpus_per_node.value)}
         sends = {say("column.sends", axis=axis): format_bytes(sent) for axis, sent in self.sent(rank).items()}
-        return {say("column.rank"): str(rank)} | where | sends | {say("column.holds"): format_bytes(held.total)}
-
-    @property
-    def _uses(self) -> Mapping[str, AxisUse]:
-        rank, mesh = self.rank.value, self.plan.mesh
-        sent = self.sent(rank)
-        return {axis: self._use(axis, mesh.ranks_along(axis, rank), sent[axis]) for axis in AXES}
-
-    def _use(self, axis: str, group: list[int], sent: float) -> AxisUse:
-        rank = self.rank.value
-        link = self.link(axis, rank)
-        if link is None:
-            return AxisUse(group=group, sent=0, link="", words="")
-        rate = format_bytes(link.bandwidth)
-        node = rank // self.gpus_per_node.value
-        inside = link == self.cluster.intra
-        crossed = (
-            say("inside", link=link.name.split(" (")[0], node=node, rate=rate) if inside else say("network", rate=rate)
-        )
-        words = say("use", size=format_bytes(sent), time=format_seconds(link.seconds(sent)))
-        return AxisUse(group=group, sent=sent, link=crossed, words=words)
+        first = {say(f"column.{name}"): cell for name, cell in ({"rank": str(rank)} | where).items()}
+        return first | sends | {say("column.holds"): format_bytes(held.total)}
 
     def _draw(self, change: object = None) -> None:
         try:
@@ -177,7 +156,3 @@ class MeshExplorer(Explorer):
 def _sent(model: ModelSpec, plan: Plan, stage: int) -> dict[str, float]:
     found = axis_bytes(model, plan, stage)
     return {axis: getattr(found, axis) for axis in AXES}
-
-
-def _place(mesh: Mesh, rank: int) -> dict[str, int]:
-    return {axis: mesh.coordinates(rank)[axis] for axis in AXES}

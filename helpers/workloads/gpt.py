@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.specs import ModelSpec
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
@@ -72,6 +74,19 @@ class GPTConfig:
     @property
     def kv_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The same shape, as predictions take it."""
+        return ModelSpec(
+            num_layers=self.num_layers,
+            hidden=self.hidden,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            vocab=self.vocab_size,
+            seq=self.context,
+            tied_embeddings=self.tied,
+        )
 
     @property
     def num_parameters(self) -> int:

@@ -290,3 +290,16 @@ def test_the_advice_is_downloaded_as_a_page_to_print(notebook):
     page = download.value
     assert page.suggested_filename == "strategy.html"
     assert "Many nodes, and a slow network" in Path(page.path()).read_text(encoding="utf-8")
+
+
+def test_a_rank_is_chosen_and_its_groups_light_up(notebook):
+    output, picture = shown(notebook, "MeshExplorer")
+    says(picture, "Rank 0 holds stage 0 of copy 0")
+    notebook.press(notebook.dial("rank", output), "End", picture)
+    says(picture, "Rank 7 holds stage 1 of copy 1, part 1 of each matrix.")
+    notebook.press(notebook.dial("GPUs per node", output), "ArrowLeft", picture)
+    picture.locator("svg").get_by_text("node 3").first.wait_for(state="attached")
+    notebook.press(notebook.dial("tp", output), "ArrowLeft", picture)
+    says(picture, "Rank 3 holds")  # there are four, and the last one is taken
+    notebook.press(notebook.dial("ZeRO stage", output), "End", picture)
+    picture.get_by_role("alert").filter(has_text="ZeRO-3 with pp 2").wait_for()

@@ -1,4 +1,4 @@
-"""Any plan equals one process: losses, norms and weights after five steps, on every rank."""
+"""Any plan equals one process, on every rank, losses, norms, weights after five steps, and sends what was predicted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.measure.equality import assert_equal
 from helpers.parallel.tensor_parallel.sequence_shards import ShardDropout
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 from tests.compose.cases import Case, case_of, cases, pairs, possible
-from tests.compose.training import NO_GRADIENT, batches, build, composed, one_process
+from tests.compose.training import NO_GRADIENT, batches, build, composed, one_process, predicted
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -29,6 +29,13 @@ def of_one_process(case, dtype=None):
     return one_process(replace(case, plan=Plan(dp=3 if case.world == 3 else 1)), dtype)
 
 
+def check(pool, case):
+    found = pool[: case.world].run(composed, case)
+    assert_equal(of_one_process(case), [told for told, _ in found], rtol=1e-10, atol=NO_GRADIENT)
+    for rank, (_, sent) in enumerate(found):
+        assert sent == predicted(case, rank, dtype_bytes=8), f"rank {rank}"
+
+
 def test_every_two_values_that_a_plan_may_have_stand_together_in_a_case():
     assert len(set(CASES)) == len(CASES) <= 150 and len(IN_CI) == 12
     rows = [row for row in possible() if case_of(row) in set(CASES)]
@@ -37,13 +44,13 @@ def test_every_two_values_that_a_plan_may_have_stand_together_in_a_case():
 
 @pytest.mark.parametrize("case", IN_CI, ids=str)
 def test_a_plan_equals_one_process(eight, case):
-    assert_equal(of_one_process(case), eight[: case.world].run(composed, case), rtol=1e-10, atol=NO_GRADIENT)
+    check(eight, case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case not in IN_CI], ids=str)
 def test_any_plan_equals_one_process(eight, case):
-    assert_equal(of_one_process(case), eight[: case.world].run(composed, case), rtol=1e-10, atol=NO_GRADIENT)
+    check(eight, case)
 
 
 # -- what a plan of pairs does not vary --------------------------------------------------------------------------------
@@ -64,9 +71,11 @@ def test_in_16_bits_it_is_as_close_as_rounding_allows(ranks, plan, dtype):
     case = Case(plan, tied=True, grouped=False)
     expected = of_one_process(case, dtype)
     tolerance = {torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
-    for told in ranks.run(composed, case, dtype):
+    scaled = dtype == torch.float16
+    for rank, (told, sent) in enumerate(ranks.run(composed, case, dtype)):
         torch.testing.assert_close(told["losses"], expected["losses"], rtol=tolerance, atol=0)
         torch.testing.assert_close(told["norms"], expected["norms"], rtol=4 * tolerance, atol=0)
+        assert sent == predicted(case, rank, dtype_bytes=4, autocast=True, loss_scaling=scaled), f"rank {rank}"
 
 
 def overflowing(plan):

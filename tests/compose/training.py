@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 
 import cloudpickle
@@ -10,7 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.compose import Trainer
+from helpers.measure.comms import record_comms
 from helpers.parallel.amp import GradScaler, autocast
+from helpers.predict.traffic.axes import axis_traffic
+from helpers.records import AxisTraffic, traffic_by_axis
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import LAYERS, Case
 
@@ -70,12 +75,20 @@ def one_process(case: Case, dtype: torch.dtype | None = None) -> dict[str, Tenso
     return told(losses, norms, model.state_dict())
 
 
-def composed(case: Case, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """The same on a rank."""
+def composed(case: Case, dtype: torch.dtype | None = None) -> tuple[dict[str, Tensor], list[AxisTraffic]]:
+    """The same on a rank, and what its first two steps sent."""
     model = build(case, torch.float32 if dtype else torch.float64)
     how = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=dtype, **ADAMW)
-    trainer, losses, norms = Trainer(model, case.plan, **how), [], []
+    trainer, losses, norms, sent = Trainer(model, case.plan, **how), [], [], []
     for x, y in batches(case):
-        losses.append(trainer.step(x, y))
+        with record_comms() if len(sent) < 2 else nullcontext() as recorder:
+            losses.append(trainer.step(x, y))
         norms.append(trainer.grad_norm)
-    return told(losses, norms, trainer.full_state())
+        sent += [traffic_by_axis(recorder.log, trainer.mesh)] if recorder else []
+    return told(losses, norms, trainer.full_state()), sent
+
+
+def predicted(case: Case, rank: int, **how) -> list[AxisTraffic]:
+    """What they send, from the shapes and the plan."""
+    plan = replace(case.plan, micro_batch=ROWS // (case.plan.dp * case.plan.num_microbatches))
+    return [axis_traffic(build(case).config.spec, plan, rank, first_step=first, **how) for first in (True, False)]

@@ -5,7 +5,6 @@ import pytest
 from helpers.draw import Line, Rect, cube_scene, mesh_plan_scene
 from helpers.draw.mesh import AXIS_KINDS
 from helpers.mesh import Mesh
-from helpers.words import reading
 from tests.draw.scenes import SCENES
 
 MESH = Mesh(dp=2, pp=2, tp=2)
@@ -59,11 +58,6 @@ def test_no_card_hides_another_or_lies_below_the_words(name):
 def test_without_a_rank_nothing_is_lit():
     scene = SCENES["cube without a rank"]
     assert not any(lit(scene).values()) and {box.fill for box in cards(scene).values()} == {"surface"}
-
-
-def test_it_speaks_chinese():
-    with reading("zh"):
-        assert "从左到右" in cube_scene(MESH).summary
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, wire
-from helpers.ranks.waiting import Waiters
+from helpers.ranks.waiting import SIGNALS, Waiters
 from helpers.ranks.work import WireError, WireWork
 from tests.ranks.test_wire_pending import side_channel
 
@@ -196,6 +196,30 @@ def test_a_wait_can_be_interrupted_and_taken_up_again(ranks, form):
 @pytest.mark.parametrize("form", IN_GLOO)
 def test_a_wait_inside_gloo_can_be_interrupted(ranks, outcomes, form):
     assert outcomes(ranks[:2], interrupted, form)[0] == ("interrupted", 0)
+
+
+def heard_afterwards(form):
+    """Rank 0 is told to stop while it waits inside gloo, and rank 1 comes later."""
+    rank, told = dist.get_rank(), []
+    with side_channel() as meet:
+        if rank == 1:
+            meet()
+            answer(form, rank)
+            return told
+        before, SIGNALS.heard = signal.signal(signal.SIGINT, lambda *_: told.append("asked")), False
+        wait = start(form, rank)
+        threading.Timer(0.1, lambda: (os.kill(os.getpid(), signal.SIGINT), meet())).start()
+        try:
+            wait()
+        finally:
+            SIGNALS.heard = True
+            signal.signal(signal.SIGINT, before)
+    return told
+
+
+@pytest.mark.parametrize("form", IN_GLOO)
+def test_a_program_that_handles_its_interrupts_itself_ends_its_wait(ranks, form):
+    assert ranks[:2].run(heard_afterwards, form) == [["asked"], []]
 
 
 def destroyed(way):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from helpers.draw import Rect
+from helpers.draw import Rect, cube_scene
 from helpers.mesh import Mesh
 from helpers.predict.memory import memory
 from helpers.specs import PRESETS, Plan
@@ -100,6 +100,7 @@ def test_it_speaks_chinese():
     with reading("zh"):
         shown = MeshExplorer()
         assert "副本" in shown.sentence and "个节点" in shown.scene.title and "节点 0" in shown.scene.summary
+        assert "从左到右" in cube_scene(Mesh(pp=2, tp=2)).summary
 
 
 def test_it_needs_no_torch():

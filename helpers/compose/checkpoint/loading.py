@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers.compose.checkpoint.held import Held, held, inner
 from helpers.compose.checkpoint.manifest import WEIGHT, Contents, Manifest, digest, read
 from helpers.compose.checkpoint.saving import agree
+from helpers.compose.state import Names
 
 
 @torch.no_grad()
@@ -23,7 +24,7 @@ def load(trainer, folder: str | os.PathLike) -> None:
     folder, manifest, problem = Path(folder), None, ""
     try:
         manifest = read(folder)
-        problem = _another_model(trainer, manifest, folder) or _damaged(trainer, manifest, folder)
+        problem = another_model(trainer.names, manifest, folder) or _damaged(trainer, manifest, folder)
     except ValueError as error:
         problem = str(error)
     agree(problem)
@@ -53,10 +54,11 @@ def _own_state(trainer, piece: Held, value: Tensor) -> Tensor:
     return _own(trainer, piece, value).to(piece.owner.device).reshape(piece.owner.shape).clone()
 
 
-def _another_model(trainer, manifest: Manifest, folder: Path) -> str:
-    here, there = trainer.names.shapes, manifest.shapes
+def another_model(names: Names, manifest: Manifest, folder: Path) -> str:
+    """A sentence where the checkpoint is not of the model with these names; else ""."""
+    here, there = names.shapes, manifest.shapes
     for name in dict.fromkeys([*here, *there]):
-        mine = f"{tuple(here[name])} {trainer.names.dtypes[name]}" if name in here else "nothing"
+        mine = f"{tuple(here[name])} {names.dtypes[name]}" if name in here else "nothing"
         saved = f"{tuple(there[name])} {manifest.dtypes[name]}" if name in there else "nothing"
         if mine != saved:
             return f"{folder} is of another model: its {name} is {saved}, here {mine}; build the one that was saved"

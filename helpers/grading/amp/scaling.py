@@ -30,6 +30,7 @@ CASES = (  # what is special, exponent of the largest value, its tensor, its sig
     ("above 65504", 18, 0, -1, (1.1, 1.9)),
     ("rounded down to 65504", -7, 0, 1, (1.99906, 1.99948)),
     ("rounded up to 65536", -5, 0, 1, (1.99954, 1.99996)),
+    ("65520 itself, halfway", -3, 0, 1, (ROUNDS_UP / 2**15, ROUNDS_UP / 2**15)),
     ("tiny", -100, 0, 1, (1.1, 1.9)),
     ("huge", 100, -1, 1, (1.1, 1.9)),
 )
@@ -65,8 +66,9 @@ def largest_of(tensors: Sequence[Tensor]) -> float:
 
 
 def fits(size: float, limit: float = ROUNDS_UP) -> float:
-    """The largest power of two that keeps size * scale at or below the limit; none that is drawn hits ROUNDS_UP."""
-    return 2.0 ** math.floor(math.log2(limit / size))
+    """The largest power of two that keeps size * scale at or below the limit, and below ROUNDS_UP."""
+    scale = 2.0 ** math.floor(math.log2(limit / size))
+    return scale / 2 if size * scale == limit == ROUNDS_UP else scale
 
 
 def cast_first(tensors: Sequence[Tensor], limit: float) -> float | None:
@@ -99,7 +101,11 @@ WRONG = {
     ],
     "never_below_one": under(lambda tensors, limit: max(1.0, fits(largest_of(tensors), limit))),
     "cast_first": under(cast_first),
-    "limit_too_high": [lambda tensors: fits(largest_of(tensors), 2.0**16), below_2_16],
+    "limit_too_high": [
+        lambda tensors: fits(largest_of(tensors), 2.0**16),
+        lambda tensors: 2.0 ** math.floor(math.log2(ROUNDS_UP / largest_of(tensors))),
+        below_2_16,
+    ],
     "limit_too_low": [lambda tensors: fits(largest_of(tensors), FP16.max)],
     "rounded_up": [
         lambda tensors: 2.0 ** math.ceil(math.log2(FP16.max / largest_of(tensors))),

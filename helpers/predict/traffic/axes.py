@@ -50,15 +50,17 @@ def axis_traffic(
     rank: int,
     *,
     dtype_bytes: int | None = None,
+    autocast: bool = False,
     loss_scaling: bool = False,
     first_step: bool = False,
 ) -> AxisTraffic:
     """Payload of `rank` by axis and operation in one step: `num_microbatches` times `micro_batch` sequences of `seq`.
 
-    dtype_bytes: of all numbers that travel, for a Trainer without autocast: those of its weights. None: as
-    `plan.precision` has weights and gradients. loss_scaling: float16's scaler agrees on its flags. first_step: with
-    what only the first one sends, shapes of messages (pp) and the order of gradients (dp). Found by layers as
-    `pipeline.partition` cuts them, so stages may differ by one from `plan.layers_on_stage`.
+    dtype_bytes: of a weight, and of all that travels; None: as `plan.precision` has weights and gradients.
+    autocast: what matrices give is in 16 bits; so are tp's sums of it, and nothing else that travels. loss_scaling:
+    float16's scaler agrees on its flags. first_step: with what only the first one sends, shapes of messages (pp) and
+    the order of gradients (dp). Stages are cut as `pipeline.partition` does, so one may differ by a layer from
+    `plan.layers_on_stage`.
     Raises ValueError for a plan that cannot be composed (cp, zero 2 or 3 with pp), or does not fit the model.
     """
     _check(model, plan)
@@ -66,17 +68,18 @@ def axis_traffic(
     own = stages[place :: plan.pp]
     width = dtype_bytes or weight_bytes(plan)
     gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)
-    ops = [*_of_log("tp", _tensor(model, plan, own, width), plan.num_microbatches)]
+    ops = [*_of_log("tp", _tensor(model, plan, own, width, autocast), plan.num_microbatches)]
     ops += _pipeline(model, plan, own, width, gradients, first_step)
     ops += _data(layer_parameters(model, plan, own), plan, width, gradients, first_step)
     return AxisTraffic.of([*ops, *_scalars(plan, loss_scaling)])
 
 
-def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[Stage], width: int) -> CommLog:
+def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[Stage], width: int, autocast: bool) -> CommLog:
     """One micro-batch."""
     traffic = Traffic(plan.tp, dtype_bytes=width)
+    how = dict(batch=plan.micro_batch, traffic=traffic, product_bytes=2 if autocast else width)
     for _, blocks, first, last in stages:
-        stage_messages(model, plan, blocks, batch=plan.micro_batch, traffic=traffic, first=first, last=last)
+        stage_messages(model, plan, blocks, first=first, last=last, **how)
     return traffic.log
 
 

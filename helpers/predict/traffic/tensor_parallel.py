@@ -31,8 +31,8 @@ def tensor_parallel_traffic(
 ) -> CommLog:
     """Every operation of a step (forward and backward of `batch` sequences of `model.seq` tokens) on one rank, in turn.
 
-    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; the same comes once
-    for each of `plan.num_microbatches`. With a link each operation takes its alpha-beta seconds, with nothing hidden.
+    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; the same comes
+    once for each of `plan.num_microbatches`. With a link operations take their alpha-beta seconds, nothing hidden.
     Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp).
     """
     _check(model, plan, batch)
@@ -51,14 +51,16 @@ def stage_messages(
     traffic: Traffic,
     first: bool = True,
     last: bool = True,
+    product_bytes: int | None = None,
 ) -> None:
     """Add what the layers of one stage send for one micro-batch: `blocks`, with embeddings if first, a head if last.
 
     recompute="full" sends a block's forward again before its backward; "selective" recomputes what sends nothing.
+    product_bytes: of what matrices give, and of its gradients, which autocast has in 16 bits; None: as all else.
     """
     if plan.tp > 1:
         step = _SequenceParallel if plan.sequence_parallel else _Plain
-        step(model, plan, batch, traffic).run(blocks, first, last)
+        step(model, plan, batch, traffic, product_bytes or traffic.dtype_bytes).run(blocks, first, last)
 
 
 def layer_payload_bytes(*, batch: int, seq: int, hidden: int, dtype_bytes: int = 4) -> int:
@@ -77,14 +79,14 @@ def layer_sent_bytes(*, batch: int, seq: int, hidden: int, tp: int, dtype_bytes:
 class _Plain:
     """Every rank holds the whole (b, s, h) between the parts: parts' outputs are added, gradients of inputs too."""
 
-    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic) -> None:
-        self.model, self.plan, self.traffic = model, plan, traffic
+    def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic, product_bytes: int) -> None:
+        self.model, self.plan, self.traffic, self.product_bytes = model, plan, traffic, product_bytes
         self.tokens = (batch, model.seq)
         self.stream = (batch, model.seq, model.hidden)
 
     def run(self, blocks: Sequence[int], first: bool, last: bool) -> None:
         if first:
-            self.leave("token_embedding, forward")
+            self.leave("token_embedding, forward", self.traffic.dtype_bytes)
         for i in blocks:
             self.forward(i, "forward")
         if last:
@@ -102,7 +104,7 @@ class _Plain:
     def forward(self, i: int, when: str) -> None:
         for name in ("attention", "feed_forward"):
             self.enter(f"blocks.{i}.{name}, {when}")
-            self.leave(f"blocks.{i}.{name}, {when}")
+            self.leave(f"blocks.{i}.{name}, {when}", self.product_bytes)
 
     def backward(self, i: int) -> None:
         for name in ("feed_forward", "attention"):
@@ -130,16 +132,16 @@ class _Plain:
     def enter(self, where: str) -> None:
         """Into a column cut: everybody has the whole input."""
 
-    def leave(self, where: str) -> None:
+    def leave(self, where: str, width: int) -> None:
         """Out of a row cut."""
-        self.traffic.add("all_reduce", self.stream, where)
+        self.traffic.add("all_reduce", self.stream, where, dtype_bytes=width)
 
     def out_of_rows(self, where: str) -> None:
         """The gradient of a row cut's output: everybody has it."""
 
     def into_columns(self, where: str) -> None:
         """The gradient of a column cut's input."""
-        self.traffic.add("all_reduce", self.stream, where)
+        self.traffic.add("all_reduce", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
         """A norm's gradients: everybody has them."""
@@ -158,17 +160,17 @@ class _SequenceParallel(_Plain):
     def enter(self, where: str) -> None:
         self.traffic.add("all_gather", self.part(), where)
 
-    def leave(self, where: str) -> None:
-        self.traffic.add("reduce_scatter", self.stream, where)
+    def leave(self, where: str, width: int) -> None:
+        self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=width)
 
     def out_of_rows(self, where: str) -> None:
         if self.model.bias:  # added to the rank's own tokens
             self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
-        self.traffic.add("all_gather", self.part(), where)
+        self.traffic.add("all_gather", self.part(), where, dtype_bytes=self.product_bytes)
 
     def into_columns(self, where: str) -> None:
         self.traffic.add("all_gather", self.part(), f"{where}: the kept input")
-        self.traffic.add("reduce_scatter", self.stream, where)
+        self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
         """It met the rank's own tokens, so its gradients are parts of a sum."""

@@ -1,0 +1,62 @@
+"""`python -m helpers train …`, and the same line under torchrun: `torchrun --nproc-per-node=4 -m helpers train …`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+
+from helpers.interview.wrapping import wrap
+from helpers.ranks.inplace import is_launched
+from helpers.train.options import settings
+from helpers.words import book
+
+say = book("train")
+REFUSED = 2  # the exit code, as argparse has it
+
+
+def main(arguments: list[str]) -> int:
+    """0 when all steps are done, 1 when ranks failed or the end was not saved, 2 for a sentence, 130 after Ctrl-C."""
+    speaks = os.environ.get("RANK", "0") == "0"
+    try:
+        told = settings(arguments)
+
+        from helpers.train import fits  # torch comes only when there is something to train
+
+        done = fits.check(told)
+
+        from helpers.ranks import Ranks
+        from helpers.train.loop import Loop
+        from helpers.train.screen import Screen
+
+        if is_launched():
+            _join()
+        with Ranks(told.plan.world_size, timeout=None, quiet=not speaks) as ranks:
+            code = Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
+            return code
+    except ValueError as problem:
+        if speaks:
+            text = say("nothing", problem=problem)
+            whole = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
+            print(*whole, sep="\n", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _join() -> None:
+    """Enter torchrun's world through the wire, which counts bytes. It compares nothing: nodes share no memory."""
+    import torch
+    import torch.distributed as dist
+
+    from helpers.ranks import wire
+
+    if torch.cuda.is_available():
+        return  # NCCL: Ranks joins by itself
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir="", check=False))
+    dist.init_process_group("wire")
+    atexit.register(dist.destroy_process_group)

@@ -1,0 +1,67 @@
+"""Whether model, data, plan and checkpoint fit together: asked of a model without memory, before a rank starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from helpers.compose import refused
+from helpers.compose.checkpoint.loading import another_model
+from helpers.compose.checkpoint.manifest import read
+from helpers.compose.parts import schedule_of
+from helpers.compose.state import Names
+from helpers.parallel.pipeline.partition import partition
+from helpers.parallel.tensor_parallel import GPT_PLAN
+from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
+from helpers.train.options import Settings, checkpoints_of
+from helpers.workloads import GPT, GPTConfig
+
+CONFIGS = {
+    "tiny": GPTConfig.tiny(),
+    "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
+    "10m": GPTConfig.ten_million(),
+}
+
+
+def check(settings: Settings) -> int:
+    """The step from which this run goes on. Raises ValueError, as a sentence, for what would fail on the ranks."""
+    plan = settings.plan
+    with torch.device("meta"):
+        model = GPT(CONFIGS[settings.size])
+    refused.check(model, plan)
+    for entry in resolve_plan(model, GPT_PLAN):
+        entry.cut(plan.tp)
+    if plan.pp > 1:
+        partition(model, plan.pp * plan.num_chunks)
+        schedule_of(plan)
+    parts = plan.dp * plan.num_microbatches
+    if settings.batch % parts:
+        raise ValueError(
+            f"--batch {settings.batch}: dp * microbatches = {plan.dp} * {plan.num_microbatches} = {parts} does not "
+            f"divide it; the nearest that work are {settings.batch // parts * parts or parts} and "
+            f"{-(-settings.batch // parts) * parts}"
+        )
+    done = 0 if settings.resume is None else _steps_of(settings, model)
+    _check_folder(settings.folder, done)
+    return done
+
+
+def _steps_of(settings: Settings, model: GPT) -> int:
+    manifest = read(settings.resume)
+    if problem := another_model(Names(model), manifest, settings.resume):
+        raise ValueError(f"{problem} (--size)")
+    done = manifest.extra["steps"]
+    if settings.steps <= done:
+        raise ValueError(f"{settings.resume} is at step {done} already: give --steps above {done} to go on")
+    return done
+
+
+def _check_folder(folder: Path, done: int) -> None:
+    """A checkpoint is never written over."""
+    last = max(checkpoints_of(folder), default=0)
+    if last > done:
+        raise ValueError(
+            f"{folder} holds a checkpoint of step {last} already, and this run begins after step {done}: go on from "
+            f"there with --resume {folder}, or give --save another folder"
+        )

@@ -1,0 +1,117 @@
+"""What each rank does in a run. Its trainer stays here between two calls; under torchrun that is this process."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from helpers.compose import Trainer
+from helpers.compose.checkpoint.held import inner
+from helpers.measure.comms import record_comms
+from helpers.measure.memory import record_memory
+from helpers.measure.timeline import record_timeline
+from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, traffic_by_axis
+from helpers.train.fits import CONFIGS
+from helpers.train.options import SAID, Settings
+from helpers.workloads import GPT, characters, token_loss
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MAX_NORM = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a rank tells of a step. asked: whether somebody wants the run to end. The rest: where it was watched."""
+
+    loss: float
+    norm: float
+    seconds: float
+    asked: bool
+    memory: MemoryBreakdown | None = None
+    timeline: Timeline | None = None
+    sent: AxisTraffic | None = None
+
+
+class Run:
+    def __init__(self, settings: Settings, device: str):
+        self.settings, self.device, self.text = settings, device, characters()
+        config = CONFIGS[settings.size]
+        torch.manual_seed(settings.seed)
+        model = GPT(config).to(device)
+        how = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
+        if settings.resume is None:
+            self.trainer = Trainer(model, settings.plan, lr=settings.lr, **how)
+        else:
+            self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **how)
+        for group in inner(self.trainer).param_groups if settings.new_lr else ():
+            group["lr"] = settings.new_lr
+        self.context = config.context
+
+    def step(self, asked: bool) -> Report:
+        """The batch depends on the seed and the step alone, so a run that is resumed sees what it would have seen."""
+        told = self.settings
+        batch = self.text.batch(self.trainer.steps, told.batch, self.context, seed=told.seed)
+        tokens, targets = (part.to(self.device) for part in batch)
+        start = time.perf_counter()
+        loss = self.trainer.step(tokens, targets).item()
+        return Report(loss=loss, norm=float(self.trainer.grad_norm), seconds=time.perf_counter() - start, asked=asked)
+
+    def watched(self, asked: bool, *, weigh: bool, clock: bool) -> Report:
+        """A step: what was held at its peak, which slows it down; when what ran, and what went over each axis.
+
+        Ranks on several machines share no clock, but they leave a barrier together.
+        """
+        watched, report = (self.trainer.held, inner(self.trainer)), {}
+        dist.barrier()
+        zero = time.perf_counter()
+        with ExitStack() as stack:
+            memory = stack.enter_context(record_memory(*watched)) if weigh else None
+            comms = stack.enter_context(record_comms()) if clock else None
+            recorder = stack.enter_context(record_timeline(*watched)) if clock else None
+            said = self.step(asked)
+        if weigh:
+            report |= {"memory": memory.peak}
+        if clock:
+            line = recorder.timeline
+            spans = tuple(replace(one, start=one.start - zero, end=one.end - zero) for one in line.spans)
+            sent = traffic_by_axis(comms.log, self.trainer.mesh)
+            report |= {"timeline": replace(line, spans=spans), "sent": sent}
+        return replace(said, **report)
+
+
+_run: Run | None = None
+
+
+def start(settings: Settings, device: str) -> tuple[str, Path]:
+    """What is wrong, or nothing; and the folder of the run, which rank 0 makes and in which it notes what was said."""
+    global _run
+    folder = settings.folder
+    try:
+        _run = Run(settings, device)
+        if dist.get_rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / SAID).write_text(json.dumps(settings.said, indent=1), encoding="utf-8")
+    except ValueError as problem:
+        return str(problem), folder
+    except OSError as problem:
+        return f"--save {folder}: {problem.strerror}; give a folder that can be written", folder
+    return "", folder
+
+
+def step(asked: bool, weigh: bool, clock: bool) -> Report:
+    return _run.watched(asked, weigh=weigh, clock=clock) if weigh or clock else _run.step(asked)
+
+
+def save(folder: Path) -> str:
+    """Why nothing could be saved, the same on every rank, or nothing. What was there before stays."""
+    try:
+        _run.trainer.save(folder)
+    except ValueError as problem:
+        return str(problem)
+    return ""
