@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import drawn, groups_on, meshes_of, told
+from helpers.grading.composing.meshes import drawn, given, groups_on, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect_number, expect_tensor
+from helpers.grading.kit.judging import expect, expect_number, expect_tensor
 from helpers.grading.kit.stories import alike
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
@@ -23,7 +23,7 @@ WIDTH = 3
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """The ranks of a copy have the same tokens. In some cases one of several copies has none that counts."""
-    number, mesh = drawn(rng, world_size)
+    mesh = drawn(rng, world_size)
     counts = [rng.integer(1, 3) + 3 * copy for copy in range(mesh.dp)]
     if mesh.dp > 1 and rng.case.number % 2:
         counts[rng.integer(0, mesh.dp - 1)] = 0
@@ -33,22 +33,29 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
         counted = counted[torch.randperm(len(counted), generator=rng)]
         copies.append({"x": rng.tensor(len(counted), WIDTH), "counted": counted})
     own = [copies[mesh.coordinates(rank)["dp"]] for rank in range(world_size)]
-    return [{"number": number, "weight": weight} | one for one in own]
+    return [given(mesh, rank) | {"weight": weight} | one for rank, one in enumerate(own)]
 
 
 def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    mesh = meshes_of(trial.world_size)[inputs["number"]]
     weight = inputs["weight"].clone().requires_grad_()
     losses = (inputs["x"] @ weight).square()
-    loss, shown = submitted(losses, inputs["counted"], groups_on(trial.rank, mesh)["dp"])
+    answer = submitted(losses, inputs["counted"], groups_on(inputs)["dp"])
+    if not (isinstance(answer, tuple | list) and len(answer) == 2):
+        return {"odd": type(answer).__name__}
+    loss, shown = answer
     loss.backward()
     return {"gradient": weight.grad, "shown": float(shown)}
 
 
 def judge(world: World) -> Iterator[Finding]:
     """A mistake is known if it gives both values of a rank."""
-    mesh = meshes_of(world.size)[world.inputs[0]["number"]]
+    mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
+        en, zh = "it returns {}, expected two values: loss, shown", "返回的是 {}，应为两个值：loss, shown"
+        odd = got.get("odd")
+        yield expect(odd is None, en.format(odd), zh.format(odd), rank=rank)
+        if odd is not None:
+            continue
         (copies,) = (ranks for ranks in mesh.groups("dp") if rank in ranks)
         right, wrong = stories(world, copies, mesh.coordinates(rank)["dp"])
         known = [key for key, several in wrong.items() if any(alike([one], [got]) for one in several)]
@@ -90,6 +97,6 @@ TASK = Task(
     axes=Axes(calls=6),
     act=act,
     judge=judge,
-    keeps=("losses", "counted"),
+    keeps=("counted",),
     hints=hints.of("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from typing import Any
 
 import torch.distributed as dist
 
@@ -13,7 +13,6 @@ AXES = ("dp", "pp", "tp")
 ENDS = "ends"  # the first and the last stage, which share a tied weight
 
 
-@cache
 def meshes_of(world_size: int) -> list[Mesh]:
     """All of them, those of several axes first."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
@@ -21,11 +20,10 @@ def meshes_of(world_size: int) -> list[Mesh]:
     return [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in sorted(every, key=lambda sizes: sizes.count(1))]
 
 
-def drawn(rng: Draw, world_size: int) -> tuple[int, Mesh]:
-    """Its number among them: one after the other, so that six cases bring each mesh of up to five ranks."""
+def drawn(rng: Draw, world_size: int) -> Mesh:
+    """One after the other, so that six cases bring each mesh of up to five ranks."""
     meshes = meshes_of(world_size)
-    number = rng.case.number % len(meshes)
-    return number, meshes[number]
+    return meshes[rng.case.number % len(meshes)]
 
 
 def sizes_of(mesh: Mesh) -> dict[str, int]:
@@ -47,19 +45,25 @@ def members(mesh: Mesh, axis: str) -> list[list[int]]:
     return mesh.groups(axis)
 
 
-def groups_on(rank: int, mesh: Mesh) -> dict[str, dist.ProcessGroup]:
-    """This rank's process group on each axis, and "ends" if it stands at one."""
-    made = _made(dist.group.WORLD)
-    return {axis: made[tuple(ranks)] for axis in (*AXES, ENDS) for ranks in members(mesh, axis) if rank in ranks}
+def given(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """For a rank's inputs: its groups on this mesh, and the groups of all meshes of this world, in one order."""
+    axes = (*AXES, ENDS)
+    own = {axis: ranks for axis in axes for ranks in members(mesh, axis) if rank in ranks}
+    every = {tuple(ranks) for one in meshes_of(mesh.world_size) for axis in axes for ranks in members(one, axis)}
+    return {"mesh": sizes_of(mesh), "groups": own, "every": [list(ranks) for ranks in sorted(every)]}
 
 
-@cache
-def _made(world: dist.ProcessGroup) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """Those of all meshes of this world at once, before any answer can stop a rank between two of them."""
-    every = {
-        tuple(ranks)
-        for mesh in meshes_of(dist.get_world_size())
-        for axis in (*AXES, ENDS)
-        for ranks in members(mesh, axis)
-    }
-    return {ranks: dist.new_group(list(ranks)) for ranks in sorted(every)}
+def mesh_in(inputs: dict[str, Any]) -> Mesh:
+    return Mesh(**inputs["mesh"])
+
+
+# -- on a rank -------------------------------------------------------------------------------------------------------
+_made: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
+
+
+def groups_on(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
+    """This rank's process group on each axis, and "ends" if it stands at one. Those of all meshes of this world are
+    made at once, before any answer can stop a rank between two of them."""
+    if (world := dist.group.WORLD) not in _made:
+        _made[world] = {tuple(ranks): dist.new_group(ranks) for ranks in inputs["every"]}
+    return {axis: _made[world][tuple(ranks)] for axis, ranks in inputs["groups"].items()}

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import ENDS, drawn, groups_on, is_end, members, meshes_of, told
+from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number
 from helpers.grading.task import Finding, Task, Trial, World
@@ -23,13 +23,14 @@ Lies = dict[str, str]
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """In some cases ZeRO has cut every gradient over dp. A stage in the middle has few, or none."""
-    number, mesh = drawn(rng, world_size)
+    mesh = drawn(rng, world_size)
     dp = "sharded" if rng.case.number % 3 == 1 else "replicated"
     powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]
     known: dict[tuple, Tensor] = {}
     inputs = []
-    for place in map(mesh.coordinates, range(world_size)):
-        own: dict[str, Any] = {"number": number, "powers": powers, "gradients": [], "placements": []}
+    for rank in range(world_size):
+        place = mesh.coordinates(rank)
+        own: dict[str, Any] = given(mesh, rank) | {"powers": powers, "gradients": [], "placements": []}
         is_tied = is_end(mesh, place["pp"])
         for name in TP if is_tied or mesh.pp == 1 else list(TP)[: 2 * (mesh.pp > 3)]:
             lies = {"dp": dp, "tp": TP[name]} | ({ENDS: "replicated"} if is_tied and name == "tied" else {})
@@ -43,7 +44,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 
 
 def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[float]:
-    groups = groups_on(trial.rank, meshes_of(trial.world_size)[inputs["number"]])
+    groups = groups_on(inputs)
     gradients, placements = inputs["gradients"], inputs["placements"]
     return [float(submitted(list(gradients), list(placements), groups, p)) for p in inputs["powers"]]
 
@@ -92,7 +93,7 @@ def wrong_norms(world: World, mesh: Mesh, rank: int, powers: Sequence[float]) ->
 
 def judge(world: World) -> Iterator[Finding]:
     """A mistake is known on a rank if it gives all of the rank's norms."""
-    mesh, powers = meshes_of(world.size)[world.inputs[0]["number"]], world.inputs[0]["powers"]
+    mesh, powers = mesh_in(world.inputs[0]), world.inputs[0]["powers"]
     held = Held(world, mesh, range(world.size))
     right = [held.norm(p) for p in powers]
     for rank, got in enumerate(world.outputs):

@@ -94,7 +94,7 @@ WRONG_PLACES: dict[str, list[Callable[..., Answer]]] = {
         numbered("pp", "tp", "dp"),
     ],
 }
-COLUMNS = (Words(en="the place", zh="place "), *(Words(en=f"groups[{a!r}]", zh=f"groups[{a!r}] ") for a in AXES))
+COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=f" groups[{a!r}]") for a in AXES))
 
 
 def judge_places(world: World) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Every rank of several meshes; at last numbers of rows that dp divides, or the micro-batches, and not both."""
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
-        m = rng.integer(2, 3)
+        m = rng.integer(2, 3) if dp < 3 else 2
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(_world(*sizes))]}]

@@ -5,16 +5,16 @@ Any numbers will do. What is judged is who shares them, so a rank stands for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from helpers.grading.composing import hints
 from helpers.grading.composing.meshes import AXES, sizes_of, told
 from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import shortened
+from helpers.grading.kit.answers import act, shortened
 from helpers.grading.kit.judging import expect
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import Finding, Task, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
@@ -30,12 +30,9 @@ LIMITS = range(-(2**63), 2**64)  # what torch.manual_seed takes
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    return [{"seeds": [rng.integer(1, 10**6) for _ in MESHES]}]
-
-
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[Any]]:
-    asked = zip(inputs["seeds"], MESHES, strict=True)
-    return [[submitted(seed, place, sizes_of(mesh)) for place in places(mesh)] for seed, mesh in asked]
+    """Every rank of every mesh, with one seed each."""
+    asked = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
+    return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in asked for place in places(mesh)]}]
 
 
 def places(mesh: Mesh) -> list[dict[str, int]]:
@@ -55,16 +52,18 @@ def due(mesh: Mesh, axes: Sequence[str]) -> list[int]:
 
 def judge(world: World) -> Iterator[Finding]:
     """A mistake is known if it explains each kind that is wrong, on all meshes."""
-    odd = next((one for answers in world.outputs[0] for one in answers if not _is_answer(one)), DIFFER)
+    answers = iter(world.outputs[0])
+    odd = next((one for one in world.outputs[0] if not _is_answer(one)), DIFFER)
     en = f"it returns {shortened(odd)}, expected a dict of four whole numbers: {', '.join(DIFFER)}"
     yield expect(odd is DIFFER, en, f"返回了 {shortened(odd)}，应为四个整数的 dict：{'、'.join(DIFFER)}")
     if odd is not DIFFER:
         return
-    given = {kind: [firsts(one[kind] for one in answers) for answers in world.outputs[0]] for kind in DIFFER}
+    of_meshes = [[next(answers) for _ in range(mesh.world_size)] for mesh in MESHES]
+    given = {kind: [firsts(one[kind] for one in each) for each in of_meshes] for kind in DIFFER}
     wrong = [_mistakes(kind, got) for kind, got in given.items() if got != [due(mesh, DIFFER[kind]) for mesh in MESHES]]
     known = sorted(set.intersection(*wrong)) if wrong else []
-    for kind, of_meshes in given.items():
-        for mesh, got in zip(MESHES, of_meshes, strict=True):
+    for kind, got_on in given.items():
+        for mesh, got in zip(MESHES, got_on, strict=True):
             right = due(mesh, DIFFER[kind])
             rank = next((rank for rank, pair in enumerate(zip(right, got, strict=True)) if pair[0] != pair[1]), 0)
             says = (TOO_ALIKE if got[rank] < right[rank] else APART).format(

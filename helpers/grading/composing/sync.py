@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import ENDS, drawn, groups_on, is_end, members, meshes_of, told
+from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
@@ -23,7 +23,7 @@ Gradients = dict[str, Tensor | None]  # of a rank, by name
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """On the first and the last stage "last" is tied. A bias is equal on a tp group, as backward made it."""
-    number, mesh = drawn(rng, world_size)
+    mesh = drawn(rng, world_size)
     names = [list(SHAPES)[i] for i in torch.randperm(len(SHAPES), generator=rng)]
     biases: dict[tuple[int, int], Tensor] = {}
     inputs = []
@@ -35,7 +35,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
         placements = {name: {"tp": TP[name]} for name in names}
         if is_end(mesh, place["pp"]):
             placements["last"][ENDS] = "partial"
-        inputs.append({"number": number, "gradients": own, "placements": placements})
+        inputs.append(given(mesh, rank) | {"gradients": own, "placements": placements})
     return inputs
 
 
@@ -45,7 +45,7 @@ def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Tenso
         parameter.data = parameter.data if gradient is None else torch.zeros_like(gradient)
         parameter.grad = None if gradient is None else gradient.clone()
     placements = [dict(one) for one in inputs["placements"].values()]
-    submitted(parameters, placements, groups_on(trial.rank, meshes_of(trial.world_size)[inputs["number"]]))
+    submitted(parameters, placements, groups_on(inputs))
     return [parameter.grad for parameter in parameters]
 
 
@@ -84,7 +84,7 @@ def mistakes(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
 
 def judge(world: World) -> Iterator[Finding]:
     """A mistake is known on a rank if it gives all gradients that the rank has afterwards."""
-    mesh = meshes_of(world.size)[world.inputs[0]["number"]]
+    mesh = mesh_in(world.inputs[0])
     right = synced(world, mesh)
     given = [
         dict(zip(one["gradients"], got, strict=True)) for one, got in zip(world.inputs, world.outputs, strict=True)

@@ -1,0 +1,123 @@
+"""Lab 09: places, rows, seeds, sums and norms are those of one process, and every mesh of up to five ranks comes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from helpers.grading import task_of
+from helpers.grading.composing import loss, meshes, norm, places, seeds, sync
+from helpers.mesh import Mesh
+from tests.grading.planted import world_of
+
+SEEDS = range(3)
+SIZES = (1, 2, 3, 4, 5)
+LIVE = ("09.loss", "09.sync", "09.norm")
+
+
+def worlds(key: str, size: int, seed: int = 0) -> list:
+    return [world_of(key, size, seed, case) for case in task_of(key).axes.cases(seed)]
+
+
+# -- meshes ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", LIVE)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_mesh_of_a_world_comes_and_all_ranks_make_the_same_groups_in_one_order(key, size):
+    found = worlds(key, size)
+    assert {meshes.mesh_in(world.inputs[0]) for world in found} == set(meshes.meshes_of(size))
+    every = [one["every"] for world in found for one in world.inputs]
+    assert all(one == every[0] for one in every)
+    for one in (one for world in found for one in world.inputs):
+        assert all(ranks in one["every"] for ranks in one["groups"].values())
+
+
+def test_only_the_first_and_the_last_stage_are_ends():
+    mesh = Mesh(pp=3, tp=2)
+    assert meshes.members(mesh, meshes.ENDS) == [[0, 4], [1, 5]] and not meshes.members(Mesh(tp=2), meshes.ENDS)
+    assert [meshes.ENDS in meshes.given(mesh, rank)["groups"] for rank in range(6)] == [True] * 2 + [False] * 2 + [
+        True
+    ] * 2
+
+
+# -- one process asks for every rank ---------------------------------------------------------------------------------
+def test_the_right_numbering_is_the_courses():
+    for case in world_of("09.places", 1).inputs[0]["cases"]:
+        assert places.numbered("tp", "dp", "pp")(*case) == places.places(*case)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 2), (4, 3, 1)])
+def test_the_copies_share_the_rows_out_and_the_ranks_of_a_copy_have_the_same(sizes):
+    mesh, rows = Mesh(**dict(zip(meshes.AXES, sizes, strict=True))), list(range(24))
+    own = [places.own_rows(rows, rank, *sizes, 2) for rank in range(mesh.world_size)]
+    for group in mesh.groups("dp"):
+        assert [row for rank in group for part in own[rank] for row in part] == rows
+    assert all(own[group[0]] == own[rank] for group in mesh.groups("pp", "tp") for rank in group)
+    assert places.own_rows(rows[1:], 0, *sizes, 2) == places.REFUSED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_come_that_only_dp_divides_and_that_only_the_micro_batches_divide(seed):
+    cases = world_of("09.batch", 1, seed).inputs[0]["cases"]
+    rests = {(len(rows) % dp == 0, len(rows) % m == 0) for rows, _, dp, _, _, m in cases if len(rows) % (dp * m)}
+    assert rests == {(True, False), (False, True)}
+
+
+def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
+    for weights in ((1, 1, 1), (1, 100, 10_000), (100, 10_000, 1)):
+        sums = [
+            seeds.firsts(sum(w * place[axis] for w, axis in zip(weights, meshes.AXES, strict=True)) for place in world)
+            for world in map(seeds.places, seeds.MESHES)
+        ]
+        assert sums != [seeds.due(mesh, meshes.AXES) for mesh in seeds.MESHES], weights
+
+
+# -- live ranks ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", SIZES)
+def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
+    for world in worlds("09.loss", size):
+        mesh = meshes.mesh_in(world.inputs[0])
+        for group in mesh.groups("dp"):
+            weight = world.inputs[0]["weight"].clone().requires_grad_()
+            kept = torch.cat([one["x"][one["counted"]] for one in (world.inputs[rank] for rank in group)])
+            mean = (kept @ weight).square().mean()
+            mean.backward()
+            right = [loss.stories(world, group, own)[0] for own in range(mesh.dp)]
+            assert torch.allclose(sum(one["gradient"] for one in right) / mesh.dp, weight.grad, rtol=1e-12)
+            assert all(one["shown"] == pytest.approx(mean.item(), rel=1e-12) for one in right)
+
+
+def test_some_copy_has_no_token_that_counts():
+    counts = [[int(one["counted"].sum()) for one in world.inputs] for world in worlds("09.loss", 4)]
+    assert any(0 in one for one in counts) and all(any(one) for one in counts)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_over_tp(size):
+    for world in worlds("09.sync", size):
+        mesh = meshes.mesh_in(world.inputs[0])
+        after = sync.synced(world, mesh)
+        alike = {"dp": ["matrix", "norm", "bias", "last"], "tp": ["norm", "bias"], meshes.ENDS: ["last"]}
+        for axis, names in alike.items():
+            for group in meshes.members(mesh, axis):
+                same = [torch.allclose(after[group[0]][name], after[rank][name]) for name in names for rank in group]
+                assert all(same), (axis, group)
+        for group in mesh.groups("dp"):
+            mean = sum(world.inputs[rank]["gradients"]["matrix"] for rank in group) / mesh.dp
+            assert torch.allclose(after[group[0]]["matrix"], mean)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_the_norm_is_that_of_the_entries_once_each(size, p):
+    for world in worlds("09.norm", size):
+        seen = {g.data_ptr(): g for one in world.inputs for g in one["gradients"]}  # what lies twice is one tensor
+        whole = torch.linalg.vector_norm(torch.cat(list(seen.values())), p).item()
+        assert norm.Held(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(p) == pytest.approx(whole, rel=1e-12)
+
+
+def test_some_rank_has_no_gradient_and_zero_has_cut_some():
+    inputs = [one for size in SIZES for world in worlds("09.norm", size) for one in world.inputs]
+    assert any(not one["gradients"] for one in inputs)
+    assert {lies["dp"] for one in inputs for lies in one["placements"]} == {"sharded", "replicated"}
