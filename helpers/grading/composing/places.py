@@ -125,12 +125,13 @@ Rows = list[list[int]]  # by their numbers, of each micro-batch
 
 
 def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of several meshes; at last numbers of rows that dp divides, or the micro-batches, and not both."""
+    """Every rank of several meshes; at last numbers of rows that must be refused."""
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
         m = rng.integer(2, 3) if dp < 3 else 2
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
+    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]  # dp divides, and so do the micro-batches; a copy of 4 rows, one of 3
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(_world(*sizes))]}]
 
 
@@ -174,6 +175,10 @@ def _parts(rows: list[int], n: int) -> Rows:
     return [part.tolist() for part in torch.tensor(rows).chunk(n)]
 
 
+def divided_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
+    return REFUSED if len(rows) % dp or len(rows) % m else let_through(rows, rank, dp, pp, tp, m)
+
+
 def refusing(cut: Callable[..., Rows]) -> Callable[..., Rows | str]:
     return lambda rows, rank, *sizes: REFUSED if len(rows) % (sizes[0] * sizes[3]) else cut(rows, rank, *sizes)
 
@@ -187,7 +192,7 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows | str]]] = {
     "micro_batches_first": [
         refusing(lambda rows, rank, dp, pp, tp, m: [_parts(part, dp)[rank // tp % dp] for part in _parts(rows, m)])
     ],
-    "rest_let_through": [let_through, tail_dropped],
+    "rest_let_through": [let_through, tail_dropped, divided_apart],
 }
 ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
 
