@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import AXES, sizes_of, told
+from helpers.grading.composing.meshes import AXES, place_on, sizes_of, told
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened
@@ -57,8 +57,7 @@ def salted(value: Any) -> Any:
 
 
 def places(mesh: Mesh) -> list[dict[str, int]]:
-    world = map(mesh.coordinates, range(mesh.world_size))
-    return [{axis: place[axis] for axis in AXES} for place in world]
+    return [place_on(mesh, rank) for rank in range(mesh.world_size)]
 
 
 def firsts(values: Iterable[Hashable]) -> list[int]:
