@@ -21,7 +21,7 @@ from filelock import SoftFileLock, Timeout
 
 from helpers import moved
 
-KINDS = ("check", "quiz", "language", "guess")
+KINDS = ("check", "quiz", "language", "guess", "round")
 PATIENCE = 2.0  # seconds to wait for another program that writes
 HOME = "RANKS_HOME"  # the variable that names another place than the home
 STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
@@ -73,7 +73,7 @@ def record(
     when: datetime | None = None,
     **more: Any,
 ) -> Entry:
-    """Append one line. kind: "check", "quiz", "language" or "guess". key: "03.average". when: now. more: plain data.
+    """Append one line. kind: one of KINDS. key: "03.average". when: now. more: plain data.
 
     Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
     locked for 2 seconds.

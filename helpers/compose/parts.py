@@ -41,14 +41,16 @@ class Whole:
 
 
 class Stages(PipelineStage):
-    """This rank's stages. dp_group: gradients are averaged over it after the row; None: ZeRO does it."""
+    """This rank's stages. dp_group: gradients are averaged over it after the row; None: ZeRO does it, for which the
+    row is a region in which backward sends nothing (quiet): gradients are complete when tied weights have met."""
 
-    def __init__(self, model: nn.Module, plan: Plan, loss: Loss, region: Region, group, dp_group=None):
+    def __init__(self, model: nn.Module, plan: Plan, loss: Loss, region: Region, group, dp_group, quiet: Region):
         super().__init__(model, group, schedule_of(plan), loss=loss, dp_group=dp_group)
-        self.region = region
+        self.region, self.quiet = region, quiet
 
     def run(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], total: float) -> Tensor:
-        loss = self.step_on(inputs, targets, total)
+        with self.quiet():
+            loss = self.step_on(inputs, targets, total)
         return torch.zeros((), device=self.mail.device) if loss is None else loss
 
     def compute_forward(self, action: Action, given: Tensor | None) -> Tensor:

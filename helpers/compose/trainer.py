@@ -80,12 +80,13 @@ class Trainer:
     def _compute(self, model: nn.Module, optimizer, options: dict, region, dp, pp) -> None:
         """Steps 3, 4 and 5: `part` computes, `optimizer` steps, `held` has this rank's weights."""
         zero, has_stages = self.plan.zero, self.plan.pp > 1
+        quiet = {0: lambda: self.held.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
         if has_stages:
-            self.held = self.part = Stages(model, self.plan, self._scaled, region, pp, None if zero else dp)
+            dp_group, row = (None, quiet) if zero else (dp, nullcontext)
+            self.held = self.part = Stages(model, self.plan, self._scaled, region, pp, dp_group, row)
         else:
             wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)
             self.held = wrap(model, dp) if wrap else model
-            quiet = self.held.no_sync if zero == 0 else nullcontext
             self.part = Whole(self.held, self._scaled, region, quiet)
         own = {
             0: lambda: optimizer(self.held.parameters(), **options),

@@ -1,4 +1,8 @@
-"""The bank as an Anki deck: one note a card, with a guid of its own, so that a second import updates and never doubles.
+"""The bank as Anki decks, one a topic: a note a card, and one more where a number is asked for.
+
+Each note has a guid of its own, so that a second import updates and never doubles. The options of a card that has some
+are folded below its question; the fields are those of the first deck ever written, since Anki would take others for
+another kind of note.
 
 genanki is imported only when a deck is written.
 """
@@ -8,10 +12,12 @@ from __future__ import annotations
 import html
 import json
 import os
+import random
 import sqlite3
 import tempfile
 import zipfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -19,11 +25,12 @@ from time import time
 from typing import Any
 
 from helpers import words
+from helpers.interview.answers import LETTERS
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card, Source
 from helpers.interview.links import place
 from helpers.interview.render import inline, paragraphs
-from helpers.interview.words import say
+from helpers.interview.words import say, topic_name
 from helpers.words import LANGUAGES, Words
 
 DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
@@ -49,6 +56,7 @@ hr { border: 0; border-top: 1px solid rgba(128, 128, 128, 0.45); margin: 1em 0; 
 .mistake { border-color: #c4573a; }
 .next { border-color: #3a78c4; }
 .label { font-weight: 600; }
+details { font-size: 0.85em; font-weight: 400; margin-top: 0.8em; }
 .shown { margin-top: 1.2em; font-size: 0.8em; color: #5a6270; }
 code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(128, 128, 128, 0.16);
   padding: 0 0.25em; border-radius: 3px; overflow-wrap: anywhere; }
@@ -59,7 +67,7 @@ code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; background: rgba(1
 
 
 def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, language: str = "both") -> int:
-    """Write the cards, all where None, as `path`, an .apkg file; returns the number of notes.
+    """Write the cards, all where None, as `path`, an .apkg file; returns the number of notes, in a deck a topic.
 
     language: one of LANGUAGES, or "both". An earlier deck of ours is replaced, another file never. Raises ValueError
     for a name, a language or no cards, OSError where the file cannot be written.
@@ -71,7 +79,7 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
         raise ValueError(say("nothing_to_export", languages[0]))
     import genanki
 
-    deck = genanki.Deck(DECK, NAME, say("deck_about", languages[0]))
+    decks = {"": genanki.Deck(DECK, NAME, say("deck_about", languages[0]))}
     model = genanki.Model(
         MODEL,
         NAME,
@@ -80,28 +88,80 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
         css=STYLE,
     )
     for card in cards:
-        tags = [f"topic::{card.topic}", f"level::{card.level}"]
-        guid = genanki.guid_for("rank-by-rank", card.id)
-        deck.add_note(genanki.Note(model, note_fields(card, languages), guid=guid, tags=tags))
-    _write(genanki.Package(deck), path)
-    return len(cards)
+        if card.topic not in decks:
+            name = f"{NAME}::{topic_name(card.topic, languages[0])}"
+            decks[card.topic] = genanki.Deck(_deck_of(card.topic), name)
+        for form, fields in _notes(card, languages):
+            tags = [f"topic::{card.topic}", f"level::{card.level}", *([f"form::{form}"] if form else [])]
+            guid = genanki.guid_for("rank-by-rank", card.id, *filter(None, [form]))
+            decks[card.topic].add_note(genanki.Note(model, fields, guid=guid, tags=tags))
+    _write(genanki.Package(list(decks.values())), path)
+    return sum(len(deck.notes) for deck in decks.values())
+
+
+def _deck_of(topic: str) -> int:
+    """A number that is the same in every export, whatever topics came before."""
+    return DECK + 1 + zlib.crc32(topic.encode())
+
+
+def _notes(card: Card, languages: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    yield "", note_fields(card, languages)
+    if card.predict:
+        yield "number", number_fields(card, languages)
+
+
+def number_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
+    """The same fields, with the number asked for and its answer before the card's."""
+    fields = note_fields(card, languages)
+    how = f" = {html.escape(card.predict.how)}" if card.predict.how else ""
+    fields[0] = _in_all([card.predict.ask], languages)
+    fields[1] = f"<p><b>{html.escape(card.predict.says)}</b>{how}</p>{fields[1]}"
+    fields[FIELDS.index("Id")] = f"{card.id} number"
+    return fields
 
 
 def note_fields(card: Card, languages: tuple[str, ...]) -> list[str]:
     """The HTML of each field of FIELDS; an empty one is not shown."""
-    name = html.escape(place(card.shown_by, language=languages[0])[0])
+    text, address = place(card.shown_by, "notebooks/", language=languages[0])
+    name = html.escape(text)
     if isinstance(card.shown_by, Source):
-        name = f'<a href="{html.escape(card.shown_by.url)}">{name}</a>'
+        name = f'<a href="{html.escape(address)}">{name}</a>'
+    else:
+        name += f" <code>{html.escape(address)}</code>"
     shown = say("shown_by", languages[0], place=name)
+    right = f"<p><b>{html.escape(_letter_of_right(card))})</b></p>" if card.choices else ""
     return [
-        _in_all([card.question], languages),
-        _in_all([card.answer], languages),
+        _in_all([card.question], languages) + _options(card, languages),
+        right + _in_all([card.answer], languages),
         _in_all([card.longer] if card.longer else [], languages),
         _in_all([card.usual_mistake] if card.usual_mistake else [], languages, "usual_mistake"),
         _in_all(card.follow_ups, languages, "follow_ups"),
         shown,
         card.id,
     ]
+
+
+def _shuffled(card: Card) -> list[Words]:
+    """The options in an order that is the card's own, the same in each export."""
+    options = [card.choices.right, *card.choices.wrong]
+    random.Random(card.id).shuffle(options)
+    return options
+
+
+def _letter_of_right(card: Card) -> str:
+    return LETTERS[_shuffled(card).index(card.choices.right)]
+
+
+def _options(card: Card, languages: tuple[str, ...]) -> str:
+    """Folded: whoever wants to answer freely does not see them."""
+    if not card.choices:
+        return ""
+    blocks = []
+    for language in languages:
+        lines = "".join(f"<li>{inline(option.in_(language))}</li>" for option in _shuffled(card))
+        title = html.escape(say("options", language))
+        blocks.append(f'<details lang="{language}"><summary>{title}</summary><ol type="a">{lines}</ol></details>')
+    return "".join(blocks)
 
 
 def checked_name(path: str | os.PathLike, language: str) -> Path:

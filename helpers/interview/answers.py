@@ -60,11 +60,12 @@ def judge_rating(given: str, language: str) -> Judged:
 
 
 def judge_choice(given: str, options: tuple[str, ...], right: str, language: str) -> Judged:
-    """A letter, "b" or "B)", or its place, 2; right is good, wrong is again. right: the text of the right option."""
+    """A letter, "b" or "B)"; right is good, wrong is again. right: the text of the right option.
+
+    A digit is no choice: one screen later it is a rating.
+    """
     letters = LETTERS[: len(options)]
     said = unicodedata.normalize("NFKC", given).strip().lower().strip("().")
-    if said in [str(place) for place in range(1, len(options) + 1)]:
-        said = letters[int(said) - 1]
     if len(said) != 1 or said not in letters:
         raise ValueError(say("bad_letter", language, given=_short(given), letters=letters))
     if options[letters.index(said)] == right:

@@ -112,13 +112,28 @@ def write_and_check(one: Drill, begin: Callable[[], Any], submit: Callable[[Any]
         except ValueError as error:
             screen.block(str(error))
             continue
+        if _is_untouched(path, one):
+            screen.say("untouched", path=path)
+            continue
         screen.say("checking", "quiet")
-        outcome = submit(answer)
+        try:
+            outcome = submit(answer)
+        except KeyboardInterrupt:
+            screen.line()
+            screen.say("check_cut")
+            continue
         screen.block(outcome.said)
         for text in filter(None, (outcome.text, outcome.note)):
             screen.text(text, style="right" if outcome.passed else "wrong")
         if outcome.passed:
             return
+
+
+def _is_untouched(path: Path, one: Drill) -> bool:
+    """Whether this is the beginning as we laid it, on which no rank need be started."""
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8").strip() == one.stub.strip()
+    return False
 
 
 def load(path: Path, name: str, language: str | None = None) -> Any:

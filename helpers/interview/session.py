@@ -47,10 +47,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Summary:
-    """A sitting in numbers. due_tomorrow: cards of the whole bank due within 24 hours. weakest: a topic, or ""."""
+    """A sitting in numbers. right: of those asked; hard: of those right. weakest: a topic, or "".
+
+    due_tomorrow: cards due within 24 hours, of the topics and levels that were chosen, else of the whole bank.
+    """
 
     asked: int
     right: int
+    hard: int
     due_tomorrow: int
     weakest: str
 
@@ -81,9 +85,12 @@ class Quiz:
             raise ValueError(say("bad_count", language, given=count))
         self.language, self.form = words.language(language), form
         self.cards = tuple(load_all() if cards is None else cards)
+        topics, levels = (given if isinstance(given, str) else tuple(given) for given in (topics, levels))
         selected = select(self.cards, topics=topics, levels=levels, form=form, language=language)
         self._now = now or (lambda: datetime.now(UTC))
         self._chance = random.Random(seed)
+        self.is_chosen = bool(topics or levels)
+        self._chosen = select(self.cards, topics=topics, levels=levels, form="mixed", language=language)
         self._journal = Journal(path, language, self._time)
         self.reviews = self._journal.read()
         self._queue = list(in_order(selected, self.reviews, self._time(), ahead=ahead, far=guessed_far(path)))
@@ -145,11 +152,12 @@ class Quiz:
         by_topic = Counter(answer.card.topic for answer in self.answers)
         missed = Counter(answer.card.topic for answer in self.answers if not answer.passed)
         weakest = max(missed, key=lambda topic: (missed[topic] / by_topic[topic], missed[topic]), default="")
-        return Summary(self.asked, self.right, self.due_by(self._time() + timedelta(days=1)), weakest)
+        hard = sum(answer.rating == "hard" for answer in self.answers)
+        return Summary(self.asked, self.right, hard, self.due_by(self._time() + timedelta(days=1)), weakest)
 
     def due_by(self, when: datetime) -> int:
-        """How many cards of the bank will be due at that time; cards never answered do not count."""
-        due = (self.reviews.due(card.id) for card in self.cards)
+        """How many of the chosen cards will be due at that time; cards never answered do not count."""
+        due = (self.reviews.due(card.id) for card in self._chosen)
         return sum(instant is not None and instant <= when for instant in due)
 
     def _time(self) -> datetime:

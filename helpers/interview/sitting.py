@@ -173,10 +173,11 @@ def show_summary(quiz: Quiz, screen: Screen) -> None:
     screen.line()
     screen.rule()
     if summary.asked:
-        screen.say("summary", "bold", asked=summary.asked, right=summary.right)
+        key = "summary_hard" if summary.hard else "summary"
+        screen.say(key, "bold", asked=summary.asked, right=summary.right, hard=summary.hard)
     else:
         screen.say("summary_nothing")
-    screen.say("summary_due", count=summary.due_tomorrow)
+    screen.say("summary_due_chosen" if quiz.is_chosen else "summary_due", count=summary.due_tomorrow)
     if summary.weakest:
         screen.say("summary_weakest", topic=topic_name(summary.weakest, screen.language))
 

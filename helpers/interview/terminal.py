@@ -43,6 +43,7 @@ def _run(arguments: list[str], check: Callable[[str, Any], Any] | None) -> int:
         language = _language(arguments)
         options = _parser(language, arguments).parse_args(arguments)
         screen = Screen(language)
+        _tell_language(screen, options.lang)
         _start(options, screen, check)
     except Over:
         pass
@@ -151,6 +152,29 @@ def _language(arguments: list[str]) -> str:
     given = [value for name, equals, value in parts if name == "--lang" and equals]
     given += [after for before, after in zip(arguments, arguments[1:], strict=False) if before == "--lang"]
     return words.language(given[-1] if given and given[-1] in LANGUAGES else None)
+
+
+def _tell_language(screen: Screen, given: str | None) -> None:
+    """What a learner in China would else have to find out: that there is Chinese, or why it shows as question marks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    can_show = _can_show("中", encoding)
+    if screen.language == "zh" and not can_show:
+        screen.say("no_chinese", encoding=encoding)
+    elif not given and not words.was_chosen() and _locale().startswith("zh"):
+        screen.text(say["speaks_chinese"].in_("zh" if can_show else "en"))
+
+
+def _locale() -> str:
+    """Of the messages, as C's setlocale reads it."""
+    return next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "").lower()
+
+
+def _can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 class _Parser(argparse.ArgumentParser):

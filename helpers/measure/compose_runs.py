@@ -84,6 +84,27 @@ def beside_one_process(ranks: Ranks, plan: Plan, steps: int = 8) -> tuple[list[f
     return alone["losses"].tolist(), found[0]["losses"].tolist(), verdict
 
 
+# ---- beside torch's own parts ----
+
+
+def composed(plan: Plan, steps: int, *, by_torch: bool) -> dict[str, Tensor]:
+    """On a rank: losses and weights of an untied GPT, by torch's parts or by ours, without clipping."""
+    from helpers.measure.composed_by_torch import TorchTrainer  # imports DTensor for seconds, and one cell needs it
+
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny(context=TOKENS, tied=False)).double()
+    ours = dict(loss=token_loss, optimizer=AdamW)
+    trainer = TorchTrainer(model, plan, **ADAMW) if by_torch else Trainer(model, plan, **ours, **ADAMW)
+    losses = [trainer.step(*example(step)) for step in range(steps)]
+    return {"losses": torch.stack(losses).double()} | trainer.full_state()
+
+
+def beside_torch(ranks: Ranks, plan: Plan, steps: int = 3) -> str:
+    """The verdict on both, on every rank."""
+    theirs, ours = (ranks.run(composed, plan, steps, by_torch=by_torch) for by_torch in (True, False))
+    return assert_equal(theirs[0], ours, rtol=1e-10, atol=NO_GRADIENT)
+
+
 # ---- saved under one plan, resumed under another ----
 
 

@@ -73,14 +73,15 @@ def held_by_stage(ranks: Ranks, config: GPTConfig) -> dict[str, MemoryBreakdown]
 
 
 def messages_of(stage: int, num_microbatches: int = 1, quiet: bool = False) -> CommLog:
-    """On a rank: the messages of one step of SGD. quiet: all micro-batches but the last run under no_sync."""
+    """On a rank: the messages of one step of SGD. quiet: all micro-batches but the last run under no_sync, as they
+    always do at stage 1, which has whole gradients anyway."""
     torch.manual_seed(0)
     model, optimizer = under_stage(stage, MLP(WIDTHS), torch.optim.SGD, lr=0.1)
     micro_batches = torch.randn(16 * num_microbatches, WIDTHS[0]).chunk(num_microbatches)
     with record_comms() as recorder:
         for number, rows in enumerate(micro_batches):
-            keeps = quiet and number < num_microbatches - 1
-            with (optimizer if stage == 2 else model).no_sync() if keeps else nullcontext():
+            keeps = (quiet or stage == 1) and number < num_microbatches - 1
+            with (optimizer if stage in (1, 2) else model).no_sync() if keeps else nullcontext():
                 (model(rows).square().mean() / num_microbatches).backward()
         optimizer.step()
     return recorder.log

@@ -165,7 +165,8 @@ class Pool:
         error = None
         if verdict != "ok" or difference is not None:
             error = self._explain_and_recover(watch, verdict, difference, cell)
-        self.is_spent = any(state.spent for state in states)
+        here = {member.pid for member in self.members}  # perhaps new ones, after a restart
+        self.is_spent = any(state.spent and state.pid in here for state in states)
         if error is None:
             return outcome
         error.texts = {s.rank: "".join(s.text) for s in states}
@@ -232,7 +233,7 @@ class Pool:
             return SAYS["after.kept"]
         watch.announce_end()
         watch.settle(END_LIMIT if self.settings.apart else END_LIMIT * crowd())  # apart: nobody's variables are lost
-        if watch.unfinished or any(s.dead for s in watch.states):
+        if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._meet_again()
 

@@ -32,6 +32,7 @@ import torch.distributed as dist
 
 from helpers.ranks import wire
 from helpers.ranks.capture import Capture
+from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
 from helpers.ranks.errors import Failure, Waiting, Where
 from helpers.ranks.holders import dead_holders
 from helpers.ranks.link import link_of
@@ -49,7 +50,7 @@ class Worker:
         self.conn, self.spec = Connection(fd), spec
         self.rank, self.world_size = spec["rank"], spec["world_size"]
         self.send_lock, self.tasks = threading.Lock(), queue.SimpleQueue()
-        self.busy, self.main_thread = False, threading.main_thread()
+        self.busy, self.was_cut, self.main_thread = False, False, threading.main_thread()
         self.group_is_up = False
         self.pid = os.getpid()
         self.spent = False  # set by a task after which this process is not to be used again
@@ -144,7 +145,7 @@ class Worker:
 
     def on_interrupt(self, *_: Any) -> None:
         if self.busy:
-            self.busy = False
+            self.busy, self.was_cut = False, True
             raise KeyboardInterrupt
 
     def where(self) -> Where:
@@ -164,6 +165,7 @@ class Worker:
     # -- tasks -----------------------------------------------------------------------------------------------------
     def step(self, message: tuple) -> None:
         run = {"call": self.call, "cell": self.cell, "reinit": self.reinit}[message[0]]
+        known, self.was_cut = set(sys.modules), False
         try:
             try:
                 self.busy = True
@@ -174,6 +176,8 @@ class Worker:
         except BaseException as error:
             reply = ("error", self.failure(error))
             del error
+        if self.was_cut and any(map(is_torchs, forget_cut_imports(known))):
+            self.spent = True
         self.output.finish()
         broken = wire.broken()
         self.send(("done", *reply, dict(wire.counters()), broken and broken.words, self.spent))

@@ -113,6 +113,8 @@ class RoundView(ipywidgets.VBox):
         """End it here; the sheet has what was done so far."""
         sheet = self.sitting.finish()
         self._draw()
+        if self.sitting.note:
+            self.note.value = f'<p class="rr-said" role="status">{escape(self.sitting.note)}</p>'
         return sheet
 
     def save(self, path: str | os.PathLike = "round.md") -> None:

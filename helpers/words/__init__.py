@@ -7,6 +7,6 @@ language()                                    RANKS_LANGUAGE, else what `make co
 """
 
 from helpers.words.book import Book, book
-from helpers.words.text import LANGUAGES, Words, keep, language, reading
+from helpers.words.text import LANGUAGES, Words, keep, language, reading, was_chosen
 
-__all__ = ["LANGUAGES", "Book", "Words", "book", "keep", "language", "reading"]
+__all__ = ["LANGUAGES", "Book", "Words", "book", "keep", "language", "reading", "was_chosen"]

@@ -96,6 +96,11 @@ def language(given: str | None = None) -> str:
     return chosen
 
 
+def was_chosen() -> bool:
+    """Whether anything chose a language, so that `language()` is no default."""
+    return bool(_READING.get() or os.environ.get(VARIABLE) or kept())
+
+
 @contextmanager
 def reading(lang: str | None) -> Iterator[None]:
     """Within, this is the language that was chosen; None changes nothing."""

@@ -48,16 +48,6 @@ def test_blocks_to_recompute():
         refused.check(nn.Linear(2, 2), Plan(recompute="full"))
 
 
-def imports_the_compiler():
-    """As torch's first optimizer does. An import that is cut off, as another rank raises, leaves half of it behind."""
-    import torch._dynamo  # noqa: F401
-
-
-@pytest.fixture(scope="module", autouse=True)
-def imported(ranks):
-    ranks.run(imports_the_compiler)
-
-
 def trained(make, plan, loss=token_loss, rows=8, targets=None):
     trainer = Trainer(make(), plan, loss=loss, optimizer=torch.optim.SGD, lr=0.1)
     x = torch.zeros(rows, 8, dtype=torch.int64)

@@ -1,5 +1,7 @@
 """Answers by people who had read only the labs: tests/fresh/SET_wrong.yaml, SET_right.yaml and SET_cheats.yaml.
 
+In `ours_wrong.yaml` stand our own: honest mistakes that look like another one, whose hint they must not draw.
+
 Each entry has `task`, `name`, `says` (what is wrong, different or dishonest) and `text`, the cell. A wrong one may have
 `hint`: the hint of ours that names this very mistake; no other may be shown. What turned out not to be wrong by the
 text of its lab stands among the right ones, with `was: wrong`.

@@ -104,14 +104,14 @@ def test_a_rating_in_either_language_by_letter_or_number(given, rating):
     assert (judged.rating, judged.passed) == (rating, rating != "again")
 
 
-@pytest.mark.parametrize(("given", "passed"), [("b", True), ("B)", True), ("2", True), ("ｂ", True), ("a", False)])
-def test_a_choice_by_letter_or_place(given, passed):
+@pytest.mark.parametrize(("given", "passed"), [("b", True), ("B)", True), ("ｂ", True), ("a", False)])
+def test_a_choice_by_letter(given, passed):
     judged = judge_choice(given, ("one", "two", "three"), "two", "en")
     assert judged.passed == passed
     assert judged.sentence == ("Right." if passed else "Not this one. Right is b) two.")
 
 
-@pytest.mark.parametrize("given", ["", "d", "0", "ab", "two"])
+@pytest.mark.parametrize("given", ["", "d", "0", "2", "ab", "two"])
 def test_a_letter_that_is_not_there(given):
     with pytest.raises(ValueError, match="is none of the options: give one letter, a, b, c"):
         judge_choice(given, ("one", "two", "three"), "two", "en")

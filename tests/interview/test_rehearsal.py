@@ -38,7 +38,8 @@ def one(here):
 
 def test_a_drill_is_written_in_a_file_until_it_passes(here, one, monkeypatch, capsys):
     (here / "mine.py").write_text(f"def {one.name}():\n    return 42\n")
-    typed(monkeypatch, "\nnone.py\nmine.py\n")
+    (here / "wrong.py").write_text(f"def {one.name}():\n    return 41\n")
+    typed(monkeypatch, "\nwrong.py\nnone.py\nmine.py\n")
     assert terminal.main(["--drill", "03.average"], check) == 0
     said = capsys.readouterr().out
     assert (here / "drill_03_average.py").read_text() == one.stub
@@ -46,6 +47,28 @@ def test_a_drill_is_written_in_a_file_until_it_passes(here, one, monkeypatch, ca
     assert "Time used: 0:0" in said
     attempts = progress.done()["03"]["03.average"]
     assert (attempts.attempts, attempts.passed) == (2, True)
+
+
+def test_a_stub_as_it_was_laid_starts_no_rank(here, one, monkeypatch, capsys):
+    def refuse(key, answer):
+        raise AssertionError("nothing was written yet")
+
+    typed(monkeypatch, "\nq\n")
+    assert terminal.main(["--drill", "03.average"], refuse) == 0
+    assert "write your answer in drill_03_average.py first" in capsys.readouterr().out
+    assert progress.done() == {}
+
+
+def test_ctrl_c_in_a_check_leads_back_to_the_prompt(here, one, monkeypatch, capsys):
+    def cut(key, answer):
+        raise KeyboardInterrupt
+
+    (here / "mine.py").write_text(f"def {one.name}():\n    return 42\n")
+    typed(monkeypatch, "mine.py\nq\n")
+    assert terminal.main(["--drill", "03.average"], cut) == 0
+    said = capsys.readouterr().out
+    assert "The check was interrupted; nothing was noted." in said and "Time used: " in said
+    assert progress.done() == {}
 
 
 def test_an_answer_that_is_there_is_never_overwritten(here, one, monkeypatch, capsys):

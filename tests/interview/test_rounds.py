@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers import progress
 from helpers.interview import terminal
 from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
 from helpers.interview.rounds.items import FOLDER
@@ -21,6 +22,13 @@ from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
 from tests.interview.quiz_cards import Clock
 from tests.interview.shown_cells import missing
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Rounds that are done are noted there."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
 
 MARKED = {one.id: one for kind in ("debugging", "review") for one in rounds(kind)}
 DESIGNS = {one.id: one for one in rounds("design")}
@@ -207,6 +215,26 @@ def test_a_design_round_in_chinese_keeps_what_was_done_when_it_is_ended(monkeypa
     said = in_terminal(monkeypatch, tmp_path, capsys, "\n128.5\ndp=3\nq\n", "eight-gpus", "--lang", "zh")
     assert "答对了：是 128.5 GB" in said and "它用 3 张卡，而这里有 8 张" in said
     assert "得分：2 / 10" in said and said.count("未作答") == 3
+
+
+def test_a_round_done_to_its_end_is_noted_and_the_best_is_listed(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "home" / ".rank-by-rank" / "progress.jsonl"
+    in_terminal(monkeypatch, tmp_path, capsys, "\n16 only rank 0 calls it\n\ny\n\n", "only-rank-0-reports")
+    in_terminal(monkeypatch, tmp_path, capsys, "\n1\n\n\n", "only-rank-0-reports")
+    in_terminal(monkeypatch, tmp_path, capsys, "\n128.5\nq\n", "eight-gpus")
+    first, second = progress.read(path).entries
+    assert (first.kind, first.key, first.passed) == ("round", "only-rank-0-reports", True)
+    assert (first.more["points"], first.more["most"], second.more["points"], second.passed) == (3, 3, 0, False)
+    assert 0 <= first.more["seconds"] < 600
+    path.write_text(path.read_text() + '{"time": "2026-01-01", "kind": "round", "key": "x", "passed": true}\n')
+    said = " ".join(in_terminal(monkeypatch, tmp_path, capsys, "").split())
+    assert said.count("best ") == 1 and "best 3 of 3 in 0:0" in said and "done 2 times" in said
+
+
+def test_a_disk_that_cannot_be_written_costs_no_sheet(monkeypatch, tmp_path, capsys):
+    (tmp_path / "home").write_text("a file where the home should be")
+    said = in_terminal(monkeypatch, tmp_path, capsys, "\n\n\n", "only-rank-0-reports")
+    assert "could not be noted" in said and "Points: 0 of 3" in said
 
 
 def test_rounds_are_listed_and_an_unknown_one_is_a_sentence(monkeypatch, tmp_path, capsys):

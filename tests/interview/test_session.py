@@ -129,8 +129,15 @@ def test_the_summary_knows_the_weakest_topic_and_what_is_due_within_a_day(path):
     for rating in ("good", "easy", "again"):
         sitting.answer(rating)
     summary = sitting.summary()
-    assert (summary.asked, summary.right, summary.weakest) == (3, 2, "amp")
-    assert summary.due_tomorrow == 3  # senior, start and amp-easy; easy comes back in days
+    assert (summary.asked, summary.right, summary.hard, summary.weakest) == (3, 2, 0, "amp")
+    assert summary.due_tomorrow == 2  # start and amp-easy; easy comes back in days, and senior was not chosen
+    assert quiz(path).summary().due_tomorrow == 3
+
+
+def test_a_hard_answer_is_right_and_told(path):
+    sitting = quiz(path, form="folded")
+    sitting.answer("hard")
+    assert (sitting.summary().right, sitting.summary().hard) == (1, 1)
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True, "3"])

@@ -64,6 +64,29 @@ def test_letters_and_numbers_with_help_and_a_question_that_stays(quiz):
     assert code == 0 and "'much' cannot be read as a number" in out and "Asked 1, right " in out
 
 
+def test_the_last_lines_say_how_many_were_hard_and_count_what_was_chosen(quiz):
+    _, out, _ = quiz("--topic ddp --form folded --count 2", "\n2\n\n3\n")
+    assert "Asked 2, right 2, of which hard 1." in out and "of the cards you chose from: 2." in out
+    _, out, _ = quiz("--form folded --count 1 --lang zh", "q\n")
+    assert "（所有主题）" in out
+
+
+def test_a_digit_is_no_choice(quiz):
+    _, out, _ = quiz("--form choice --count 1", "1\na\n")
+    assert "'1' is none of the options: give one letter" in out and "Asked 1, right " in out
+
+
+def test_a_chinese_system_is_told_of_lang_once_and_only_where_nothing_was_chosen(quiz, monkeypatch):
+    for name in ("LC_ALL", "LC_MESSAGES", "RANKS_LANGUAGE"):
+        monkeypatch.delenv(name, raising=False)
+    hint = "加上 --lang zh 用中文提问"
+    for locale, arguments, is_told in (("zh_CN.UTF-8", "", 1), ("de_DE.UTF-8", "", 0), ("zh_CN.UTF-8", "--lang en", 0)):
+        monkeypatch.setenv("LANG", locale)
+        assert quiz(f"--form folded {arguments}", "q\n")[1].count(hint) == is_told
+    monkeypatch.setenv("RANKS_LANGUAGE", "en")
+    assert hint not in quiz("--form folded", "q\n")[1]
+
+
 @pytest.mark.parametrize("typed", ["", "q\n", "\nq\n", "s\ns\nq\n"])
 def test_q_and_the_end_of_the_input_end_it_with_a_summary(quiz, home, typed):
     code, out, err = quiz("--form folded", typed)
@@ -77,6 +100,7 @@ def test_bytes_that_are_no_text_and_a_terminal_that_knows_only_ascii_are_no_reas
     command = [*COMMAND, "--lang", "zh", "--form", "folded"]
     said = subprocess.run(command, input=b"\n\xff\xfe\n3\n", capture_output=True, timeout=60, env=environment)
     assert (said.returncode, said.stderr) == (0, b"")
+    assert b"cannot show Chinese (its encoding is ascii)" in said.stdout
     assert len(lines(progress_file(home))) == 1
 
 

@@ -67,3 +67,7 @@ def test_waiting_inside_a_part_is_no_compute():
     found = cases.without_waits(timeline, [event(6, 7), event(2, 5), event(9, 12)])
     computes = [(one.start, one.end) for one in found.spans if one.kind == "forward"]
     assert computes == [(0, 2), (5, 6), (7, 10)] and found.spans[-1] == timeline.spans[-1]
+
+
+def test_our_trainer_and_torchs_parts_give_the_same(ranks):
+    assert runs.beside_torch(ranks[:2], Plan(dp=2, zero=3), steps=2).startswith("equal: 38 tensors x 2 ranks")

@@ -26,6 +26,8 @@ NOT_WRITTEN = {
     "process group": r"通信组",
     "straggler": r"慢节点|落后者",
     "activations": r"激活(?=[从发就（；、，。]|的显存|占)",
+    "loss": r"(辅助|语言|序列级|交叉熵|算出?|平均|完整的|GRPO 的)损失|损失(?=函数|值|是对的|不收集|写成|取平均|和梯度)",
+    "message": r"讯息|报文",
     "FSDP": r"全切分",
     "barrier": r"屏障",
     "KV cache": r"键值缓存|KV 缓存",
@@ -66,7 +68,9 @@ def test_the_word_to_write_stands_in_the_glossary_and_is_no_other():
 
 def test_another_word_is_found_wherever_it_stands():
     planted = [{"zh": "每个 micro-batch 一次"}, {"deep": {"zh": "等慢节点"}}, {"zh": "`num_microbatches` 个"}]
-    assert others(chinese(planted)) == [("micro-batch", "micro-batch"), ("straggler", "慢节点")]
+    planted += [{"zh": "分块计算损失函数，每次故障损失十分钟，bf16 不需要损失缩放"}]
+    found = [("micro-batch", "micro-batch"), ("straggler", "慢节点"), ("loss", "算损失")]
+    assert others(chinese(planted)) == found
 
 
 def test_a_zero_stage_is_no_stage_of_a_pipeline():

@@ -116,7 +116,7 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
     for sender in range(n):
         mistakes = {
             "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
-            "wrong_place": [given[(2 * rank - sender) % n][rank], given[rank][sender]],
+            "wrong_place": given[(2 * rank - sender) % n][rank],
         }
         found.append(
             expect_tensor(FROM.format(sender), given[sender][rank], result[sender], rank=rank, mistakes=mistakes)

@@ -133,7 +133,7 @@ def judge_sum(world: World) -> Iterator[Finding]:
         mistakes = {
             "chunk_off_by_one": [one[rank] for one in off_by_one],
             "adds_in_second_phase": [one[rank] for one in added],
-            "not_in_place": given[rank],
+            "not_in_place": given[rank] if world.logs[rank].count("recv") else [],
         }
         found.append(expect_tensor(AFTER, sum(given), output, rank=rank, mistakes=mistakes))
     yield from found

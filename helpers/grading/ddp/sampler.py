@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 from helpers.grading.ddp import hints
@@ -71,7 +71,8 @@ AGAIN = Words(en="the order of epoch 1, when it is set again", zh="再次设为 
 
 def judge_repeats(world: World) -> Iterator[Finding]:
     """The same epoch gives the same order; before set_epoch it is epoch 0's."""
-    shared = all(out["orders"][0]["1"] == out["fresh"][0] != out["orders"][0]["0"] for out in world.outputs)
+    # Where they share it, each had the epoch that the last one was set to, two further: epoch 1 showed in turn 2.
+    shared = all(out["orders"][0]["2"] == out["again"] != out["orders"][0]["1"] for out in world.outputs)
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
         pairs = [(FRESH, one["0"], fresh) for one, fresh in zip(orders, output["fresh"], strict=True)]
@@ -96,7 +97,7 @@ def judge_lengths(world: World, shares: dict[tuple[int, int], Shares]) -> Iterat
     for rank, output in enumerate(world.outputs):
         for what, lengths in ((LENGTH, [len(of[rank]) for of in shares.values()]), (LEN, output["lens"])):
             odd = next((one for one in lengths if one != length), length)
-            yield expect_equal(what, length, odd, rank=rank, mistakes=short)
+            yield expect_equal(what, length, odd, rank=rank, mistakes=short if what is LENGTH else {})
 
 
 def judge_cover(world: World, shares: dict[tuple[int, int], Shares], unseeded: bool) -> Iterator[Finding]:
@@ -108,7 +109,8 @@ def judge_cover(world: World, shares: dict[tuple[int, int], Shares], unseeded: b
         missing, extra = set(range(num_examples)) - set(counts), set(counts) - set(range(num_examples))
         whole = all(len(share) == length for share in of_ranks) and not extra
         whole = whole and bool(missing or num_examples < MANY)
-        apart = ["ranks_shuffle_apart"] if whole and not unseeded else []
+        is_apart = num_examples < MANY or disagree(of_ranks)
+        apart = ["ranks_shuffle_apart"] if whole and is_apart and not unseeded else []
         apart += ["not_seeded"] if whole and (unseeded or num_examples < MANY) else []
         yield expect(
             not missing,
@@ -125,13 +127,25 @@ def judge_cover(world: World, shares: dict[tuple[int, int], Shares], unseeded: b
         )
 
 
+def disagree(shares: Shares) -> bool:
+    """Whether two ranks have examples in common in another order, as from two shuffles and not from one cut twice."""
+    pairs = combinations(shares, 2)
+    return any([one for one in a if one in b] != [one for one in b if one in a] for a, b in pairs)
+
+
 # -- one epoch beside another ----------------------------------------------------------------------------------------
 def judge_orders(world: World, shares: dict[tuple[int, int], Shares]) -> Iterator[Finding]:
     """Another epoch or another seed gives another order, and each rank other examples."""
     places = range(len(world.inputs[0]["seeds"]))
     epochs = [[shares[place, epoch] for epoch in range(EPOCHS)] for place in places]
-    is_sorted = all(num_descents(share) <= 1 for share in shares[0, 0])  # 1: where the padding starts anew
-    yield expect(not is_sorted, "every share is in order", "每个 rank 的下标都是顺序排列的", mistakes=["not_shuffled"])
+    in_order = {of: all(num_descents(share) <= 1 for share in shares[of]) for of in shares}  # 1: the padding
+    is_sorted = all(in_order.values())
+    yield expect(
+        not in_order[0, 0],
+        f"with seed {world.inputs[0]['seeds'][0]}, every share of epoch 0 is in order",
+        f"seed 为 {world.inputs[0]['seeds'][0]} 时，epoch 0 中每个 rank 的下标都是顺序排列的",
+        mistakes=["not_shuffled"] if is_sorted else [],
+    )
     constant = all(one.count(one[0]) == EPOCHS for one in epochs)
     for place, of in enumerate(epochs):
         seed, alike = world.inputs[0]["seeds"][place], of.count(of[0]) == EPOCHS
@@ -141,19 +155,24 @@ def judge_orders(world: World, shares: dict[tuple[int, int], Shares]) -> Iterato
             f"seed 为 {seed} 时，epoch 0、1、2 {'的顺序都一样' if alike else '中有两个顺序相同'}",
             mistakes=["not_shuffled"] if is_sorted else ["epoch_ignored"] if constant else [],
         )
+    unheard = all(one == epochs[0] for one in epochs)
     yield expect(
         all(a != b for a, b in pairwise(shares[place, 0] for place in places)),
-        "another seed gives the same order",
-        "换一个 seed，顺序却相同",
-        mistakes=["not_shuffled"] if is_sorted else ["seed_ignored"],
+        "in epoch 0 another seed gives the same order",
+        "在 epoch 0 中，换一个 seed，顺序却相同",
+        mistakes=["not_shuffled"] if is_sorted else ["seed_ignored"] if unheard else [],
     )
-    same_sets = [rank for rank in range(world.size) if len({str(sorted(of[rank])) for of in epochs[0]}) == 1]
+    same_sets = [rank for rank in range(world.size) if all(has_one_set(of, rank) for of in epochs)]
     yield expect(
         world.size == 1 or is_sorted or constant or not same_sets,
         f"rank {same_sets[0] if same_sets else 0} sees the same examples in every epoch",
         f"rank {same_sets[0] if same_sets else 0} 在每个 epoch 看到的都是同一批样本",
         mistakes=["shuffled_within"],
     )
+
+
+def has_one_set(epochs: Sequence[Shares], rank: int) -> bool:
+    return len({str(sorted(of_ranks[rank])) for of_ranks in epochs}) == 1
 
 
 def num_descents(share: Sequence[int]) -> int:

@@ -73,8 +73,9 @@ def _recognised(trouble: Trouble) -> Sequence[str]:
     if trouble.kind == "hang" and trouble.text.startswith("every rank waits"):
         sends, receives = trouble.waits_in("send"), trouble.waits_in("recv")
         return [] if sends == receives else ["sends_first" if sends else "receives_first"]
-    if trouble.kind == "mismatch" and re.search(r"\b(sends|expects) \w+ x \d", trouble.text):
-        return ["sizes_differ"]
+    dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", trouble.text)
+    if trouble.kind == "mismatch" and dtypes:
+        return ["sizes_differ"] if len(set(dtypes)) == 1 else []
     return ["sends_to_itself"] if is_to_itself(trouble) else []
 
 

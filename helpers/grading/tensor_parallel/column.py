@@ -82,7 +82,8 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
     for name in ("weight", "bias"):
         if inputs[name] is not None:
             yield from judge_parameter(call, rank, name, inputs[name].chunk(size)[rank], wrong_cuts(inputs[name], call))
-    wrong = {"gathers_the_output": whole.y, "bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
+    wrong = {"bias_forgotten": parts[rank] - bias, "forward_reduced": sum(parts)}
+    wrong |= {"gathers_the_output": whole.y} if gathers(call.events[rank][FORWARD]) else {}
     yield expect_tensor(OUTPUT, parts[rank], got["y"], rank=rank, mistakes=wrong)
     yield from judge_copy(call, rank)
     yield from judge_beside(call, rank)

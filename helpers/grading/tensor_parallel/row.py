@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from helpers.grading.tensor_parallel.phases import (
     gathers,
     in_turn,
 )
+from helpers.records import CommEvent
 
 PART_WIDTHS = (5, 7)  # of x on a rank: no part of these is one of these
 
@@ -72,7 +73,7 @@ def judge(world: World) -> Iterator[Finding]:
         call,
         BACKWARD,
         [],
-        known=lambda events: ["backward_reduced" if len(events) == BATCHES else "gradients_reduced"],
+        known=lambda events: ["backward_reduced"] if len(events) == BATCHES else of_parameters(events, inputs),
     )
 
 
@@ -104,10 +105,16 @@ def judge_rank(call: Call, rank: int, whole: Whole) -> Iterator[Finding]:
         if name == "bias":
             wrong = {
                 "bias_shared_out": value / size,
-                "bias_on_one_rank": [None, value * 0],
+                "bias_on_one_rank": [None, value * 0] if rank else [],
                 "gradients_reduced": value * size,
             }
         yield expect_tensor(GRADIENT.format(name), value, got["gradients"][name], rank=rank, mistakes=wrong)
+
+
+def of_parameters(events: Sequence[CommEvent], inputs: dict[str, Any]) -> list[str]:
+    """Whether the messages of backward are as many as there are parameters, for each batch or once."""
+    count = 1 if inputs["bias"] is None else 2
+    return ["gradients_reduced"] if len(events) in (count, BATCHES * count) else []
 
 
 def judge_output(call: Call, rank: int, whole: Whole) -> Finding:
@@ -128,7 +135,7 @@ def recognise(trouble: Trouble) -> list[str]:
     known = {"product": ["cut_across"], "bias": ["bias_cut"], "": []}[recognised_shapes(trouble.text)]
     product = re.search(r"\(\d+x(\d+) and \d+x\d+\)", trouble.text)
     if product and int(product.group(1)) not in PART_WIDTHS:
-        known = ["input_cut_again"]
+        known = ["input_cut_again"] if int(product.group(1)) < min(PART_WIDTHS) else []
     return phases.recognise(trouble) + known
 
 

@@ -50,7 +50,9 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
 def judge(world: World) -> Iterator[Finding]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("no_gradient",))
+        is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
+        known = () if is_shape else ("no_gradient",)
+        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=known)
         return
     yield from judged(NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
 

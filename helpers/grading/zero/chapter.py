@@ -129,7 +129,7 @@ def judge_forward(world: World) -> Iterator[Finding]:
 
 
 def recognise_zeros(trouble: Trouble) -> list[str]:
-    return ["zeros_kept"] if "is invalid for input of size" in trouble.text else []
+    return ["zeros_kept"] if parameters.keeps_zeros(trouble) else []
 
 
 STAGE3_FORWARD = dataclasses.replace(

@@ -246,12 +246,13 @@ def judge_values(world: World, num_parameters: int) -> Iterator[Finding]:
         for number, (step, said) in enumerate(zip(steps, output["steps"], strict=True)):
             got = said["shards"]
             right = [step.shard(rank, i) for i in range(num_parameters)]
+            too_many = bool(number) and isinstance(got, list) and len(got) > num_parameters
             yield expect(
                 isinstance(got, list) and len(got) == num_parameters,
                 f"finish() returns {len(got) if isinstance(got, list) else got}, expected {num_parameters} shards",
                 f"finish() 返回了 {len(got) if isinstance(got, list) else got}，应为 {num_parameters} 个分片",
                 rank=rank,
-                mistakes=["nothing_returned"] if got == "None" else ["step_before_kept"] if number else [],
+                mistakes=["nothing_returned"] if got == "None" else ["step_before_kept"] if too_many else [],
             )
             if not (isinstance(got, list) and len(got) == num_parameters):
                 break

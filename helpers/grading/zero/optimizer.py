@@ -164,7 +164,8 @@ def judge(world: World) -> Iterator[Finding]:
     right = Planted().stories(world)
     told: dict[str, list[list[Story]]] = {}
     for rank, output in enumerate(world.outputs):
-        wrong = told_by(lambda one, rank=rank: stories_of(told, one, world)[rank], planted(n))
+        known = {key: ways for key, ways in planted(n).items() if key != "not_copied_back" or output["held"]}
+        wrong = told_by(lambda one, rank=rank: stories_of(told, one, world)[rank], known)
         yield from judge_story(right[rank], output["story"], wrong, rank=rank)
         yield judge_state(output["held"], num_elements, n, rank)
         yield from judge_care(output, rank)

@@ -6,6 +6,7 @@ Four layers in a row, so that a whole weight which stays in memory shows beside 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -204,12 +205,18 @@ def judge_messages(world: World) -> Iterator[Finding]:
 
 def recognise(trouble: Trouble) -> list[str]:
     """By the words of torch's own errors."""
-    known = [key for key, words in ERRORS.items() if words in trouble.text]
+    known = ["zeros_kept"] if keeps_zeros(trouble) else []
+    known += [key for key, words in ERRORS.items() if words in trouble.text]
     return known or (["not_padded"] if is_unpadded(trouble) else [])
 
 
+def keeps_zeros(trouble: Trouble) -> bool:
+    """Whether more numbers were to be viewed than the shape has, and not fewer, as of a shard."""
+    viewed = re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)", trouble.text)
+    return viewed is not None and int(viewed[2]) > math.prod(map(int, viewed[1].split(",")))
+
+
 ERRORS = {
-    "zeros_kept": "is invalid for input of size",
     "gradient_of_another_shape": "returned an invalid gradient",
     "gradients_miscounted": "returned an incorrect number of gradients",
 }
@@ -229,6 +236,7 @@ STAGE_3 = Task(
     judge=judge,
     recognise=recognise,
     hints=hints.of(
+        "zeros_kept",
         *ERRORS,
         "weight_kept",
         "all_reduced",

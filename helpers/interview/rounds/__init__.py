@@ -4,6 +4,7 @@ items.py    what is asked, from marked.yaml and design.yaml: a new entry there i
 scene.py    the model and the cluster of a design round, and the numbers that predictors compute of them
 sitting.py  one round against the clock: marks, answers, points
 sheet.py    what came of it, and the model answer
+kept.py     points and seconds in the progress file; `quiz --round` lists the best
 screen.py   `python -m helpers quiz --round debugging`; helpers.widgets.RoundView is the same in a notebook
 """
 

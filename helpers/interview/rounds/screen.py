@@ -6,6 +6,7 @@ import re
 
 from helpers.interview.rehearsal import offer
 from helpers.interview.rounds.items import rounds
+from helpers.interview.rounds.kept import done
 from helpers.interview.rounds.sitting import Designing, Marking, choose, say, sitting
 from helpers.interview.screen import Over, Screen
 from helpers.interview.stopwatch import clock_text
@@ -35,15 +36,22 @@ def play(name: str, screen: Screen) -> None:
         pass
     sheet = one.finish()
     screen.rule()
+    if one.note:
+        screen.text(one.note, style="wrong")
     screen.block(sheet.text)
     offer(sheet, screen)
 
 
 def show_rounds(screen: Screen) -> None:
-    """Ids, kinds, minutes and titles."""
+    """Ids, kinds, minutes and titles, and what came of those that were done."""
+    mine = done()
     for one in rounds():
         minutes = quiz_say("minutes", screen.language, count=one.minutes)
-        told = " · ".join([one.title.in_(screen.language), say(one.kind, screen.language), minutes])
+        parts = [one.title.in_(screen.language), say(one.kind, screen.language), minutes]
+        if best := mine.get(one.id):
+            time = clock_text(best.seconds)
+            parts.append(say("best", screen.language, points=best.points, most=best.most, time=time, times=best.times))
+        told = " · ".join(parts)
         screen.text(told, first=f"  {one.id:<24} ")
     screen.line()
     screen.text(say("how", screen.language, key=rounds()[0].id))

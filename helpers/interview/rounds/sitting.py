@@ -6,6 +6,7 @@ that is as fast as the adviser's 1 more; a number gives 2.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from helpers import words
 from helpers.interview.answers import how_far_off, read_number
 from helpers.interview.links import place as place_of
 from helpers.interview.rounds.items import ROUNDS, Design, Marked, Place, Question, Round, rounds
+from helpers.interview.rounds.kept import keep
 from helpers.interview.rounds.scene import Scene, filled, value
 from helpers.interview.rounds.sheet import RoundSheet, Row
 from helpers.interview.stopwatch import Now, Stopwatch
@@ -30,10 +32,15 @@ PARTS = ("dp", "tp", "pp", "zero", "micro_batch", "num_microbatches", "recompute
 
 
 class Sitting:
-    """`begin()`, then what the round asks, then `finish()`; `sheet` at any time. language, now: as in MockInterview."""
+    """`begin()`, then what the round asks, then `finish()`; `sheet` at any time. language, now: as in MockInterview.
 
-    def __init__(self, item: Round, *, language: str | None = None, now: Now | None = None):
-        self.item, self.language = item, words.language(language)
+    A round that was done to its end is noted in the progress file (path); note: a sentence where that failed.
+    """
+
+    def __init__(
+        self, item: Round, *, language: str | None = None, now: Now | None = None, path: str | os.PathLike | None = None
+    ):
+        self.item, self.language, self._path, self.note = item, words.language(language), path, ""
         self.watch = Stopwatch(60.0 * item.minutes, now)
         self.stage = "ready"
 
@@ -45,10 +52,12 @@ class Sitting:
         return self
 
     def finish(self) -> RoundSheet:
-        """End it here, whatever is left."""
+        """End it here, whatever is left; one that was ended early is not noted."""
         self.watch.stop()
-        self.stage = "over"
-        return self.sheet
+        sheet, is_done, self.stage = self.sheet, self.stage == "compare", "over"
+        if is_done:
+            self.note = keep(sheet, path=self._path)
+        return sheet
 
     @property
     def sheet(self) -> RoundSheet:

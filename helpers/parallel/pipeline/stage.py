@@ -28,6 +28,7 @@ from helpers.parallel.pipeline.split_backward import Later, deferred_weights
 from helpers.parallel.shared.clip import clip_grad_norm_
 from helpers.parallel.shared.placement import Placement, place
 from helpers.parallel.shared.recompute import checkpoint
+from helpers.parallel.shared.summed import all_reduce_in_buckets
 from helpers.schedules import Action, Schedule
 from helpers.schedules.actions import INPUT, WEIGHT
 
@@ -163,11 +164,10 @@ class PipelineStage(PipelineCore):
             if self.rank in owners:
                 parameter.grad = self._sum_over(parameter, owners, number)
         if self.dp_group is not None:
-            scale = 1 if self.count is not None else dist.get_world_size(self.dp_group)
-            for parameter in self.parameters():
-                if parameter.grad is not None:
-                    dist.all_reduce(parameter.grad, group=self.dp_group)
-                    parameter.grad /= scale
+            gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+            all_reduce_in_buckets(gradients, self.dp_group)
+            if self.count is None and gradients:
+                torch._foreach_div_(gradients, float(dist.get_world_size(self.dp_group)))
 
     def _sum_over(self, parameter: nn.Parameter, owners: Sequence[int], number: int) -> Tensor:
         """The gradients of all owners, added in the order of ranks, so that the sums are equal to the bit."""

@@ -8,7 +8,8 @@ process. Legend: N = ranks; an entry is a whole parameter, a piece is the part o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +101,16 @@ class ShardedOptimizer:
         own = [[p.tensor for p in self.pieces if p.entry.group == number] for number in range(len(group_options))]
         inner = [{**group, "params": tensors} for group, tensors in zip(group_options, own, strict=True)]
         self.optimizer = optimizer_class(inner, **options)
+        self._sync = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in here sends nothing and adds whole gradients up in `.grad`; the next outside reduces the sum."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
 
     @property
     def param_groups(self) -> list[dict]:

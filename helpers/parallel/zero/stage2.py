@@ -13,15 +13,14 @@ After Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trill
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from helpers.parallel.shared.agreement import broadcast_tensors
-from helpers.parallel.shared.bucket_rule import MIB
+from helpers.parallel.shared.bucket_rule import ZERO_BUCKET
 from helpers.parallel.shared.buckets import watch_gradients, when_backward_starts
 from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
 
@@ -83,7 +82,7 @@ class Zero2(ShardedOptimizer):
         group: dist.ProcessGroup | None = None,
         *,
         params: Iterable | None = None,
-        bucket_bytes: float = 25 * MIB,
+        bucket_bytes: float = ZERO_BUCKET,
         find_unused_parameters: bool = False,
         **options,
     ):
@@ -98,7 +97,7 @@ class Zero2(ShardedOptimizer):
         self.find_unused = find_unused_parameters
         self.buckets = [GradientBucket(vector) for vector in self.vectors]
         self._bucket_of = {id(entry): bucket for bucket in self.buckets for entry in bucket.vector.entries}
-        self._sync, self._running = True, False
+        self._running = False
         watch_gradients(self.entries, self, "_arrived")
         me = weakref.ref(self)
         handle = model.register_forward_hook(lambda _, __, output: me()._forward_is_over(output))
@@ -128,15 +127,6 @@ class Zero2(ShardedOptimizer):
         if not self.find_unused and not all(entry.present for entry in self.entries):
             raise RuntimeError(missing_gradients_message(self.entries, self.group.rank(), "Zero2"))
         self.hand_out_gradients(find_unused=self.find_unused)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Backward in here sends nothing and adds whole gradients up in `.grad`; the next outside reduces the sum."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
 
     def _forward_is_over(self, output: object) -> None:
         self._running = False  # if it is True, the last backward raised

@@ -285,7 +285,7 @@ def accumulated(way, silent):
     return weights_of(model)
 
 
-@pytest.mark.parametrize("way, silent", [("stage 1", False), ("stage 2", False), ("stage 2", True)])
+@pytest.mark.parametrize("way, silent", [*((way, True) for way in WAYS), ("stage 2", False)])
 def test_micro_batches_add_up(ranks, way, silent):
     assert_equal(accumulated(None, False), ranks[:3].run(accumulated, way, silent))
 
@@ -310,17 +310,48 @@ def spent(action):
     optimizer = Zero1(model.named_parameters(), torch.optim.SGD, lr=0.1)
     x = torch.ones(2, 8, dtype=torch.float64)
     model(x).sum().backward()
-    optimizer.step()
+    if action == "set":
+        model.layers[0].weight.grad = torch.ones_like(model.layers[0].weight)
+    elif action != "micro-batch":
+        optimizer.step()
     try:
-        optimizer.step() if action == "step" else model(x).sum().backward()
+        optimizer.step() if action in ("step", "set") else model(x).sum().backward()
     except RuntimeError as error:
+        optimizer.zero_grad()  # what is under way lands, and is not logged in the next test
         return str(error)
 
 
-def test_stage_1_refuses_gradients_that_it_has_used(ranks):
+@pytest.mark.parametrize(
+    "action, text",
+    [
+        ("step", "has used these gradients: call zero_grad()"),
+        ("backward", "came after Zero1 had reduced the gradients"),
+        ("micro-batch", "Run every micro-batch of a step but the last"),
+        ("set", "layers.0.weight was set after Zero1 had reduced"),
+    ],
+)
+def test_stage_1_refuses_gradients_that_it_has_sent(ranks, action, text):
     """The reduce-scatter was in place: what is left is neither a sum nor a mean."""
-    assert all("has used these gradients: call zero_grad()" in text for text in ranks[:2].run(spent, "step"))
-    assert all("after Zero1 had reduced the gradients" in text for text in ranks[:2].run(spent, "backward"))
+    assert all(text in found for found in ranks[:2].run(spent, action))
+
+
+def sent_in_backward(hidden):
+    """Messages before and after step() began, of three layers in three buckets."""
+    model = MLP([8, 16, 16, 8])
+    optimizer = Zero1(model.named_parameters(), torch.optim.SGD, bucket_bytes=4 * (8 * 16 + 8), lr=0.1)
+    with record_comms() as recorder, optimizer.no_sync() if hidden else nullcontext():
+        model(torch.ones(2, 8)).sum().backward()
+    with record_comms() as rest:
+        optimizer.step()
+    return [event.op for event in recorder.log.events], sorted(event.op for event in rest.log.events)
+
+
+def test_stage_1_sends_each_bucket_while_backward_goes_on(ranks):
+    """All of them: the last bucket is full when backward ends. Under no_sync step() sends them."""
+    for found in ranks[:2].run(sent_in_backward, False):
+        assert found == (["reduce_scatter"] * 3, ["all_gather"] * 3)
+    for found in ranks[:2].run(sent_in_backward, True):
+        assert found == ([], ["all_gather"] * 3 + ["reduce_scatter"] * 3)
 
 
 def twice(way):
@@ -359,9 +390,10 @@ def scaled(way):
         x, y = batch_of("mlp", step, torch.float32, BATCH // size, rank)
         optimizer.zero_grad()
         loss = scaler.scale(loss_of(model, "mlp", x, y))
+        overflows = step == 1 and rank == size - 1
+        handle = model.layers[0].weight.register_hook(lambda own, too=overflows: own + torch.inf if too else own)
         loss.backward()
-        if step == 1 and rank == size - 1:
-            model.layers[0].weight.grad = torch.full_like(model.layers[0].weight, torch.inf)
+        handle.remove()
         scaler.step(optimizer)
         scaler.update()
     return weights_of(model), scaler.skipped, scaler.get_scale()
@@ -418,10 +450,10 @@ def predicted(way, sizes, size, microbatches):
     return [(e.op, e.payload_bytes) for e in log.for_rank(0).events]
 
 
-PAYLOADS = [(way, microbatches, False) for way in WAYS for microbatches in (1, 3)]
+ONCE = [(way, 1, False) for way in WAYS] + [(way, 3, True) for way in WAYS]
 
 
-@pytest.mark.parametrize(("way", "microbatches", "silent"), [*PAYLOADS, ("stage 2", 3, True)])
+@pytest.mark.parametrize(("way", "microbatches", "silent"), [*ONCE, ("stage 2", 3, False)])
 def test_payload_is_as_predicted_to_the_byte(ranks, way, microbatches, silent):
     """Under no_sync the micro-batches send what one would."""
     for events, sizes, padding, num_vectors in ranks[:3].run(logged, way, microbatches, silent):

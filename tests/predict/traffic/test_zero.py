@@ -108,7 +108,7 @@ def train_mlp(stage, options, num_microbatches, no_sync):
         sharded = optimizer = make[stage](**options)
     with record_comms() as recorder:
         for j in range(num_microbatches):
-            with sharded.no_sync() if no_sync and j < num_microbatches - 1 else nullcontext():
+            with sharded.no_sync() if (no_sync or stage == 1) and j < num_microbatches - 1 else nullcontext():
                 model(torch.ones(4, 7)).square().mean().backward()
         optimizer.step()
     return recorder.log, sizes
