@@ -98,13 +98,24 @@ COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=
 
 
 def judge_places(world: World) -> Iterator[Finding]:
+    """The place and the groups are looked at apart, so that half an answer has its hint."""
     cases, given = world.inputs[0]["cases"], world.outputs[0]
-    known = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
-    known = {key for key, several in known.items() if given in several}
-    for column, what in enumerate(COLUMNS):
-        got = [one[column] for one in given]
-        wrong = {key: [lambda *case, i=column, one=one: one(*case)[i] for one in WRONG_PLACES[key]] for key in known}
-        yield from answers.judge_answers("places", what, cases, got, lambda *case, i=column: places(*case)[i], wrong)
+    every = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
+    for half in (slice(0, 1), slice(1, None)):
+        got = _cut(given, half)
+        known = [key for key, several in every.items() if got in [_cut(one, half) for one in several]]
+        for column in range(len(COLUMNS))[half]:
+            wrong = {key: [_of(column, one) for one in WRONG_PLACES[key]] for key in known}
+            own = [one[column] for one in given]
+            yield from answers.judge_answers("places", COLUMNS[column], cases, own, _of(column, places), wrong)
+
+
+def _cut(given: Sequence[Answer], half: slice) -> list[Answer]:
+    return [one[half] for one in given]
+
+
+def _of(column: int, answer: Callable[..., Answer]) -> Callable[..., Any]:
+    return lambda *case: answer(*case)[column]
 
 
 PLACES = Task(
@@ -175,26 +186,26 @@ def divided_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int)
     return REFUSED if len(rows) % dp or len(rows) % m else let_through(rows, rank, dp, pp, tp, m)
 
 
-def refusing(cut: Callable[..., Rows]) -> Callable[..., Rows | str]:
-    return lambda rows, rank, *sizes: REFUSED if len(rows) % (sizes[0] * sizes[3]) else cut(rows, rank, *sizes)
-
-
-WRONG_ROWS: dict[str, list[Callable[..., Rows | str]]] = {
+WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
     "by_global_rank": [
-        refusing(lambda rows, rank, dp, pp, tp, m: _parts(_parts(rows, dp)[rank % dp], m)),
-        refusing(lambda rows, rank, dp, pp, tp, m: _parts(rows[rank :: dp * pp * tp], m)),
+        lambda rows, rank, dp, pp, tp, m: _parts(_parts(rows, dp)[rank % dp], m),
+        lambda rows, rank, dp, pp, tp, m: _parts(rows[rank :: dp * pp * tp], m),
     ],
-    "every_other_row": [refusing(lambda rows, rank, dp, pp, tp, m: _parts(rows[rank // tp % dp :: dp], m))],
+    "every_other_row": [lambda rows, rank, dp, pp, tp, m: _parts(rows[rank // tp % dp :: dp], m)],
     "micro_batches_first": [
-        refusing(lambda rows, rank, dp, pp, tp, m: [_parts(part, dp)[rank // tp % dp] for part in _parts(rows, m)])
+        lambda rows, rank, dp, pp, tp, m: [_parts(part, dp)[rank // tp % dp] for part in _parts(rows, m)]
     ],
-    "rest_let_through": [let_through, tail_dropped, divided_apart],
 }
+WRONG_REST = {"rest_let_through": [let_through, tail_dropped, divided_apart]}
 ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
 
 
 def judge_batch(world: World) -> Iterator[Finding]:
-    yield from answers.judge_answers("own_rows", ROWS, world.inputs[0]["cases"], world.outputs[0], own_rows, WRONG_ROWS)
+    """Batches to cut and batches to refuse apart: a first try cuts wrongly and refuses nothing."""
+    pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
+    for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REST)):
+        cases, got = zip(*(one for one in pairs if (own_rows(*one[0]) == REFUSED) == is_refused), strict=True)
+        yield from answers.judge_answers("own_rows", ROWS, cases, got, own_rows, wrong)
 
 
 BATCH = Task(
@@ -204,7 +215,7 @@ BATCH = Task(
     act=act_batch,
     judge=judge_batch,
     keeps=("batch",),
-    hints=hints.of(*WRONG_ROWS),
+    hints=hints.of(*WRONG_ROWS, *WRONG_REST),
     world_sizes=(1,),
     unit="device",
 )
