@@ -107,7 +107,7 @@ def judge_places(world: World) -> Iterator[Finding]:
         for column in range(len(COLUMNS))[half]:
             wrong = {key: [_of(column, one) for one in WRONG_PLACES[key]] for key in known}
             own = [one[column] for one in given]
-            yield from answers.judge_answers("places", COLUMNS[column], cases, own, _of(column, places), wrong)
+            yield from answers.judge_answers(PLACES, COLUMNS[column], cases, own, _of(column, places), wrong)
 
 
 def _cut(given: Sequence[Answer], half: slice) -> list[Answer]:
@@ -156,7 +156,7 @@ def act_batch(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list
             return REFUSED
         return [_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
 
-    return answers.act(asked, inputs, trial)
+    return answers.act(asked, inputs, trial, BATCH)
 
 
 def _numbers(part: Any) -> Any:
@@ -205,7 +205,7 @@ def judge_batch(world: World) -> Iterator[Finding]:
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
     for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REST)):
         cases, got = zip(*(one for one in pairs if (own_rows(*one[0]) == REFUSED) == is_refused), strict=True)
-        yield from answers.judge_answers("own_rows", ROWS, cases, got, own_rows, wrong)
+        yield from answers.judge_answers(BATCH, ROWS, cases, got, own_rows, wrong)
 
 
 BATCH = Task(

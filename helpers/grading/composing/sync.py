@@ -12,7 +12,7 @@ from helpers.grading.composing import hints
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
@@ -119,6 +119,11 @@ def _alike(way: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
     return all(due is None or same(due, got[name]) for name, due in way.items())
 
 
+def recognise(trouble: Trouble) -> list[str]:
+    is_none = trouble.type_name in ("TypeError", "AttributeError") and "NoneType" in trouble.text
+    return ["frozen_has_no_gradient"] if is_none else []
+
+
 GRADIENT = Words(en="the gradient of the parameter with {} ({})", zh="{} 的参数的梯度（{}）")
 FROZEN = Words(en="the gradient of the frozen parameter", zh="冻结参数的梯度")
 TASK = Task(
@@ -129,5 +134,6 @@ TASK = Task(
     act=act,
     judge=judge,
     keeps=("placements", "groups"),
-    hints=hints.of(*mistakes(Mesh())),
+    recognise=recognise,
+    hints=hints.of("frozen_has_no_gradient", *mistakes(Mesh())),
 )

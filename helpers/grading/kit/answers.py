@@ -9,16 +9,32 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.kit.judging import expect, expect_equal
-from helpers.grading.task import Finding, Trial, World
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
 Answer = Callable[..., Any]
-CALL = Words(en="for {}({}) {}", zh="{}({}) 的{}")
+CALL = Words(en="for {} {}", zh="{} 的{}")
+RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
 
 
-def act(submitted: Answer, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    """What it returns for each case, a list of arguments; it cannot change a later question."""
-    return [submitted(*[copied(argument) for argument in case]) for case in inputs["cases"]]
+def act(submitted: Answer, inputs: dict[str, Any], trial: Trial, task: Task | None = None) -> list[Any]:
+    """What it returns for each case, a list of arguments; it cannot change a later question. An exception says which
+    call raised it. task: where `submitted` does not know it, as something around the learner's function."""
+    task, given = task or getattr(submitted, "task", None), []
+    for case in inputs["cases"]:
+        try:
+            given.append(submitted(*[copied(argument) for argument in case]))
+        except Exception as error:
+            if task and not hasattr(error, "words"):
+                error.words = RAISED.format(str(error), called(task, case)).map(str.strip)  # what the ranks report
+            raise
+    return given
+
+
+def called(task: Task, case: Sequence[Any]) -> str:
+    """The call in a line, arguments by name: "own_rows(batch=[0, 1], rank=1, dp=2, pp=1, tp=3, num_microbatches=3)"."""
+    named = (f"{name}={shortened(value)}" for name, value in zip(task.arguments, case, strict=False))
+    return f"{task.name}({', '.join(named)})"
 
 
 def copied(value: Any) -> Any:
@@ -26,7 +42,7 @@ def copied(value: Any) -> Any:
 
 
 def judge_answers(
-    name: str,
+    task: Task,
     what: Words,
     cases: Sequence[Sequence[Any]],
     got: Sequence[Any],
@@ -40,13 +56,13 @@ def judge_answers(
         if alike(due, answer):
             yield Finding(ok=True, says=what)
             continue
-        says = CALL.format(name, ", ".join(map(shortened, case)), what)
+        says = CALL.format(called(task, case), what)
         shown, given = shown_as(due, answer)
         yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
 
 
 def judge_two_answers(
-    name: str,
+    task: Task,
     both: Words,
     columns: Sequence[tuple[Words, Answer, Mapping[str, Sequence[Answer]]]],
     world: World,
@@ -62,7 +78,7 @@ def judge_two_answers(
     if odd is not None:
         return
     for column, (what, right, wrong) in enumerate(columns):
-        yield from judge_answers(name, what, cases, [one[column] for one in answers], right, wrong)
+        yield from judge_answers(task, what, cases, [one[column] for one in answers], right, wrong)
 
 
 def explains(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> bool:

@@ -42,7 +42,7 @@ MISTAKES: dict[str, list[Answer]] = {
 
 
 def judge(world: World) -> Iterator[Finding]:
-    yield from judge_answers("under_way", WHAT, world.inputs[0]["cases"], world.outputs[0], under_way, MISTAKES)
+    yield from judge_answers(UNDER_WAY, WHAT, world.inputs[0]["cases"], world.outputs[0], under_way, MISTAKES)
 
 
 WHAT = Words(en="the number of micro-batches", zh="微批次的个数")

@@ -107,13 +107,13 @@ ONE_F_ONE_B_MISTAKES: dict[str, list[Answer]] = {
 
 
 def judge_gpipe(world: World) -> Iterator[Finding]:
-    yield from judge_answers("gpipe", WHAT, world.inputs[0]["cases"], world.outputs[0], gpipe, GPIPE_MISTAKES)
+    yield from judge_answers(GPIPE, WHAT, world.inputs[0]["cases"], world.outputs[0], gpipe, GPIPE_MISTAKES)
 
 
 def judge_one_f_one_b(world: World) -> Iterator[Finding]:
     """Whoever is right wherever there are enough micro-batches forgot the others, however that comes out."""
     cases, got = world.inputs[0]["cases"], world.outputs[0]
-    found = list(judge_answers("one_f_one_b", WHAT, cases, got, one_f_one_b, ONE_F_ONE_B_MISTAKES))
+    found = list(judge_answers(ONE_F_ONE_B, WHAT, cases, got, one_f_one_b, ONE_F_ONE_B_MISTAKES))
     wrong = [case for case, finding in zip(cases, found, strict=True) if not finding.ok]
     only_few = all(m < p - rank for rank, p, m in wrong)
     yield from (f if f.ok or not only_few else replace(f, mistakes=("fewer_than_stages",)) for f in found)

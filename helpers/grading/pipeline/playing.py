@@ -198,7 +198,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
 
 def judge(world: World) -> Iterator[Finding]:
     columns = (FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD)
-    yield from judge_two_answers("bubble", BOTH, columns, world)
+    yield from judge_two_answers(BUBBLE, BOTH, columns, world)
 
 
 BOTH = Words(en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表")

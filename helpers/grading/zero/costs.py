@@ -91,7 +91,7 @@ WRONG_SENT: dict[str, list[Answer]] = {
 
 def judge(world: World) -> Iterator[Finding]:
     columns = (HELD, held, WRONG_HELD), (SENT, sent, WRONG_SENT)
-    yield from judge_two_answers("cost", BOTH, columns, world)
+    yield from judge_two_answers(COST, BOTH, columns, world)
 
 
 COST = Task(
