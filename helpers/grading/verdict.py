@@ -72,9 +72,14 @@ class Verdict:
             untried=untried,
             mistake=mistake,
             hint=task.hints[mistake] if mistake else None,
-            unit=task.unit,
+            unit="process" if task.unit == "device" and task.world_sizes == (1,) else task.unit,
             **more,
         )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the task has neither ranks nor devices, so that its texts count none."""
+        return self.unit == "process"
 
     @property
     def num_comparisons(self) -> int:
@@ -103,7 +108,7 @@ class Verdict:
         if self.passed:
             counted = {"sizes": [one.size for one in self.tried], "unit": SAYS[f"counted.{self.unit}"]}
             took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
-            return SAYS("passed", lang, key=self.key, **counted, **took)
+            return SAYS("passed_alone" if self.is_alone else "passed", lang, key=self.key, **counted, **took)
         lines = [SAYS["not_yet"].format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
@@ -114,7 +119,7 @@ class Verdict:
         one = self.shown
         if one.trouble is not None:
             details = one.trouble.said.map(lambda text: text.replace("\n", "\n  "))
-            if self.unit == "device":
+            if self.unit != "rank":
                 details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
             world = self._sizes([one.size]) + one.given
             said = SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)
@@ -123,7 +128,7 @@ class Verdict:
             return [SAYS["near"].format(trouble=said, near=self.near, name=name) if is_elsewhere else said]
         first = [f for f in one.failed if f.case == one.failed[0].case]
         finding = next((f for f in [*first, *one.failed] if self.mistake in f.mistakes), first[0])
-        where = SAYS["with" if finding.rank is None else "on_rank"]
+        where = SAYS["with" if finding.rank is None or self.is_alone else "on_rank"]
         unit = SAYS[f"unit.{self.unit}"]
         place = {"size": one.size, "world": self._sizes([one.size]), "unit": unit, "rank": finding.rank}
         place["given"] = finding.given

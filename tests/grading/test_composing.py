@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.grading import task_of
+from helpers.grading import grade, task_of
 from helpers.grading.composing import loss, meshes, norm, places, seeds, sync
 from helpers.mesh import Mesh
 from tests.grading.planted import world_of
@@ -125,3 +125,10 @@ def test_some_rank_has_no_gradient_and_zero_has_cut_some():
     inputs = [one for size in SIZES for world in worlds("09.norm", size) for one in world.inputs]
     assert any(not one["gradients"] for one in inputs)
     assert {lies["dp"] for one in inputs for lies in one["placements"]} == {"sharded", "replicated"}
+
+
+# -- what a verdict says ---------------------------------------------------------------------------------------------
+def test_an_exception_names_its_call_and_a_task_of_one_process_counts_no_device(ranks):
+    verdict = grade("09.batch", lambda batch, rank, dp, pp, tp, num_microbatches: batch.chunk(1)[rank], ranks=ranks)
+    assert "IndexError" in verdict.text("en") and "rank=1, dp=3, pp=1, tp=1, num_microbatches=2)" in verdict.text("en")
+    assert "device" not in verdict.text("en") and "设备" not in verdict.text("zh")
