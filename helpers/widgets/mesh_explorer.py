@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 
 import ipywidgets
@@ -144,10 +145,12 @@ class MeshExplorer(Explorer):
         return first | sends | {say("column.holds"): format_bytes(held.total)}
 
     def _draw(self, change: object = None) -> None:
-        try:
-            self.rank.max = self.plan.world_size - 1  # a rank beyond it becomes the last one
-        except ValueError:
-            pass  # the picture's place says why
+        # The dial keeps its length: in a browser the key End goes to the end with which it was drawn.
+        with suppress(ValueError):  # the picture's place says why
+            last = self.plan.world_size - 1
+            if self.rank.value > last:
+                self.rank.value = last  # which draws
+                return
         with reading(language()):  # looked up once, not for each of a thousand words
             super()._draw(change)
 

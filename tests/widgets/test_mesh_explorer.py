@@ -93,7 +93,15 @@ def test_parts_keep_their_place_whatever_the_dials_say():
 def test_a_smaller_mesh_takes_its_last_rank():
     shown = MeshExplorer(rank=7)
     shown.tp.value = 1
-    assert shown.rank.value == shown.rank.max == 3
+    assert shown.rank.value == 3 and "rank 3 holds" in shown.scene.summary
+
+
+def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
+    """The browser's key End sends the maximum with which the dial was drawn."""
+    shown = MeshExplorer()
+    end, shown.dp.value = shown.rank.max, 8
+    shown.rank.value = end
+    assert shown.rank.value == 31 and shown.html.value.count("rank 31 holds")
 
 
 def test_it_speaks_chinese():
