@@ -98,6 +98,9 @@ def settings(arguments: Sequence[str]) -> Settings:
 def plan_of(said: dict[str, Any]) -> Plan:
     """Raises ValueError where the plan does not parse, does not exist, or is not for torchrun's ranks."""
     sizes = axes_of(said["plan"])
+    if sizes.get("pp", 1) == 1 and (said["schedule"] == "interleaved" or (said["chunks"] or 1) > 1):
+        option = f"--chunks {said['chunks']}" if said["chunks"] else "--schedule interleaved"
+        raise ValueError(f"{option} needs pp above 1, as in --plan pp=2")
     chunks = said["chunks"] or (2 if said["schedule"] == "interleaved" else 1)
     plan = Plan(
         **sizes,

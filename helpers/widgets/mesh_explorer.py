@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
 import ipywidgets
@@ -73,7 +74,11 @@ class MeshExplorer(Explorer):
         if zero > 1 and self.pp.value > 1:
             raise ValueError(say("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
-        plan.check(PRESETS[self.model.value])
+        model = PRESETS[self.model.value]
+        if not _can_be_cut(model, plan):
+            near = max(pp for pp in _POWERS if pp < plan.pp and _can_be_cut(model, replace(plan, pp=pp)))
+            raise ValueError(say("stages", layers=model.num_layers, pp=plan.pp, near=near))
+        plan.check(model)
         return plan
 
     @property
@@ -153,6 +158,13 @@ class MeshExplorer(Explorer):
                 return
         with reading(language()):  # looked up once, not for each of a thousand words
             super()._draw(change)
+
+
+def _can_be_cut(model: ModelSpec, plan: Plan) -> bool:
+    try:
+        return plan.layers_on_stage(model, 0) > 0
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=64)  # all ranks of a stage send the same
