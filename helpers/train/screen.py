@@ -50,6 +50,11 @@ class Screen:
             print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
 
+    def below_the_key(self) -> None:
+        """A terminal has written ^C, and what follows begins on a line of its own."""
+        if self.moves and not self.is_open:
+            self.lines([""])
+
     def begin(self, done: int, folder: Path) -> None:
         told, plan = self.settings, self.settings.plan
         axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in ("dp", "pp", "tp"))
