@@ -12,7 +12,7 @@ from helpers.train import on_ranks
 from helpers.train.loop import INTERRUPTED, Loop
 from helpers.train.on_ranks import Report
 from helpers.train.options import settings
-from helpers.train.screen import Screen, table
+from helpers.train.screen import Screen, clock, table
 from helpers.train.stop import Stop
 
 
@@ -63,6 +63,17 @@ def test_an_interrupted_run_is_not_told_to_save_more_often(last, says):
     told, out = settings(["--plan", "dp=1"]), io.StringIO()
     assert Loop(Pressed(last), told, 0, Screen(told, out)).run() == INTERRUPTED
     assert out.getvalue().endswith(says + "\n") and "--save-every" not in out.getvalue()
+
+
+def test_a_long_run_says_in_80_columns_how_long_it_still_takes(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen(settings("--steps 10000".split()), Terminal())
+    for number in (9000, 9137):
+        screen.step(number, [Report(loss=12.3456, norm=125.06, seconds=0.1, asked=False)])
+    first, second = screen.out.getvalue().split("\r")[1:]
+    assert "· 1:40 left" in first and "· 1:27 left" in second and "━" in second
+    assert clock(0.02) == "0:01" and clock(7500) == "2:05:00"
 
 
 def test_ranks_with_the_same_bytes_share_a_line_and_what_nobody_has_is_left_out():
