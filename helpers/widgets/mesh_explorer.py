@@ -121,7 +121,11 @@ class MeshExplorer(Explorer):
         if link is None:
             return AxisUse(group=group, sent=0, link="", words="")
         where = {"link": link.name.split(" (")[0], "node": rank // self.gpus_per_node.value}
-        crossed = say("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
+        cards = int(link.bandwidth / NETWORK.bandwidth)
+        if link != INTRA[GPU] and cards > 1:
+            crossed = say("cards", cards=cards, rate=format_bytes(NETWORK.bandwidth))
+        else:
+            crossed = say("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
         words = say("use", size=format_bytes(sent), time=format_seconds(link.seconds(sent)))
         return AxisUse(group=group, sent=sent, link=crossed, words=words)
 

@@ -39,6 +39,12 @@ def test_bytes_and_link_stand_on_each_axis():
     assert shown.link("tp", 0) != shown.cluster.intra and "Here tp leaves the node" in shown.sentence
 
 
+def test_a_group_that_has_several_cards_to_itself_says_how_many():
+    labels = [label.text for label in MeshExplorer(dp=1, pp=2, tp=8).scene.labels()]
+    assert any(text.startswith("network, 4 cards × 50.0 GB/s") for text in labels)
+    assert not any("× 50.0" in label.text for label in MeshExplorer().scene.labels())
+
+
 def test_more_copies_send_less_over_tp_and_as_much_over_dp():
     """A copy has fewer of the step's sequences, and its gradients are as many as before."""
     few, many = MeshExplorer(dp=2).sent(0), MeshExplorer(dp=8).sent(0)
