@@ -106,6 +106,7 @@ class LocalRunner:
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
         self.act = within_walls  # class grading puts a guard around `on_rank`
         self.left = limit or wall_seconds(task)
+        self.stretch = 1.0 if limit else self.left / (task.seconds - ENDING)  # how much more than said
         self.was_late = False
 
     def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
@@ -133,7 +134,8 @@ class LocalRunner:
         return self.left <= 0.0
 
     def _limits(self) -> Words:
-        return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds)
+        more = SAYS["stretched"].format(times=self.stretch) if self.stretch >= 1.5 else Words.of("")
+        return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
         counted = world.issued()

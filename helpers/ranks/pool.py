@@ -232,7 +232,7 @@ class Pool:
         if sound:
             return SAYS["after.kept"]
         watch.announce_end()
-        watch.settle(END_LIMIT * crowd())
+        watch.settle(END_LIMIT if self.settings.apart else END_LIMIT * crowd())  # apart: nobody's variables are lost
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._meet_again()

@@ -176,7 +176,7 @@ class Watch:
         gone = set(range(self.world_size)) - {s.rank for s in self.unfinished}
         known = [s for s in self.unfinished if s.where.waiting]
         if not known:
-            return bool(gone)
+            return bool(gone) or all(_meets(s.where) for s in self.unfinished)
         return all(any(op.missing and set(op.missing) <= gone | stuck for op in s.where.waiting) for s in known)
 
     def still_deadlocked(self, limit: float = 1.0) -> bool:
@@ -197,6 +197,11 @@ class Watch:
 
 def _inside_distributed(where: Where) -> bool:
     return any("torch/distributed/" in path for path, _, _ in where.frames[-5:])
+
+
+def _meets(where: Where) -> bool:
+    """Whether it makes a group, outside the wire: ranks that all do so, and wait, are making different ones."""
+    return any(path.endswith("torch/distributed/distributed_c10d.py") for path, _, _ in where.frames[-5:])
 
 
 def tell(state: RankState, message: tuple) -> bool:

@@ -58,10 +58,10 @@ def test_the_copies_share_the_rows_out_and_the_ranks_of_a_copy_have_the_same(siz
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_come_that_only_dp_divides_and_that_only_the_micro_batches_divide(seed):
+def test_rows_come_that_dp_divides_or_the_micro_batches_or_both_or_none_but_never_their_product(seed):
     cases = world_of("09.batch", 1, seed).inputs[0]["cases"]
     rests = {(len(rows) % dp == 0, len(rows) % m == 0) for rows, _, dp, _, _, m in cases if len(rows) % (dp * m)}
-    assert rests == {(True, False), (False, True)}
+    assert rests == {(True, False), (False, True), (True, True), (False, False)}
 
 
 def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
@@ -98,7 +98,11 @@ def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_o
     for world in worlds("09.sync", size):
         mesh = meshes.mesh_in(world.inputs[0])
         after = sync.synced(world, mesh)
-        alike = {"dp": ["matrix", "norm", "bias", "last"], "tp": ["norm", "bias"], meshes.ENDS: ["last"]}
+        alike = {
+            "dp": ["matrix", "norm", "bias", "last", "both"],
+            "tp": ["norm", "bias", "both"],
+            meshes.ENDS: ["last", "both"],
+        }
         for axis, names in alike.items():
             for group in meshes.members(mesh, axis):
                 same = [torch.allclose(after[group[0]][name], after[rank][name]) for name in names for rank in group]

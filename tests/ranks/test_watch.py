@@ -61,6 +61,14 @@ def test_a_circle_of_waiting_ranks_is_deadlocked(watch):
     assert watch.is_deadlocked()
 
 
+@pytest.mark.parametrize("place", ["distributed_c10d.py", "checkpoint/filesystem.py"])
+def test_ranks_that_all_wait_in_making_a_group_are_deadlocked_and_those_that_write_a_file_are_not(watch, place):
+    frames = [*TRAIN, (f"site-packages/torch/distributed/{place}", 9, "f")]
+    for rank in range(3):
+        answer(watch, rank, Where(frames=frames, runnable=False), times=9)
+    assert watch.is_deadlocked() == (place == "distributed_c10d.py")
+
+
 def test_an_operation_that_everyone_issued_is_in_flight(watch):
     for rank in range(3):
         answer(watch, rank, waits_for())

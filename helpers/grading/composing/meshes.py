@@ -30,6 +30,12 @@ def sizes_of(mesh: Mesh) -> dict[str, int]:
     return {axis: getattr(mesh, axis) for axis in AXES}
 
 
+def place_on(mesh: Mesh, rank: int) -> dict[str, int]:
+    """Its coordinates, in the order in which the lab names the axes."""
+    place = mesh.coordinates(rank)
+    return {axis: place[axis] for axis in AXES}
+
+
 def told(mesh: Mesh) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in sizes_of(mesh).items())
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
+from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number
 from helpers.grading.task import Finding, Task, Trial, World
@@ -22,9 +22,9 @@ Lies = dict[str, str]
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """In some cases ZeRO has cut every gradient over dp. A stage in the middle has few, or none."""
+    """In every other case ZeRO has cut every gradient over dp. A stage in the middle has few, or none."""
     mesh = drawn(rng, world_size)
-    dp = "sharded" if rng.case.number % 3 == 1 else "replicated"
+    dp = "sharded" if rng.case.number % 2 else "replicated"
     powers = [2.0, math.inf, rng.one_of(1.0, 3.0)]
     known: dict[tuple, Tensor] = {}
     inputs = []
@@ -77,13 +77,14 @@ class Held:
 
 
 def wrong_norms(world: World, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
-    every, stages = range(world.size), [mesh.coordinates(one)["pp"] for one in range(world.size)]
+    every = range(world.size)
     held = Held(world, mesh, every)
-    stage = [one for one in every if stages[one] == stages[rank]]
-    (tp,) = (ranks for ranks in members(mesh, "tp") if rank in ranks)
     miscounted = [Held(world, mesh, every, counted) for counted in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
-    of_stage = [Held(world, mesh, ranks, c) for ranks, c in ((stage, ("dp", "tp")), (stage, COPIES), (tp, ("tp",)))]
+    places = [mesh.coordinates(one) for one in every]
+    copy, stage = ([one for one in every if places[one][axis] == places[rank][axis]] for axis in ("dp", "pp"))
+    of_stage = [Held(world, mesh, stage, counted) for counted in (("dp", "tp"), COPIES)]
     return {
+        "one_copy_only": [[Held(world, mesh, copy, ("tp", ENDS)).norm(p) for p in powers]],
         "copies_counted_each": [[one.norm(p) for p in powers] for one in miscounted],
         "stage_by_stage": [[one.norm(p) for p in powers] for one in of_stage],
         "largest_summed": [[held.norm(p, 1.0 if p == math.inf else p) for p in powers]],
@@ -111,7 +112,7 @@ def _alike(wrong: Sequence[float], got: Sequence[float]) -> bool:
 
 
 NORM = Words(en="the norm with p = {} ({})", zh="p = {} 的范数（{}）")
-HINTS = ("copies_counted_each", "stage_by_stage", "largest_summed", "norms_added")
+HINTS = ("one_copy_only", "copies_counted_each", "stage_by_stage", "largest_summed", "norms_added")
 TASK = Task(
     key="09.norm",
     signature="gradient_norm(gradients, placements, groups, p)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 
 from helpers.grading.composing import hints
+from helpers.grading.composing.meshes import AXES, place_on
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
-AXES = ("dp", "pp", "tp")
 Groups = list[list[int]]
 Answer = list[Any]  # place, and the groups of each axis
 
@@ -41,8 +42,7 @@ def _columns(answer: Any) -> Answer:
 
 def places(rank: int, dp: int, pp: int, tp: int) -> Answer:
     mesh = Mesh(dp=dp, pp=pp, tp=tp)
-    place = mesh.coordinates(rank)
-    return [{axis: place[axis] for axis in AXES}, *(mesh.groups(axis) for axis in AXES)]
+    return [place_on(mesh, rank), *(mesh.groups(axis) for axis in AXES)]
 
 
 def numbered(*order: str) -> Callable[..., Answer]:
@@ -50,7 +50,7 @@ def numbered(*order: str) -> Callable[..., Answer]:
 
     def wrong(rank: int, *sizes: int) -> Answer:
         named = dict(zip(AXES, sizes, strict=True))
-        world = [_place(one, named, order) for one in range(sizes[0] * sizes[1] * sizes[2])]
+        world = [_place(one, named, order) for one in range(math.prod(sizes))]
         groups = [_split(world, [other for other in AXES if other != axis]) for axis in AXES]
         return [world[rank], *groups]
 
@@ -79,7 +79,7 @@ def own_first(rank: int, *sizes: int) -> Answer:
 
 def alike(rank: int, *sizes: int) -> Answer:
     """A group of those with the same coordinate on the axis."""
-    world = [places(one, *sizes)[0] for one in range(sizes[0] * sizes[1] * sizes[2])]
+    world = [places(one, *sizes)[0] for one in range(math.prod(sizes))]
     return [world[rank], *(_split(world, [axis]) for axis in AXES)]
 
 
@@ -125,17 +125,14 @@ Rows = list[list[int]]  # by their numbers, of each micro-batch
 
 
 def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of several meshes; at last numbers of rows that dp divides, or the micro-batches, and not both."""
+    """Every rank of several meshes; at last numbers of rows that must be refused."""
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
         m = rng.integer(2, 3) if dp < 3 else 2
         calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
     calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
-    return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(_world(*sizes))]}]
-
-
-def _world(dp: int, pp: int, tp: int, m: int) -> int:
-    return dp * pp * tp
+    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]  # dp divides, and so do the micro-batches; a copy of 4 rows, one of 3
+    return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 
 
 def act_batch(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
@@ -174,6 +171,10 @@ def _parts(rows: list[int], n: int) -> Rows:
     return [part.tolist() for part in torch.tensor(rows).chunk(n)]
 
 
+def divided_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
+    return REFUSED if len(rows) % dp or len(rows) % m else let_through(rows, rank, dp, pp, tp, m)
+
+
 def refusing(cut: Callable[..., Rows]) -> Callable[..., Rows | str]:
     return lambda rows, rank, *sizes: REFUSED if len(rows) % (sizes[0] * sizes[3]) else cut(rows, rank, *sizes)
 
@@ -187,7 +188,7 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows | str]]] = {
     "micro_batches_first": [
         refusing(lambda rows, rank, dp, pp, tp, m: [_parts(part, dp)[rank // tp % dp] for part in _parts(rows, m)])
     ],
-    "rest_let_through": [let_through, tail_dropped],
+    "rest_let_through": [let_through, tail_dropped, divided_apart],
 }
 ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
 

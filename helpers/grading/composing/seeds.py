@@ -5,16 +5,17 @@ Any numbers will do. What is judged is who shares them, so a rank stands for the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from helpers.grading.composing import hints
-from helpers.grading.composing.meshes import AXES, sizes_of, told
+from helpers.grading.composing.meshes import AXES, place_on, sizes_of, told
 from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import act, shortened
+from helpers.grading.kit import answers
+from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
-from helpers.grading.task import Finding, Task, World
+from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
@@ -25,19 +26,38 @@ DIFFER = {  # axes on which other coordinates draw other numbers
     "cut_dropout": ("dp", "pp", "tp"),
 }
 MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
-MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=40, tp=2)]  # where 100 * tp + dp collides
+MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
+OTHERS = MESHES[0].world_size  # its ranks are asked once more with another seed, and as in another process
 LIMITS = range(-(2**63), 2**64)  # what torch.manual_seed takes
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of every mesh, with one seed each."""
+    """Every rank of every mesh, with one seed each; at last those of the first one with another seed."""
     asked = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
+    asked.append((asked[0][0] + rng.integer(1, 999), MESHES[0]))
     return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in asked for place in places(mesh)]}]
 
 
+def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    """The first mesh is asked once more where hash() of a text has another salt, as it has in every process."""
+    given = answers.act(submitted, inputs, trial)
+    names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
+    own, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
+    try:
+        return given + answers.act(submitted, {"cases": inputs["cases"][:OTHERS]}, trial)
+    finally:
+        names["hash"] = own
+
+
+def salted(value: Any) -> Any:
+    """Texts changed, numbers as they are: their hash is the same everywhere."""
+    if isinstance(value, tuple):
+        return tuple(map(salted, value))
+    return f"{value} " if isinstance(value, str) else value
+
+
 def places(mesh: Mesh) -> list[dict[str, int]]:
-    world = map(mesh.coordinates, range(mesh.world_size))
-    return [{axis: place[axis] for axis in AXES} for place in world]
+    return [place_on(mesh, rank) for rank in range(mesh.world_size)]
 
 
 def firsts(values: Iterable[Hashable]) -> list[int]:
@@ -52,17 +72,25 @@ def due(mesh: Mesh, axes: Sequence[str]) -> list[int]:
 
 def judge(world: World) -> Iterator[Finding]:
     """A mistake is known if it explains each kind that is wrong, on all meshes."""
-    answers = iter(world.outputs[0])
     odd = next((one for one in world.outputs[0] if not _is_answer(one)), DIFFER)
     en = f"it returns {shortened(odd)}, expected a dict of four whole numbers: {', '.join(DIFFER)}"
     yield expect(odd is DIFFER, en, f"返回了 {shortened(odd)}，应为四个整数的 dict：{'、'.join(DIFFER)}")
     if odd is not DIFFER:
         return
-    of_meshes = [[next(answers) for _ in range(mesh.world_size)] for mesh in MESHES]
-    given = {kind: [firsts(one[kind] for one in each) for each in of_meshes] for kind in DIFFER}
-    wrong = [_mistakes(kind, got) for kind, got in given.items() if got != [due(mesh, DIFFER[kind]) for mesh in MESHES]]
+    given = iter(world.outputs[0])
+    of_meshes = [[next(given) for _ in range(mesh.world_size)] for mesh in MESHES]
+    other, again = [next(given) for _ in range(OTHERS)], [next(given) for _ in range(OTHERS)]
+    yield expect(again == of_meshes[0], *SALTED)
+    alike = [kind for kind in DIFFER if any(a[kind] == b[kind] for a, b in zip(of_meshes[0], other, strict=True))]
+    yield expect(
+        not alike,
+        f"{', '.join(alike)}: another seed gives the same number",
+        f"{'、'.join(alike)}：换了种子，得到的数却相同",
+    )
+    found = {kind: [firsts(one[kind] for one in each) for each in of_meshes] for kind in DIFFER}
+    wrong = [_mistakes(kind, got) for kind, got in found.items() if got != [due(mesh, DIFFER[kind]) for mesh in MESHES]]
     known = sorted(set.intersection(*wrong)) if wrong else []
-    for kind, got_on in given.items():
+    for kind, got_on in found.items():
         for mesh, got in zip(MESHES, got_on, strict=True):
             right = due(mesh, DIFFER[kind])
             rank = next((rank for rank, pair in enumerate(zip(right, got, strict=True)) if pair[0] != pair[1]), 0)
@@ -87,6 +115,10 @@ def _mistakes(kind: str, got: Sequence[Sequence[int]]) -> set[str]:
     return {"sums_collide"}
 
 
+SALTED = (
+    "in another process the numbers differ: hash() of a text has another salt there",
+    "在另一个进程里得到的数不同：那里文本的 hash() 用的是另一个盐值",
+)
 TOO_ALIKE = Words(
     en="{0} ({1}): rank {2} gets the seed of rank {3}, and must draw other numbers",
     zh="{0}（{1}）：rank {2} 的种子与 rank {3} 相同，但它们必须抽到不同的数",

@@ -16,13 +16,20 @@ from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
-SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "frozen": (2,)}  # of every stage
-TP = {"matrix": "sharded", "norm": "partial", "bias": "replicated", "last": "sharded", "frozen": "replicated"}
+SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}  # of every stage
+TP = {
+    "matrix": "sharded",
+    "norm": "partial",
+    "bias": "replicated",
+    "last": "sharded",
+    "both": "partial",
+    "frozen": "replicated",
+}
 Gradients = dict[str, Tensor | None]  # of a rank, by name
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """On the first and the last stage "last" is tied. A bias is equal on a tp group, as backward made it."""
+    """At the ends "last" and "both" are tied. A bias is equal on a tp group, as backward made it."""
     mesh = drawn(rng, world_size)
     names = [list(SHAPES)[i] for i in torch.randperm(len(SHAPES), generator=rng)]
     biases: dict[tuple[int, int], Tensor] = {}
@@ -34,7 +41,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
         own["frozen"] = None
         placements = {name: {"tp": TP[name]} for name in names}
         if is_end(mesh, place["pp"]):
-            placements["last"][ENDS] = "partial"
+            placements["last"][ENDS] = placements["both"][ENDS] = "partial"
         inputs.append(given(mesh, rank) | {"gradients": own, "placements": placements})
     return inputs
 
@@ -55,7 +62,11 @@ def synced(world: World, mesh: Mesh, **given: int) -> list[Gradients]:
     now = [dict(one["gradients"]) for one in world.inputs]
     if "every" in given:
         return _added(now, [list(range(world.size))], list(now[0]), given["every"])
-    for axis, names, divisor in (("dp", list(now[0]), mesh.dp), ("tp", ["norm"], 1), (ENDS, ["last"], 1)):
+    for axis, names, divisor in (
+        ("dp", list(now[0]), mesh.dp),
+        ("tp", ["norm", "both"], 1),
+        (ENDS, ["last", "both"], 1),
+    ):
         divisor = given.get(axis, divisor)
         now = _added(now, members(mesh, axis), names, divisor) if divisor else now
     return now
