@@ -22,7 +22,7 @@ from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
 from helpers.ranks import Ranks
 from helpers.words import Words, language
 
-LINE = 110  # characters
+LINE = 76  # characters: what a narrow notebook has room for, which would fold a longer line once more
 Runner = Callable[[Sequence[Sequence[dict]], int], Run]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ def check(settings: Settings) -> int:
     with torch.device("meta"):
         model = GPT(CONFIGS[settings.size])
     refused.check(model, plan)
+    _check_heads(settings.said["plan"], plan.tp, CONFIGS[settings.size])
     for entry in resolve_plan(model, GPT_PLAN):
         entry.cut(plan.tp)
     if plan.pp > 1:
@@ -37,14 +39,28 @@ def check(settings: Settings) -> int:
         schedule_of(plan)
     parts = plan.dp * plan.num_microbatches
     if settings.batch % parts:
+        below, above = settings.batch // parts * parts, -(-settings.batch // parts) * parts
+        near = f"nearest that work are {below} and {above}" if below else f"smallest that works is {above}"
         raise ValueError(
             f"--batch {settings.batch}: dp * microbatches = {plan.dp} * {plan.num_microbatches} = {parts} does not "
-            f"divide it; the nearest that work are {settings.batch // parts * parts or parts} and "
-            f"{-(-settings.batch // parts) * parts}"
+            f"divide it; the {near}"
         )
     done = 0 if settings.resume is None else _steps_of(settings, model)
     _check_folder(settings.folder, done)
     return done
+
+
+def _check_heads(given: str, tp: int, config: GPTConfig) -> None:
+    """The number of heads is no option here, so what may change is tp."""
+    heads = config.num_heads
+    if heads % tp == 0:
+        return
+    works = [size for size in range(1, heads + 1) if heads % size == 0]
+    near = [str(size) for size in works[bisect(works, tp) - 1 :][:2]]
+    raise ValueError(
+        f"--plan {given}: {heads} heads cannot be shared equally by {tp} ranks, since a head stays whole; the nearest "
+        f"that works is tp {' or '.join(near)}"
+    )
 
 
 def _steps_of(settings: Settings, model: GPT) -> int:

@@ -99,15 +99,21 @@ class Loop:
     def _lost(self, error: BaseException) -> int:
         """The ranks are gone in the middle of something: what happened, and what is still there."""
         interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "interrupted"
-        self.screen.line(say("failed", step=self.done))
-        for line in [say("interrupted")] if interrupted else says(error).splitlines():
+        if interrupted:
+            self.screen.below_the_key()
+        for line in self._why(error, interrupted):
             self.screen.line(line)
-        if self.saved is None:
-            self.screen.line(say("none"))
-        else:
+        if self.saved is not None:
             self.screen.line(say("last", checkpoint=shown(self.saved)))
             self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
         return INTERRUPTED if interrupted else FAILED
+
+    def _why(self, error: BaseException, interrupted: bool) -> list[str]:
+        if interrupted and self.done == self.first:
+            return [say("early")]
+        why = [say("interrupted")] if interrupted else says(error).splitlines()
+        unsaved = [say("unsaved" if interrupted else "none")] * (self.saved is None)
+        return [say("failed", step=self.done), *why, *unsaved]
 
 
 def says(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import statistics
@@ -21,12 +22,12 @@ from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.train.fits import CONFIGS
 from helpers.train.on_ranks import Report
 from helpers.train.options import Settings
-from helpers.units import format_bytes, format_seconds
+from helpers.units import format_bytes
 from helpers.words import book
 
 say, kind_word = book("train"), book("draw")
 LINES = 10  # of progress, where there is no terminal
-BAR = 16  # columns
+BARS = (16, 8)  # columns, the first that fits
 LATELY = 10  # steps from which the rate is told
 
 
@@ -50,6 +51,11 @@ class Screen:
             print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
 
+    def below_the_key(self) -> None:
+        """A terminal has written ^C, and what follows begins on a line of its own."""
+        if self.moves and not self.is_open:
+            self.lines([""])
+
     def begin(self, done: int, folder: Path) -> None:
         told, plan = self.settings, self.settings.plan
         axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in ("dp", "pp", "tp"))
@@ -67,19 +73,20 @@ class Screen:
     def step(self, number: int, reports: Sequence[Report]) -> None:
         self.seconds.append(max(report.seconds for report in reports))
         last, each = self.settings.steps, statistics.median(self.seconds[-LATELY:])
-        said = say("step", loss=reports[0].loss, norm=reports[0].norm, rate=self.tokens / each)
+        said = say("step", loss=reports[0].loss, norm=reports[0].norm)
+        rate = say("rate", rate=self.tokens / each)
         count = f"{number:>{len(str(last))}}/{last}"
         if self.moves:
-            full = BAR * number // last
-            left = say("left", left=format_seconds((last - number) * each)) if number < last else ""
-            text = f"{count} {'━' * full}{'╌' * (BAR - full)} {said}{left}"
+            left = say("left", left=clock((last - number) * each)) if number < last else ""
             room = self.columns - 1
+            made = (f"{count} {bar(number / last, wide)} {said}{told}{left}" for told in (rate, "") for wide in BARS)
+            text = next((line for line in made if width(line) <= room), f"{count} {said}{left}")
             while width(text) > room:
                 text = text[:-1]
             print(f"\r{padded(text, room)}", end="", file=self.out, flush=True)
             self.is_open = True
         elif len(self.seconds) == 1 or number == last or number % -(-last // LINES) == 0:
-            self.lines([f"{count}  {said}"])
+            self.lines([f"{count}  {said}{rate}"])
 
     # -- the report ----------------------------------------------------------------------------------------------------
     def memory(self, number: int, reports: Sequence[Report]) -> None:
@@ -120,6 +127,18 @@ class Screen:
         to_chrome_trace(line, json)
         self.lines([""])
         self.line(say("timeline", step=number, svg=shown(svg), json=shown(json)))
+
+
+def bar(share: float, wide: int) -> str:
+    full = int(wide * share)
+    return "━" * full + "╌" * (wide - full)
+
+
+def clock(seconds: float) -> str:
+    """1:26, or 2:05:00: it changes by one per second, in the same columns."""
+    hours, rest = divmod(math.ceil(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def table(rows: Sequence[Mapping[str, int]], word: Callable[[str], str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
 import ipywidgets
@@ -72,7 +74,11 @@ class MeshExplorer(Explorer):
         if zero > 1 and self.pp.value > 1:
             raise ValueError(say("zero_pp", zero=zero, pp=self.pp.value, number=sequences // dp))
         plan = Plan(**sizes, zero=zero, num_microbatches=sequences // dp)
-        plan.check(PRESETS[self.model.value])
+        model = PRESETS[self.model.value]
+        if not _can_be_cut(model, plan):
+            near = max(pp for pp in _POWERS if pp < plan.pp and _can_be_cut(model, replace(plan, pp=pp)))
+            raise ValueError(say("stages", layers=model.num_layers, pp=plan.pp, near=near))
+        plan.check(model)
         return plan
 
     @property
@@ -115,7 +121,11 @@ class MeshExplorer(Explorer):
         if link is None:
             return AxisUse(group=group, sent=0, link="", words="")
         where = {"link": link.name.split(" (")[0], "node": rank // self.gpus_per_node.value}
-        crossed = say("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
+        cards = int(link.bandwidth / NETWORK.bandwidth)
+        if link != INTRA[GPU] and cards > 1:
+            crossed = say("cards", cards=cards, rate=format_bytes(NETWORK.bandwidth))
+        else:
+            crossed = say("inside" if link == INTRA[GPU] else "network", rate=format_bytes(link.bandwidth), **where)
         words = say("use", size=format_bytes(sent), time=format_seconds(link.seconds(sent)))
         return AxisUse(group=group, sent=sent, link=crossed, words=words)
 
@@ -144,12 +154,21 @@ class MeshExplorer(Explorer):
         return first | sends | {say("column.holds"): format_bytes(held.total)}
 
     def _draw(self, change: object = None) -> None:
-        try:
-            self.rank.max = self.plan.world_size - 1  # a rank beyond it becomes the last one
-        except ValueError:
-            pass  # the picture's place says why
+        # The dial keeps its length: in a browser the key End goes to the end with which it was drawn.
+        with suppress(ValueError):  # the picture's place says why
+            last = self.plan.world_size - 1
+            if self.rank.value > last:
+                self.rank.value = last  # which draws
+                return
         with reading(language()):  # looked up once, not for each of a thousand words
             super()._draw(change)
+
+
+def _can_be_cut(model: ModelSpec, plan: Plan) -> bool:
+    try:
+        return plan.layers_on_stage(model, 0) > 0
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=64)  # all ranks of a stage send the same

@@ -45,7 +45,7 @@ def test_a_failure_says_where_what_and_why(notes):
     assert "a sum where a mean is meant" in hint
     assert tally.startswith("  passed: 1 rank; failed: 2, 3, 4 and 5 ranks · ")
     assert tally.endswith(" · the same inputs again: seed=7")
-    assert caught.value._render_traceback_() == str(caught.value).splitlines()
+    assert " ".join(caught.value._render_traceback_()).split() == str(caught.value).split()
     entry = progress.read(notes).entries[0]
     assert (entry.passed, entry.more["mistake"], entry.more["seed"]) == (False, "sum_for_mean", 7)
 
@@ -57,7 +57,7 @@ def test_a_line_too_long_for_a_notebook_is_broken_between_words(notes):
     with pytest.raises(NotYet) as caught:
         check(KEY, average_gradients, progress_file=notes)
     lines = caught.value._render_traceback_()
-    assert max(map(len, str(caught.value).splitlines())) > 110 >= max(map(len, lines))
+    assert max(map(len, str(caught.value).splitlines())) > 76 >= max(map(len, lines))
     assert " ".join(lines).split() == str(caught.value).split()
     assert lines[3].startswith("  ") and lines[0] == "03.average  not yet"
 

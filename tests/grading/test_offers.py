@@ -12,7 +12,7 @@ from helpers.words import reading
 from tests.grading.test_acting import not_written
 
 KEY = "03.average"
-OFFER = 'here: from helpers.grading import solution; solution("03.average")'
+OFFER = 'here:\n    from helpers.grading import solution; solution("03.average")'
 
 
 def untouched(model):
@@ -34,7 +34,8 @@ def said(notes, submitted, **more) -> str:
 # -- the lab's own answer --------------------------------------------------------------------------------------------
 def test_the_third_failed_attempt_ends_with_the_offer_and_no_earlier_one(notes):
     assert [OFFER in said(notes, untouched) for _ in range(4)] == [False, False, True, True]
-    last = said(notes, untouched, lang="zh").splitlines()[-1]
+    *_, last, code = said(notes, untouched, lang="zh").splitlines()
+    assert code.strip() in OFFER
     assert last.startswith("  已经试了 5 次：参考答案在 solutions/03_ddp.ipynb")
 
 

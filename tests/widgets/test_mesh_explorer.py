@@ -39,6 +39,12 @@ def test_bytes_and_link_stand_on_each_axis():
     assert shown.link("tp", 0) != shown.cluster.intra and "Here tp leaves the node" in shown.sentence
 
 
+def test_a_group_that_has_several_cards_to_itself_says_how_many():
+    labels = [label.text for label in MeshExplorer(dp=1, pp=2, tp=8).scene.labels()]
+    assert any(text.startswith("network, 4 cards × 50.0 GB/s") for text in labels)
+    assert not any("× 50.0" in label.text for label in MeshExplorer().scene.labels())
+
+
 def test_more_copies_send_less_over_tp_and_as_much_over_dp():
     """A copy has fewer of the step's sequences, and its gradients are as many as before."""
     few, many = MeshExplorer(dp=2).sent(0), MeshExplorer(dp=8).sent(0)
@@ -66,7 +72,7 @@ def test_a_higher_stage_of_zero_holds_less(zero):
         ({"dp": 64}, "takes 256 ranks, and the picture has room for 64"),
         ({"dp": 4, "sequences": 2}, "2 sequences do not reach for 4 copies"),
         ({"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
-        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, r"pp \* num_chunks=16 does not divide num_layers=24"),
+        ({"model": "gpt2-medium", "pp": 16, "dp": 1}, "24 layers cannot be cut into 16 equal stages. pp 8 works"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(setting, sentence):
@@ -93,7 +99,15 @@ def test_parts_keep_their_place_whatever_the_dials_say():
 def test_a_smaller_mesh_takes_its_last_rank():
     shown = MeshExplorer(rank=7)
     shown.tp.value = 1
-    assert shown.rank.value == shown.rank.max == 3
+    assert shown.rank.value == 3 and "rank 3 holds" in shown.scene.summary
+
+
+def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
+    """The browser's key End sends the maximum with which the dial was drawn."""
+    shown = MeshExplorer()
+    end, shown.dp.value = shown.rank.max, 8
+    shown.rank.value = end
+    assert shown.rank.value == 31 and shown.html.value.count("rank 31 holds")
 
 
 def test_it_speaks_chinese():
