@@ -65,7 +65,7 @@ class Trainer:
         self.steps, self.grad_norm = 0, None
         self.names = Names(model)
         dp, tp, pp = (self.axes.group(axis) for axis in ("dp", "tp", "pp"))
-        if plan.tp > 1:
+        if plan.tp > 1:  # 1: cut the matrices
             shards = None if seed is None else seed + SEED_OF_SHARDS
             shard_tensor_parallel(model, tp, sequence_parallel=plan.sequence_parallel, seed=shards)
         self.names.cut(model)
@@ -78,15 +78,15 @@ class Trainer:
             self.axes.seed(seed)
 
     def _compute(self, model: nn.Module, optimizer, options: dict, region, dp, pp) -> None:
-        """Steps 3, 4 and 5: `part` computes, `optimizer` steps, `held` has this rank's weights."""
+        """`part` computes, `optimizer` steps, `held` has this rank's weights."""
         zero, has_stages = self.plan.zero, self.plan.pp > 1
         quiet = {0: lambda: self.held.no_sync(), 1: lambda: self.optimizer.no_sync()}.get(zero, nullcontext)
-        if has_stages:
+        if has_stages:  # 1: cut the layers; Stages wraps them, too
             dp_group, row = (None, quiet) if zero else (dp, nullcontext)
             self.held = self.part = Stages(model, self.plan, self._scaled, region, pp, dp_group, row)
         else:
             wrap = {0: DistributedDataParallel, 3: Zero3}.get(zero)
-            self.held = wrap(model, dp) if wrap else model
+            self.held = wrap(model, dp) if wrap else model  # 2: wrap for the copies
             self.part = Whole(self.held, self._scaled, region, quiet)
         own = {
             0: lambda: optimizer(self.held.parameters(), **options),
@@ -94,7 +94,7 @@ class Trainer:
             2: lambda: Zero2(self.held, optimizer, dp, **options),
             3: lambda: optimizer(self.held.parameters(), **options),
         }
-        self.optimizer = own[zero]()
+        self.optimizer = own[zero]()  # 3: make the optimizer
         tied = self.part.tied if has_stages else ()
         self.tied = {self.names.of[id(parameter)]: stages for parameter, stages in tied}
 
@@ -109,10 +109,10 @@ class Trainer:
         """
         share = batch.cut(inputs, targets, self.plan, self.axes.place["dp"], self.loss)
         self.optimizer.zero_grad()
-        loss = self.part.run(share.inputs, share.targets, share.total)
+        loss = self.part.run(share.inputs, share.targets, share.total)  # 4: backward, and the mean over dp
         self.scaler.unscale_(self.optimizer)
-        self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)
-        self.scaler.step(self.optimizer)
+        self.grad_norm = self._clip(math.inf if self.max_norm is None else self.max_norm)  # 5: one norm; 6: clip
+        self.scaler.step(self.optimizer)  # 6: the step
         loss = mean_over_copies(loss, self.axes.group("dp", "pp"), self.plan.dp) / self.scaler.get_scale()
         self.scaler.update()
         self.steps += 1
