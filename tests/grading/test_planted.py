@@ -52,7 +52,7 @@ def flipped_on_rank_0(tensors, rank, world_size):
 def test_a_mistake_is_named_only_where_it_explains_every_answer(key, function, ranks):
     verdict = grade(key, function, ranks=ranks)
     assert not verdict.passed and verdict.mistake is None
-    assert "gpipe(0, " in verdict.text("en") or key != "06.gpipe"
+    assert "gpipe(rank=0, " in verdict.text("en") or key != "06.gpipe"
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
