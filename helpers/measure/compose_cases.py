@@ -13,6 +13,7 @@ from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
+from helpers.compose.parts import mean_over_copies
 from helpers.measure.comms import record_comms
 from helpers.measure.compose_runs import ADAMW, BYTES_MODEL, CUBE, example, small_gpt, trained_alone
 from helpers.measure.timeline import record_timeline
@@ -22,6 +23,7 @@ from helpers.ranks import Ranks
 from helpers.records import CommEvent, Timeline
 from helpers.specs import Link, Nodes
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
+from helpers.workloads.gpt import RESIDUAL
 
 SQUARE = Plan(dp=2, tp=2)
 COPIES = 4  # tensor ranks that draw with one seed
@@ -76,14 +78,8 @@ def averaged_over(axis: str, steps: int, divisor: int | None = None) -> list[flo
             dist.all_reduce(parameter.grad, group=group)
             parameter.grad /= divisor or dist.get_world_size(group)
         optimizer.step()
-        losses.append(_mean(loss, dp))
+        losses.append(mean_over_copies(loss, dp, SQUARE.dp).item())
     return losses
-
-
-def _mean(loss: Tensor, group: dist.ProcessGroup) -> float:
-    loss = loss.detach().clone()
-    dist.all_reduce(loss, group=group)
-    return loss.item() / dist.get_world_size(group)
 
 
 # ---- the norm ----
@@ -134,7 +130,7 @@ def seeded(one_seed: bool) -> GPT:
     if one_seed:
         draw = torch.Generator().manual_seed(1)
         for name, parameter in _cut(model):
-            dim = 1 if name.endswith(("projection.weight", "down.weight")) else 0
+            dim = 1 if name.endswith(RESIDUAL) else 0
             part = _drawn(name, parameter.chunk(COPIES, dim)[0], draw)
             parameter.data = torch.cat([part] * COPIES, dim)
         model.head.weight = model.token_embedding.weight
@@ -148,8 +144,7 @@ def _cut(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _drawn(name: str, like: Tensor, generator: torch.Generator) -> Tensor:
     """As GPT draws it."""
-    scale = math.sqrt(2 * SEEDED.num_layers) if name.endswith(("projection.weight", "down.weight")) else 1.0
-    return torch.empty(like.shape).normal_(0, 0.02 / scale, generator=generator)
+    return torch.empty(like.shape).normal_(0, SEEDED.first_std(name), generator=generator)
 
 
 def drawn_on_ranks(steps: int) -> tuple[list[float], dict[str, Tensor]]:

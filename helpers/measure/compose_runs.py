@@ -19,7 +19,6 @@ from helpers.measure.equality import assert_equal
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.ranks import Ranks
 from helpers.records import AxisTraffic, traffic_by_axis
-from helpers.specs import ModelSpec
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 CUBE = Plan(dp=2, pp=2, tp=2, num_microbatches=4)
@@ -152,9 +151,8 @@ def busiest(plan: Plan, num_sequences: int) -> dict[str, float]:
 
 
 def predicted(plan: Plan, num_sequences: float, rank: int) -> AxisTraffic:
-    c, rows = BYTES_MODEL, num_sequences // (plan.dp * plan.num_microbatches)
-    shape = dict(num_layers=c.num_layers, hidden=c.hidden, num_heads=c.num_heads, vocab=c.vocab_size, seq=c.context)
-    return axis_traffic(ModelSpec(**shape), replace(plan, micro_batch=rows), rank, dtype_bytes=4)
+    rows = num_sequences // (plan.dp * plan.num_microbatches)
+    return axis_traffic(BYTES_MODEL.spec, replace(plan, micro_batch=rows), rank, dtype_bytes=4)
 
 
 def counted(ranks: Ranks, plan: Plan, num_sequences: int) -> float:

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from helpers.specs import ModelSpec
 
+RESIDUAL = ("projection.weight", "down.weight")  # the matrices whose output is added to the residual stream
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
@@ -87,6 +89,10 @@ class GPTConfig:
             seq=self.context,
             tied_embeddings=self.tied,
         )
+
+    def first_std(self, name: str) -> float:
+        """GPT-2's normal for a matrix of this name: 0.02; what adds to the residual stream, over sqrt(2 l)."""
+        return 0.02 / math.sqrt(2 * self.num_layers) if name.endswith(RESIDUAL) else 0.02
 
     @property
     def num_parameters(self) -> int:
@@ -224,12 +230,10 @@ class GPT(nn.Module):
         return self.final_norm(x)
 
     def _initialise(self):
-        """GPT-2's: normal with 0.02; the layers that add to the residual stream are smaller by sqrt(2 l)."""
+        """GPT-2's: matrices by `first_std`, biases zero."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
-                residual = name.endswith(("projection.weight", "down.weight"))
-                scale = math.sqrt(2 * self.config.num_layers) if residual else 1.0
-                nn.init.normal_(parameter, std=0.02 / scale)
+                nn.init.normal_(parameter, std=self.config.first_std(name))
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.parallel.shared.buckets import Slot
+from helpers.parallel.shared.summed import in_one_message
 
 
 @torch.no_grad()
@@ -21,10 +22,7 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, sourc
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor.detach())
     for same in kinds.values():
-        flat = torch.cat([tensor.reshape(-1) for tensor in same])
-        dist.broadcast(flat, group_src=source, group=group)
-        for tensor, piece in zip(same, flat.split([t.numel() for t in same]), strict=True):
-            tensor.copy_(piece.view_as(tensor))
+        in_one_message(same, lambda flat: dist.broadcast(flat, group_src=source, group=group))
 
 
 def check_same_slots(slots: Sequence[Slot], group: dist.ProcessGroup) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 MIB = 1024**2  # torch's bucket_cap_mb counts in MiB as well
-ZERO_BUCKET = 8 * MIB  # of stages 1 and 2: gloo copies each message into new memory, from 32 MB on page by page
+GLOO_BUCKET = 8 * MIB  # gloo copies each message into new memory, from 32 MB on page by page
 
 
 def split_into_buckets(

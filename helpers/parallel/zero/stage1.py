@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from helpers.parallel.shared.bucket_rule import ZERO_BUCKET
+from helpers.parallel.shared.bucket_rule import GLOO_BUCKET
 from helpers.parallel.shared.buckets import watch_gradients
 from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
 
@@ -91,7 +91,7 @@ class Zero1(ShardedOptimizer):
         group: dist.ProcessGroup | None = None,
         *,
         reduce: str = "reduce_scatter",
-        bucket_bytes: float = ZERO_BUCKET,
+        bucket_bytes: float = GLOO_BUCKET,
         find_unused_parameters: bool = False,
         **options,
     ):

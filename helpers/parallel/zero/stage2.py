@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.parallel.shared.agreement import broadcast_tensors
-from helpers.parallel.shared.bucket_rule import ZERO_BUCKET
+from helpers.parallel.shared.bucket_rule import GLOO_BUCKET
 from helpers.parallel.shared.buckets import watch_gradients, when_backward_starts
 from helpers.parallel.zero.sharded_optimizer import Entry, ShardedOptimizer, Vector, missing_gradients_message
 
@@ -82,7 +82,7 @@ class Zero2(ShardedOptimizer):
         group: dist.ProcessGroup | None = None,
         *,
         params: Iterable | None = None,
-        bucket_bytes: float = ZERO_BUCKET,
+        bucket_bytes: float = GLOO_BUCKET,
         find_unused_parameters: bool = False,
         **options,
     ):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.parallel.shared.bucket_rule import ZERO_BUCKET, split_into_buckets
+from helpers.parallel.shared.bucket_rule import GLOO_BUCKET, split_into_buckets
 from helpers.predict.traffic.events import Traffic, checked_sizes
 from helpers.records import CommLog
 from helpers.specs import Link
@@ -33,7 +33,7 @@ def zero_traffic(
     num_microbatches: int = 1,
     reduce: str = "reduce_scatter",
     units: Units | None = None,
-    bucket_bytes: float = ZERO_BUCKET,
+    bucket_bytes: float = GLOO_BUCKET,
     no_sync: bool = False,
     keep_parameters: bool = False,
     recompute: bool = False,
