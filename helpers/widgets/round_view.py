@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
-from typing import Any
 
 import ipywidgets
 
@@ -14,9 +12,9 @@ from helpers.interview.rounds.sheet import RoundSheet
 from helpers.interview.rounds.sitting import Answer, say
 from helpers.interview.stopwatch import Now
 from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
+from helpers.widgets.sitting_view import SheetView
 
 LINES = """<style>
 .rr-sitting .rr-line {font-family: var(--jp-code-font-family, monospace); font-size: 13px; text-align: left;
@@ -31,13 +29,14 @@ def _titles(language: str) -> list[tuple[str, str]]:
     return [(f"{say(one.kind, language)} · {one.title.in_(language)}", one.id) for one in rounds()]
 
 
-class RoundView(ipywidgets.VBox):
+class RoundView(SheetView):
     """A round. Without a front end: `.begin()`, `.mark(7, "why")`, `.hint()`, `.hand_in()`, `.hold(0)`, or
     `.answer("dp=4 tp=8")`; then `.finish()`, `.sheet`.
 
     name: a kind, "debugging", "review" or "design", or the id of a round. language, now: as in MockView.
     """
 
+    FILE = "round.md"
     TEXT = "[widget] RoundView: debugging, code review or design against the clock, then a sheet with points"
 
     def __init__(self, name: str = "debugging", *, language: str | None = None, now: Now | None = None) -> None:
@@ -73,7 +72,7 @@ class RoundView(ipywidgets.VBox):
     def begin(self) -> RoundView:
         """Start the clock and show what is asked; a second call changes nothing."""
         self.sitting.begin()
-        return self._draw()
+        return self._draw(focus=self.lines.children[0] if self._is_marking else self.field)
 
     def mark(self, line: int, why: str = "") -> None:
         """Mark a line and say why."""
@@ -95,6 +94,7 @@ class RoundView(ipywidgets.VBox):
         """Stop the clock, and show our reasons for what was found."""
         self.sitting.hand_in()
         self._draw()
+        self._first_tick.focus()
 
     def hold(self, place: int, is_held: bool = True) -> None:
         """My reason for this place says what ours says."""
@@ -106,24 +106,17 @@ class RoundView(ipywidgets.VBox):
         found = self.sitting.answer(given)
         self.field.value = ""
         told = f"{found.sentence}\n{self.sitting.text(question.why, question)}"
-        self._draw(parts.said_html(told, is_right=found.points > 0))
+        left = self.sitting.question is not None
+        self._draw(parts.said_html(told, is_right=found.points > 0), self.field if left else self.buttons["sheet"])
         return found
 
     def finish(self) -> RoundSheet:
         """End it here; the sheet has what was done so far."""
         sheet = self.sitting.finish()
-        self._draw()
+        self._draw(focus=self.buttons["save"])
         if self.sitting.note:
-            self.note.value = f'<p class="rr-said" role="status">{escape(self.sitting.note)}</p>'
+            self._tell(self.sitting.note)
         return sheet
-
-    def save(self, path: str | os.PathLike = "round.md") -> None:
-        """Write the sheet to a file, .md, .html or .txt; one that is there stays."""
-        try:
-            told = self._say("mock.saved", path=self.sheet.save(path).name)
-        except OSError as error:
-            told = self._say("mock.unsaved", error=error.strerror or error)
-        self.note.value = f'<p class="rr-said" role="status">{escape(told)}</p>'
 
     @property
     def sheet(self) -> RoundSheet:
@@ -175,7 +168,13 @@ class RoundView(ipywidgets.VBox):
         except ValueError as error:
             self.note.value = parts.alert_html(str(error))
 
-    def _draw(self, said: str = "") -> RoundView:
+    @property
+    def _first_tick(self) -> ipywidgets.Widget:
+        """What comes first once the marks are in."""
+        found = self.reasons.children
+        return found[0].children[1].children[0] if found else self.buttons["sheet"]
+
+    def _draw(self, said: str = "", focus: ipywidgets.Widget | None = None) -> RoundView:
         one, stage = self.sitting, self.sitting.stage
         self.clock.speak(self.language.value)
         self.clock.show(one.watch)
@@ -194,6 +193,8 @@ class RoundView(ipywidgets.VBox):
             parts.display(button, shown[name])
         parts.display(self.field, shown["answer"])
         parts.display(self._dials, stage in ("ready", "over"))
+        if focus is not None:
+            focus.focus()
         return self
 
     def _asked_html(self) -> str:
@@ -240,13 +241,7 @@ class RoundView(ipywidgets.VBox):
         shown = paragraphs(f"**{row.title}**\n\n{row.given}\n\n{row.right}")
         return ipywidgets.VBox([ipywidgets.HTML(f'<div class="rr-answer">{shown}</div>'), parts.row(tick)])
 
-    def _say(self, name: str, **values: object) -> str:
-        return parts.SAYS(name, self.language.value, **values)
-
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps what a round is, not how it went."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, self.TEXT, {"text/html": f"<p>{escape(say('view.intro', self.language.value))}</p>"})
+    @property
+    def kept(self) -> str:
+        """What a round is."""
+        return f"<p>{escape(say('view.intro', self.language.value))}</p>"

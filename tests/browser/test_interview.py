@@ -166,8 +166,8 @@ def test_dials_choose_and_what_matches_nothing_is_told(notebook):
     output = shown(notebook, "folded")
     notebook.dial("language · 语言", output).select_option("简体中文")
     output.get_by_text("已答 0").wait_for()
-    notebook.dial("level · 级别", output).select_option("staff")
-    output.locator(".rr-meta").filter(has_text="staff").wait_for()
+    notebook.dial("level · 级别", output).select_option("staff · 资深")
+    output.locator(".rr-meta").filter(has_text="资深").wait_for()
 
 
 # -- the mock interview ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from helpers.interview.rehearsal import offer
+from helpers.interview.rehearsal import hand_over, tell_time
 from helpers.interview.rounds.items import rounds
 from helpers.interview.rounds.kept import done
 from helpers.interview.rounds.sitting import Designing, Marking, choose, say, sitting
@@ -35,11 +35,7 @@ def play(name: str, screen: Screen) -> None:
     except (Over, KeyboardInterrupt):
         pass
     sheet = one.finish()
-    screen.rule()
-    if one.note:
-        screen.text(one.note, style="wrong")
-    screen.block(sheet.text)
-    offer(sheet, screen)
+    hand_over(sheet, one.note, screen)
 
 
 def show_rounds(screen: Screen) -> None:
@@ -69,8 +65,7 @@ def _mark(one: Marking, screen: Screen) -> None:
         except ValueError as error:
             screen.text(str(error))
     one.hand_in()
-    key = "mock_over" if one.watch.is_over else "mock_time"
-    screen.say(key, "quiet", used=clock_text(one.watch.seconds), limit=clock_text(one.watch.limit))
+    tell_time(one.watch, screen)
     for place in one.found:
         _compare(one, place, screen)
 
