@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -194,7 +195,9 @@ def hand_over(sheet: Sheet, note: str, screen: Screen) -> None:
         screen.text(note, style="wrong")
     screen.line()
     screen.rule()
-    screen.block("\n".join(map(screen.coded, sheet.text.splitlines())))
+    for line in sheet.text.splitlines():
+        is_row = re.match(r"\s|\d+\. |- ", line)  # its lines hang; prose begins each line at the left
+        screen.block(screen.coded(line)) if is_row else screen.text(line)
     screen.line()
     while True:
         try:

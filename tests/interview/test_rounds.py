@@ -111,9 +111,19 @@ def test_marks_are_judged(name, language):
     right = {line for place in one.places for line in place.lines}
     wrong = Marking(one, language=language).begin()
     wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right))
-    wrong.mark(one.places[0].lines[0])
-    assert wrong.hint() == one.places[0].hint.in_(language) and wrong.hand_in() == (0,)
+    assert wrong.hint() == one.places[0].hint.in_(language)
+    wrong.mark(one.places[0].lines[-1])
+    assert wrong.hand_in() == (0,) and f"{one.lines[one.places[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
     assert wrong.finish().points == 0 and [row.points for row in wrong.rows()][-2:] == [-1, -1]
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_hint_is_of_a_place_that_is_not_found(name):
+    one = Marking(MARKED[name], language="en").begin()
+    one.mark(one.item.places[0].lines[0], "because")
+    hints = [one.hint() for _ in one.item.places]
+    assert hints == [place.hint.en for place in one.item.places[1:]] + [""]
+    assert sum(row.points for row in one.rows()) == 2 - len(hints[:-1])  # the last, of nothing, costs nothing
 
 
 def as_text(plan):
@@ -249,13 +259,15 @@ def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
     view = RoundView("accumulated-and-repeated", language="en")
     assert view.text.startswith("Choose a round") and not view.reasons.children
     view.buttons["begin"].click()
+    view.buttons["hint"].click()
+    assert "Hint: Compare" in view.said.value
     view.lines.children[7].value = True
     view.lines.children[3].value = view.lines.children[0].value = True
     view.lines.children[0].value = False
     view.reasons.children[1].value = "means add up"
     assert [field.line for field in view.reasons.children] == [4, 8] and view.sitting.marks[8] == "means add up"
     view.buttons["hint"].click()
-    assert "Hint: Compare" in view.said.value
+    assert "There is no further hint" in view.said.value  # both are found
     view.buttons["hand_in"].click()
     assert [len(box.children) for box in view.reasons.children] == [2, 2]
     view.reasons.children[0].children[1].children[0].value = True

@@ -83,7 +83,7 @@ class Marking(Sitting):
     def __init__(self, item: Marked, **options):
         super().__init__(item, **options)
         self.marks: dict[int, str] = {}
-        self.num_hints, self.held = 0, set[int]()
+        self.hinted, self.held = set[int](), set[int]()
 
     def mark(self, line: int | str, why: str = "") -> None:
         """Mark a line, or give it another reason. Raises ValueError where there is no such line."""
@@ -100,12 +100,13 @@ class Marking(Sitting):
         del self.marks[line]
 
     def hint(self) -> str:
-        """The hint of the next place, in the order of the text; "" after the last."""
+        """The hint of the first place that is not found and had none yet; "" where there is no such place."""
         self._at_hand()
-        if self.num_hints == len(self.item.places):
+        left = set(range(len(self.item.places))) - self.hinted - set(self.found)
+        if not left:
             return ""
-        self.num_hints += 1
-        return self.item.places[self.num_hints - 1].hint.in_(self.language)
+        self.hinted.add(min(left))
+        return self.item.places[min(left)].hint.in_(self.language)
 
     def hand_in(self) -> tuple[int, ...]:
         """The clock stops. Returns which places were found, as numbers from 0."""
@@ -124,6 +125,11 @@ class Marking(Sitting):
     def found(self) -> tuple[int, ...]:
         return tuple(n for n, place in enumerate(self.item.places) if self.marks.keys() & set(place.lines))
 
+    def line_of(self, place: Place) -> int:
+        """The line by which it was found, one with a reason before others; else the first of those that count."""
+        marked = [line for line in place.lines if line in self.marks]
+        return next((line for line in marked if self.marks[line]), [*marked, place.lines[0]][0])
+
     @property
     def wrong(self) -> tuple[int, ...]:
         """Marked lines in which nothing is wrong."""
@@ -134,21 +140,22 @@ class Marking(Sitting):
         for number, place in enumerate(self.item.places):
             points = FOUND * (number in self.found) + HELD * (number in self.held)
             why = self.item.told(place.why).in_(self.language)
-            yield Row(title=self._title(place.lines[0]), given=self._given(place), right=why, points=points, most=3)
+            yield Row(
+                title=self._title(self.line_of(place)), given=self._given(place), right=why, points=points, most=3
+            )
         for line in self.wrong:
             nothing = say("nothing_wrong", self.language)
             yield Row(title=self._title(line), given=self._reason(line), right=nothing, points=-1)
-        if self.num_hints:
-            title = say("hints", self.language)
-            yield Row(title=title, given=str(self.num_hints), right="", points=-self.num_hints)
+        if num_hints := len(self.hinted):
+            yield Row(title=say("hints", self.language), given=str(num_hints), right="", points=-num_hints)
 
     def _title(self, line: int) -> str:
         colon = words.book("quiz")("colon", self.language)
         return f"{say('place', self.language, line=line)}{colon}`{self.item.lines[line - 1].strip()}`"
 
     def _given(self, place: Place) -> str:
-        marked = [line for line in place.lines if line in self.marks]
-        return self._reason(marked[0]) if marked else say("missed", self.language)
+        line = self.line_of(place)
+        return self._reason(line) if line in self.marks else say("missed", self.language)
 
     def _reason(self, line: int) -> str:
         why = self.marks[line]
