@@ -11,6 +11,7 @@ from helpers.interview.rounds import Marking, choose, rounds, sitting
 from helpers.interview.rounds.sheet import RoundSheet
 from helpers.interview.rounds.sitting import Answer, say
 from helpers.interview.stopwatch import Now
+from helpers.interview.words import say as quiz_say
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
@@ -46,9 +47,7 @@ class RoundView(SheetView):
         self.clock = Clock(first.minutes, language=language, now=now)
         self.asked, self.said, self.note = (ipywidgets.HTML() for _ in range(3))
         self.lines, self.reasons = ipywidgets.VBox(), ipywidgets.VBox()
-        self.field = ipywidgets.Text(
-            continuous_update=False, layout=ipywidgets.Layout(width="600px", margin="2px 14px")
-        )
+        self.field = ipywidgets.Text(layout=ipywidgets.Layout(width="600px", margin="2px 14px"))
         self.field.on_msg(lambda _, content, __: content.get("event") == "submit" and self._answered())
         self.sheet_page = parts.Page()
         acts = {"begin": self.begin, "hint": self.hint, "hand_in": self.hand_in, "answer": self._answered}
@@ -155,6 +154,7 @@ class RoundView(SheetView):
     def _line(self, number: int) -> ipywidgets.ToggleButton:
         made = ipywidgets.ToggleButton(description=f"{number:>3}  {self.sitting.item.lines[number - 1]}")
         made.add_class("rr-line")
+        made.disabled = number in self.sitting.item.gaps
         made.observe(lambda change: self._pressed(number, change["new"]), names="value")
         return made
 
@@ -216,7 +216,8 @@ class RoundView(SheetView):
             self.reasons.children = ()
             return
         for number, button in enumerate(self.lines.children, start=1):
-            button.value, button.disabled = number in one.marks, stage in ("compare", "over")
+            button.value = number in one.marks
+            button.disabled = stage != "asked" or number in one.item.gaps
         if stage == "asked":
             there = {field.line: field for field in self.reasons.children}
             self.reasons.children = tuple(there.get(line) or self._reason(line) for line in sorted(one.marks))
@@ -238,7 +239,9 @@ class RoundView(SheetView):
         row = next(row for n, row in enumerate(one.rows()) if n == place)
         tick = ipywidgets.Checkbox(description=say("held", language), indent=False)
         tick.observe(lambda change: self.hold(place, change["new"]), names="value")
-        shown = paragraphs(f"**{row.title}**\n\n{row.given}\n\n{row.right}")
+        told = {say("column.given", language): row.given, say("column.right", language): row.right}
+        colon = quiz_say("colon", language)
+        shown = paragraphs("\n\n".join([f"**{row.title}**", *(f"{name}{colon}{text}" for name, text in told.items())]))
         return ipywidgets.VBox([ipywidgets.HTML(f'<div class="rr-answer">{shown}</div>'), parts.row(tick)])
 
     @property

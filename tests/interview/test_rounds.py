@@ -16,8 +16,8 @@ from helpers.interview import terminal
 from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
 from helpers.interview.rounds.items import FOLDER
 from helpers.interview.rounds.items import rounds as read
+from helpers.interview.rounds.plans import read_plan
 from helpers.interview.rounds.scene import value
-from helpers.interview.rounds.sitting import read_plan
 from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
 from tests.interview.quiz_cards import Clock
@@ -110,7 +110,7 @@ def test_marks_are_judged(name, language):
     assert nothing.hand_in() == () and nothing.finish().points == 0
     right = {line for place in one.places for line in place.lines}
     wrong = Marking(one, language=language).begin()
-    wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right))
+    wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right | one.gaps))
     assert wrong.hint() == one.places[0].hint.in_(language)
     wrong.mark(one.places[0].lines[-1])
     assert wrong.hand_in() == (0,) and f"{one.lines[one.places[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
@@ -174,6 +174,8 @@ def test_names_and_lines_that_are_not_there_are_sentences():
         one.mark(1)
     with pytest.raises(ValueError, match="There is no line '99'"):
         one.begin().mark(99)
+    with pytest.raises(ValueError, match="Nothing stands in line"):
+        one.mark(next(iter(one.item.gaps)))
     with pytest.raises(ValueError, match="Line 1 is not marked"):
         one.unmark(1)
 
@@ -270,6 +272,7 @@ def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
     assert "There is no further hint" in view.said.value  # both are found
     view.buttons["hand_in"].click()
     assert [len(box.children) for box in view.reasons.children] == [2, 2]
+    assert "ours: Gradients add up" in view.reasons.children[0].children[0].value
     view.reasons.children[0].children[1].children[0].value = True
     view.buttons["sheet"].click()
     assert view.sheet.points == 4 and "<table" in view.sheet_page.outputs[0]["data"]["text/html"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,18 +16,18 @@ from helpers.interview.answers import how_far_off, read_number
 from helpers.interview.links import place as place_of
 from helpers.interview.rounds.items import ROUNDS, Design, Marked, Place, Question, Round, rounds
 from helpers.interview.rounds.kept import keep
-from helpers.interview.rounds.scene import Scene, filled, value
+from helpers.interview.rounds.plans import read_plan
+from helpers.interview.rounds.scene import filled, value
 from helpers.interview.rounds.sheet import RoundSheet, Row
 from helpers.interview.stopwatch import Now, Stopwatch
+from helpers.interview.words import say as quiz_say
 from helpers.predict.advice.fit import fullest
-from helpers.predict.time.step import estimate_step, global_batch
-from helpers.specs import Plan
+from helpers.predict.time.step import estimate_step
 from helpers.units import format_bytes, format_seconds
 from helpers.words import Words, book
 
 say = book("round")
 FOUND, HELD, FITS, FAST, NUMBER = 2, 1, 2, 1, 2
-PARTS = ("dp", "tp", "pp", "zero", "micro_batch", "num_microbatches", "recompute")
 
 
 class Sitting:
@@ -90,6 +89,8 @@ class Marking(Sitting):
         self._at_hand()
         if not str(line).isdecimal() or not 1 <= int(line) <= len(self.item.lines):
             raise ValueError(say("no_line", self.language, given=str(line), last=len(self.item.lines)))
+        if int(line) in self.item.gaps:
+            raise ValueError(say("gap", self.language, line=line))
         self.marks[int(line)] = why.strip()
 
     def unmark(self, line: int) -> None:
@@ -150,7 +151,7 @@ class Marking(Sitting):
             yield Row(title=say("hints", self.language), given=str(num_hints), right="", points=-num_hints)
 
     def _title(self, line: int) -> str:
-        colon = words.book("quiz")("colon", self.language)
+        colon = quiz_say("colon", self.language)
         return f"{say('place', self.language, line=line)}{colon}`{self.item.lines[line - 1].strip()}`"
 
     def _given(self, place: Place) -> str:
@@ -191,7 +192,9 @@ class Designing(Sitting):
         question = self.question
         unit = question.numbers[question.number].unit if question.number else ""
         how = "how_to_plan" if not question.number else "how_to_count" if unit else "how_to_count_plain"
-        return f"**{self.text(question.text, question)}**\n\n{say(how, self.language, unit=unit)}"
+        place = {"number": len(self.answers) + 1, "total": len(self.item.questions)}
+        text = f"{quiz_say('place', self.language, **place)} · {self.text(question.text, question)}"
+        return f"**{text}**\n\n{say(how, self.language, unit=unit)}"
 
     def text(self, text: Words, question: Question) -> str:
         """A text of this question with its numbers."""
@@ -235,7 +238,7 @@ class Designing(Sitting):
         return Answer(given, FITS + FAST * is_fast, say("good_plan" if is_fast else "slow", self.language, **told))
 
     def rows(self) -> Iterator[Row]:
-        between = words.book("quiz")("between", self.language)
+        between = quiz_say("between", self.language)
         for number, question in enumerate(self.item.questions):
             answer = self.answers[number] if number < len(self.answers) else None
             given, said = (answer.given, answer.sentence) if answer else (say("unanswered", self.language), "")
@@ -244,42 +247,6 @@ class Designing(Sitting):
                 right=between.join(filter(None, (said, self.text(question.why, question)))),
                 points=answer.points if answer else 0, most=NUMBER if question.number else FITS + FAST,
             )  # fmt: skip
-
-
-def read_plan(given: str, scene: Scene, language: str | None = None) -> Plan:
-    """ "dp=4, tp=8 zero=1" as a Plan for this scene. What is left out: 1, no recomputation, sequence parallelism where
-    tp is above 1, and as many micro-batches as the step has. Raises ValueError, a sentence, for what is none here."""
-
-    def refuse(reason: object) -> ValueError:
-        return ValueError(say("no_plan", language, given=given, reason=str(reason).rstrip(".")))
-
-    parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
-    if unknown := [name for name in parts if name not in PARTS]:
-        raise refuse(say("unknown_part", language, name=unknown[0], known=PARTS))
-    if not parts.keys() & {"dp", "tp", "pp"}:
-        raise refuse(say("no_parts", language))
-    for name, text in parts.items():
-        if name != "recompute" and not text.isdecimal():
-            raise refuse(say("bad_part", language, name=name, value=text))
-    fields = {name: text if name == "recompute" else int(text) for name, text in parts.items()}
-    try:
-        plan = Plan(**{"sequence_parallel": fields.get("tp", 1) > 1, **fields})
-        plan.check(scene.model)
-    except ValueError as error:
-        raise refuse(error) from None
-    return _whole_step(plan, fields, scene, language, refuse)
-
-
-def _whole_step(plan, fields, scene, language, refuse) -> Plan:
-    """The plan with all sequences of a step, on all GPUs."""
-    if plan.world_size != scene.cluster.world_size:
-        raise refuse(say("world", language, given=plan.world_size, gpus=scene.cluster.world_size))
-    if "num_microbatches" not in fields:
-        each = max(1, scene.global_batch // (plan.dp * plan.micro_batch))
-        plan = Plan(**{"sequence_parallel": plan.sequence_parallel, **fields, "num_microbatches": each})
-    if global_batch(plan) != scene.global_batch:
-        raise refuse(say("batch", language, batch=scene.global_batch, given=global_batch(plan)))
-    return plan
 
 
 def sitting(item: Round, **options) -> Marking | Designing:
