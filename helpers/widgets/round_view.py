@@ -101,10 +101,10 @@ class RoundView(SheetView):
 
     def answer(self, given: str) -> Answer:
         """A plan or a number. Raises ValueError, a sentence, for what cannot be read."""
-        question = self.sitting.question
+        question, place = self.sitting.question, self.sitting.place
         found = self.sitting.answer(given)
         self.field.value = ""
-        told = f"{found.sentence}\n{self.sitting.text(question.why, question)}"
+        told = f"{place} · {found.sentence}\n{self.sitting.text(question.why, question)}"
         left = self.sitting.question is not None
         self._draw(parts.said_html(told, is_right=found.points > 0), self.field if left else self.buttons["sheet"])
         return found

@@ -290,6 +290,7 @@ def test_the_widget_asks_judges_and_refuses_in_each_language(language):
     assert 'role="alert"' in view.note.value and len(view.sitting.answers) == 0
     view.answer("128.5 GB")
     view.answer("dp=8")
+    assert ("2 of 4 · " if language == "en" else "第 2 / 4 题 · ") in view.said.value  # the third is asked meanwhile
     assert 'data-right="false"' in view.said.value and ("放不下" if language == "zh" else "not fit") in view.said.value
     for part in (view.asked, view.said, view.note):
         ElementTree.fromstring(f"<div>{part.value}</div>")

@@ -187,14 +187,18 @@ class Designing(Sitting):
         return left[0] if left and self.stage == "asked" else None
 
     @property
+    def place(self) -> str:
+        """Of the question at hand: "2 of 4"."""
+        return quiz_say("place", self.language, number=len(self.answers) + 1, total=len(self.item.questions))
+
+    @property
     def asked(self) -> str:
         """The question at hand, and how an answer to it is written."""
         question = self.question
         unit = question.numbers[question.number].unit if question.number else ""
         how = "how_to_plan" if not question.number else "how_to_count" if unit else "how_to_count_plain"
-        place = {"number": len(self.answers) + 1, "total": len(self.item.questions)}
-        text = f"{quiz_say('place', self.language, **place)} · {self.text(question.text, question)}"
-        return f"**{text}**\n\n{say(how, self.language, unit=unit)}"
+        text = self.text(question.text, question)
+        return f"**{self.place} · {text}**\n\n{say(how, self.language, unit=unit)}"
 
     def text(self, text: Words, question: Question) -> str:
         """A text of this question with its numbers."""
