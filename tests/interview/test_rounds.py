@@ -220,6 +220,8 @@ def test_a_marked_round_in_a_terminal(monkeypatch, tmp_path, capsys):
     ):
         assert sentence in said
     assert "Points: 2 of 3" in said and "marked: only rank 0 calls it" in said and "Kept as sheet.md." in said
+    model = said.partition("Model answer\n\n")[2].partition("\n\nNext steps")[0].splitlines()
+    assert len(model) > 1 and not any(line.startswith(" ") for line in model)  # prose does not hang as rows do
     assert "## Model answer" in (tmp_path / "sheet.md").read_text(encoding="utf-8")
 
 
