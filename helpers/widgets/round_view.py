@@ -71,7 +71,7 @@ class RoundView(SheetView):
     def begin(self) -> RoundView:
         """Start the clock and show what is asked; a second call changes nothing."""
         self.sitting.begin()
-        return self._draw(focus=self.lines.children[0] if self._is_marking else self.field)
+        return self._draw(focus=None if self._is_marking else self.field)
 
     def mark(self, line: int, why: str = "") -> None:
         """Mark a line and say why."""
