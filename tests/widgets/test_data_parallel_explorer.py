@@ -25,7 +25,7 @@ def test_every_dial_moves_sentence_and_picture(explorer):
 
 def test_one_device_has_no_link_to_wait_for(explorer):
     explorer.devices.value = 1
-    assert explorer.sentence.startswith("1.00 times one device. The master's link is busy for 0 s")
+    assert explorer.sentence.startswith("1.00 times as fast as one device. The master's link is busy for 0 s")
 
 
 def test_the_table_accounts_for_the_whole_step(explorer):
