@@ -59,7 +59,8 @@ def timeline_scene(
 
     The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
     marks: for each timeline, seconds at which a line stands and a word beside it, such as where another step ended.
-    names: of the ranks, where they are no ranks. Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
+    names: by rank, where "rank 0" is no name for it.
+    Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
     """
     _check(timelines)
     shown = [timeline.shifted_to_zero() for timeline in timelines]
@@ -67,7 +68,9 @@ def timeline_scene(
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
-    layout = _Layout(width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes, names=tuple(names))
+    layout = _Layout(
+        width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes, names=tuple(names)
+    )
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     panels, grid = [], []
