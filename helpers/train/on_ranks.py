@@ -86,8 +86,9 @@ class Run:
         if clock:
             mesh, line = self.trainer.mesh, recorder.timeline
             spans = [span for span in line.spans if span.lane == "compute"]
-            for event in comms.log.events:  # by the axes on which it goes
-                spans.append(communication_span(event, f"{axes_along(mesh, event.group_ranks)} {event.op}"))
+            for event in comms.log.events:
+                if axes := axes_along(mesh, event.group_ranks):  # none where a rank is alone
+                    spans.append(communication_span(event, f"{axes} {event.op}"))
             spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
             report |= {"timeline": replace(line, spans=spans), "sent": traffic_by_axis(comms.log, mesh)}
         return replace(said, **report)

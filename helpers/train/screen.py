@@ -47,6 +47,8 @@ class Screen:
 
     def lines(self, rows: Sequence[str]) -> None:
         """As they are, below the line that moved."""
+        if not rows:
+            return
         if self.out is not None:
             print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
