@@ -85,9 +85,8 @@ def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
     columns, num_nodes = max(1, gpus_per_node // 2), -(-world_size // gpus_per_node)
     across = min(num_nodes, _CARDS // columns)
     bands, gap, title = -(-num_nodes // across), 2.0, 14.0
-    pad, between = (
-        (4.0, 6.0) if across * columns <= 8 else (2.0, 3.0) if across <= 8 else (1.0, 2.0)
-    )  # 16 beside each other
+    pad = 4.0 if across * columns <= 8 else 2.0 if across <= 8 else 1.0
+    between = pad + 1
     room = (WIDTH - 2 * _SIDE + between) / across - between - 2 * pad + gap
     high = (_AREA + between) / bands - between - 2 * pad - title
     return NodeLayout(

@@ -36,13 +36,7 @@ def _colour(name: str, attribute: str = "fill") -> str:
     return f'style="{attribute}:var({variable})"{muted}'
 
 
-_PICKS = (  # an outline for the keyboard alone; the whole card answers, also where nothing is painted
-    "#{0} [data-pick]{{pointer-events:all;cursor:pointer}}#{0} [data-pick]:focus{{outline:none}}"
-    "#{0} [data-pick]:focus-visible{{outline:3px solid var(--jp-brand-color1,#0072b2);outline-offset:1px}}"
-)
-
-
-def _style(scope: str, *, has_picks: bool) -> str:
+def _style(scope: str) -> str:
     def rule(ink: str, surface: str) -> str:
         return f"#{scope}{{--rr-ink:{ink};--rr-surface:{surface}}}"
 
@@ -51,8 +45,7 @@ def _style(scope: str, *, has_picks: bool) -> str:
 
     return (
         f"<style>{themed(LIGHT)}@media (prefers-color-scheme:dark){{{themed(DARK)}}}"
-        f"@media print{{{rule(LIGHT.ink, LIGHT.surface)}}}#{scope} text{{pointer-events:none}}"
-        f"{_PICKS.format(scope) if has_picks else ''}</style>"
+        f"@media print{{{rule(LIGHT.ink, LIGHT.surface)}}}#{scope} text{{pointer-events:none}}</style>"
     )
 
 
@@ -96,17 +89,10 @@ def _rect(item: Rect) -> str:
     text = f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
     text += f' rx="{_n(item.radius)}" {fill}' if item.radius else f" {fill}"
     text += f' opacity="{_n(item.opacity)}"' if item.opacity != 1 else ""
-    text += _button(item) if item.pick else ""
+    if item.pick:  # one stop for the tabulator, the chosen one; JupyterLab keeps its hands off its keys
+        text += f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{str(item.is_picked).lower()}"'
+        text += f' tabindex="{item.is_picked - 1}" data-lm-suppress-shortcuts="true"'
     return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
-
-
-def _button(item: Rect) -> str:
-    """One stop for the tabulator, the chosen one; JupyterLab keeps its hands off its keys."""
-    is_picked = str(item.is_picked).lower()
-    return (
-        f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{is_picked}" tabindex="{item.is_picked - 1}" '
-        'data-lm-suppress-shortcuts="true"'
-    )
 
 
 def outline(item: Rect) -> str:
@@ -166,13 +152,12 @@ def to_svg(scene: Scene) -> str:
     surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
     body = "".join(map(_item, (surface, *scene.items)))
     box, shown = (f"{_n(scene.width)} {_n(scene.height)}", (_n(scene.width * SHOWN), _n(scene.height * SHOWN)))
-    has_picks = any(isinstance(item, Rect) and item.pick for item in scene.items)
-    role = "group" if has_picks else "img"
+    role = "group" if any(isinstance(item, Rect) and item.pick for item in scene.items) else "img"
     size = f'width="{shown[0]}" height="{shown[1]}" viewBox="0 0 {box}" role="{role}"'
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} font-family="{FONT}" '
         f'aria-labelledby="{_SCOPE}-t {_SCOPE}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'
         f'<title id="{_SCOPE}-t">{escape(scene.title)}</title><desc id="{_SCOPE}-d">{escape(scene.summary)}</desc>'
-        f"{_style(_SCOPE, has_picks=has_picks)}<defs>{patterns}</defs>{body}</svg>"
+        f"{_style(_SCOPE)}<defs>{patterns}</defs>{body}</svg>"
     )
     return text.replace(_SCOPE, "rr" + hashlib.blake2s(text.encode(), digest_size=5).hexdigest())

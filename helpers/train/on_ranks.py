@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +22,7 @@ from helpers.measure.memory import record_memory
 from helpers.measure.timeline import TimelineRecorder, communication_span, record_timeline
 from helpers.predict.time.pipeline import KINDS
 from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, axes_along, traffic_by_axis
+from helpers.schedules import Action
 from helpers.train.fits import CONFIGS
 from helpers.train.options import SAID, Settings
 from helpers.workloads import GPT, characters, token_loss
@@ -99,23 +102,18 @@ def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
     """Of a pipeline it marks each action, as in F0 and B0: what lies between them is waiting."""
     part, is_row = trainer.part, isinstance(trainer.part, Stages)
     with record_timeline(trainer.held, inner(trainer), by_part=not is_row) as recorder:
-        if not is_row:
-            yield recorder
-            return
-        compute, has_chunks = part.compute, len(part.chunks) > 1
+        if is_row:
+            part.compute = partial(_marked, recorder, part.compute, len(part.chunks) > 1)
+        yield recorder
+    if is_row:
+        del part.compute
 
-        def marked(action, given):
-            recorder.enter(str(action) if has_chunks else f"{action.kind}{action.microbatch}", KINDS[action.kind])
-            try:
-                return compute(action, given)
-            finally:
-                recorder.leave()
 
-        part.compute = marked
-        try:
-            yield recorder
-        finally:
-            del part.compute
+def _marked(recorder: TimelineRecorder, compute: Callable, has_chunks: bool, action: Action, given: Any) -> Any:
+    recorder.enter(str(action) if has_chunks else f"{action.kind}{action.microbatch}", KINDS[action.kind])
+    made = compute(action, given)
+    recorder.leave()
+    return made
 
 
 _run: Run | None = None

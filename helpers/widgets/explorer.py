@@ -36,7 +36,7 @@ _FOLD = (
 </style><details><summary>{summary}</summary></details>"""
 )
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
-_ALERT = f"{_SENTENCE};padding:10px 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
+_ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
 _PIECES = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")  # between them a line may end
 

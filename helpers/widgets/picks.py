@@ -16,6 +16,8 @@ class Picks(anywidget.AnyWidget):
     """
 
     _esm = Path(__file__).parent / "static" / "picks.js"
+    _css = """.rr-explorer [data-pick] {pointer-events: all; cursor: pointer; outline: none}
+.rr-explorer [data-pick]:focus-visible {outline: 3px solid var(--jp-brand-color1, #0072b2); outline-offset: 1px}"""
 
     def __init__(self, chosen: Callable[[str], None]) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -
 
 function render({ model, el }) {
   el.style.display = "none";
+  const root = () => el.closest(".rr-explorer");
   let wanted = null; // what was chosen and is not drawn yet
   const redrawn = new MutationObserver(() => {
     const chosen = root()?.querySelector(`[data-pick="${wanted}"][aria-pressed="true"]`);
@@ -13,44 +14,24 @@ function render({ model, el }) {
     chosen.focus({ preventScroll: true });
   });
 
-  const root = () => el.closest(".rr-explorer");
-
-  function part(event) {
+  function hear(event) {
     const found = event.target.closest?.("[data-pick]");
-    return found && root()?.contains(found) ? found : null;
-  }
-
-  function choose(found) {
-    if (found.getAttribute("aria-pressed") === "true") return;
-    wanted = found.dataset.pick;
-    redrawn.observe(root(), { childList: true, subtree: true });
-    model.send({ pick: wanted });
-  }
-
-  function click(event) {
-    const found = part(event);
-    if (found) choose(found);
-  }
-
-  function key(event) {
-    const found = part(event);
-    if (!found || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Enter" || event.key === " ") choose(found);
-    else if (event.key in STEPS) {
+    if (!found || !root()?.contains(found)) return;
+    if (["click", "Enter", " "].includes(event.key ?? event.type)) {
+      wanted = found.dataset.pick;
+      redrawn.observe(root(), { childList: true, subtree: true });
+      model.send({ pick: wanted });
+    } else if (event.key in STEPS) {
       const all = [...root().querySelectorAll("[data-pick]")];
-      const place = all.indexOf(found) + STEPS[event.key];
-      all[Math.min(Math.max(place, 0), all.length - 1)].focus();
+      all[Math.min(Math.max(all.indexOf(found) + STEPS[event.key], 0), all.length - 1)].focus();
     } else return;
     event.preventDefault();
-    event.stopPropagation();
   }
 
-  document.addEventListener("click", click);
-  document.addEventListener("keydown", key);
+  for (const name of ["click", "keydown"]) document.addEventListener(name, hear);
   return () => {
     redrawn.disconnect();
-    document.removeEventListener("click", click);
-    document.removeEventListener("keydown", key);
+    for (const name of ["click", "keydown"]) document.removeEventListener(name, hear);
   };
 }
 
