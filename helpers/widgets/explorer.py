@@ -57,7 +57,7 @@ class Explorer(ipywidgets.VBox):
     def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
-        self._kept, self._last = 0.0, ""
+        self._kept, self._picture = 0.0, ""
         self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", SAYS("table")))
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
@@ -88,8 +88,8 @@ class Explorer(ipywidgets.VBox):
 
     def _draw(self, change: object = None) -> None:
         sentence, scene, rows = self._now()
-        self._last = to_svg(scene) if scene else self._last
-        self.html.value = (_shown if scene else _alert)(sentence, self._last)
+        self._picture = to_svg(scene) if scene else self._picture
+        self.html.value = (_shown if scene else _alert)(sentence, self._picture)
         self.table.value = _table(rows)
         self._fold.layout.display = "" if rows else "none"
         if scene is not None:
