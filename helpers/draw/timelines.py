@@ -23,13 +23,17 @@ _IDLE = {"fill": "panel", "texture": "hatch"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank."""
+    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank.
+
+    names: of the ranks, by rank; none: "rank 0" and so on.
+    """
 
     width: float
     end: float
     compute: float
     lower: float
     lanes: tuple[str, ...]
+    names: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
 
     @property
@@ -59,12 +63,14 @@ def timeline_scene(
     width: float = WIDTH,
     end: float = 0.0,
     marks: Sequence[tuple[float, str]] = (),
+    names: Sequence[str] = (),
     axes: Sequence[str] = (),
 ) -> Scene:
     """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
 
     The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
     marks: for each timeline, seconds at which a line stands and a word beside it, such as where another step ended.
+    names: by rank, where "rank 0" is no name for it.
     axes: a lane for each, with the messages whose names begin with it.
     Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
     """
@@ -75,7 +81,8 @@ def timeline_scene(
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     lower = max(11.0 if axes else 8.0, compute * 0.6)
-    layout = _Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, axes=tuple(axes))
+    also = {"names": tuple(names), "axes": tuple(axes)}
+    layout = _Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **also)
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     panels, grid = [], []
@@ -160,7 +167,8 @@ def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterat
 def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     spans = timeline.for_rank(rank).spans
     compute = [span for span in spans if span.lane == "compute"]
-    yield Label(x=14, y=top + layout.compute / 2, text=f"rank {rank}", size=12)
+    name = layout.names[rank] if layout.names else f"rank {rank}"
+    yield Label(x=14, y=top + layout.compute / 2, text=name, size=12)
     until = layout.x(timeline.duration) - _LEFT
     yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel")
     for start, end in _idle(compute, timeline.duration, layout):
