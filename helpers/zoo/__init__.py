@@ -8,7 +8,6 @@ A patient is any job's script: plain torch, gloo, seconds on a CPU. Nothing here
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ class Patient:
     remedy: Words
     tool: Words
     watchdog: str
-    shown_by: str | dict
+    shown_by: str
 
     @property
     def path(self) -> Path:
@@ -80,13 +79,11 @@ def edited(script: str, edits: Iterable[tuple[str, str]]) -> str:
 
 
 def patient(name: str) -> Patient:
-    """The one of this name, such as "patient_03", or of this number. Raises ValueError where there is none."""
+    """The one of this name, such as "patient_03". Raises ValueError where there is none."""
     known = {one.name: one for one in patients()}
-    digits = re.search(r"\d+", name)
-    found = known.get(f"patient_{int(digits[0]):02}") if digits else None
-    if found is None:
+    if name not in known:
         raise ValueError(f"there is no patient {name!r}: give one of {', '.join(known)}")
-    return found
+    return known[name]
 
 
 @functools.cache
@@ -99,7 +96,7 @@ def patients() -> tuple[Patient, ...]:
 
 
 def _patient(name: str, fields: dict) -> Patient:
-    fields = {"ranks": 2, "ends": "well", "rank": None, "watchdog": "", **fields}
-    texts = {key: Words(**value) for key, value in fields.items() if isinstance(value, dict) and "en" in value}
+    fields = {"ranks": 2, "ends": "well", "rank": None, "others": (), "watchdog": "", **fields}
+    texts = {key: Words(**value) for key, value in fields.items() if isinstance(value, dict)}
     cure = tuple((one["old"], one["new"]) for one in fields["cure"])
     return Patient(**fields | texts | {"name": name, "others": tuple(fields["others"]), "cure": cure})
