@@ -109,7 +109,7 @@ class Watchdog:
         self._find("sum", 0 < 1.01 * max(alone) < norms[0], said)
         are_replicas = len(losses) > 1 and len(self.equal) == len(self.named)  # each with a batch of its own
         self._find("batch", are_replicas and len(set(losses)) == 1, "all ranks have one loss: they read one batch")
-        drops = any(isinstance(part, nn.Dropout) and part.training for part in self.inner.modules())
+        drops = any(part.training * part.p for part in self.inner.modules() if isinstance(part, nn.Dropout))
         said = "the random generators of all ranks stand alike: dropout drops the same places on each"
         self._find("dropout", are_replicas and drops and len(set(states)) == 1, said)
         late, usual = own.index(max(own)), sorted(own)[(len(own) - 1) // 2]
