@@ -1,6 +1,7 @@
 """A watchdog for a training loop: what goes wrong without an error, in sentences.
 
-Every rank makes one when its model is wrapped, and asks it between backward and the optimizer:
+Every rank makes one when its model is wrapped, and asks it between backward and the optimizer. Generator and memory are
+those of the CPU; for a GPU take those of torch.cuda.
 
     loss.backward()
     print(*watchdog.step(loss), sep="\\n")
@@ -20,26 +21,26 @@ from torch import Tensor, nn
 
 
 def checksum(tensor: Tensor) -> int:
-    """The sum of its bits, read as whole numbers: exact in any order, so equal tensors have equal sums."""
-    return tensor.detach().view(getattr(torch, f"int{8 * tensor.element_size()}")).sum(dtype=torch.int64).item() % 2**52
+    """The sum of its bits, read as whole numbers, modulo 2**32: equal tensors have equal sums, whatever the order."""
+    bits = tensor.detach().reshape(-1).view(torch.int32 if tensor.element_size() >= 4 else torch.int8)
+    return bits.sum(dtype=torch.int32).item()
 
 
 class Watchdog:
     """equal: of a name, whether all ranks of `group` hold that parameter alike; without it, all that is not sharded.
-
     Now and then each rank gives a row of numbers, and all judge the same table. Where no step comes for `patience`
     seconds, Python writes to `stacks`, a file or its number, where each thread stands. findings: kind to sentence."""
 
     def __init__(self, model: nn.Module, optimizer, group=None, *, equal=bool, every=10, patience=300.0, stacks=2):
-        self.model, self.inner, self.group, self.every = model, getattr(model, "module", model), group, every
+        self.inner, self.group, self.every = getattr(model, "module", model), group, every
         self.wait = partial(faulthandler.dump_traceback_later, patience, file=stacks)
         self.named = {name: one for name, one in self.inner.named_parameters() if one.requires_grad}
-        self.equal = [name for name, one in self.named.items() if equal(name) and not hasattr(one, "to_local")]
+        self.equal = {name: one for name, one in self.named.items() if equal(name) and not hasattr(one, "to_local")}
         self.findings, self.new, self.steps, self.passes, self.since = {}, [], 0, 0, None
-        self.own, self.memory, self.alone = [], [], dict.fromkeys(self.named, 0.0)
+        self.own, self.memory, self.alone = [], [], 0.0
         model.register_forward_hook(self._after_forward, with_kwargs=True)
-        for name, one in self.named.items():
-            one.register_hook(partial(self._before_sync, name))
+        self.large = max(self.equal.values(), key=Tensor.numel, default=torch.zeros(1, requires_grad=True))
+        self.large.register_hook(self._before_sync)
         held = {id(one) for part in optimizer.param_groups for one in part["params"]}
         lost = [name for name, one in self.named.items() if id(one) not in held]
         self._find("optimizer", lost, "the optimizer does not hold {0[0]}: make it once the model is wrapped or cut")
@@ -53,7 +54,7 @@ class Watchdog:
         self._find("no_sync", self.passes > 1, f"gradients went out {self.passes} times per step; take no_sync()")
         if self.steps % self.every == 0:
             self._judge(*self._gathered(loss))
-            self.own, self.alone = [], dict.fromkeys(self.named, 0.0)
+            self.own, self.alone = [], 0.0
         self.passes, self.since, new, self.new = 0, time.perf_counter(), self.new, []
         self.wait()
         return new
@@ -66,15 +67,14 @@ class Watchdog:
     def _after_forward(self, model: nn.Module, args: tuple, kwargs: dict, output: object) -> None:
         """From the optimizer's step to here a rank's time is its own; in backward all wait for each other."""
         self.batch = args, kwargs
-        if self.since is not None:
-            self.own.append(1000 * (time.perf_counter() - self.since))
-            self.since = None
+        self.passes += torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", False)
+        self.own += [] if self.since is None else [1000 * (time.perf_counter() - self.since)]
+        self.since = None
 
-    def _before_sync(self, name: str, gradient: Tensor) -> None:
-        """A gradient as this rank alone has it."""
-        self.passes += name == next(iter(self.named)) and getattr(self.model, "require_backward_grad_sync", False)
+    def _before_sync(self, gradient: Tensor) -> None:
+        """The gradient of the largest parameter as this rank alone has it."""
         if (self.steps + 1) % self.every == 0:
-            self.alone[name] += gradient.norm().item()
+            self.alone += gradient.norm().item()
 
     @torch.no_grad()
     def _layers_not_finite(self) -> list[str]:
@@ -91,27 +91,27 @@ class Watchdog:
         return [name for name, is_finite in seen.items() if not is_finite]
 
     def _gathered(self, loss: Tensor) -> tuple[list[list[float]], Tensor]:
-        """Six numbers, each a list over ranks; and checksums, (ranks, parameters)."""
-        parameters = [self.named[name] for name in self.equal]
-        norm = nn.utils.get_total_norm(one.grad for one in parameters if one.grad is not None).item()
-        mine = [loss.item(), sum(self.own) / max(len(self.own), 1), max(self.own, default=0.0), norm]
-        mine += [sum(one**2 for one in self.alone.values()) ** 0.5, checksum(torch.get_rng_state().view(torch.int64))]
-        mine = torch.tensor([*mine, *map(checksum, parameters)], dtype=torch.float64, device=loss.device)
+        """Seven numbers, each a list over ranks; and checksums, (ranks, parameters)."""
+        mine = [loss.item(), sum(self.own) / max(len(self.own), 1), max(self.own, default=0.0), self.alone]
+        for gradients in (self.large.grad,), (one.grad for one in self.equal.values()):
+            mine.append(nn.utils.get_total_norm(one for one in gradients if one is not None).item())
+        mine += [checksum(torch.get_rng_state().view(torch.int64)), *map(checksum, self.equal.values())]
+        mine = torch.tensor(mine, dtype=torch.float64, device=loss.device)
         table = mine.new_empty(dist.get_world_size(self.group), len(mine))
         dist.all_gather(list(table), mine, self.group)
-        return table[:, :6].T.tolist(), table[:, 6:]
+        return table[:, :7].T.tolist(), table[:, 7:]
 
     def _judge(self, numbers: list[list[float]], sums: Tensor) -> None:
-        losses, own, longest, norms, alone, states = numbers
+        losses, own, longest, alone, large, norms, states = numbers
         odd = [name for name, is_odd in zip(self.equal, (sums != sums[0]).any(0), strict=True) if is_odd]
         self._find("weights", odd, "ranks hold different weights where they must be equal, first in {0[0]}")
-        said = f"the gradient is {norms[0]:.2g} long and was at most {max(alone):.2g} on a rank alone: no mean, a sum"
-        self._find("sum", 0 < 1.01 * max(alone) < norms[0], said)
+        self._find("gradient", not sum(norms) < float("inf"), "the loss is a number, and its gradient is none")
+        said = f"a gradient is {large[0]:.2g} long and was at most {max(alone):.2g} on a rank alone: no mean, a sum"
+        self._find("sum", 0 < 1.01 * max(alone) < large[0], said)
         are_replicas = len(losses) > 1 and len(self.equal) == len(self.named)  # each with a batch of its own
         self._find("batch", are_replicas and len(set(losses)) == 1, "all ranks have one loss: they read one batch")
         drops = any(part.training * part.p for part in self.inner.modules() if isinstance(part, nn.Dropout))
-        said = "the random generators of all ranks stand alike: dropout drops the same places on each"
-        self._find("dropout", are_replicas and drops and len(set(states)) == 1, said)
+        self._find("dropout", are_replicas and drops and len(set(states)) == 1, "all ranks draw the same dropout masks")
         late, usual = own.index(max(own)), sorted(own)[(len(own) - 1) // 2]
         said = f"the others wait for rank {late}: {own[late]:.0f} ms before backward, {longest[late]:.0f} at most"
         self._find("late", own[late] > max(2 * usual, usual + 5), said)
