@@ -5,8 +5,9 @@
 Cost: milliseconds of the processor per step on one rank of two, in the watchdog and its hooks, over 40 steps of DDP on
 the GPT of 10.7 million parameters (2 sequences of 64 tokens, one thread). The table is gathered every 10 steps. A hook
 counts its own thread, since DDP's messages go on beside it; `step` counts all threads.
-Zoo: a script with the watchdog in its loop, under torchrun. It is given away where the watchdog names its kind, or
-writes down who stands where, and finds nothing in the cured script. Who is late is real time: use an idle machine.
+Zoo: each script with the watchdog in its loop, on live ranks, and under torchrun where it does not end well. A patient
+is given away where the watchdog names its kind or writes down who stands where, and finds nothing in the cured script.
+Who is late is real time: use an idle machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.paired import write_table
 from helpers import zoo
 from helpers.measure.torchrun import torchrun
 from helpers.ranks import Ranks
-from tests.zoo.played import found, watched
+from tests.zoo.played import found, played, watched
 
 COMMAND = "python -m benchmarks.watchdog"
 PARTS = ("step", "_after_forward", "_before_sync")
@@ -87,26 +88,34 @@ def cost_rows() -> list[dict[str, object]]:
     ]
 
 
-def zoo_row(one: zoo.Patient) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as folder:
-        settings = f'every=5, patience=4, stacks=open(f"{folder}/{{rank}}", "w")'
-        own = {"PYTHONPATH": str(Path(zoo.__file__).parents[2])}
-        kinds = []
-        for script in (one.script, one.cured):
-            job = torchrun(watched(one, script, settings), ranks=one.ranks, silence=12, env=own)
-            stands = job.is_silent and all("main" in path.read_text() for path in Path(folder).iterdir())
-            kinds.append(found([*job.lines]) | ({"stacks"} if stands else set()))
+def zoo_row(one: zoo.Patient, ranks: Ranks) -> dict[str, object]:
+    finds = on_live_ranks if one.ends == "well" else under_torchrun
+    kinds = [finds(one, script, ranks) for script in (one.script, one.cured)]
     print(one.name, *kinds, flush=True)
     ill, cured = (", ".join(sorted(some)) or "nothing" for some in kinds)
     given_away = "yes" if kinds == [{one.watchdog}, set()] else "no"
     return {"patient": one.title.en, "it finds": ill, "in the cured script": cured, "given away": given_away}
 
 
+def on_live_ranks(one: zoo.Patient, script: str, ranks: Ranks) -> set[str]:
+    return found(played(ranks[: one.ranks], watched(one, script)))
+
+
+def under_torchrun(one: zoo.Patient, script: str, _: Ranks) -> set[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = f'every=5, patience=4, stacks=open(f"{folder}/{{rank}}", "w")'
+        own = {"PYTHONPATH": str(Path(zoo.__file__).parents[2])}
+        job = torchrun(watched(one, script, settings), ranks=one.ranks, silence=20, env=own)
+        stands = job.is_silent and all("main" in path.read_text() for path in Path(folder).iterdir())
+    return found([*job.lines]) | ({"stacks"} if stands else set())
+
+
 def main() -> None:
     if "zoo" not in sys.argv:
         print(write_table("watchdog", cost_rows(), COMMAND).read_text())
     if "cost" not in sys.argv:
-        rows = [zoo_row(one) for one in zoo.patients()]
+        with Ranks(4, device="cpu", timeout=120, quiet=True) as ranks:
+            rows = [zoo_row(one, ranks) for one in zoo.patients()]
         total = {**dict.fromkeys(rows[0], ""), "patient": "together"}
         total["given away"] = f"{sum(row['given away'] == 'yes' for row in rows)} of {len(rows)}; must 6, aim 8"
         print(write_table("watchdog_zoo", [*rows, total], COMMAND).read_text())

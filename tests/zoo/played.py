@@ -44,7 +44,7 @@ def played(ranks: Ranks, script: str) -> list[str]:
 def watched(one: Patient, script: str, settings: str = "every=5") -> str:
     """The script with a watchdog in its loop, put in as one would in any job: three lines."""
     settings += ', equal=lambda name: name.startswith("norm")' * (one.name == "patient_05")
-    first = re.search(r"^    for \w+ in range", script, re.MULTILINE)[0]
+    first = re.search(r"^    for (step|epoch)\b.*", script, re.MULTILINE)[0]
     indent, *_ = re.findall(r"^( +)optimizer\.step\(\)$", script, re.MULTILINE)
     asked = 'print(f"rank {rank}: finds", *watchdog.findings, flush=True)'
     step = f"{indent}optimizer.step()"

@@ -55,7 +55,8 @@ def test_its_line_is_one_line_and_its_cure_fits(name):
     lines = {one.line_number(), *map(one.line_number, one.others)}
     assert len(lines) == 1 + len(one.others) and one.rank in (None, *range(one.ranks)) and one.ends in zoo.ENDS
     assert one.cured != one.script
-    compile(one.cured, name, "exec")
+    for script in (one.cured, watched(one, one.script), watched(one, one.cured)):
+        compile(script, name, "exec")
     with pytest.raises(ValueError, match="fits in 0 places"):
         zoo.edited(one.script, [("what is not there", "")])
 
