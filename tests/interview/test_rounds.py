@@ -20,6 +20,7 @@ from helpers.interview.rounds.plans import read_plan
 from helpers.interview.rounds.scene import value
 from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
+from helpers.zoo import patients
 from tests.interview.quiz_cards import Clock
 from tests.interview.shown_cells import missing
 
@@ -31,6 +32,7 @@ def home(tmp_path, monkeypatch):
 
 
 MARKED = {one.id: one for kind in ("debugging", "review") for one in rounds(kind)}
+PROVEN = [name for name, one in MARKED.items() if one.proof]  # a patient of the zoo is proven by tests/zoo
 DESIGNS = {one.id: one for one in rounds("design")}
 NAMES = re.compile(
     r"`[^`]*`|\b(?:[a-z]{1,2}\d+|ZeRO-\d|1F1B|[AHBV]\d00s?|AdamW|Llama-3 \d+B|torch 2\.3|rank \d|PP \d|7)\b"
@@ -64,7 +66,15 @@ def anew():
         yield pool
 
 
-@pytest.mark.parametrize("name", MARKED)
+def test_every_patient_of_the_zoo_is_a_debugging_round():
+    assert set(MARKED) - set(PROVEN) == {one.name.replace("_", "-") for one in patients()}
+    one = MARKED["patient-06"]
+    assert (
+        one.kind == "debugging" and one.lines[one.places[0].lines[0] - 1].strip() == "dist.all_reduce(parameter.grad)"
+    )
+
+
+@pytest.mark.parametrize("name", PROVEN)
 def test_the_proof_shows_what_is_wrong_and_prints_what_stands_in_the_log(name, anew):
     one, ranks = MARKED[name], anew
     program = one.text.partition("\n----\n")[0]
