@@ -7,7 +7,7 @@ the GPT of 10.7 million parameters (2 sequences of 64 tokens, one thread). The t
 counts its own thread, since DDP's messages go on beside it; `step` counts all threads.
 Zoo: each script with the watchdog in its loop, on live ranks, and under torchrun where it does not end well. A patient
 is given away where the watchdog names its kind or writes down who stands where, and finds nothing in the cured script.
-Who is late is real time: use an idle machine.
+On a busy machine any rank may be late, so that counts for the one patient that has it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def zoo_row(one: zoo.Patient, ranks: Ranks) -> dict[str, object]:
     kinds = [finds(one, script, ranks) for script in (one.script, one.cured)]
     print(one.name, *kinds, flush=True)
     ill, cured = (", ".join(sorted(some)) or "nothing" for some in kinds)
-    given_away = "yes" if kinds == [{one.watchdog}, set()] else "no"
+    judged = [some - ({"late"} - {one.watchdog}) for some in kinds]
+    given_away = "yes" if judged == [{one.watchdog}, set()] else "no"
     return {"patient": one.title.en, "it finds": ill, "in the cured script": cured, "given away": given_away}
 
 
