@@ -1,4 +1,4 @@
-"""`python -m helpers doctor | train | explain | quiz | napkin | grade`. Each command is imported only when it is asked for."""
+"""`python -m helpers doctor | train | explain | quiz | napkin | grade`. Each is imported only when asked for."""
 
 from __future__ import annotations
 
