@@ -132,7 +132,7 @@ def _opened(event: dict, above: _Open | None, on_gpu: bool) -> _Open:
 
 
 def _cut(events: list[dict], track: Track, origin: float, launched: dict[Any, tuple[str, str, tuple]]) -> list[Span]:
-    """One thread's pieces, neighbours of a lane and name joined. launched: external id -> kind, root, (name, shapes)."""
+    """One thread's pieces, neighbours of a lane and name joined. launched: external id -> kind, root, operator."""
     pieces: list[list] = []
     stack: list[_Open] = []
     at = events[0]["ts"]

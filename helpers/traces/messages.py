@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,25 +87,31 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
     """
     only = next(iter(groups)) if len(groups) == 1 else ()
     unknown = (-1,) if len(groups) > 1 else ()  # a group that no other rank has: whose message it was is not guessed
-    waiting: dict[str, list[Message]] = defaultdict(list)
+    rows: dict[str, list[Message]] = defaultdict(list)
     for one in sorted(messages, key=lambda message: message.ready):
         if one.name.startswith("gloo:"):
             one.group = one.group or only or unknown
-            waiting[one.op + one.shape].append(one)
+            rows[one.op + one.shape].append(one)
+    issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
     for call in sorted(calls, key=lambda event: event["ts"]):
-        args, at = call.get("args") or {}, (call["ts"] - origin) * 1e-6
-        dims, given = args.get("Input Dims"), args.get("Concrete Inputs") or []
-        op = _op_of(call["name"].partition("::")[2])
-        names = [kind + shape for shape in _shapes(dims) for kind in (op, *_PLAYED_BY.get(op, ()))]
-        row = next((row for row in map(waiting.get, names) if row and row[-1].end > at), None)
-        while row and row[0].end <= at:
-            row.pop(0)
-        if row:
-            one = row.pop(0)
-            one.op, one.ready = op, min(one.ready, at)
-            if op in ("send", "recv") and only and len(given) > 2 and str(given[2]).isdecimal():
-                other = only[int(given[2])] if int(given[2]) < len(only) else int(given[2])
-                one.group = (one.rank, other) if op == "send" else (other, one.rank)
+        args, op = call.get("args") or {}, _op_of(call["name"].partition("::")[2])
+        names = [kind + shape for shape in _shapes(args.get("Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
+        name = next((name for name in names if name in rows), "")
+        issued[name].append(((call["ts"] - origin) * 1e-6, op, args.get("Concrete Inputs") or []))
+    for name, row in rows.items():
+        at = [call[0] for call in issued[name]]
+        as_many = len(row) == len(at)  # else one of them is lost: then the last call before
+        for number, one in enumerate(row):
+            place = number if as_many else bisect_right(at, one.ready) - 1
+            if 0 <= place and at[place] < one.end:
+                _tell(one, *issued[name][place], only)
+
+
+def _tell(one: Message, at: float, op: str, given: list, group: tuple[int, ...]) -> None:
+    one.op, one.ready = op, min(one.ready, at)
+    if op in ("send", "recv") and group and len(given) > 2 and str(given[2]).isdecimal():
+        other = group[int(given[2]) % len(group)]  # by its place in the group
+        one.group = (one.rank, other) if op == "send" else (other, one.rank)
 
 
 def _shapes(dims: Any) -> Iterable[str]:

@@ -137,7 +137,7 @@ class Waterfall:
     def path(self) -> dict[tuple[int, str], float]:
         """The critical path through all steps: (rank, part) -> seconds per step.
 
-        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when it was ready.
+        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when it came.
         """
         starts = {rank: [one.start for one in row] for rank, row in self.segments.items()}
         rank = max(self.segments, key=lambda one: self.segments[one][-1].end)
