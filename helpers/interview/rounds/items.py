@@ -15,6 +15,7 @@ from helpers.interview.bank_file import check_fields, read_entries, read_list, r
 from helpers.interview.cards import Cell, Source
 from helpers.interview.rounds.scene import Number, Scene, filled, read_number_of, read_scene
 from helpers.words import Words
+from helpers.zoo import Patient, patients
 
 ROUNDS = ("debugging", "review", "design")
 FOLDER = Path(__file__).parent
@@ -74,7 +75,7 @@ class Round:
 @dataclass(frozen=True, kw_only=True)
 class Marked(Round):
     """text: the log or the code, with line numbers from 1. proof: Python that shows the places to be wrong, for a
-    test; runs: where, in this process or on two ranks. What it prints must stand in the text."""
+    test; runs: where, in this process or on two ranks. What it prints must stand in the text. "" of a patient."""
 
     text: str
     places: tuple[Place, ...]
@@ -85,6 +86,11 @@ class Marked(Round):
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
+    @property
+    def gaps(self) -> frozenset[int]:
+        """Lines in which nothing stands that could be wrong, by their numbers."""
+        return frozenset(number for number, line in enumerate(self.lines, start=1) if line.strip() in ("", "----"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Design(Round):
@@ -93,7 +99,7 @@ class Design(Round):
 
 def rounds(kind: str = "", folder: Path = FOLDER) -> tuple[Round, ...]:
     """All of them, or those of a kind. Raises ValueError with file and line where an entry is not as it should be."""
-    found = _read(folder / "marked.yaml", _marked) + _read(folder / "design.yaml", _design)
+    found = _read(folder / "marked.yaml", _marked) + _of_the_zoo() + _read(folder / "design.yaml", _design)
     return tuple(one for one in found if kind in ("", one.kind))
 
 
@@ -114,6 +120,22 @@ def _marked(fields: Any, where: str) -> Marked:
         raise ValueError(f"{where}: `places` is empty; name at least one line that is wrong")
     common = _common(fields, fields["round"], numbers, None, where)
     return Marked(**common, text=text, places=places, runs=fields["runs"], proof=fields["proof"])
+
+
+@functools.cache
+def _of_the_zoo() -> tuple[Marked, ...]:
+    return tuple(_of_patient(one) for one in patients())
+
+
+def _of_patient(one: Patient) -> Marked:
+    """A job of the zoo as a debugging round: its script and its log. That it is ill, the tests of the zoo show."""
+    lines = tuple(one.line_number(part) for part in (one.line, *one.others))
+    return Marked(
+        id=one.name.replace("_", "-"), kind="debugging", minutes=15, title=one.title, prompt=one.symptom,
+        model=Words(en=" ", zh="").join([one.remedy, one.tool]), shown_by=read_shown_by(one.shown_by, one.name),
+        text=f"{one.script}----\n{one.log.rstrip()}", places=(Place(lines=lines, hint=one.hint, why=one.cause),),
+        runs="ranks", proof="",
+    )  # fmt: skip
 
 
 def _place(fields: Any, lines: list[str], where: str) -> Place:
