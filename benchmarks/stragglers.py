@@ -34,7 +34,6 @@ FORWARD, BACKWARD, LOADING = 0.008, 0.012, 0.010  # seconds: of a layer, of a la
 LINK = Link(latency=1e-4, bandwidth=2e7)
 CAUSES = ("compute", "data", "link", "one in ten")
 FOUND_AS = {"compute": "compute", "data": "data", "communication": "link"}
-SHAPE = {"num_ranks": NUM_RANKS, "steps": STEPS}
 
 
 class Samples(Dataset):
@@ -79,7 +78,7 @@ def train(ill: dict, folder: str) -> None:
         extra = [step_seconds * 2 * ill["slower"] * (step % 10 == ill["phase"]) for step in range(len(extra))]
     elif is_ill:
         extra = [step_seconds * ill["slower"]] * len(extra)
-    slow_link = is_ill and ill["part"] == "link"
+    slow_link = is_ill and ill["part"] == "link"  # of this rank alone: `Ranks(link=…)` gives all the same one
     wire._world.session.link.link = Link(
         latency=LINK.latency, bandwidth=LINK.bandwidth / (1 + 20 * ill["slower"] * slow_link)
     )
