@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TORCH = (
-    "mesh moved records specs costs units schedules progress words guesses course predict draw widgets interview zoo"
+    "mesh moved records specs costs units schedules progress words guesses course predict draw widgets interview zoo "
+    "traces"
 ).split()
 MAX_FILE, MAX_FUNCTION = 300, 40
 

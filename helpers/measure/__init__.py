@@ -5,7 +5,7 @@ timeline.py  spans of compute (module and optimizer hooks) and of communication 
 memory.py    bytes by kind over a step, the peak, the curve, and the module that holds them
 alike.py     a recorded DDP step in the words of its prediction
 emulate.py   a simulated DDP step, played by real ranks
-traces.py    a Timeline to and from other tools: Perfetto, Chrome, torch.profiler
+traces.py    torch.profiler on live ranks, a file each, for helpers.traces to read
 magnitudes.py  how large the numbers of a step are, by power of two
 pipeline_runs.py  what chapter 06 runs on live ranks
 composed_by_torch.py  two axes at once by torch's own parts, as compose.Trainer trains

@@ -8,10 +8,10 @@ import shutil
 import signal
 import sys
 
-from helpers.interview.wrapping import wrap
 from helpers.ranks.inplace import is_launched, last_words
 from helpers.train.options import settings
 from helpers.words import book
+from helpers.words.wrapping import wrap
 
 say = book("train")
 REFUSED = 2  # the exit code, as argparse has it
