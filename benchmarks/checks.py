@@ -1,4 +1,7 @@
-"""How long a check keeps a learner waiting: `python -m benchmarks.checks` writes benchmarks/results/checks.md."""
+"""How long a check keeps a learner waiting: `python -m benchmarks.checks` writes benchmarks/results/checks.md.
+
+`python -m benchmarks.checks 08.stage3` prints the rows of these tasks alone and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +80,9 @@ def main() -> None:
     with Ranks(NUM_RANKS, device="cpu", quiet=True) as ranks:
         keys = [key for lab in labs() for key in tasks_of(lab)]
         seconds_of(of_task(keys[0], RIGHT_ANSWERS)[0], ranks, set())
-        rows = [row(key, ranks) for key in keys if of_task(key, RIGHT_ANSWERS) and of_task(key, MUTANTS)]
-    print(write_table("checks", rows, COMMAND).read_text())
+        asked = sys.argv[1:] or [key for key in keys if of_task(key, RIGHT_ANSWERS) and of_task(key, MUTANTS)]
+        rows = [row(key, ranks) for key in asked]
+    print(*rows, sep="\n") if sys.argv[1:] else print(write_table("checks", rows, COMMAND).read_text())
 
 
 if __name__ == "__main__":

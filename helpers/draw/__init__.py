@@ -25,7 +25,7 @@ course_map_scene       the chapters, their stations as wide as their minutes, wh
 standstill_scene       a job of many GPUs, from outside; first_contact.py and blame.py have chapter 00's others
 tensor_layer_scene     f and g around attention and MLP, and who sends in which pass
 mesh_scene             a device mesh on its nodes, and the groups of one rank
-mesh_plan_scene        the same with what the rank sends on each axis, and the memory of all ranks
+mesh_plan_scene        the same with cards to click, what the rank sends on each axis, and what it holds
 cube_scene             dp x pp x tp as a solid, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
 guesses_scene          each guess beside the truth, on a logarithmic axis

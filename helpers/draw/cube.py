@@ -44,6 +44,8 @@ def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
     sizes = " × ".join(f"{axis} {getattr(mesh, axis)}" for axis in AXES)
     title = title or say("title", sizes=sizes, ranks=mesh.world_size)
     items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True)]
+    if solid.wide < _CARD:  # too narrow for the axes' names
+        items.append(Label(x=14, y=38, text=say("order", axes=", ".join(PLACES)), size=11, colour="muted"))
     behind_first = sorted(solid.at, key=lambda each: -mesh.coordinates(each)["dp"])
     for copy, sheet in groupby(behind_first, lambda each: mesh.coordinates(each)["dp"]):
         items += _sheet(copy, solid)

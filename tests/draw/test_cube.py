@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.draw import Line, Rect, cube_scene, mesh_plan_scene
+from helpers.draw import Label, Line, Rect, cube_scene, mesh_plan_scene
 from helpers.draw.mesh import AXIS_KINDS
 from helpers.mesh import Mesh
 from tests.draw.scenes import SCENES
@@ -58,6 +58,14 @@ def test_no_card_hides_another_or_lies_below_the_words(name):
 def test_without_a_rank_nothing_is_lit():
     scene = SCENES["cube without a rank"]
     assert not any(lit(scene).values()) and {box.fill for box in cards(scene).values()} == {"surface"}
+
+
+def test_numbers_without_names_are_named_once_above():
+    def said(scene):
+        return {item.text for item in scene.items if isinstance(item, Label)}
+
+    assert "on each card: pp, dp, tp" in said(cube_scene(Mesh(dp=2, pp=2, tp=4)))
+    assert "on each card: pp, dp, tp" not in said(cube_scene(MESH))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from helpers.interview import Cell, Source, chapters, load_all, load_bank
 from helpers.interview.cards import LEVELS
 from helpers.interview.verify import problems
 from tests.interview.shown_cells import missing
+from tests.test_prose import RULES
 
 CARDS = load_all()
+NOTHING_COUNTED = ("all-reduces a tensor", "all-reduce a tensor", "1 a step of", "3 a rank computes")
 
 
 def told(findings):
@@ -148,6 +150,26 @@ def test_the_english_of_a_card_holds_no_chinese():
         told((card, [said for said in texts(card, ["en"]) if re.search(r"[\u4e00-\u9fff]", said)]) for card in CARDS)
         == {}
     )
+
+
+def test_a_card_writes_per_as_the_chapters_do():
+    """16 bytes per parameter: "a" for "per" makes those stumble for whom English is a second language."""
+    assert (
+        told((card, [one for text in texts(card, ["en"]) for one in counted_by_an_article(text)]) for card in CARDS)
+        == {}
+    )
+
+
+def test_an_article_that_counts_is_found():
+    assert counted_by_an_article("the states take 16 bytes\na parameter") == ["16 bytes a parameter"]
+    assert counted_by_an_article("With ZeRO-3 a rank computes, four ranks all-reduce a tensor of 40 MB") == []
+
+
+def counted_by_an_article(text: str) -> list[str]:
+    """What the prose of chapters may not have, without what only looks like it."""
+    plain = re.sub(r"\s+", " ", text)
+    found = ((one.group(), plain[one.start() : one.end() + 10]) for one in RULES["write per"].finditer(plain))
+    return [said for said, more in found if not any(phrase in more for phrase in NOTHING_COUNTED)]
 
 
 def texts(card, languages=("en", "zh")) -> list[str]:
