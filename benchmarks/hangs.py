@@ -1,0 +1,160 @@
+"""Hangs on purpose, under torch alone: is the rank right, and the line, and does torch's own analyzer agree?
+
+    python -m benchmarks.hangs [--seed 1] [--only skipped,order] [--under ddp]
+
+A script of 3 ranks with one fault, in every kind, under plain collectives, DistributedDataParallel and fully_shard. The
+rank and the step are drawn by the seed. No part of the script knows us. Right is a headline that names the rank (of a
+message without its answer: both ends) and a line that is marked with the fault. The analyzer agrees where it names the same
+number and the same ranks, or all others: of two sides it takes the first rank's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from helpers.jobs.hang import Found, observe
+
+SCRIPT = """\
+import os, signal, sys, time, threading, torch, torch.distributed as dist
+from torch import nn
+kind, under, bad, at, world = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), 3
+for rank in range(world):  # torch is imported once
+    if os.fork() == 0:
+        break
+else:
+    sys.exit(any([os.wait()[1] for _ in range(world)]))
+dist.init_process_group("gloo", init_method=f"file://{__file__}.{os.getppid()}", rank=rank, world_size=world)
+pair = [dist.new_group(list(range(world))) for _ in range(2)]
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+if under == "ddp":
+    model = nn.parallel.DistributedDataParallel(model)
+elif under == "fsdp":
+    from torch.distributed.fsdp import fully_shard
+    for layer in (model[0], model[2], model):
+        fully_shard(layer)
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        if kind == "worker" and rank == bad and i == 8 * at:
+            time.sleep(10_000)  # worker
+        return torch.full((16,), float(i))
+loader = torch.utils.data.DataLoader(Data(), 8, num_workers=int(kind == "worker"))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+lock = threading.Lock()
+for step, x in enumerate(loader):
+    broken = rank == bad and step == at
+    if kind == "finished" and broken:
+        break  # finished
+    loss = model(x).square().mean()
+    if not (kind == "backward" and broken):
+        loss.backward()  # backward finished
+        if under == "plain":
+            for p in model.parameters():
+                dist.all_reduce(p.grad)  # backward finished
+    optimizer.step()
+    metric = loss.detach().clone()
+    if not (kind == "skipped" and broken):
+        dist.all_reduce(metric)  # skipped
+    if kind == "branch" and broken:
+        dist.broadcast(metric, 0)  # branch
+    elif kind == "branch":
+        dist.all_reduce(metric)  # branch
+    if kind == "order":
+        for op in (dist.broadcast, dist.reduce) if broken else (dist.reduce, dist.broadcast):
+            op(metric, 0)  # order
+    if kind == "groups":
+        for group in reversed(pair) if broken else pair:
+            dist.all_reduce(metric, group=group)  # groups
+    if kind == "shapes":
+        dist.all_reduce(torch.ones(4 + broken))  # shapes
+    if kind == "crashed" and broken:
+        import ctypes; ctypes.string_at(0)  # crashed
+    if kind == "killed" and broken:
+        time.sleep(0.7); os.kill(os.getpid(), signal.SIGKILL)  # killed
+    if kind == "raised" and broken:
+        raise ValueError("no such label")  # raised
+    while kind == "loop" and broken:  # loop
+        pass  # loop
+    while kind == "polls" and broken and not os.path.exists("/nowhere"):  # polls
+        time.sleep(0.05)  # polls
+    if kind == "lock" and broken:
+        lock.acquire(); lock.acquire()  # lock
+    if kind == "send" and broken:
+        dist.send(torch.ones(1 << 18), (bad + 1) % world)  # send
+    if kind == "recv" and broken:
+        dist.recv(torch.ones(4), (bad + 1) % world)  # recv
+dist.barrier()
+dist.destroy_process_group()
+"""
+COLLECTIVE = ("skipped", "backward", "branch", "order", "groups", "shapes")
+KINDS = (*COLLECTIVE, "finished", "raised", "crashed", "killed", "loop", "polls", "lock", "send", "recv", "worker")
+UNDER = ("plain", "ddp", "fsdp")
+LIMIT = 2.0  # seconds
+
+
+def marked(kind: str) -> set[int]:
+    """The lines of the script at which this fault is."""
+    return {number for number, line in enumerate(SCRIPT.splitlines(), 1) if kind in line.partition("  # ")[2].split()}
+
+
+def named(found: Found) -> tuple[set[int], set[int]]:
+    """Ranks and lines in what is said before the places of all ranks."""
+    verdict = found.verdict
+    peers = {verdict.peer} if verdict.peer is not None else set()
+    return set(verdict.ranks) | peers, verdict.lines
+
+
+def judged(kind: str, bad: int, found: Found) -> tuple[bool, bool]:
+    ranks, lines = named(found)
+    right = {bad, (bad + 1) % 3} if kind in ("send", "recv") else {bad}
+    return ranks == right, bool(lines & marked(kind))
+
+
+def agrees(found: Found) -> bool | None:
+    """None where the analyzer cannot tell."""
+    said, part = found.torch, found.verdict.parting
+    if said is None or said.problem or said.number is None or part is None:
+        return None
+    ours, theirs = set(found.verdict.ranks), set(said.ranks)
+    return said.number == part.number and (ours == theirs or ours == set(found.scene.ranks) - theirs)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--only", default=",".join(KINDS))
+    options.add_argument("--under", default=",".join(UNDER))
+    options.add_argument("--say", action="store_true")
+    given = options.parse_args()
+    draw, rows = random.Random(given.seed), []
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(SCRIPT, encoding="utf-8")
+        for kind in given.only.split(","):
+            for under in given.under.split(","):
+                bad, at = draw.randrange(3), draw.randrange(1, 6)
+                start = time.monotonic()
+                found = observe(
+                    [sys.executable, str(script), kind, under, str(bad), str(at)],
+                    limit=LIMIT,
+                    env={"OMP_NUM_THREADS": "1"},
+                )
+                rank, line = judged(kind, bad, found)
+                row = [kind, under, found.verdict.kind, rank, line, agrees(found) if kind in COLLECTIVE else None]
+                rows.append(row)
+                print(*row, f"{time.monotonic() - start:.1f} s", f"rank {bad} step {at}", sorted(marked(kind)),
+                      named(found), found.torch, file=sys.stderr, flush=True)  # fmt: skip
+                if given.say or not rank or not line:
+                    print(found, file=sys.stderr, flush=True)
+    print(rows)
+
+
+if __name__ == "__main__":
+    main()
