@@ -3,9 +3,9 @@
     python -m benchmarks.hangs [--seed 1] [--only skipped,order] [--under ddp]
 
 A script of 3 ranks with one fault, in every kind, under plain collectives, DistributedDataParallel and fully_shard. The
-rank and the step are drawn by the seed. No part of the script knows us. Right is a headline that names the rank (of a
-message without its answer: both ends) and a line that is marked with the fault. The analyzer agrees where it names the same
-number and the same ranks, or all others: of two sides it takes the first rank's.
+rank and the step are drawn by the seed. Right are sentences that name the rank (of a message without its answer: both
+ends) and a line that is marked with the fault. The analyzer agrees where it names the same number and the same ranks or
+all others: of two sides it takes the first rank's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ for step, x in enumerate(loader):
     broken = rank == bad and step == at
     if kind == "finished" and broken:
         break  # finished
-    loss = model(x).square().mean()
+    loss = model(x).square().mean()  # backward finished
     if not (kind == "backward" and broken):
         loss.backward()  # backward finished
         if under == "plain":
@@ -76,7 +76,7 @@ for step, x in enumerate(loader):
         dist.all_reduce(torch.ones(4 + broken))  # shapes
     if kind == "crashed" and broken:
         import ctypes; ctypes.string_at(0)  # crashed
-    if kind == "killed" and broken:
+    if kind == "killed" and broken:  # killed
         time.sleep(0.7); os.kill(os.getpid(), signal.SIGKILL)  # killed
     if kind == "raised" and broken:
         raise ValueError("no such label")  # raised
@@ -146,6 +146,8 @@ def main() -> None:
                     limit=LIMIT,
                     env={"OMP_NUM_THREADS": "1"},
                 )
+                if found.how == "interrupted":
+                    raise SystemExit(found.exit_code)
                 rank, line = judged(kind, bad, found)
                 row = [kind, under, found.verdict.kind, rank, line, agrees(found) if kind in COLLECTIVE else None]
                 rows.append(row)

@@ -1,4 +1,4 @@
-"""`python -m helpers doctor | train | hang | profile | quiz | napkin | grade`. Each command is imported only when it is asked for."""
+"""`python -m helpers doctor | train | hang | quiz …`. Each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
         from helpers.jobs import profiled
 
         return profiled.main(arguments[1:])
+    if arguments[:1] == ["explain"]:
+        from helpers.traces import cli
+
+        return cli.main(arguments[1:])
     if arguments[:1] == ["quiz"]:
         from helpers.interview import terminal
 
@@ -38,8 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
     commands.add_parser("train", help="a small GPT by any plan, on live ranks: --plan dp=2,tp=2,pp=2 --steps 50")
-    commands.add_parser("hang", help="start any training job; when it stands still, which rank left the line: -- train.py")
+    commands.add_parser("hang", help="any training job; where it stands still, which rank left the line: -- train.py")
     commands.add_parser("profile", help="start any training job and record a window of its steps: -- train.py")
+    commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
     commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
     commands.add_parser("napkin", help="20 formulas and 20 numbers on one page to print; --lang zh -o napkin.html")
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")

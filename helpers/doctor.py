@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from helpers.interview.wrapping import padded
+from helpers.words.wrapping import padded
 from helpers.words import book
 
 say = book("doctor")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TORCH = (
-    "mesh moved records specs costs units schedules progress words guesses course predict draw widgets interview"
+    "mesh moved records specs costs units schedules progress words guesses course predict draw widgets interview traces"
 ).split()
 MAX_FILE, MAX_FUNCTION = 300, 40
 

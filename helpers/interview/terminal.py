@@ -17,7 +17,7 @@ from helpers.interview.reviews import Journal
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
 from helpers.interview.words import say, topic_name
-from helpers.interview.wrapping import padded, width
+from helpers.words.wrapping import padded, width
 from helpers.words import LANGUAGES
 
 COUNT = 10  # questions of a sitting: about ten minutes

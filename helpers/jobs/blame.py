@@ -52,7 +52,7 @@ class Scene:
         return {rank: one for rank, one in self.ranks.items() if not one.is_over}
 
     def waits_in(self, rank: int) -> str | None:
-        """The operation of torch.distributed in which it sleeps: a message, a collective that is not done, a function."""
+        """The operation of torch.distributed in which it sleeps: a message, a collective, a function."""
         process = self.ranks[rank]
         call = next((call for call in self.calls.get(rank, ()) if not call.is_done), None)
         asks = process.said.get("asks")

@@ -1,7 +1,7 @@
 """What the threads inside wrote down, and when a job stands still.
 
-It does when no rank has issued a collective or come to another message for `limit` seconds of its own life, and at least
-one has slept in one place all that time. A rank that works meanwhile gets `BUSY` times as long: it may be slow.
+It does when no rank has issued a collective or come to another message for `limit` seconds of its own life, and one or
+more slept in one place all that time. A rank that works meanwhile gets `BUSY` times as long: it may be slow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from helpers.words import Words
 
 BUSY = 4.0
 WORKS = 0.3  # of its life: who computes more than that in one place does not sleep there
-ANSWER = 60.0  # seconds that a process gets to say more; under load its thread is late
+ANSWER = 120.0  # seconds that a process gets to say more; under load its thread is late
 
 
 @dataclass
 class Process:
-    """The last that one process wrote, and when (time.time). code: how it ended, where we know; gone: when we saw it."""
+    """The last that one process wrote, and when. code: how it ended, where we know. gone: when that was seen."""
 
     said: Mapping[str, Any]
     heard: float = 0.0

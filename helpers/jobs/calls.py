@@ -57,7 +57,7 @@ class Parting:
 
     @property
     def odd(self) -> tuple[int, ...]:
-        """The minority, and of two halves the one without the lowest rank. Who is missing and is not most comes first."""
+        """The minority, and of two halves those who are missing, or the one without the lowest rank."""
         if self.since < self.number:
             return minority({rank: call.line for rank, call in self.lines.items()})
         if self.missing:

@@ -31,7 +31,6 @@ class Found:
 
     how: str
     code: int | None
-    limit: float
     scene: Scene
     verdict: Verdict
     torch: Opinion | None
@@ -71,7 +70,7 @@ def observe(
         scene = Scene(ranks=dict(board.ranks), others=dict(board.others), calls=calls, groups=groups, limit=limit)
         code = next((code for code in codes.values() if code), 0 if how == "ended" else None)
         torch = opinion(dumps, groups) if dumps else None
-        return Found(how=how, code=code, limit=limit, scene=scene, verdict=blame(scene), torch=torch)
+        return Found(how=how, code=code, scene=scene, verdict=blame(scene), torch=torch)
 
 
 def _watch(job: Job, board: Board, limit: float) -> str:

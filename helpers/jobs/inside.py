@@ -1,8 +1,8 @@
 """Our thread inside somebody else's process: it writes down, four times per second, where that process is.
 
-A `sitecustomize` loads this file by its path before the script's first line, so it needs the standard library alone, and
-it must not show: it patches nothing, prints nothing, and reads torch only where the script has loaded it. Nothing here is
-measured by the clock on the wall: a process `lives` while it sleeps and while it computes, not while it wants a core.
+A `sitecustomize` loads this file by its path before the script's first line, so it needs the standard library alone. It
+must not show: it prints nothing, and reads torch only where the script has loaded it. Nothing here is measured by the
+clock on the wall: a process lives while it sleeps and while it computes, not while it wants a core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER, WATCHER = "RANKS_JOB", "RANKS_JOB_WATCHER"
 ASKED = "asked"  # a file of the folder: whoever finds it says more, once
 RARE = 0.5  # waits per second that still are one wait: a DataLoader looks up every 5 s
 ASKS = ("send", "recv", "isend", "irecv")  # the last four letters are the operation
-INSIDE = None
+INSIDE = FAULT = None
 
 
 def stack(frame):
@@ -43,7 +43,7 @@ class Inside:
         self.folder, self.pid, self.main = folder, os.getpid(), threading.main_thread()
         self.watcher, self.lock, self.is_over = int(os.environ.get(WATCHER, 0)), threading.Lock(), False
         self.stood = self.unmoved = self.used = 0.0
-        self.seen, self.calls, self.has_answered, self.last = None, {}, False, (time.monotonic(), 0.0)
+        self.seen, self.calls, self.answer, self.last = None, {}, {}, (time.monotonic(), 0.0)
 
     def serve(self):
         self.thread = threading.get_native_id()
@@ -51,7 +51,7 @@ class Inside:
             time.sleep(BEAT)
             with contextlib.suppress(Exception):  # it is not the script's trouble; the interpreter may be ending
                 self.beat()
-                self.write(answer=not self.has_answered and os.path.exists(os.path.join(self.folder, ASKED)))
+                self.write(answer=not self.answer and os.path.exists(os.path.join(self.folder, ASKED)))
         os._exit(1)  # nobody watches any more, and nobody else would end this process
 
     def beat(self):
@@ -134,13 +134,13 @@ class Inside:
         }  # fmt: skip
         if answer or last:
             with contextlib.suppress(Exception):
-                self.has_answered, found = True, {**found, **self.more()}
+                self.answer = self.more()
         path = os.path.join(self.folder, f"{self.pid}.json")
         with self.lock:
             if last or not self.is_over:
                 self.is_over = bool(last)
                 with open(f"{path}.new", "w") as out:
-                    json.dump({**found, **last}, out)
+                    json.dump({**found, **self.answer, **last}, out)
                 os.replace(f"{path}.new", path)
 
     def end(self):
@@ -194,19 +194,19 @@ def _on_abort(number):
 
 def start():
     """In every process of the job, and again in each fork of one: a DataLoader's worker is a process of the job too."""
-    global INSIDE
+    global INSIDE, FAULT
     INSIDE = Inside(os.environ[FOLDER])
+    if FAULT or not faulthandler.is_enabled():
+        FAULT = open(os.path.join(INSIDE.folder, f"{INSIDE.pid}.fault"), "w")
+        faulthandler.enable(FAULT)
     atexit.register(INSIDE.end)
     threading.Thread(target=INSIDE.serve, daemon=True, name="helpers.jobs").start()
 
 
 def begin():
-    if not os.path.isdir(os.environ.get(FOLDER, "")):
-        return
-    start()
-    os.register_at_fork(after_in_child=start)
-    if not faulthandler.is_enabled():
+    if os.path.isdir(os.environ.get(FOLDER, "")):
         libc = ctypes.CDLL(None)
         libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         libc.signal(signal.SIGABRT, ctypes.cast(_on_abort, ctypes.c_void_p))
-        faulthandler.enable(open(os.path.join(os.environ[FOLDER], f"{os.getpid()}.fault"), "w"))
+        start()
+        os.register_at_fork(after_in_child=start)

@@ -75,7 +75,7 @@ def started(
     command: Sequence[str], nproc: int | None, *, parts: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Job]:  # fmt: skip
-    """The job, which is ended with all its processes when the block is left, by SIGTERM too. parts: more to load inside.
+    """The job. With the block, by SIGTERM too, all of its processes end. parts: more files to load inside.
 
     ValueError, as a sentence, for a command that cannot be started.
     """

@@ -20,11 +20,11 @@ _GPU = ("cuda", "nvidia", "nccl")
 def told(found: Found) -> list[str]:
     """Line by line, in the language that was chosen."""
     scene, verdict = found.scene, found.verdict
-    lines = [say(found.how, limit=found.limit)] if found.how in ("interrupted", "hang") else []
+    lines = [say(found.how, limit=scene.limit)] if found.how in ("interrupted", "hang") else []
     if not scene.ranks:
         return [*lines, say("no_python", code=found.code or 0)]
     if found.how == "ended" and verdict.kind == "ended":
-        return [say("failed", code=found.code) if found.code else say("ended", limit=found.limit)]
+        return [say("failed", code=found.code) if found.code else say("ended", limit=scene.limit)]
     lines += [str(one) for one in (*sentences(verdict, scene), *places(scene))]
     if found.torch is not None:
         lines += _torch(found)
@@ -33,10 +33,12 @@ def told(found: Found) -> list[str]:
     if scene.unfinished:
         lines += ["", say("stacks")]
     for rank, process in sorted(scene.unfinished.items()):
-        own = next(
-            (i for i, frame in enumerate(process.frames) if learner_frame([frame])), 0
-        )  # what started it is equal
-        lines += ["", str(names_of([rank])), *(f"  {path}:{line} {name}" for path, line, name in process.frames[own:])]
+        threads = {f" · {name}": [*map(tuple, frames)] for name, frames in process.said.get("threads", {}).items()}
+        for name, frames in ({"": process.frames} | threads).items():
+            own = next((i for i, frame in enumerate(frames) if learner_frame([frame])), None)  # before it all are equal
+            if own is not None or not name:
+                lines += ["", f"{names_of([rank])}{name}"]
+                lines += [f"  {path}:{line} {called}" for path, line, called in frames[own or 0 :]]
     return lines
 
 
@@ -109,8 +111,7 @@ def _torch(found: Found) -> list[str]:
         return [say("torch.cannot", problem=said.problem), say("torch.gloo")]
     if said.number is None:
         return [say("torch.nothing"), say("torch.gloo")]
-    kind = said.kind.lower().replace("_", " ")
-    return [say("torch.says", number=said.number, kind=kind, ranks=names_of(said.ranks)), say("torch.gloo")]
+    return [say("torch.says", number=said.number, kind=said.kind, ranks=names_of(said.ranks)), say("torch.gloo")]
 
 
 def _has_gpu() -> bool:

@@ -1,111 +1,123 @@
-"""A Timeline to and from other tools: Chrome's trace format (Perfetto opens it) and torch.profiler.
+"""torch.profiler on live ranks: its schedule around the steps, a file per rank, and what the wire saw in it.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-"X" is a complete event with a start `ts` and a duration `dur`, in microseconds; "M" names processes and threads.
+    def train(folder):                       # on each rank
+        with trace_steps(folder, wait=1, warmup=1, active=3) as profiler:
+            for batch in loader:
+                step(batch)
+                profiler.step()
+    ranks.run(train, "traces")
+    explain(read("traces"))                  # helpers.traces
+
+The files are those of `tensorboard_trace_handler`: the TensorBoard plugin is gone, and Perfetto opens each of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from helpers.records import Span, Timeline
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
+from helpers.measure.comms import record_comms
+from helpers.records import CommEvent, Span, Timeline
+from helpers.traces.files import load
+from helpers.traces.lanes import track_of
+from helpers.traces.perfetto import to_chrome_trace
+
+__all__ = ["from_torch_profiler", "to_chrome_trace", "trace_steps"]
 _MICRO = 1e6
 
 
-def to_chrome_trace(timeline: Timeline, path: str | os.PathLike | None = None) -> str:
-    """JSON text that https://ui.perfetto.dev and chrome://tracing open: one process a rank, one thread a lane.
+@contextmanager
+def trace_steps(
+    folder: str | os.PathLike, *, wait: int = 1, warmup: int = 1, active: int = 3, repeat: int = 1, memory: bool = False
+) -> Iterator[profile]:
+    """Profile some of the steps of this rank; call `.step()` on what it yields at the end of each one.
 
-    The timeline starts at 0. With `path` the text is also written there.
+    It leaves out `wait` steps, lets the profiler warm up for `warmup`, records `active`, and does so `repeat` times: one
+    file each. memory: allocations too. Every rank has to pass the same numbers. Outside a process group this is rank 0.
+    ValueError, from torch, for numbers that are no schedule.
     """
-    shifted = timeline.shifted_to_zero()
-    events = [*_names(shifted), *(_complete_event(span, shifted.lanes) for span in shifted.spans)]
-    other = {"title": timeline.title, "source": timeline.source}
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": other})
-    if path is not None:
-        Path(path).write_text(text)
-    return text
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    write = tensorboard_trace_handler(os.fspath(folder), worker_name=f"{socket.gethostname()}_{rank}")
+    where = {"activities": [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()}
+    window = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    with ExitStack() as stack:
+        comms = stack.enter_context(record_comms()) if dist.is_initialized() else None
+
+        def handle(profiler: profile) -> None:
+            before = set(Path(folder).glob("*"))
+            write(profiler)
+            for path in set(Path(folder).glob(f"{socket.gethostname()}_{rank}.*")) - before:
+                _add_messages(path, comms.log.events if comms else ())
+
+        yield stack.enter_context(
+            profile(schedule=window, on_trace_ready=handle, record_shapes=True, profile_memory=memory, **where)
+        )
 
 
-def _names(timeline: Timeline) -> Iterator[dict]:
-    for rank in timeline.ranks:
-        yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
-        for number, lane in enumerate(timeline.lanes):
-            yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": number, "args": {"name": lane}}
+def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
+    """What the wire saw, in the fields that Kineto gives to NCCL: gloo's own events name no group and no bytes."""
+    trace = json.loads(path.read_text(), strict=False)
+    steps = [one for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
+    if not steps:
+        return
+    ahead = time.time_ns() - time.perf_counter_ns() - trace.get("baseTimeNanoseconds", 0)
+    first, last = min(one["ts"] for one in steps), max(one["ts"] + one["dur"] for one in steps)
+    pid = steps[0]["pid"]
+    made = [_as_kineto(event, pid, ahead / 1e3) for event in events]
+    trace["traceEvents"] += [one for one in made if first <= one["ts"] <= last]
+    path.write_text(json.dumps(trace))
 
 
-def _complete_event(span: Span, lanes: Sequence[str]) -> dict:
-    times = {"ts": span.start * _MICRO, "dur": span.duration * _MICRO}
-    place = {"pid": span.rank, "tid": lanes.index(span.lane)}
-    return {"ph": "X", "name": span.name, "cat": span.kind, **place, **times, "args": {"bytes": span.num_bytes}}
+def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
+    """ahead: microseconds from this process's perf_counter to the trace's clock."""
+    pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)
+    args = {
+        "Collective name": event.op,
+        "In msg nelems": event.payload_bytes,
+        "dtype": "byte",
+        "Group size": len(event.group_ranks),
+        "Process Group Name": event.group,
+        "Process Group Ranks": str(list(event.group_ranks)),
+        "Input Dims": [list(event.shape)],
+        "caller": event.caller,
+    }
+    args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
+    times = {"ts": event.start * _MICRO + ahead, "dur": (event.end - event.start) * _MICRO}
+    return {"ph": "X", "cat": "user_annotation", "name": f"wire:{event.op}", "pid": pid, "tid": "wire", **times, "args": args}
 
 
 def from_torch_profiler(trace: object, rank: int) -> Timeline:
     """The Timeline of one rank from a finished `torch.profiler.profile`, or from the path of the JSON it exported.
 
-    On CUDA the kernels become spans, otherwise the outermost operators of each thread; NCCL kernels and gloo's
-    annotations become communication. Kinds are guessed from names. Times are the profiler's own clock, in seconds:
-    `shifted_to_zero()` before you set it beside another timeline. ValueError when nothing was recorded.
+    Compute and communication alone, on the profiler's own clock: `shifted_to_zero()` before you set it beside another
+    timeline; `helpers.traces.read` brings ranks together, with all lanes. ValueError when nothing was recorded.
     """
-    events = [event for event in _load(trace)["traceEvents"] if event.get("ph") == "X" and "dur" in event]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    roots = list(_with_outermost([event for event in events if event.get("cat") in ("cpu_op", "user_annotation")]))
-    if kernels:
-        launched_in = {event["args"].get("External id"): root["name"] for event, root in roots if "args" in event}
-        spans = [_span(event, rank, _kind_of_kernel(event, launched_in)) for event in kernels]
+    if isinstance(trace, str | os.PathLike):
+        (file,) = load(trace)
+    elif hasattr(trace, "export_chrome_trace"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            trace.export_chrome_trace(str(path))
+            (file,) = load(path)
     else:
-        spans = [_span(event, rank, _kind(event["name"])) for event, root in roots if event is root]
-    spans = [span for span in spans if not span.name.startswith("c10d::")]  # the call, which returns at once
-    if not spans:
-        raise ValueError("this trace holds no operator and no kernel; did the profiler's block run, and has it ended?")
-    return Timeline(spans=tuple(spans), source="recorded", title="torch.profiler")
-
-
-def _load(trace: object) -> dict:
-    if isinstance(trace, (str, os.PathLike)):
-        return json.loads(Path(trace).read_text())
-    if not hasattr(trace, "export_chrome_trace"):
         raise ValueError(
             f"got a {type(trace).__name__}; give a torch.profiler.profile or the path of its exported JSON"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        trace.export_chrome_trace(str(path))
-        return json.loads(path.read_text())
-
-
-def _with_outermost(events: list[dict]) -> Iterator[tuple[dict, dict]]:
-    """Each event with the outermost event of its thread that contains it: itself, if it lies in no other."""
-    roots: dict[object, dict] = {}
-    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-        root = roots.get(event["tid"])
-        if root is None or event["ts"] >= root["ts"] + root["dur"]:
-            root = roots[event["tid"]] = event
-        yield event, root
-
-
-def _kind(name: str) -> str:
-    lowered = name.lower()
-    if lowered.startswith(("gloo:", "nccl:", "nccldevkernel", "ncclkernel")):
-        return "communication"
-    if lowered.startswith("optimizer."):
-        return "optimizer"
-    return "backward" if "backward" in lowered or "accumulategrad" in lowered else "forward"
-
-
-def _kind_of_kernel(kernel: dict, launched_in: dict[object, str]) -> str:
-    """A kernel belongs to the operator that launched it, and that to the outermost one around it."""
-    own = _kind(kernel["name"])
-    launcher = launched_in.get(kernel.get("args", {}).get("External id"))
-    return own if own == "communication" or launcher is None else _kind(launcher)
-
-
-def _span(event: dict, rank: int, kind: str) -> Span:
-    lane = "communication" if kind == "communication" else "compute"
-    name = event["name"].removeprefix("autograd::engine::evaluate_function: ")
-    start = event["ts"] / _MICRO
-    return Span(rank=rank, lane=lane, name=name, kind=kind, start=start, end=start + event["dur"] / _MICRO)
+    track = track_of(file, rank, 0.0)
+    spans = [span for span in track.spans if span.lane == "compute"]
+    for one in track.messages:
+        where = {"rank": rank, "lane": "communication", "name": one.op, "kind": "communication"}
+        spans.append(Span(**where, start=one.ready, end=one.end, num_bytes=one.num_bytes))
+    if not spans:
+        raise ValueError("this trace holds no operator and no kernel; did the profiler's block run, and has it ended?")
+    return Timeline(spans=tuple(sorted(spans, key=lambda span: span.start)), source="recorded", title="torch.profiler")

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 
-from helpers.interview.wrapping import wrap
+from helpers.words.wrapping import wrap
 from helpers.ranks.inplace import is_launched
 from helpers.train.options import settings
 from helpers.words import book

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.draw import timeline_scene, to_svg
-from helpers.interview.wrapping import padded, width, wrap
+from helpers.words.wrapping import padded, width, wrap
 from helpers.measure.traces import to_chrome_trace
 from helpers.mesh import ORDER
 from helpers.predict.traffic.axes import axis_traffic

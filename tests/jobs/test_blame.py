@@ -134,3 +134,10 @@ def test_a_rank_that_ended_is_to_blame_and_not_those_that_ended_for_it():
     aborted = Process(process(0, AT).said, gone=1.0, code=-6)
     verdict = blame(scene(aborted, raised(1, "RuntimeError", "Read error", 2.0), closed[1], calls=differs))
     assert (verdict.kind, verdict.ranks, verdict.place[1]) == ("differs", (1,), 9)
+
+
+def test_a_script_that_asks_for_a_gpu_is_told_so(monkeypatch):
+    seen = scene(raised(0, "AssertionError", "Torch not compiled with CUDA enabled", 1.0))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    first, then = sentences(blame(seen), seen)
+    assert "rank 0 raised AssertionError" in str(first) and "torch finds none here" in str(then)

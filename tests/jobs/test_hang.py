@@ -21,10 +21,10 @@ from helpers.jobs.launch import command_of
 def job(tmp_path):
     """observe() of a script with this text."""
 
-    def run(text, *arguments, **how):
+    def run(text, *arguments, by=(), **how):
         script = tmp_path / "train.py"
         script.write_text(textwrap.dedent(text))
-        return observe([str(script), *arguments], **{"limit": 2.0, **how})
+        return observe([*by, str(script), *arguments], **{"limit": 2.0, **how})
 
     return run
 
@@ -101,20 +101,19 @@ TRAINS = """
 """
 
 
+@pytest.mark.timeout(400)
 def test_the_rank_the_line_and_torchs_analyzer_under_ddp(job):
-    """Two communicators in two orders; started by torchrun, whose command is taken as it is."""
-    found = job(TRAINS, nproc=None)
+    """Two communicators in two orders; a command such as torchrun's is taken as it is."""
+    found = job(TRAINS, by=("torchrun", "--standalone", "--nproc-per-node=2"))
     said, text = found.torch, str(found)
     assert (found.how, found.verdict.kind, found.verdict.ranks) == ("hang", "skipped", (1,))
     assert (said.number, said.ranks) == (found.verdict.parting.number, (1,))
-    assert (
-        "rank 1 left the line: it never came to all_reduce" in text
-        and "rank 1 waits in barrier, train.py line 9" in text
-    )
+    assert "rank 1 left the line: it never came to all_reduce" in text
+    assert "rank 1 waits in barrier, train.py line 9" in text
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
 
 
-# -- bad input, and the end ----------------------------------------------------------------------------------------------
+# -- bad input, and the end ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("line", "said"),
     [

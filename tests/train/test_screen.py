@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from helpers.interview.wrapping import width
+from helpers.words.wrapping import width
 from helpers.train import on_ranks
 from helpers.train.loop import INTERRUPTED, Loop
 from helpers.train.on_ranks import Report

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from helpers.grading.classroom import attempts, flagged
 from helpers.grading.classroom.results import Result
 from helpers.grading.classroom.tables import task_keys
-from helpers.interview.wrapping import width
+from helpers.words.wrapping import width
 
 MARKS = {"passed": "✓", "failed": "✗", "missing": "–", "not graded": "?"}
 Attempts = Mapping[str, dict[str, int]]

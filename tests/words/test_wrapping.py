@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.interview.wrapping import NO_END, NO_START, padded, width, wrap
+from helpers.words.wrapping import NO_END, NO_START, padded, width, wrap
 
 ENGLISH = (
     "A rank is one process of a distributed job; `dist.get_world_size()` tells how many there are (N, at least 1)."

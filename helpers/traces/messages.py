@@ -1,0 +1,183 @@
+"""Messages of all ranks, put together: which ones are the same collective, who came last, who waited for whom.
+
+On gloo a message begins where it was issued (`gloo:all_reduce`), on NCCL where its kernel begins. Either is when this
+rank was ready. Nobody moves bytes until the last rank is ready: what lies before that is waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+_OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
+_OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
+TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # nobody ends before all have come
+_BEGINS = ("gloo:", "wire:", "mpi:", "ucc:", "ncclDevKernel", "ncclKernel")
+_TITLE = re.compile(r"(?:\w+:|nccl(?:Dev)?Kernel_?)(\w+)")
+_BYTES = {"char": 1, "byte": 1, "bool": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4}
+_BYTES |= {"long": 8, "double": 8, "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "int8": 1}
+
+
+def is_call(name: str) -> bool:
+    """Whether an operator of torch issues a message, or waits for one."""
+    return name.startswith(("c10d::", "_c10d_functional::", "record_param_comms"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
+
+    Of a send or a receive, group is (sender, receiver). last: when the last rank was ready, and late: who that was; None
+    where the others' parts are not known.
+    """
+
+    rank: int
+    name: str
+    op: str
+    group: tuple[int, ...]
+    ready: float
+    end: float
+    num_bytes: int
+    sequence: int | None = None
+    root: int | None = None
+    shape: str = ""
+    last: float | None = None
+    late: int | None = None
+
+
+def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | None:
+    """None for an event that carries no bytes. origin: microseconds of the event's clock that become 0."""
+    name = event["name"]
+    if not name.startswith(_BEGINS) or not (found := _TITLE.match(name)):
+        return None
+    args = event.get("args") or {}
+    op = _op_of(str(args.get("Collective name") or found[1]))
+    sides = (args.get("Src Rank"), args.get("Dst Rank"))
+    group = sides if op in ("send", "recv") and None not in sides else _ranks(args)
+    ready = (event["ts"] - origin) * 1e-6
+    return Message(
+        rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event["dur"] * 1e-6,
+        num_bytes=_num_bytes(args), sequence=args.get("Seq"), root=args.get("Root Rank"),
+        shape=str(args.get("Input Dims", "")),
+    )  # fmt: skip
+
+
+def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tuple[int, ...]], origin: float) -> None:
+    """What gloo's events do not tell. When its rank was ready: at the call, after which a thread of gloo took it up.
+
+    The group, where this rank has only one. Of a send or a receive the other side, which stands in the call.
+    """
+    only = next(iter(groups)) if len(groups) == 1 else ()
+    waiting: dict[str, list[Message]] = defaultdict(list)
+    for one in sorted(messages, key=lambda message: message.ready):
+        if one.name.startswith("gloo:"):
+            one.group = one.group or only
+            waiting[one.op + one.shape].append(one)
+    for call in sorted(calls, key=lambda event: event["ts"]):
+        args, at = call.get("args") or {}, (call["ts"] - origin) * 1e-6
+        dims, given = args.get("Input Dims"), args.get("Concrete Inputs") or []
+        op = _op_of(call["name"].partition("::")[2])
+        row = next((row for row in (waiting.get(op + shape) for shape in _shapes(dims)) if row and row[-1].end > at), None)
+        while row and row[0].end <= at:
+            row.pop(0)
+        if row:
+            one = row.pop(0)
+            one.ready = min(one.ready, at)
+            if op in ("send", "recv") and only and len(given) > 2 and str(given[2]).isdecimal():
+                other = only[int(given[2])] if int(given[2]) < len(only) else int(given[2])
+                one.group = (one.rank, other) if op == "send" else (other, one.rank)
+
+
+def _shapes(dims: Any) -> Iterable[str]:
+    """What a call's event of gloo may give as its shapes: those of one of the arguments, or none."""
+    return [*(str(one) for one in dims or () if one), ""]
+
+
+def _op_of(name: str) -> str:
+    plain = re.sub("[^a-z]", "", name.lower())
+    return next((op for begins, op in _OPS.items() if plain.startswith(begins)), plain)
+
+
+def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
+    """"[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
+    text = args.get("Process Group Ranks")
+    found = [int(number) for number in re.findall(r"\d+", text)] if isinstance(text, str) else list(text or ())
+    size = args.get("Group size", len(found))
+    if 2 <= len(found) < size:
+        found = [found[0] + number * (found[1] - found[0]) for number in range(size)]
+    return tuple(found)
+
+
+def _num_bytes(args: dict[str, Any]) -> int:
+    """What this rank hands in."""
+    if isinstance(count := args.get("In msg nelems"), int):
+        return count * _BYTES.get(str(args.get("dtype", "")).lower(), 4)
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if isinstance(dims, str):
+        dims = json.loads(dims)
+    total = 0
+    for place, shape in enumerate(dims or ()):
+        kind = str(types[place]) if types and place < len(types) else "float"
+        total += _count(shape) * _BYTES.get(kind.lower(), 4)
+    return total
+
+
+def _count(shape: Any) -> int:
+    """Elements of a shape, or of a list of shapes."""
+    if not isinstance(shape, list) or not shape:
+        return 0
+    if isinstance(shape[0], list):
+        return sum(map(_count, shape))
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
+    """The parts of each operation, one per rank, in the order in which they ended. Parts without their others stay out.
+
+    Where all ranks number an operation alike (`Seq`), the number tells; else the n-th of one kind on a group is the
+    n-th on all of its ranks, if they have as many.
+    """
+    kinds: dict[tuple, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
+    for messages in by_rank:
+        for one in sorted(messages, key=lambda message: message.ready):
+            is_pair = one.op in ("send", "recv") and len(one.group) == 2
+            kinds["pair" if is_pair else one.op, one.group, "" if one.group else one.shape][one.rank].append(one)
+    found = [meeting for (_, group, _), rows in kinds.items() for meeting in _matched(rows, group)]
+    return sorted(found, key=lambda meeting: min(one.end for one in meeting))
+
+
+def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable[list[Message]]:
+    rows = {rank: row for rank, row in rows.items() if not group or rank in group}
+    if len(rows) < 2 or (group and len(rows) < len(group)):
+        return
+    if all(one.sequence is not None for row in rows.values() for one in row):
+        numbered: dict[int, list[Message]] = defaultdict(list)
+        for row in rows.values():
+            for one in row:
+                numbered[one.sequence].append(one)
+        yield from (meeting for meeting in numbered.values() if len(meeting) == len(rows))
+    elif len({len(row) for row in rows.values()}) == 1:
+        yield from map(list, zip(*rows.values(), strict=True))
+
+
+def split(meetings: Iterable[list[Message]]) -> None:
+    """Write into each part when the last rank was ready, and who that was. On one clock for all ranks.
+
+    A receive waits for its sender, and nobody waits for a receiver: gloo takes what is sent. Of a broadcast all wait for
+    the root, where the trace names it.
+    """
+    for meeting in meetings:
+        awaited = [one for one in meeting if one.op in ("send", *TOGETHER) or one.rank == one.root]
+        if meeting[0].op in ("reduce", "gather") or not awaited:
+            continue
+        late = max(awaited, key=lambda one: one.ready)
+        for one in meeting:
+            one.last, one.late = late.ready, late.rank

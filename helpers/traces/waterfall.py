@@ -1,0 +1,143 @@
+"""Where a step's time went: each instant of a rank has one name, so that the names add up to the step.
+
+What computes hides what communicates. Of the rest, loading data counts before a message, a message that moves before one
+that waits, and what is left is the host's: Python, launches, a GPU that nobody feeds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from helpers.records import Span
+from helpers.traces.run import Run
+
+PARTS = ("compute", "communication", "waiting", "data", "host")
+_FIRST = ("compute", "data", "communication", "waiting")  # who names an instant that several claim
+
+
+@dataclass(slots=True)
+class Segment:
+    """A stretch of one rank's step under one name. late: for whom it waits, where it does. step: its place in `Run.steps`."""
+
+    start: float
+    end: float
+    part: str
+    step: int
+    late: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def segments(run: Run, rank: int, spans: Iterable[Span]) -> list[Segment]:
+    """This rank's steps, cut into segments in order. spans: its own."""
+    steps = run.steps[rank]
+    claims: list[tuple[float, int, str, int | None]] = []  # when, begins or ends, part, for whom
+    for one in spans:
+        if one.lane in ("compute", "data", "communication"):
+            claims += [(one.start, 1, one.lane, None), (one.end, -1, one.lane, None)]
+    for one in run.messages:
+        if one.rank == rank and one.last is not None and one.last > one.ready:
+            claims += [(one.ready, 1, "waiting", one.late), (min(one.last, one.end), -1, "waiting", one.late)]
+    for number, step in enumerate(steps):
+        claims += [(step.start, 0, "", number), (step.end, 0, "", -1)]
+    return _swept(sorted(claims, key=lambda claim: claim[0]))
+
+
+def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
+    found: list[Segment] = []
+    running = dict.fromkeys(_FIRST, 0)
+    waits: dict[int | None, int] = defaultdict(int)
+    at, step = 0.0, -1
+    for when, change, part, which in claims:
+        if step >= 0 and when > at:
+            _extend(found, at, when, next((one for one in _FIRST if running[one]), "host"), step, waits)
+        at = when
+        if not change:
+            step = which
+            continue
+        running[part] += change
+        if part == "waiting":
+            waits[which] += change
+    return found
+
+
+def _extend(found: list[Segment], start: float, end: float, part: str, step: int, waits: dict) -> None:
+    late = next((rank for rank, count in waits.items() if count), None) if part == "waiting" else None
+    last = found[-1] if found else None
+    if last and (last.part, last.step, last.late) == (part, step, late):
+        last.end = end
+    else:
+        found.append(Segment(start, end, part, step, late))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waterfall:
+    """All ranks' segments. steps: the numbers of the steps that every rank has; each rank's places of them stand beside.
+
+    Raises ValueError, from `of`, where the ranks have no step in common.
+    """
+
+    segments: dict[int, list[Segment]]
+    steps: tuple[int, ...]
+    places: dict[int, dict[int, int]]  # rank -> place in Run.steps -> which of `steps`
+
+    @classmethod
+    def of(cls, run: Run) -> Waterfall:
+        own: dict[int, list[Span]] = {rank: [] for rank in run.ranks}
+        for span in run.timeline.spans:
+            own[span.rank].append(span)
+        numbers = [{step.number for step in run.steps[rank]} for rank in run.ranks]
+        common = sorted(set.intersection(*numbers))
+        if not common:
+            raise ValueError("the ranks' traces have no step in common; record the same steps on every rank")
+        places = {
+            rank: {place: common.index(step.number) for place, step in enumerate(run.steps[rank]) if step.number in common}
+            for rank in run.ranks
+        }
+        return cls(segments={rank: segments(run, rank, own[rank]) for rank in own}, steps=tuple(common), places=places)
+
+    def seconds(self, rank: int) -> list[dict[str, float]]:
+        """For each step: part -> seconds."""
+        table = [dict.fromkeys(PARTS, 0.0) for _ in self.steps]
+        for one in self.segments[rank]:
+            if (place := self.places[rank].get(one.step)) is not None:
+                table[place][one.part] += one.seconds
+        return table
+
+    def waited_for(self) -> dict[int, list[float]]:
+        """Rank -> for each step: seconds that all others together waited for it and did nothing else."""
+        table = {rank: [0.0] * len(self.steps) for rank in self.segments}
+        for rank, row in self.segments.items():
+            for one in row:
+                place = self.places[rank].get(one.step)
+                if place is not None and one.late in table and one.late != rank:
+                    table[one.late][place] += one.seconds
+        return table
+
+    def path(self) -> dict[tuple[int, str], float]:
+        """The critical path through all steps: (rank, part) -> seconds per step.
+
+        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when that was ready.
+        """
+        starts = {rank: [one.start for one in row] for rank, row in self.segments.items()}
+        rank = max(self.segments, key=lambda one: self.segments[one][-1].end)
+        begins = min(row[0] for row in starts.values())
+        found: dict[tuple[int, str], float] = defaultdict(float)
+        at, handed = self.segments[rank][-1].end, {rank}
+        while at > begins:
+            place = bisect_right(starts[rank], at - 1e-9) - 1
+            if place < 0:
+                break
+            one = self.segments[rank][place]
+            if one.part == "waiting" and one.late in starts and one.late not in handed:
+                rank, at = one.late, min(at, one.end)
+                handed.add(rank)
+                continue
+            found[rank, one.part] += min(at, one.end) - one.start
+            at, handed = one.start, {rank}
+        return {key: seconds / len(self.steps) for key, seconds in found.items()}
