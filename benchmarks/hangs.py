@@ -14,9 +14,10 @@ import argparse
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from benchmarks.paired import write_table
+from helpers.jobs.blame import Verdict
 from helpers.jobs.hang import Found, observe
 
 SCRIPT = """\
@@ -94,9 +95,10 @@ dist.barrier()
 dist.destroy_process_group()
 """
 COLLECTIVE = ("skipped", "backward", "branch", "order", "groups", "shapes")
-KINDS = (*COLLECTIVE, "finished", "raised", "crashed", "killed", "loop", "polls", "lock", "send", "recv", "worker")
+KINDS = ("lock", "send", "recv", "worker", "killed", "raised", "polls", "loop", "crashed", "finished", *COLLECTIVE)
 UNDER = ("plain", "ddp", "fsdp")
 LIMIT = 2.0  # seconds
+RESULTS = ("rank", "line", "torch's analyzer")
 
 
 def marked(kind: str) -> set[int]:
@@ -104,26 +106,35 @@ def marked(kind: str) -> set[int]:
     return {number for number, line in enumerate(SCRIPT.splitlines(), 1) if kind in line.partition("  # ")[2].split()}
 
 
-def named(found: Found) -> tuple[set[int], set[int]]:
-    """Ranks and lines in what is said before the places of all ranks."""
-    verdict = found.verdict
-    peers = {verdict.peer} if verdict.peer is not None else set()
-    return set(verdict.ranks) | peers, verdict.lines
-
-
-def judged(kind: str, bad: int, found: Found) -> tuple[bool, bool]:
-    ranks, lines = named(found)
-    right = {bad, (bad + 1) % 3} if kind in ("send", "recv") else {bad}
-    return ranks == right, bool(lines & marked(kind))
-
-
-def agrees(found: Found) -> bool | None:
-    """None where the analyzer cannot tell."""
+def agrees(found: Found) -> bool:
     said, part = found.torch, found.verdict.parting
-    if said is None or said.problem or said.number is None or part is None:
-        return None
-    ours, theirs = set(found.verdict.ranks), set(said.ranks)
-    return said.number == part.number and (ours == theirs or ours == set(found.scene.ranks) - theirs)
+    ours, theirs = set(found.verdict.ranks), set(said.ranks if said else ())
+    return part is not None and said.number == part.number and ours in (theirs, set(found.scene.ranks) - theirs)
+
+
+def named(verdict: Verdict) -> set[int]:
+    """Every line in its sentences."""
+    part = verdict.parting
+    calls = [*part.lines.values(), *part.calls.values()] if part else []
+    return {frame[1] for frame in (verdict.place, verdict.at, *(call.line for call in calls)) if frame}
+
+
+def measure(kind: str, under: str, seed: int, script: Path) -> dict[str, object]:
+    """One job with one fault, and what of it was right. The analyzer is asked where the fault lies in collectives."""
+    draw = random.Random(f"{seed} {kind} {under}")
+    bad, at = draw.randrange(3), draw.randrange(1, 6)
+    command = [sys.executable, str(script), kind, under, str(bad), str(at)]
+    found = observe(command, limit=LIMIT, env={"OMP_NUM_THREADS": "1"})
+    if found.how == "interrupted":
+        raise SystemExit(found.exit_code)
+    verdict, ends = found.verdict, {bad, (bad + 1) % 3} if kind in ("send", "recv") else {bad}
+    blamed = set(verdict.ranks) | ({verdict.peer} - {None})
+    right = [blamed == ends, bool(named(verdict) & marked(kind)), agrees(found) if kind in COLLECTIVE else None]
+    print(kind, under, f"rank {bad} in step {at}", *right, found, sep="\n", file=sys.stderr, flush=True)
+    words = {True: "right", False: "wrong", None: "–"}
+    return {"fault": kind, "under": under, "verdict": verdict.kind} | {
+        name: words[one] for name, one in zip(RESULTS, right, strict=True)
+    }
 
 
 def main() -> None:
@@ -131,31 +142,19 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", default=",".join(KINDS))
     options.add_argument("--under", default=",".join(UNDER))
-    options.add_argument("--say", action="store_true")
     given = options.parse_args()
-    draw, rows = random.Random(given.seed), []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(SCRIPT, encoding="utf-8")
-        for kind in given.only.split(","):
-            for under in given.under.split(","):
-                bad, at = draw.randrange(3), draw.randrange(1, 6)
-                start = time.monotonic()
-                found = observe(
-                    [sys.executable, str(script), kind, under, str(bad), str(at)],
-                    limit=LIMIT,
-                    env={"OMP_NUM_THREADS": "1"},
-                )
-                if found.how == "interrupted":
-                    raise SystemExit(found.exit_code)
-                rank, line = judged(kind, bad, found)
-                row = [kind, under, found.verdict.kind, rank, line, agrees(found) if kind in COLLECTIVE else None]
-                rows.append(row)
-                print(*row, f"{time.monotonic() - start:.1f} s", f"rank {bad} step {at}", sorted(marked(kind)),
-                      named(found), found.torch, file=sys.stderr, flush=True)  # fmt: skip
-                if given.say or not rank or not line:
-                    print(found, file=sys.stderr, flush=True)
-    print(rows)
+        rows = [
+            measure(kind, under, given.seed, script)
+            for kind in given.only.split(",")
+            for under in given.under.split(",")
+        ]
+    for row in rows:
+        print(row)
+    if len(rows) == len(KINDS) * len(UNDER):
+        write_table("hangs", rows, f"python -m benchmarks.hangs --seed {given.seed}")
 
 
 if __name__ == "__main__":

@@ -30,12 +30,6 @@ class Verdict:
     peer: int | None = None
     parting: Parting | None = None
 
-    @property
-    def lines(self) -> set[int]:
-        """Every line that its sentences name."""
-        calls = [*self.parting.lines.values(), *self.parting.calls.values()] if self.parting else []
-        return {frame[1] for frame in (self.place, self.at, *(call.line for call in calls)) if frame}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:

@@ -28,7 +28,7 @@ class Recorded:
 
     def __str__(self) -> str:
         most, last = max(self.steps.values(), default=0), sum(self.window) + 1
-        named = {"steps": most, "last": last, "first": last - self.window[2] + 1, "active": self.window[2]}
+        named = {"steps": most, "last": last, "first": last - self.window[2] + 1, "number": sum(self.window[:2])}
         named |= {"count": self.num_traces, "folder": self.folder}
         lines = [str(self.found)] if self.found.exit_code else []
         lines.append(

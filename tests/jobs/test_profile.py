@@ -32,7 +32,7 @@ def test_one_trace_per_rank_of_the_steps_that_the_first_optimizer_counts(tmp_pat
     run = read(folder)
     assert run.ranks == (0, 1) and [len(steps) for steps in run.steps.values()] == [2, 2]
     assert len(list(folder.iterdir())) == 2
-    assert capsys.readouterr().out.startswith(f"2 traces of steps 4 to 5 in {folder}")
+    assert capsys.readouterr().out.startswith(f"2 traces of steps 4 to 5, from ProfilerStep#2, in {folder}")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_one_trace_per_rank_of_the_steps_that_the_first_optimizer_counts(tmp_pat
         (0, {0: 2}, "No trace: the job ended after 2 steps, and the window is steps 4 to 6."),
         (0, {}, "no optimizer of torch.optim made a step"),
         (1, {0: 5}, "The job ended within the window, after step 5."),
-        (1, {0: 9}, "1 trace of steps 4 to 6 in"),
+        (1, {0: 9}, "1 trace of steps 4 to 6, from ProfilerStep#2, in"),
     ],
 )
 def test_a_job_that_ends_before_the_window_or_within_it(num_traces, steps, said):
