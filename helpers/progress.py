@@ -22,6 +22,7 @@ from filelock import SoftFileLock, Timeout
 from helpers import moved
 
 KINDS = ("check", "quiz", "language", "guess", "round")
+CHAPTER = "chapter"  # the `place` of an attempt that was made there
 PATIENCE = 2.0  # seconds to wait for another program that writes
 HOME = "RANKS_HOME"  # the variable that names another place than the home
 STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
@@ -48,12 +49,16 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How far one task has come. passed: at least once. seconds: from the first attempt to the first pass, or None."""
+    """How far one task has come. passed: at least once. seconds: from the first attempt to the first pass, or None.
+
+    in_chapter: whether that pass was in the chapter and not in the lab.
+    """
 
     key: str
     attempts: int
     passed: bool
     seconds: float | None
+    in_chapter: bool = False
 
 
 def default_path() -> Path:
@@ -129,7 +134,8 @@ def _standing(key: str, entries: Iterable[Entry]) -> Standing:
     entries = sorted(entries, key=lambda entry: entry.time)
     first = next((entry for entry in entries if entry.passed), None)
     seconds = first and (_instant(first.time) - _instant(entries[0].time)).total_seconds()
-    return Standing(key=key, attempts=len(entries), passed=first is not None, seconds=seconds)
+    in_chapter = first is not None and first.more.get("place") == CHAPTER
+    return Standing(key=key, attempts=len(entries), passed=first is not None, seconds=seconds, in_chapter=in_chapter)
 
 
 def set_aside(path: str | os.PathLike | None = None) -> Path | None:

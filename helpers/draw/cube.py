@@ -14,6 +14,7 @@ from helpers.words import book
 
 say = book("mesh").section("cube")
 AXES = ("dp", "pp", "tp")
+PLACES = ("pp", "dp", "tp")  # as a rank is numbered, what changes fastest last
 _CARD, _HIGH, _DEPTH, _RISE, _GAP = 104.0, 52.0, 124.0, 72.0, 24.0  # pixels at full size
 _SIDE, _TOP, _PLANE = 26.0, 66.0, 12.0
 _ROOM, _SMALLEST = (482.0, 440.0), 64.0
@@ -114,7 +115,7 @@ def _rank(rank: int, solid: _Solid, chosen: int | None, groups: Mapping[str, lis
     axis = "chosen" if rank == chosen else next((name for name, group in groups.items() if rank in group), "")
     x, y = solid.at[rank]
     box = Rect(x=x - solid.wide / 2, y=y - solid.high / 2, width=solid.wide, height=solid.high, radius=5)
-    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in AXES}, axis)
+    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in PLACES}, axis)
 
 
 def _words(axes: Iterable[str], mesh: Mesh, rank: int | None, groups: Mapping) -> Iterator[Rect | Label]:

@@ -14,6 +14,7 @@ Points = Sequence[tuple[float, float]]
 _LEFT, _TOP, _HIGH, _BELOW = 64.0, 52.0, 250.0, 46.0
 _APART = 16.0  # pixels between the names at the curves' ends
 COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one a curve; its name stands at its end as well
+_LINE, _BAND = 3, 13  # pixels: how thick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,14 @@ def curves_scene(
     marks_below: bool = False,
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
+    bands: Collection[str] = (),
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
     the point, off a curve that rises. dots: a dot on each point, as counted.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
+    bands: names of curves that another one lies on: wide and without dots, so that both are seen.
     ValueError without a curve or for more of them than there are colours.
     """
     if not 1 <= len(curves) <= len(COLOURS):
@@ -68,7 +71,7 @@ def curves_scene(
     items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True), *_grid(frame)]
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
-        items += _curve(points, colours[name], frame, dots, name in dashed)
+        items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
     for mark in marks:
         items += _mark(*mark, frame, 10 if marks_below else -33)
@@ -102,11 +105,13 @@ def _grid(frame: _Frame) -> Iterator[Label | Line]:
     yield Label(x=(_LEFT + frame.right) / 2, y=bottom + 34, text=frame.x.name, size=12, anchor="middle", colour="muted")
 
 
-def _curve(points: Points, colour: str, frame: _Frame, dots: bool, dashed: bool) -> Iterator[Line | Rect]:
+def _curve(
+    points: Points, colour: str, frame: _Frame, dots: bool, *, dashed: bool, is_band: bool
+) -> Iterator[Line | Rect]:
     placed = [frame.at(point) for point in points]
     for (x1, y1), (x2, y2) in zip(placed, placed[1:], strict=False):
-        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=3, dashed=dashed)
-    for x, y in placed if dots else ():
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=_BAND if is_band else _LINE, dashed=dashed)
+    for x, y in placed if dots and not is_band else ():
         yield Rect(x=x - 5, y=y - 5, width=10, height=10, radius=4.9, fill="ink")
 
 

@@ -31,6 +31,9 @@ class NodeLayout:
     pad: float = _PAD
     gap: float = _GAP
     between: float = _BETWEEN
+    side: float = _SIDE
+    title: float = _NODE_TITLE
+    font: float = 11.0
 
     @property
     def node_width(self) -> float:
@@ -39,7 +42,7 @@ class NodeLayout:
     @property
     def node_height(self) -> float:
         rows = -(-self.gpus_per_node // self.columns)
-        return rows * (self.box_height + self.gap) - self.gap + 2 * self.pad + _NODE_TITLE
+        return rows * (self.box_height + self.gap) - self.gap + 2 * self.pad + self.title
 
     @property
     def has_places(self) -> bool:
@@ -57,14 +60,14 @@ class NodeLayout:
 
     def corner(self, node: int) -> tuple[float, float]:
         row, column = divmod(node, self.nodes_across)
-        return _SIDE + column * (self.node_width + self.between), self.top + row * (self.node_height + self.between)
+        return self.side + column * (self.node_width + self.between), self.top + row * (self.node_height + self.between)
 
     def box_of(self, rank: int, **look: object) -> Rect:
         node, place = divmod(rank, self.gpus_per_node)
         row, column = divmod(place, self.columns)
         left, top = self.corner(node)
         x = left + self.pad + column * (self.box + self.gap)
-        y = top + _NODE_TITLE + self.pad + row * (self.box_height + self.gap)
+        y = top + self.title + self.pad + row * (self.box_height + self.gap)
         return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **look)
 
 
@@ -144,7 +147,8 @@ def _place(coordinates: dict[str, int]) -> str:
 def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Label]:
     x, y = layout.corner(node)
     yield Rect(x=x, y=y, width=layout.node_width, height=layout.node_height, radius=8, fill="panel", stroke="rule")
-    yield Label(x=x + layout.pad, y=y + 15, text=name, size=11, bold=True, colour="muted")
+    x, y = x + max(4.0, layout.pad), y + layout.title - 7
+    yield Label(x=x, y=y, text=name, size=layout.font, bold=True, colour="muted")
 
 
 def axis_look(axis: str) -> dict[str, str]:

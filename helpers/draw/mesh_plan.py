@@ -1,6 +1,8 @@
-"""A plan on its machines: nodes and cards, the groups of one rank lit, what it sends on each axis, everybody's memory.
+"""A plan on its machines: nodes and cards, the groups of one rank lit, what it sends on each axis and what it holds.
 
 Each part keeps its place whatever the plan is, so that a turned dial changes what is to be seen and moves nothing else.
+A colour stands for an axis, so memory is grey. The picture is narrow: it fits beside JupyterLab's list of files in a
+window of 1100 pixels, and its smallest letters still have 12.
 """
 
 from __future__ import annotations
@@ -8,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.axis import bytes_tick, round_step
 from helpers.draw.cards import card
 from helpers.draw.mesh import NodeLayout, axis_look, members, node_frame
-from helpers.draw.palette import PAINTS, kind_word
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.palette import kind_word
+from helpers.draw.scene import Label, Line, Rect, Scene, text_width
 from helpers.mesh import Mesh
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.units import format_bytes
@@ -20,12 +21,14 @@ from helpers.words import book
 
 say = book("mesh")
 MOST_RANKS = 64
-_SIDE, _TOP, _AREA, _LINE = 14.0, 50.0, 222.0, 24.0
-_FLOWS = _TOP + _AREA + 16
-_MEMORY = _FLOWS + 4 * _LINE + 8
-_CHART = 124.0
-_LINK, _BAR, _BAR_END, _LEFT = 250.0, 478.0, 650.0, 62.0
+WIDTH, _FONT, _SIDE = 640.0, 12.0, 8.0  # pixels
+_TOP, _AREA, _LINE = 46.0, 190.0, 20.0
+_FLOWS = _TOP + _AREA + 18
+_MEMORY = _FLOWS + 4 * _LINE + 10
+_HEIGHT = _MEMORY + 88
+_LINK, _BAR, _BAR_END = 196.0, 424.0, 520.0
 _CARDS = 16  # beside each other
+_SHADES = dict(zip(MEMORY_KINDS, (0.9, 0.7, 0.52, 0.36, 0.22, 0.1), strict=True))  # how strong the ink is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +58,18 @@ def mesh_plan_scene(
     """
     _check(mesh, held, rank)
     layout = _layout(mesh.world_size, gpus_per_node)
-    items: list[Rect | Label | Line] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
-    items.append(Label(x=_SIDE, y=39, text=say("places", axes=list(uses)), size=11, colour="muted"))
+    items: list[Rect | Label | Line] = [Label(x=_SIDE, y=16, text=title, size=13, bold=True)]
+    items.append(Label(x=_SIDE, y=34, text=say("places", axes=list(uses)), size=_FONT, colour="muted"))
     for node in range(layout.num_nodes):
         items += _node(node, layout)
     lit = {peer: axis for axis, use in uses.items() for peer in use.group} | {rank: "chosen"}
-    for each in range(mesh.world_size):
-        place = mesh.coordinates(each)
-        items += card(layout.box_of(each), each, {axis: place[axis] for axis in uses}, lit.get(each, ""))
+    for each, one in enumerate(held):
+        place = {axis: mesh.coordinates(each)[axis] for axis in uses}
+        items += _rank(layout.box_of(each), each, place, lit.get(each, ""), one.total, limit)
     items += _uses(rank, uses)
-    items += _memory(held, rank, gpus_per_node, limit, limit_name)
-    summary = _summary(rank, uses, held)
-    return Scene(width=WIDTH, height=_MEMORY + _CHART + 58, title=title, summary=summary, items=tuple(items))
+    heading = say("memory", rank=rank, held=format_bytes(held[rank].total), limit=limit_name)
+    items += _memory(held[rank], limit, heading)
+    return Scene(width=WIDTH, height=_HEIGHT, title=title, summary=_summary(rank, uses, held), items=tuple(items))
 
 
 def _check(mesh: Mesh, held: Sequence[MemoryBreakdown], rank: int) -> None:
@@ -81,82 +84,84 @@ def _layout(world_size: int, gpus_per_node: int) -> NodeLayout:
     """Two rows of cards fill the height, or four of half the height: 16 beside each other, whatever a node holds."""
     columns, num_nodes = max(1, gpus_per_node // 2), -(-world_size // gpus_per_node)
     across = min(num_nodes, _CARDS // columns)
-    bands, pad, gap, between = -(-num_nodes // across), 4.0, 3.0, 6.0
+    bands, gap, title = -(-num_nodes // across), 2.0, 14.0
+    pad = 4.0 if across * columns <= 8 else 2.0 if across <= 8 else 1.0
+    between = pad + 1
     room = (WIDTH - 2 * _SIDE + between) / across - between - 2 * pad + gap
-    high = (_AREA + between) / bands - between - 2 * pad - 22
+    high = (_AREA + between) / bands - between - 2 * pad - title
     return NodeLayout(
         world_size=world_size, gpus_per_node=gpus_per_node, columns=columns, nodes_across=across,
         box=min(150.0, room / columns - gap), box_height=(high - gap * (gpus_per_node > 1)) / min(2, gpus_per_node),
-        top=_TOP, pad=pad, gap=gap, between=between,
+        top=_TOP, pad=pad, gap=gap, between=between, side=_SIDE, title=title, font=_FONT,
     )  # fmt: skip
 
 
 def _node(node: int, layout: NodeLayout) -> Iterator[Rect | Label]:
     """Its frame, and what nobody uses of it as empty cards."""
     name = say("node", node=node)
-    fits = text_width(name, 11, bold=True) < layout.node_width - 8
+    fits = text_width(name, _FONT, bold=True) < layout.node_width - 8
     yield from node_frame(node, layout, name if fits else str(node))
     for place in range(max(node * layout.gpus_per_node, layout.world_size), (node + 1) * layout.gpus_per_node):
         yield layout.box_of(place, stroke="rule", tooltip=say("unused"))
 
 
+def _rank(
+    box: Rect, rank: int, place: Mapping[str, int], axis: str, held: float, limit: float
+) -> Iterator[Rect | Label]:
+    """Its card, at whose foot a strip says how full it is; over all that lies what can be clicked."""
+    foot = 7.0 if box.height > 50 else 4.0
+    yield from card(replace(box, height=box.height - foot - 1), rank, place, axis, size=_FONT)
+    strip = {"x": box.x, "y": box.y + box.height - foot, "height": foot, "radius": 1}
+    if held <= limit:
+        yield Rect(width=box.width, fill="surface", stroke="rule", **strip)
+        yield Rect(width=box.width * held / limit, fill="ink", opacity=0.7, **strip)
+    else:
+        yield Rect(width=box.width, fill="sign", stroke="ink", stroke_width=1.5, **strip)
+    words = ", ".join(f"{name} {number}" for name, number in place.items())
+    tooltip = say("card", rank=rank, place=words, held=format_bytes(held))
+    yield replace(box, tooltip=tooltip, pick=str(rank), is_picked=axis == "chosen")
+
+
 def _uses(rank: int, uses: Mapping[str, AxisUse]) -> Iterator[Rect | Label]:
     """A row for each axis: who is in the group, what it crosses, what the rank sends."""
     for x, name in ((_SIDE, "groups"), (_LINK, "crosses"), (_BAR, "sends")):
-        yield Label(x=x, y=_FLOWS, text=say(f"head.{name}", rank=rank), size=12, bold=True)
+        yield Label(x=x, y=_FLOWS, text=say(f"head.{name}", rank=rank), size=_FONT, bold=True)
     most = max(use.sent for use in uses.values()) or 1
     for number, (axis, use) in enumerate(uses.items(), 1):
         y = _FLOWS + number * _LINE
         yield Rect(x=_SIDE, y=y - 7, width=18, height=14, radius=2, **axis_look(axis))
-        yield Label(x=_SIDE + 26, y=y, text=axis, size=12, bold=True)
+        yield Label(x=_SIDE + 26, y=y, text=axis, size=_FONT, bold=True)
         if len(use.group) == 1:
-            yield Label(x=_SIDE + 54, y=y, text=say("alone"), size=12, colour="muted")
+            yield Label(x=_SIDE + 54, y=y, text=say("alone"), size=_FONT, colour="muted")
             continue
-        yield Label(x=_SIDE + 54, y=y, text=members(list(use.group), most=6), size=12)
-        yield Label(x=_LINK, y=y, text=use.link, size=12)
+        yield Label(x=_SIDE + 54, y=y, text=members(list(use.group), most=6), size=_FONT)
+        yield Label(x=_LINK, y=y, text=use.link, size=_FONT)
         long = max(1.0, (_BAR_END - _BAR) * use.sent / most)
         tooltip = say("sent", axis=axis, rank=rank, num_bytes=use.sent)
         yield Rect(x=_BAR, y=y - 8, width=long, height=16, radius=2, tooltip=tooltip, **axis_look(axis))
-        yield Label(x=_BAR + long + 8, y=y, text=use.words, size=12)
+        yield Label(x=_BAR + long + 8, y=y, text=use.words, size=_FONT)
 
 
-def _memory(
-    held: Sequence[MemoryBreakdown], rank: int, gpus_per_node: int, limit: float, limit_name: str
-) -> Iterator[Rect | Label | Line]:
-    """A column for each rank, those of a node closer together, in the order of the ranks."""
-    largest, bottom = max(limit, *(one.total for one in held)), _MEMORY + 34 + _CHART
-    scale = _CHART / largest
-    kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) * scale >= 0.5 for one in held)]
-    for item in heading(say("memory"), kinds_legend(kinds), WIDTH)[0]:
-        yield replace(item, y=item.y + _MEMORY - 20)
-    yield Label(x=_SIDE, y=_MEMORY + 20, text=limit_name, size=11, colour="muted")
-    yield from _grid(largest, scale, bottom)
-    nodes = -(-len(held) // gpus_per_node)
-    pitch = min(60.0, (WIDTH - _LEFT - 20 - 4 * nodes) / len(held))
-    for each, one in enumerate(held):
-        x, y = _LEFT + 6 + each * pitch + 4 * (each // gpus_per_node), bottom
-        for kind in kinds:
-            high = getattr(one, kind) * scale
-            y -= high
-            if high >= 0.5:
-                texture = PAINTS[kind].texture if high > 4 and pitch > 14 else ""
-                tooltip = say("part", rank=each, kind=kind_word(kind), num_bytes=getattr(one, kind))
-                yield Rect(x=x, y=y, width=pitch - 2, height=high, fill=kind, texture=texture, tooltip=tooltip)
-        if each == rank:
-            yield Rect(x=x - 1, y=y - 1, width=pitch, height=bottom - y + 1, stroke="ink", stroke_width=2.5)
-        if each == rank or len(held) <= 32 or (not each % 4 and abs(each - rank) > 2):
-            look = {"bold": each == rank, "colour": "ink" if each == rank else "muted"}
-            yield Label(x=x + pitch / 2 - 1, y=bottom + 11, text=str(each), size=10, anchor="middle", **look)
-    y = bottom - limit * scale
-    yield Line(x1=_LEFT, y1=y, x2=WIDTH - _SIDE, y2=y, colour="ink", width=1.5, dashed=True, tooltip=limit_name)
-
-
-def _grid(largest: float, scale: float, bottom: float) -> Iterator[Label | Line]:
-    step = round_step(largest, 4)
-    for number in range(int(largest / step) + 1):
-        y = bottom - number * step * scale
-        yield Line(x1=_LEFT, y1=y, x2=WIDTH - _SIDE, y2=y)
-        yield Label(x=_LEFT - 6, y=y, text=bytes_tick(number * step), size=10.5, anchor="end", colour="muted")
+def _memory(one: MemoryBreakdown, limit: float, heading: str) -> Iterator[Rect | Label | Line]:
+    """Its parts in a row on the axis of a GPU's memory, and always all of them below it, each with its bytes."""
+    parts = {kind: getattr(one, kind) for kind in _SHADES}
+    yield Label(x=_SIDE, y=_MEMORY, text=heading, size=_FONT, bold=True)
+    scale, x, y = (WIDTH - 2 * _SIDE) / max(limit, one.total), _SIDE, _MEMORY + 12
+    yield Rect(x=x, y=y, width=limit * scale, height=24, fill="panel", stroke="rule")
+    for number, (kind, num_bytes) in enumerate(parts.items()):
+        look = {"fill": "ink", "opacity": _SHADES[kind]}
+        wide, said = num_bytes * scale, say("part", kind=kind_word(kind), size=format_bytes(num_bytes))
+        if wide >= 0.5:
+            yield Rect(x=x, y=y, width=max(0.5, wide - 1), height=24, tooltip=said, **look)
+        x += wide
+        left, low = _SIDE + number % 3 * 208, y + 38 + number // 3 * 20
+        yield Rect(x=left, y=low - 6, width=16, height=12, **look)
+        yield Rect(x=left, y=low - 6, width=16, height=12, stroke="muted")
+        yield Label(x=left + 24, y=low, text=said, size=_FONT)
+    end = _SIDE + limit * scale
+    if one.total > limit:
+        yield Rect(x=end, y=y - 2, width=x - end, height=28, stroke="ink", stroke_width=2.5)
+    yield Line(x1=end, y1=y - 4, x2=end, y2=y + 28, colour="ink", width=2, dashed=True)
 
 
 def _summary(rank: int, uses: Mapping[str, AxisUse], held: Sequence[MemoryBreakdown]) -> str:

@@ -31,7 +31,10 @@ _COLOURS_OR_NONE, _PAINTS_OR_NONE, _TEXTURES_OR_NONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rect:
-    """A rectangle. fill: kind or role, "" for none. stroke: role or kind, "" for none. tooltip: shown on hover."""
+    """A rectangle. fill: kind or role, "" for none. stroke: role or kind, "" for none. tooltip: shown on hover.
+
+    pick: what a click or Enter on it chooses, where a widget listens (widgets/picks.py); "" for nothing.
+    """
 
     x: float
     y: float
@@ -44,6 +47,8 @@ class Rect:
     tooltip: str = ""
     radius: float = 0.0
     opacity: float = 1.0
+    pick: str = ""
+    is_picked: bool = False
 
     def __post_init__(self) -> None:
         _known("the fill of a Rect", self.fill, _COLOURS_OR_NONE)

@@ -89,6 +89,9 @@ def _rect(item: Rect) -> str:
     text = f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
     text += f' rx="{_n(item.radius)}" {fill}' if item.radius else f" {fill}"
     text += f' opacity="{_n(item.opacity)}"' if item.opacity != 1 else ""
+    if item.pick:  # one stop for the tabulator, the chosen one; JupyterLab keeps its hands off its keys
+        text += f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{str(item.is_picked).lower()}"'
+        text += f' tabindex="{item.is_picked - 1}" data-lm-suppress-shortcuts="true"'
     return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
 
 
@@ -141,7 +144,7 @@ def _item(item: Rect | Label | Line) -> str:
 
 
 def to_svg(scene: Scene) -> str:
-    """The SVG element. Its role is img; its title and description are the Scene's title and summary."""
+    """The SVG element. Its title and description are the Scene's; its role is img, or group where it can be clicked."""
     textured = dict.fromkeys(
         (item.fill, item.texture) for item in scene.items if isinstance(item, Rect) and item.texture
     )
@@ -149,9 +152,10 @@ def to_svg(scene: Scene) -> str:
     surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
     body = "".join(map(_item, (surface, *scene.items)))
     box, shown = (f"{_n(scene.width)} {_n(scene.height)}", (_n(scene.width * SHOWN), _n(scene.height * SHOWN)))
-    size = f'width="{shown[0]}" height="{shown[1]}" viewBox="0 0 {box}"'
+    role = "group" if any(isinstance(item, Rect) and item.pick for item in scene.items) else "img"
+    size = f'width="{shown[0]}" height="{shown[1]}" viewBox="0 0 {box}" role="{role}"'
     text = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} role="img" font-family="{FONT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} font-family="{FONT}" '
         f'aria-labelledby="{_SCOPE}-t {_SCOPE}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'
         f'<title id="{_SCOPE}-t">{escape(scene.title)}</title><desc id="{_SCOPE}-d">{escape(scene.summary)}</desc>'
         f"{_style(_SCOPE)}<defs>{patterns}</defs>{body}</svg>"

@@ -23,13 +23,18 @@ _IDLE = {"fill": "panel", "texture": "hatch"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank."""
+    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank.
+
+    names: of the ranks, by rank; none: "rank 0" and so on.
+    """
 
     width: float
     end: float
     compute: float
     lower: float
     lanes: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
 
     @property
     def scale(self) -> float:
@@ -37,7 +42,16 @@ class _Layout:
 
     @property
     def rank(self) -> float:
-        return self.compute + 1 + (len(self.lanes) - 1) * (self.lower + 1) + 6
+        return self.compute + 1 + (len(self.lanes) - 1 + max(0, len(self.axes) - 1)) * (self.lower + 1) + 6
+
+    def below(self, spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:
+        """The name of each lane below compute, where it has one, and its spans: messages by axis, if axes are given."""
+        for lane in self.lanes[1:]:
+            own = [span for span in spans if span.lane == lane]
+            if lane != "communication":
+                yield lane, own
+            else:
+                yield from ((axis, [one for one in own if one.name.startswith(axis)]) for axis in self.axes or ("",))
 
     def x(self, seconds: float) -> float:
         return _LEFT + seconds * self.scale
@@ -49,11 +63,15 @@ def timeline_scene(
     width: float = WIDTH,
     end: float = 0.0,
     marks: Sequence[tuple[float, str]] = (),
+    names: Sequence[str] = (),
+    axes: Sequence[str] = (),
 ) -> Scene:
     """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
 
     The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
     marks: for each timeline, seconds at which a line stands and a word beside it, such as where another step ended.
+    names: by rank, where "rank 0" is no name for it.
+    axes: a lane for each, with the messages whose names begin with it.
     Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
     """
     _check(timelines)
@@ -62,7 +80,9 @@ def timeline_scene(
     num_ranks = max(timeline.num_ranks for timeline in shown)
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
-    layout = _Layout(width=width, end=end, compute=compute, lower=max(8.0, compute * 0.6), lanes=lanes)
+    lower = max(11.0 if axes else 8.0, compute * 0.6)
+    also = {"names": tuple(names), "axes": tuple(axes)}
+    layout = _Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **also)
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     panels, grid = [], []
@@ -115,10 +135,12 @@ def _panel_title(title: str, source: str) -> str:
     return f"{short} · {source}" if title else source
 
 
-def exposed_sentence(timeline: Timeline) -> str:
-    """The sentence of the worst rank, since the others wait for it."""
-    exposed = max(map(timeline.exposed_communication, timeline.ranks))
-    return SAYS("exposed", exposed=format_seconds(exposed), whole=format_seconds(timeline.duration))
+def exposed_sentence(timeline: Timeline, *, whose: bool = False) -> str:
+    """The sentence of the worst rank, since the others wait for it. whose: with its name."""
+    worst = max(timeline.ranks, key=timeline.exposed_communication)
+    exposed, whole = timeline.exposed_communication(worst), timeline.duration
+    words = SAYS("exposed", exposed=format_seconds(exposed), whole=format_seconds(whole))
+    return SAYS("exposed_by", rank=worst, words=words) if whose else words
 
 
 def _summary(timelines: list[Timeline]) -> str:
@@ -136,9 +158,8 @@ def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rec
 
 def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
-    yield Label(
-        x=layout.width - _RIGHT, y=top + 12, text=exposed_sentence(timeline), size=12, anchor="end", colour="muted"
-    )
+    said = exposed_sentence(timeline, whose=bool(layout.axes))
+    yield Label(x=layout.width - _RIGHT, y=top + 12, text=said, size=12, anchor="end", colour="muted")
     for row, rank in enumerate(timeline.ranks):
         yield from _rank(timeline, rank, layout, top + 28 + row * layout.rank)
 
@@ -146,18 +167,19 @@ def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterat
 def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterator[Rect | Label]:
     spans = timeline.for_rank(rank).spans
     compute = [span for span in spans if span.lane == "compute"]
-    yield Label(x=14, y=top + layout.compute / 2, text=f"rank {rank}", size=12)
+    name = layout.names[rank] if layout.names else f"rank {rank}"
+    yield Label(x=14, y=top + layout.compute / 2, text=name, size=12)
     until = layout.x(timeline.duration) - _LEFT
     yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel")
     for start, end in _idle(compute, timeline.duration, layout):
         yield Rect(x=start, y=top, width=end - start, height=layout.compute, **_IDLE)
     yield from _bars(compute, layout, top, layout.compute)
-    for number, lane in enumerate(layout.lanes[1:]):
+    for number, (name, lane) in enumerate(layout.below(spans)):
         y = top + layout.compute + 1 + number * (layout.lower + 1)
         yield Rect(x=_LEFT, y=y, width=until, height=layout.lower, fill="panel")
-        if lane != "communication":
-            yield Label(x=_LEFT - 6, y=y + layout.lower / 2, text=lane, size=10, anchor="end", colour="muted")
-        yield from _lower_lane([span for span in spans if span.lane == lane], layout, y)
+        if name:
+            yield Label(x=_LEFT - 6, y=y + layout.lower / 2, text=name, size=10, anchor="end", colour="muted")
+        yield from _lower_lane(lane, layout, y)
 
 
 def _lower_lane(spans: list[Span], layout: _Layout, top: float) -> Iterator[Rect | Label]:

@@ -77,9 +77,9 @@ def written_in(names: Mapping[str, Any]) -> list[str]:
     return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == home]
 
 
-def note(verdict: Verdict, progress_file: str | os.PathLike | None) -> str | None:
+def note(verdict: Verdict, progress_file: str | os.PathLike | None, **more: str) -> str | None:
     """In the progress file; what prevents it comes back as a sentence."""
-    more = {"seconds": round(verdict.seconds, 3), "mistake": verdict.mistake, "seed": verdict.seed}
+    more |= {"seconds": round(verdict.seconds, 3), "mistake": verdict.mistake, "seed": verdict.seed}
     return progress.record_quietly("check", verdict.key, verdict.passed, path=progress_file, **more)
 
 

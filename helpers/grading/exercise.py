@@ -13,6 +13,7 @@ from typing import Any
 
 from helpers.grading.check import NotYet, grade, note, written_in
 from helpers.grading.registry import task_of
+from helpers.progress import CHAPTER
 from helpers.words import book, language
 
 SAYS = book("verdict")
@@ -48,7 +49,7 @@ def judged(
         return [SAYS("yours_to_write", lang, key=task_of(key).key)]
     verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
     said = [verdict.printed.rstrip("\n")] if verdict.printed else []
-    if verdict.was_tried and (problem := note(verdict, progress_file)):
+    if verdict.was_tried and (problem := note(verdict, progress_file, place=CHAPTER)):
         said.append(problem)
     return [*said, *([verdict.text()] if verdict.passed else NotYet(verdict)._render_traceback_())]
 

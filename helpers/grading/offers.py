@@ -44,19 +44,20 @@ def offer(verdict: Verdict, progress_file: str | os.PathLike | None = None) -> s
     """A line for the end of a failed check, "" before the third attempt and where there is no answer to offer."""
     path = solution_of(verdict.key.partition(".")[0])
     never_ran = verdict.shown is None or getattr(verdict.shown.trouble, "kind", "") in NEVER_RAN
-    if never_ran or not path.exists() or (failed := num_failed(verdict.key, progress_file)) < ATTEMPTS:
+    if never_ran or not path.exists() or len(failed := failures(verdict.key, progress_file)) < ATTEMPTS:
         return ""
+    also = SAYS("also", verdict.lang) if any(one.more.get("place") == progress.CHAPTER for one in failed) else ""
     code = f'from helpers.grading import solution; solution("{verdict.key}")'
-    return SAYS("offer", verdict.lang, failed=failed, file=f"solutions/{path.name}", code=code)
+    return SAYS("offer", verdict.lang, failed=len(failed), also=also, file=f"solutions/{path.name}", code=code)
 
 
-def num_failed(key: str, progress_file: str | os.PathLike | None = None) -> int:
-    """How often a task was tried in vain, as the progress file knows."""
+def failures(key: str, progress_file: str | os.PathLike | None = None) -> list[progress.Entry]:
+    """How a task was tried in vain, in its lab or its chapter, as the progress file knows."""
     try:
         entries = progress.read(progress_file).entries
     except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return 0
-    return sum(entry.kind == "check" and entry.key == key and not entry.passed for entry in entries)
+        return []
+    return [entry for entry in entries if entry.kind == "check" and entry.key == key and not entry.passed]
 
 
 def solution(key: str) -> Page:

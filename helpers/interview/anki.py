@@ -93,6 +93,7 @@ def export(path: str | os.PathLike, cards: Iterable[Card] | None = None, languag
             decks[card.topic] = genanki.Deck(_deck_of(card.topic), name)
         for form, fields in _notes(card, languages):
             tags = [f"topic::{card.topic}", f"level::{card.level}", *([f"form::{form}"] if form else [])]
+            tags += ["archive"] * card.archive
             guid = genanki.guid_for("rank-by-rank", card.id, *filter(None, [form]))
             decks[card.topic].add_note(genanki.Note(model, fields, guid=guid, tags=tags))
     _write(genanki.Package(list(decks.values())), path)

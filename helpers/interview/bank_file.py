@@ -25,6 +25,7 @@ CARD_FIELDS["known"] = (
     "verify",
     "choices",
     "predict",
+    "archive",
 )
 CHECK_FIELDS = {
     "required": ("call", "value", "says"),
@@ -150,6 +151,8 @@ def read_card(fields: Any, file: str) -> Card:
     where = f"{where} ({fields['id']})"
     if fields["level"] not in LEVELS:
         raise ValueError(f"{where}: `level` is {fields['level']!r}; it must be one of {', '.join(LEVELS)}")
+    if fields.get("archive", True) is not True:
+        raise ValueError(f"{where}: `archive` is {fields['archive']!r}; write true, or leave it out")
     optional = {name: read_text(fields[name], where, name) for name in ("longer", "usual_mistake") if name in fields}
     verify = tuple(read_check(item, where) for item in read_list(fields, "verify", where))
     return Card(
@@ -163,6 +166,7 @@ def read_card(fields: Any, file: str) -> Card:
         verify=verify,
         choices=read_choices(fields["choices"], where) if "choices" in fields else None,
         predict=read_prediction(fields["predict"], verify, where) if "predict" in fields else None,
+        archive="archive" in fields,
         where=where,
         **optional,
     )

@@ -76,7 +76,10 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One question with its answer: the 30-second form in `answer`, with `longer` after it the 3-minute form."""
+    """One question with its answer: the 30-second form in `answer`, with `longer` after it up to 3 minutes.
+
+    archive: kept to look up, of what interviewers no longer ask; where it is new it comes last.
+    """
 
     id: str
     chapter: str
@@ -90,6 +93,7 @@ class Card:
     verify: tuple[Check, ...] = ()
     choices: Choices | None = None
     predict: Prediction | None = None
+    archive: bool = False
     where: str = ""
 
     @property

@@ -67,7 +67,8 @@ def in_order(
     ahead: bool = False,
     far: Callable[[Card], bool] = lambda card: False,
 ) -> tuple[Card, ...]:
-    """Due cards, most overdue first; then new ones from junior to staff, along the interview path.
+    """Due cards, most overdue first; then new ones from junior to staff, along the interview path; of the new ones the
+    archive last.
 
     Cards that are not due yet are left out, or with `ahead` come last, the soonest due first. far: where the learner's
     guesses were far off; these cards come before the others that are due, and before the other new ones of their level.
@@ -106,8 +107,8 @@ def _path_key(card: Card) -> tuple[int, str]:
     return len(path) + (not number.isdigit()), card.chapter
 
 
-def _new_key(card: Card, is_far: bool) -> tuple[int, bool, tuple[int, str]]:
-    return LEVELS.index(card.level), not is_far, _path_key(card)
+def _new_key(card: Card, is_far: bool) -> tuple[bool, int, bool, tuple[int, str]]:
+    return card.archive, LEVELS.index(card.level), not is_far, _path_key(card)
 
 
 def _counts(cards: Sequence[Card]) -> dict[str, int]:

@@ -34,12 +34,18 @@ def place(shown_by: Cell | Source, base: str = "", *, language: str | None = Non
 def cell_address(path: str, anchor: str, base: str = "") -> str:
     """`03_ddp.ipynb#cell-id=bytes`. path: of the notebook, from the folder of the chapters; anchor: an id or a tag."""
     name = cell_id(path, anchor)
-    return f"{base}{path}#cell-id={name}" if name else f"{base}{path}"
+    return f"{_way(path, base)}#cell-id={name}" if name else _way(path, base)
 
 
 def file_address(path: str, base: str = "") -> str | None:
     """The address of a notebook of the course, such as `labs/03_ddp.ipynb`; None where there is no such file."""
-    return f"{base}{path}" if find(path) else None
+    return _way(path, base) if find(path) else None
+
+
+def _way(path: str, base: str) -> str:
+    """From the chapter that runs; in the repository labs lie beside the folder of the chapters, not below it."""
+    is_beside = not base and path.startswith("labs/") and not Path(path).exists() and Path("..", path).exists()
+    return f"../{path}" if is_beside else f"{base}{path}"
 
 
 def cell_id(path: str, anchor: str) -> str | None:

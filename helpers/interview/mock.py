@@ -175,8 +175,9 @@ def choose_cards(cards: Sequence[Card], reviews: Reviews, now: datetime, chance:
 
 
 def _cost(card: Card, topics: Counter, levels: Counter, urgency: dict[str, int]) -> tuple:
-    """Two of a topic are enough where there are others; then what is urgent; then what is not there yet."""
-    return topics[card.topic] >= 2, urgency[card.id], topics[card.topic], levels[card.level]
+    """Archive only where nothing else is; two of a topic are enough where there are others; then what is urgent; then
+    what is not there yet."""
+    return card.archive, topics[card.topic] >= 2, urgency[card.id], topics[card.topic], levels[card.level]
 
 
 def _urgency(card: Card, reviews: Reviews, now: datetime) -> int:

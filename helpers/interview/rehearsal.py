@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from helpers.interview.mock import CARD_SECONDS, MockInterview
 from helpers.interview.screen import Over, Screen
 from helpers.interview.sheet import Sheet
 from helpers.interview.sitting import SKIP, show_answer
-from helpers.interview.stopwatch import clock_text
+from helpers.interview.stopwatch import Stopwatch, clock_text
 from helpers.interview.words import say, topic_name
 
 Check = Callable[[str, Any], Any] | None
@@ -58,13 +59,7 @@ def mock(screen: Screen, check: Check = None, *, level: str | None = None, topic
         write_and_check(interview.drill, lambda: None, interview.submit, screen)
     except (Over, KeyboardInterrupt):
         pass
-    sheet = interview.finish()
-    if interview.note:
-        screen.text(interview.note, style="wrong")
-    screen.line()
-    screen.rule()
-    screen.block(sheet.text)
-    offer(sheet, screen)
+    hand_over(interview.finish(), interview.note, screen)
 
 
 def _cards(interview: MockInterview, screen: Screen) -> None:
@@ -83,8 +78,7 @@ def _cards(interview: MockInterview, screen: Screen) -> None:
             continue
         watch = interview.watch
         interview.reveal()
-        over = "mock_over" if watch.is_over else "mock_time"
-        screen.say(over, "quiet", used=clock_text(watch.seconds), limit=clock_text(watch.limit))
+        tell_time(watch, screen)
         show_answer(card, screen)
         _rate(interview, screen)
 
@@ -189,8 +183,21 @@ def _lay_stub(one: Drill, screen: Screen) -> Path:
     return path
 
 
-def offer(sheet: Sheet, screen: Screen) -> None:
-    """Keep the sheet, if a file name is given."""
+def tell_time(watch: Stopwatch, screen: Screen) -> None:
+    """What was used of the time, once its clock stands still."""
+    key = "mock_over" if watch.is_over else "mock_time"
+    screen.say(key, "quiet", used=clock_text(watch.seconds), limit=clock_text(watch.limit))
+
+
+def hand_over(sheet: Sheet, note: str, screen: Screen) -> None:
+    """The end of an interview or a round: what could not be noted, the sheet, and a file of it if a name is given."""
+    if note:
+        screen.text(note, style="wrong")
+    screen.line()
+    screen.rule()
+    for line in sheet.text.splitlines():
+        is_row = re.match(r"\s|\d+\. |- ", line)  # its lines hang; prose begins each line at the left
+        screen.block(screen.coded(line)) if is_row else screen.text(line)
     screen.line()
     while True:
         try:

@@ -80,8 +80,11 @@ class Screen:
         """`code` and **bold** as the terminal can show them: coloured, or code in its marks and bold without."""
         if not self.colour:
             return re.sub(r"\*\*(.+?)\*\*", r"\1", text, flags=re.DOTALL)
-        text = re.sub(r"\*\*(.+?)\*\*", self.styled(r"\1", "bold"), text, flags=re.DOTALL)
-        return re.sub(r"`([^`]+)`", self.styled(r"\1", "code"), text)
+        return self.coded(re.sub(r"\*\*(.+?)\*\*", self.styled(r"\1", "bold"), text, flags=re.DOTALL))
+
+    def coded(self, text: str) -> str:
+        """`code` coloured and without its marks, where there is colour; asterisks stay what they are."""
+        return re.sub(r"`([^`]+)`", self.styled(r"\1", "code"), text) if self.colour else text
 
     def styled(self, text: str, style: str) -> str:
         if not self.colour or not style:

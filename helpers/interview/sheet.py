@@ -100,6 +100,7 @@ class Sheet:
     """What `MockInterview.sheet` is. `text`, `markdown()`, HTML in a notebook; `save("sheet.md")` keeps it."""
 
     NARROW: ClassVar[tuple[int, ...]] = (2, 3, 4)  # columns whose cells are one line
+    ROOMY: ClassVar[tuple[int, ...]] = ()  # columns that others leave room for some words
 
     items: tuple[Item, ...]
     language: str
@@ -278,7 +279,8 @@ def sheet_html(sheet: Sheet) -> str:
 
 
 def _row(sheet: Sheet, number: int, item: Item) -> str:
-    styles = [CELL + ";white-space:nowrap" * (column in sheet.NARROW) for column in range(len(sheet.columns))]
+    extra = {column: ";white-space:nowrap" for column in sheet.NARROW} | {n: ";min-width:9em" for n in sheet.ROOMY}
+    styles = [CELL + extra.get(column, "") for column in range(len(sheet.columns))]
     cells = sheet.cells(number, item, HTML)
     return (
         "<tr>"

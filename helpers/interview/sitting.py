@@ -52,9 +52,9 @@ class Sitting:
         self._tell_note()
         if question.form != "folded":
             self._result(answer)
-            show_answer(answer.card, self.screen, answer.form)
+            is_told = show_answer(answer.card, self.screen, answer.form)
             if self.quiz.question is not None:
-                self._ask(self._word("ask_next"), answer.card)
+                self._ask(self._word("ask_next_told" if is_told else "ask_next"), answer.card, is_told=is_told)
 
     def _show(self, question: Question) -> None:
         card, screen = question.card, self.screen
@@ -101,14 +101,15 @@ class Sitting:
             self.screen.text(str(error))
             return None
 
-    def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False) -> str:
-        """What is typed that is no command. card: whose longer answer m shows, once it is no secret."""
+    def _ask(self, prompt: str, card: Card | None, *, may_skip: bool = False, is_told: bool = False) -> str:
+        """What is typed that is no command. card: whose longer answer m shows, once it is no secret; is_told: it stands
+        there already."""
         while True:
             typed = self.screen.ask(prompt)
             if typed in ("?", "？", "help", "帮助"):
                 self.screen.say("help")
             elif typed.lower() in MORE:
-                show_more(card, self.screen) if card else self.screen.say("more_later")
+                show_more(card, self.screen, is_told=is_told) if card else self.screen.say("more_later")
             elif may_skip and typed.lower() in SKIP:
                 raise Skipped
             else:
@@ -129,8 +130,8 @@ class Sitting:
         return say(key, self.screen.language)
 
 
-def show_answer(card: Card, screen: Screen, form: str = "folded") -> None:
-    """The 30-second answer, the usual mistake, and where it is shown.
+def show_answer(card: Card, screen: Screen, form: str = "folded") -> bool:
+    """The 30-second answer, the usual mistake, and where it is shown; returns whether the longer answer was shown, too.
 
     A number is asked with words of its own: then the card's question stands before, and the longer answer is shown
     too where only that one holds the number.
@@ -140,7 +141,9 @@ def show_answer(card: Card, screen: Screen, form: str = "folded") -> None:
         screen.text(card.question.in_(screen.language), style="bold")
         screen.line()
     screen.text(card.answer.in_(screen.language))
-    if form == "number" and card.longer and not stands_in(card.predict.says, card.answer.in_(screen.language)):
+    is_told = form == "number" and bool(card.longer)
+    is_told = is_told and not stands_in(card.predict.says, card.answer.in_(screen.language))
+    if is_told:
         screen.line()
         screen.text(card.longer.in_(screen.language))
     if card.usual_mistake:
@@ -151,16 +154,15 @@ def show_answer(card: Card, screen: Screen, form: str = "folded") -> None:
     screen.text(say("shown_by", screen.language, place=text), style="quiet")
     screen.line(f"  {address}", "quiet")
     screen.line()
+    return is_told
 
 
-def show_more(card: Card, screen: Screen) -> None:
-    """The longer answer and what an interviewer asks next."""
+def show_more(card: Card, screen: Screen, *, is_told: bool = False) -> None:
+    """The longer answer, unless it was told, and what an interviewer asks next."""
     screen.line()
-    if card.longer:
-        screen.text(card.longer.in_(screen.language))
-    else:
-        screen.say("no_longer")
-    screen.line()
+    if not is_told:
+        screen.text(card.longer.in_(screen.language) if card.longer else say("no_longer", screen.language))
+        screen.line()
     if card.follow_ups:
         between = say("between", screen.language)
         _labelled("follow_ups", between.join(text.in_(screen.language) for text in card.follow_ups), screen)

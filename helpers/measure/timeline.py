@@ -134,7 +134,7 @@ class TimelineRecorder:
             Span(rank=self._rank, lane="compute", name=name, kind=kind, start=at(start), end=at(end))
             for name, kind, start, end in self._closed
         ]
-        spans = compute + [_communication_span(event) for event in self._events]
+        spans = compute + [communication_span(event) for event in self._events]
         return Timeline(spans=tuple(sorted(spans, key=lambda s: s.start)), source=self._source, title=self._title)
 
 
@@ -148,8 +148,8 @@ def _tensors(output: object) -> Iterator[torch.Tensor]:
         yield from _tensors(tuple(output.values()))
 
 
-def _communication_span(event: CommEvent) -> Span:
-    fields = {"rank": event.rank, "lane": "communication", "name": event.op, "kind": "communication"}
+def communication_span(event: CommEvent, name: str = "") -> Span:
+    fields = {"rank": event.rank, "lane": "communication", "name": name or event.op, "kind": "communication"}
     return Span(**fields, start=event.start, end=event.end, num_bytes=event.payload_bytes)
 
 
@@ -160,11 +160,13 @@ def record_timeline(
     *,
     source: str = "recorded",
     title: str = "",
+    by_part: bool = True,
 ) -> Iterator[TimelineRecorder]:
     """`with record_timeline(model, optimizer) as recorder: step()`, then `recorder.timeline` is this rank's Timeline.
 
     Times are `time.perf_counter` seconds, one clock for all ranks of a Linux machine. `source="emulated"` when the
-    link or the compute is modelled. Without a process group there is compute only, as rank 0.
+    link or the compute is modelled. Without a process group there is compute only, as rank 0. Without `by_part` nothing
+    of the model is marked: whoever runs it marks what it does with `recorder.enter(name, kind)` and `.leave()`.
     ValueError when the optimizer has no step hooks or the model no parameters.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
@@ -174,16 +176,16 @@ def record_timeline(
     with ExitStack() as stack:
         comms = stack.enter_context(record_comms()) if in_a_rank else None
         recorder = TimelineRecorder(_Clock(device), dist.get_rank() if in_a_rank else 0, source, title)
-        for handle in _hooks(recorder, model, optimizer):
+        for handle in _hooks(recorder, model if by_part else None, optimizer):
             stack.callback(handle.remove)
         yield recorder
         recorder.finish(())
     recorder.finish(comms.log.events if comms else ())
 
 
-def _hooks(recorder: TimelineRecorder, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> list:
+def _hooks(recorder: TimelineRecorder, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> list:
     handles = []
-    for name, part in parts(model).items():
+    for name, part in (parts(model) if model else {}).items():
         handles.append(part.register_forward_pre_hook(partial(recorder.enter, name, "forward")))
         handles.append(part.register_forward_hook(partial(recorder.leave_forward, name)))
     if optimizer is None:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
 def is_launched() -> bool:
     """Whether a launcher such as torchrun has told this process its rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def last_words(text: str) -> None:
+    """What torchrun's report, which stands last when a rank has failed, says of this one: also if it is killed later.
+
+    The format: torch.distributed.elastic.multiprocessing.errors.
+    """
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        told = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        with suppress(OSError):
+            Path(path).write_text(json.dumps(told), encoding="utf-8")
 
 
 class World:

@@ -11,7 +11,7 @@ Times are seconds, sizes are bytes. On one Linux machine all ranks share one clo
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
 """
 
-from helpers.records.axes import SCALARS, AxisTraffic, traffic_by_axis
+from helpers.records.axes import SCALARS, AxisTraffic, axes_along, traffic_by_axis
 from helpers.records.comms import OPS, CommEvent, CommLog
 from helpers.records.comparison import Comparison, compare
 from helpers.records.magnitudes import Magnitudes
@@ -21,4 +21,4 @@ from helpers.units import DerivedBytes
 
 __all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "Magnitudes", "MemoryBreakdown", "Span"]
 __all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "Timeline", "compare", "covered_seconds"]
-__all__ += ["SCALARS", "AxisTraffic", "traffic_by_axis"]
+__all__ += ["SCALARS", "AxisTraffic", "axes_along", "traffic_by_axis"]

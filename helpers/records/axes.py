@@ -69,7 +69,7 @@ class AxisTraffic:
 def traffic_by_axis(log: CommLog, mesh: Mesh) -> AxisTraffic:
     """A rank's log, which knows groups, by the axes of the mesh along which those lie; of several axes, all names."""
     groups = {event.group_ranks for event in log.events}
-    axes = {ranks: _axes_along(mesh, ranks) for ranks in groups}
+    axes = {ranks: axes_along(mesh, ranks) for ranks in groups}
     return AxisTraffic.of(
         AxisOp(
             SCALARS if _is_scalar(event) else axes[event.group_ranks],
@@ -85,6 +85,7 @@ def _is_scalar(event: CommEvent) -> bool:
     return event.shape == () or (event.shape == (3,) and (event.reduce_op or "").lower() == "max")
 
 
-def _axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
+def axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
+    """The axes of the mesh on which these ranks differ: "tp", or "dp x pp"."""
     places = [mesh.coordinates(rank) for rank in ranks]
     return " x ".join(axis for axis in reversed(ORDER) if len({place[axis] for place in places}) > 1)

@@ -8,10 +8,10 @@ import shutil
 import signal
 import sys
 
-from helpers.words.wrapping import wrap
-from helpers.ranks.inplace import is_launched
+from helpers.ranks.inplace import is_launched, last_words
 from helpers.train.options import settings
 from helpers.words import book
+from helpers.words.wrapping import wrap
 
 say = book("train")
 REFUSED = 2  # the exit code, as argparse has it
@@ -38,8 +38,9 @@ def main(arguments: list[str]) -> int:
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
             return code
     except ValueError as problem:
+        text = say("nothing", problem=problem)
+        last_words(text)
         if speaks:
-            text = say("nothing", problem=problem)
             whole = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
             print(*whole, sep="\n", file=sys.stderr)
         return REFUSED

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.inplace import is_launched
+from helpers.ranks.inplace import is_launched, last_words
 from helpers.ranks.sites import SAYS
 from helpers.train import on_ranks
 from helpers.train.on_ranks import Report
@@ -48,6 +48,7 @@ class Loop:
         if problem := _first(problem for problem, _ in answers):
             raise ValueError(problem)
         _, self.folder = answers[0]
+        last_words("\n".join([say("killed"), *self._left()]))
         self.screen.begin(self.done, self.folder)
 
     def _train(self) -> int:
@@ -85,6 +86,7 @@ class Loop:
             self.screen.line(say("not_saved", problem=problem))
         else:
             self.saved = checkpoint
+            last_words("\n".join([say("killed"), *self._left()]))
         return problem
 
     def _report(self) -> None:
@@ -101,12 +103,18 @@ class Loop:
         interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "interrupted"
         if interrupted:
             self.screen.below_the_key()
-        for line in self._why(error, interrupted):
+        why, left = self._why(error, interrupted), self._left()
+        last_words("\n".join([*why, *left]))
+        for line in why + left[:1]:
             self.screen.line(line)
-        if self.saved is not None:
-            self.screen.line(say("last", checkpoint=shown(self.saved)))
-            self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
+        self.screen.lines(left[1:])
         return INTERRUPTED if interrupted else FAILED
+
+    def _left(self) -> list[str]:
+        """The last checkpoint, and how to go on from there."""
+        if self.saved is None:
+            return []
+        return [say("last", checkpoint=shown(self.saved)), say("go_on"), f"  {command(self.saved)}"]
 
     def _why(self, error: BaseException, interrupted: bool) -> list[str]:
         if interrupted and self.done == self.first:

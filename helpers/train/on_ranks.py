@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from helpers.compose import Trainer
 from helpers.compose.checkpoint.held import inner
+from helpers.compose.parts import Stages
 from helpers.measure.comms import record_comms
 from helpers.measure.memory import record_memory
-from helpers.measure.timeline import record_timeline
-from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, traffic_by_axis
+from helpers.measure.timeline import TimelineRecorder, communication_span, record_timeline
+from helpers.predict.time.pipeline import KINDS
+from helpers.records import AxisTraffic, MemoryBreakdown, Timeline, axes_along, traffic_by_axis
+from helpers.schedules import Action
 from helpers.train.fits import CONFIGS
 from helpers.train.options import SAID, Settings
 from helpers.workloads import GPT, characters, token_loss
@@ -41,14 +47,17 @@ class Report:
 class Run:
     def __init__(self, settings: Settings, device: str):
         self.settings, self.device, self.text = settings, device, characters()
-        config = CONFIGS[settings.size]
+        config = replace(CONFIGS[settings.size], dropout=settings.dropout)
         torch.manual_seed(settings.seed)
         model = GPT(config).to(device)
         how = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
+        how["seed"] = settings.seed if settings.dropout else None
         if settings.resume is None:
             self.trainer = Trainer(model, settings.plan, lr=settings.lr, **how)
         else:
             self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **how)
+            if settings.dropout:  # not the masks of the first steps once more
+                self.trainer.axes.seed(settings.seed + self.trainer.steps)
         for group in inner(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
         self.context = config.context
@@ -67,22 +76,44 @@ class Run:
 
         Ranks on several machines share no clock, but they leave a barrier together.
         """
-        watched, report = (self.trainer.held, inner(self.trainer)), {}
+        report = {}
         dist.barrier()
         zero = time.perf_counter()
         with ExitStack() as stack:
-            memory = stack.enter_context(record_memory(*watched)) if weigh else None
+            memory = stack.enter_context(record_memory(self.trainer.held, inner(self.trainer))) if weigh else None
             comms = stack.enter_context(record_comms()) if clock else None
-            recorder = stack.enter_context(record_timeline(*watched)) if clock else None
+            recorder = stack.enter_context(_recorded(self.trainer)) if clock else None
             said = self.step(asked)
         if weigh:
             report |= {"memory": memory.peak}
         if clock:
-            line = recorder.timeline
-            spans = tuple(replace(one, start=one.start - zero, end=one.end - zero) for one in line.spans)
-            sent = traffic_by_axis(comms.log, self.trainer.mesh)
-            report |= {"timeline": replace(line, spans=spans), "sent": sent}
+            mesh, line = self.trainer.mesh, recorder.timeline
+            spans = [span for span in line.spans if span.lane == "compute"]
+            for event in comms.log.events:
+                if axes := axes_along(mesh, event.group_ranks):  # none where a rank is alone
+                    spans.append(communication_span(event, f"{axes} {event.op}"))
+            spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
+            report |= {"timeline": replace(line, spans=spans), "sent": traffic_by_axis(comms.log, mesh)}
         return replace(said, **report)
+
+
+@contextmanager
+def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
+    """Of a pipeline it marks each action, as in F0 and B0: what lies between them is waiting."""
+    part, is_row = trainer.part, isinstance(trainer.part, Stages)
+    with record_timeline(trainer.held, inner(trainer), by_part=not is_row) as recorder:
+        if is_row:
+            part.compute = partial(_marked, recorder, part.compute, len(part.chunks) > 1)
+        yield recorder
+    if is_row:
+        del part.compute
+
+
+def _marked(recorder: TimelineRecorder, compute: Callable, has_chunks: bool, action: Action, given: Any) -> Any:
+    recorder.enter(str(action) if has_chunks else f"{action.kind}{action.microbatch}", KINDS[action.kind])
+    made = compute(action, given)
+    recorder.leave()
+    return made
 
 
 _run: Run | None = None

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from helpers.specs import Plan
 
@@ -20,6 +20,7 @@ OF_THE_PLAN = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_p
 DEFAULTS = {
     "plan": None, "zero": 0, "schedule": "one_f_one_b", "chunks": None, "microbatches": None,
     "sequence_parallel": False, "recompute": "none", "size": "small", "dtype": "fp32", "batch": 16, "seed": 0,
+    "dropout": 0.0,
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
@@ -40,6 +41,7 @@ class Settings:
     dtype: str
     batch: int
     seed: int
+    dropout: float
     lr: float
     steps: int
     save_every: int
@@ -49,8 +51,15 @@ class Settings:
     new_lr: float | None
 
 
+class Parser(argparse.ArgumentParser):
+    """One sentence for a wrong option, as for everything else that is wrong, and not the usage of all of them."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message.removeprefix('argument ')}; --help shows all options")
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m helpers train",
         description="Train a small GPT by any plan, on processes of this machine or on torchrun's ranks. Ctrl-C saves.",
         argument_default=argparse.SUPPRESS,
@@ -67,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     add("--dtype", choices=DTYPES, help="of autocast (default: fp32, which is none)")
     add("--batch", type=int, help="sequences in a step, over all ranks (default: 16)")
     add("--seed", type=int, help="of weights and data (default: 0)")
+    add("--dropout", type=float, help="share of activations that is dropped; a resumed run drops others (default: 0)")
     add("--lr", type=float, help="learning rate of AdamW (default: 0.0005)")
     add("--steps", type=int, help="the step at which to end, counted from the first run (default: 50)")
     add("--save", type=Path, metavar="FOLDER", help="for checkpoints and pictures (default: a new one in runs/)")
@@ -76,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings(arguments: Sequence[str]) -> Settings:
-    """Raises ValueError, as a sentence, for what does not go together; SystemExit(2) as argparse does."""
+    """Raises ValueError, as a sentence, for what cannot be read or does not go together; SystemExit(0) for --help."""
     given = vars(parser().parse_args(arguments))
     folder, asked = given.pop("save", None), given.pop("resume", None)
     resume = asked and checkpoint_in(asked)
@@ -87,6 +97,8 @@ def settings(arguments: Sequence[str]) -> Settings:
     for name in ("steps", "batch", "save_every"):
         if said[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} {said[name]}: expected 1 or more")
+    if not 0 <= said["dropout"] < 1:
+        raise ValueError(f"--dropout {said['dropout']}: expected 0 or more and below 1, such as 0.1")
     if not said["lr"] > 0:
         raise ValueError(f"--lr {said['lr']}: expected a number above 0, such as 0.0005")
     said["plan"] = said["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"

@@ -47,6 +47,8 @@ class Screen:
 
     def lines(self, rows: Sequence[str]) -> None:
         """As they are, below the line that moved."""
+        if not rows:
+            return
         if self.out is not None:
             print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
@@ -123,7 +125,8 @@ class Screen:
         title = say("title", step=number, plan=self.settings.said["plan"])
         line = replace(Timeline.merge(report.timeline for report in reports), title=title)
         svg, json = folder / "timeline.svg", folder / "timeline.json"
-        svg.write_text(to_svg(timeline_scene(line)), encoding="utf-8")
+        axes = [axis for axis in reversed(ORDER) if getattr(self.settings.plan, axis) > 1]
+        svg.write_text(to_svg(timeline_scene(line, axes=axes)), encoding="utf-8")
         to_chrome_trace(line, json)
         self.lines([""])
         self.line(say("timeline", step=number, svg=shown(svg), json=shown(json)))

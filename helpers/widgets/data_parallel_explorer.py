@@ -22,7 +22,7 @@ FLOPS_PER_SECOND = 10e12  # that a device reaches
 class DataParallelExplorer(Explorer):
     """One DataParallel step of a GPT in fp32, predicted. Without a front end: `.devices.value = 8`, then `.sentence`.
 
-    Dials: devices (1 to 8; rank 0 in the picture is the master), link (GB/s of the master's link), parameters, python
+    Dials: devices (1 to 8, the first is the master), link (GB/s of the master's link), parameters, python
     (milliseconds in which one replica's forward holds Python's lock). Batch: 16,384 tokens, whatever the devices.
     """
 
@@ -61,7 +61,8 @@ class DataParallelExplorer(Explorer):
         """The picture of the dials as they stand; its axis reaches at least to the step of one device."""
         num_devices, size = self.devices.value, format_count(self.parameters.value)
         title = say("title", size=size, devices=num_devices)
-        return timeline_scene(self.step(num_devices), title=title, end=self.step(1).duration)
+        names = [say("the_master"), *(say("of_number", number=n) for n in range(1, num_devices))]
+        return timeline_scene(self.step(num_devices), title=title, end=self.step(1).duration, names=names)
 
     @property
     def sentence(self) -> str:

@@ -11,11 +11,11 @@ import ipywidgets
 from helpers.interview.drills import Attempt, Judge, Outcome, drill
 from helpers.interview.stopwatch import Now
 from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
+from helpers.widgets.sitting_view import SittingView
 
 
-class DrillView(ipywidgets.VBox):
+class DrillView(SittingView):
     """`begin()` or its button starts the clock; `check(function)`, in the next cell, checks and notes.
 
     key: "03.average". check: `(key, answer) -> verdict`, such as helpers.grading.grade; `helpers.grading.drill(key)` is
@@ -79,12 +79,8 @@ class DrillView(ipywidgets.VBox):
         more = parts.links_html("explained", places, language) + parts.one_answer_html(self.drill, language)
         self.links.show(more if outcomes else "")
 
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps the prompt: neither the time nor what came of it."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        saved = parts.drill_html(self.drill, self.attempt.language)
+    @property
+    def kept(self) -> str:
+        """The prompt."""
         minutes = f"<p>{escape(self.drill.key)} · {self.drill.minutes}:00</p>"
-        return bundle(shown, self.TEXT, {"text/html": f"<div>{minutes}{saved}</div>"})
+        return f"<div>{minutes}{parts.drill_html(self.drill, self.attempt.language)}</div>"

@@ -36,18 +36,17 @@ _FOLD = (
 </style><details><summary>{summary}</summary></details>"""
 )
 _SENTENCE = "font-size:15px;line-height:1.4;min-height:2.8em;max-width:972px;margin:6px 14px;white-space:normal"
-_ALERT = f"{_SENTENCE};padding:10px 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
+_ALERT = f"{_SENTENCE};padding:0 14px;border-left:4px solid var(--jp-warn-color1,#c60);box-sizing:border-box"
 _FONT = 12  # pixels
 _PIECES = re.compile(rf"\s*(?:[{WIDE}-\uffef]|[^\s{WIDE}-\uffef]+)[，。；：、）]*")  # between them a line may end
-_ROOM = WIDTH - 28  # pixels of a line of the sentence below a saved picture
 
 
 class Explorer(ipywidgets.VBox):
     """Dials on a Scene. A subclass makes its dials, then calls this constructor, and has `scene`, `sentence`, `TEXT`.
 
-    `rows` is optional: the picture as a table, folded below it. Where one of them raises ValueError, its sentence takes
-    the picture's place until a dial brings a good value. Works without a front end: set `.value` of a dial, then read
-    `.text`, `.sentence`, `.rows`, `.scene` or `.html.value`.
+    `rows` is optional: the picture as a table, folded below it. Where one of them raises ValueError, its sentence is
+    shown and the last picture is pale, until a dial brings a good value. Works without a front end: set `.value` of a
+    dial, then read `.text`, `.sentence`, `.rows`, `.scene` or `.html.value`.
     """
 
     TEXT = ""  # what a saved notebook and a test see: short, and the same whatever the dials say
@@ -58,7 +57,7 @@ class Explorer(ipywidgets.VBox):
     def __init__(self, dials: Sequence[ipywidgets.Widget], *, controls: Sequence[ipywidgets.Widget] = ()) -> None:
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
-        self._kept = 0.0
+        self._kept, self._last = 0.0, ""
         self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", SAYS("table")))
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
@@ -89,7 +88,8 @@ class Explorer(ipywidgets.VBox):
 
     def _draw(self, change: object = None) -> None:
         sentence, scene, rows = self._now()
-        self.html.value = _alert(sentence) if scene is None else _shown(sentence, scene)
+        self._last = to_svg(scene) if scene else self._last
+        self.html.value = (_shown if scene else _alert)(sentence, self._last)
         self.table.value = _table(rows)
         self._fold.layout.display = "" if rows else "none"
         if scene is not None:
@@ -112,12 +112,12 @@ class Explorer(ipywidgets.VBox):
         return bundle(shown, self.TEXT, png_of(saved))
 
 
-def _shown(sentence: str, scene: Scene) -> str:
-    return f'<p style="{_SENTENCE}" aria-live="polite">{escape(sentence)}</p>{to_svg(scene)}'
+def _shown(sentence: str, picture: str) -> str:
+    return f'<p style="{_SENTENCE}" aria-live="polite">{escape(sentence)}</p>{picture}'
 
 
-def _alert(sentence: str) -> str:
-    return f'<p role="alert" style="{_ALERT}">{escape(sentence)}</p>'
+def _alert(sentence: str, last: str) -> str:
+    return f'<p role="alert" style="{_ALERT}">{escape(sentence)}</p><div inert="" style="opacity:.25">{last}</div>'
 
 
 def _table(rows: Rows) -> str:
@@ -145,18 +145,18 @@ def _plain(rows: Rows) -> list[str]:
 def with_sentence(scene: Scene | None, sentence: str) -> Scene:
     """The Scene with the sentence below it, in lines that fit; without a Scene the sentence alone."""
     base = scene or Scene(width=WIDTH, height=10, title="no picture", summary="")
-    lines = _wrapped(sentence)
+    lines = _wrapped(sentence, base.width - 28)
     labels = [Label(x=14, y=base.height + 10 + 18 * number, text=line, size=_FONT) for number, line in enumerate(lines)]
     summary = f"{base.summary} {sentence}".strip()
     return replace(base, height=base.height + 18 * len(lines) + 6, items=(*base.items, *labels), summary=summary)
 
 
-def _wrapped(sentence: str) -> list[str]:
-    """The sentence in lines that fit below a saved picture."""
+def _wrapped(sentence: str, room: float) -> list[str]:
+    """The sentence in lines of so many pixels."""
     lines = [""]
     for piece in _PIECES.findall(sentence):
         longer = lines[-1] + piece
-        if text_width(longer.strip(), _FONT) <= _ROOM:
+        if text_width(longer.strip(), _FONT) <= room:
             lines[-1] = longer
         else:
             lines.append(piece.lstrip())

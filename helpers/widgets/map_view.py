@@ -55,6 +55,8 @@ class CourseMap(ipywidgets.VBox):
         """Read the notebooks and the progress file again."""
         found, self.problem = read_kindly(self._path)
         self.rows = _rows(chapters(), found)
+        done = sorted((one.time, one.key) for one in found.entries if one.kind in ("guess", "check"))
+        self._latest = done[-1][1].partition(".")[0] if done else ""
         said = f'<p aria-live="polite">{self._linked()}</p>'
         said += f'<p role="alert">{escape(self.problem)}</p>' * bool(self.problem)
         page = Chapter(name="sources", title="")
@@ -72,8 +74,11 @@ class CourseMap(ipywidgets.VBox):
 
     @property
     def next(self) -> tuple[MapRow, str] | None:
-        """The first row with something left to do, in the order of the week, and the letter of its station or ""."""
-        order = {number: place for place, number in enumerate(week())}
+        """The first row with something left to do, and the letter of its station, or "" for its lab.
+
+        The chapter that was touched last comes first, then the others in the order of the week.
+        """
+        order = {number: place for place, number in enumerate(week())} | {self._latest: -1}
         for row in sorted(self.rows, key=lambda row: order.get(row.chapter.number, len(order))):
             for one in row.chapter.stations:
                 if (one.guesses or one.exercises) and row.share(one) < 1:
@@ -91,7 +96,7 @@ class CourseMap(ipywidgets.VBox):
             return say("finished")
         row, letter = self.next
         if not letter:
-            return say("next_chapter", chapter=row.name)
+            return say("next_lab", chapter=row.name)
         (minutes,) = (one.minutes for one in row.chapter.stations if one.letter == letter)
         return say("next_station", chapter=row.name, letter=letter, minutes=minutes)
 
@@ -105,8 +110,9 @@ class CourseMap(ipywidgets.VBox):
         sentence = escape(self.sentence)
         if not self.rows or self.next is None:
             return sentence
-        row, name = self.next[0], escape(self.next[0].name)
-        return sentence.replace(name, f'<a href="{_address(row.chapter)}">{name}</a>', 1)
+        (row, letter), name = self.next, escape(self.next[0].name)
+        folder = "" if letter else "labs/"
+        return sentence.replace(name, f'<a href="{_address(row.chapter, folder)}">{name}</a>', 1)
 
     def __repr__(self) -> str:
         return self.TEXT
@@ -123,9 +129,9 @@ def course_map(*, path: str | os.PathLike | None = None) -> CourseMap:
     return CourseMap(path=path)
 
 
-def _address(chapter: Chapter) -> str:
-    """Of a chapter, from the folder in which the notebook runs: a lab lies one folder deeper."""
-    name = f"{chapter.name}.ipynb"
+def _address(chapter: Chapter, folder: str = "") -> str:
+    """Of a chapter, or of its lab in "labs/", from where the notebook runs: a lab lies one folder deeper."""
+    name = f"{folder}{chapter.name}.ipynb"
     return f"../{name}" if not Path(name).exists() and Path("..", name).exists() else name
 
 

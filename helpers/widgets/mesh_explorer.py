@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-import ipywidgets
-
 from helpers.draw.mesh_plan import MOST_RANKS, AxisUse, mesh_plan_scene
 from helpers.draw.scene import Scene
 from helpers.mesh import Mesh
@@ -22,6 +20,7 @@ from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
+from helpers.widgets.picks import Picks
 from helpers.words import book, language, reading
 
 say = book("mesh")
@@ -30,13 +29,14 @@ MODELS = ("gpt2-medium", "llama3-8b", "llama2-13b", "llama3-70b", "gpt3-175b")
 GPU, NETWORK = "H100", LINKS["400 Gb/s"]
 _LIMIT = USABLE_SHARE * GPUS[GPU].memory
 _POWERS = [2**n for n in range(11)]
-_DIAL = 300  # pixels: two beside each other in a narrow window, or the picture lies below its end
+_DIAL = 300  # pixels at least: two beside each other in a narrow window, or the picture lies below its end
 
 
 class MeshExplorer(Explorer):
     """A plan on H100s, each with a card of 400 Gb/s. Without a front end: `.tp.value, .rank.value = 4, 5`, `.text`.
 
-    Dials: model (one of MODELS), sequences of a step (one per micro-batch), dp, pp, tp, zero, gpus_per_node, rank.
+    Dials: model (one of MODELS), sequences of a step (one per micro-batch), dp, pp, tp, zero, gpus_per_node, rank. The
+    rank is chosen by a click on its card as well.
     """
 
     TEXT = "[widget] MeshExplorer: dp, pp, tp and ZeRO on nodes of GPUs, the groups of a rank, bytes by axis, memory"
@@ -53,13 +53,13 @@ class MeshExplorer(Explorer):
         self.tp = dial(_POWERS[:5], tp, "tp", tooltip=say("dial.tp"))
         self.zero = dial((0, 1, 2, 3), zero, say("dial.zero"), tooltip=say("dial.shards"))
         self.gpus_per_node = dial((2, 4, 8), gpus_per_node, say("dial.gpus_per_node"), tooltip=say("dial.machine"))
-        which = {"description": say("dial.rank"), "tooltip": say("dial.which")}
-        self.rank = ipywidgets.IntSlider(value=rank, min=0, max=max(rank, MOST_RANKS - 1), **which)
+        self.rank = dial(range(max(rank + 1, MOST_RANKS)), rank, say("dial.rank"), tooltip=say("dial.which"))
+        self._turned = "dp"
         dials = (self.model, self.sequences, self.dp, self.pp, self.tp, self.zero, self.gpus_per_node, self.rank)
-        super().__init__(dials)
+        super().__init__(dials, controls=(Picks(self._pick),))
         for each in dials:
-            each.layout.width = f"{_DIAL}px"
-        self.children[0].layout.grid_template_columns = f"repeat(auto-fill, {_DIAL + 8}px)"
+            each.layout.width = "auto"
+        self.children[0].layout.grid_template_columns = f"repeat(auto-fit, minmax({_DIAL}px, 1fr))"
 
     @property
     def plan(self) -> Plan:
@@ -68,7 +68,9 @@ class MeshExplorer(Explorer):
         dp, zero, sequences = self.dp.value, self.zero.value, self.sequences.value
         ranks = Mesh(**sizes).world_size
         if ranks > MOST_RANKS:
-            raise ValueError(say("too_many", **sizes, ranks=ranks, most=MOST_RANKS))
+            room = MOST_RANKS * sizes[self._turned] // ranks
+            turn = say("at_most", axis=self._turned, size=room) if room else say("turn_down")
+            raise ValueError(say("too_many", **sizes, ranks=ranks, most=MOST_RANKS) + turn)
         if sequences < dp:
             raise ValueError(say("too_few", sequences=sequences, dp=dp))
         if zero > 1 and self.pp.value > 1:
@@ -143,17 +145,25 @@ class MeshExplorer(Explorer):
 
     @property
     def rows(self) -> Rows:
-        """Each rank: its place, its node, what it sends on each axis and what it holds."""
-        return [self._row(rank, one) for rank, one in enumerate(self.held)]
+        """Each stage, whose ranks are alike: who they are, their nodes, what one sends on each axis and holds."""
+        return [self._row(stage) for stage in range(self.plan.pp)]
 
-    def _row(self, rank: int, held: MemoryBreakdown) -> dict[str, str]:
-        place = self.plan.mesh.coordinates(rank)
-        where = {"place": ", ".join(str(place[axis]) for axis in AXES), "node": str(rank // self.gpus_per_node.value)}
-        sends = {say("column.sends", axis=axis): format_bytes(sent) for axis, sent in self.sent(rank).items()}
-        first = {say(f"column.{name}"): cell for name, cell in ({"rank": str(rank)} | where).items()}
-        return first | sends | {say("column.holds"): format_bytes(held.total)}
+    def _row(self, stage: int) -> dict[str, str]:
+        mesh, each = self.plan.mesh, self.gpus_per_node.value
+        ranks = [rank for rank in range(mesh.world_size) if mesh.coordinates(rank)["pp"] == stage]
+        cells = (str(stage), _ends(ranks), _ends([rank // each for rank in ranks]))
+        first = dict(zip((say(f"column.{name}") for name in ("stage", "ranks", "nodes")), cells, strict=True))
+        sends = {say("column.sends", axis=axis): format_bytes(sent) for axis, sent in self.sent(ranks[0]).items()}
+        return first | sends | {say("column.holds"): format_bytes(self.held[ranks[0]].total)}
+
+    def _pick(self, rank: str) -> None:
+        """A click on a card."""
+        if rank.isdecimal() and int(rank) < MOST_RANKS:
+            self.rank.value = int(rank)
 
     def _draw(self, change: object = None) -> None:
+        if (owner := getattr(change, "owner", None)) in (self.dp, self.pp, self.tp):
+            self._turned = owner.description
         # The dial keeps its length: in a browser the key End goes to the end with which it was drawn.
         with suppress(ValueError):  # the picture's place says why
             last = self.plan.world_size - 1
@@ -162,6 +172,10 @@ class MeshExplorer(Explorer):
                 return
         with reading(language()):  # looked up once, not for each of a thousand words
             super()._draw(change)
+
+
+def _ends(numbers: list[int]) -> str:
+    return f"{numbers[0]}–{numbers[-1]}" if numbers[0] < numbers[-1] else str(numbers[0])
 
 
 def _can_be_cut(model: ModelSpec, plan: Plan) -> bool:

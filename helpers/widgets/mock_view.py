@@ -15,16 +15,14 @@ from helpers.interview.links import link
 from helpers.interview.mock import MockInterview
 from helpers.interview.sheet import Sheet
 from helpers.interview.stopwatch import Now
-from helpers.interview.words import RATINGS, say
+from helpers.interview.words import RATINGS, say, topic_name
 from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
+from helpers.widgets.sitting_view import SheetView
 
-FILE = "mock-interview.md"
 
-
-class MockView(ipywidgets.VBox):
+class MockView(SheetView):
     """An interview. Without a front end: `.begin()`, `.reveal()`, `.rate("good")`, `.submit(function)`, `.skip()`,
     `.finish()`, `.sheet`.
 
@@ -32,6 +30,7 @@ class MockView(ipywidgets.VBox):
     topics, language, seed, path, now, cards: as in MockInterview.
     """
 
+    FILE = "mock-interview.md"
     TEXT = "[widget] MockView: five cards and one drill against the clock, then a sheet of what was strong and weak"
 
     def __init__(
@@ -49,7 +48,7 @@ class MockView(ipywidgets.VBox):
         self._options: dict[str, Any] = {"check": check, "topics": tuple(topics), "path": path, "now": now}
         self._options["cards"] = None if cards is None else tuple(cards)
         self._seed = seed
-        self.level = choice([("all · 全部", ""), *((name, name) for name in LEVELS)], level or "", "level · 级别")
+        self.level = choice(parts.both(LEVELS), level or "", "level · 级别")
         self.language = parts.languages(language)
         self._make_controls(Clock(3, language=language, now=now))
         super().__init__(self._arranged())
@@ -117,15 +116,6 @@ class MockView(ipywidgets.VBox):
         self._draw(self.save_button)
         return sheet
 
-    def save(self, path: str | os.PathLike = FILE) -> None:
-        """Write the sheet to a file, .md, .html or .txt; one that is there stays."""
-        try:
-            told = self._say("mock.saved", path=self.sheet.save(path).name)
-        except OSError as error:
-            told = self._say("mock.unsaved", error=error.strerror or error)
-        self._draw()
-        self.note.value = f'<p class="rr-said" role="status">{escape(told)}</p>'
-
     @property
     def sheet(self) -> Sheet:
         """Times, ratings, strong and weak topics, links; at any time."""
@@ -180,7 +170,8 @@ class MockView(ipywidgets.VBox):
     def _meta(self) -> str:
         cards, card = self.interview.cards, self.interview.card
         number = {"n": cards.index(card) + 1, "all": len(cards)}
-        return self._say("mock.card", **number, level=card.level, topic=card.topic)
+        named = {"level": say(card.level, self.language.value), "topic": topic_name(card.topic, self.language.value)}
+        return self._say("mock.card", **number, **named)
 
     def _draw(self, focus: ipywidgets.Widget | None = None) -> None:
         stage, language = self.stage, self.language.value
@@ -207,7 +198,7 @@ class MockView(ipywidgets.VBox):
             return parts.question_html(self._meta, self._question)
         if stage == "drill":
             drill = self.interview.drill
-            meta = escape(self._say("mock.drill", topic=drill.topic))
+            meta = escape(self._say("mock.drill", topic=topic_name(drill.topic, language)))
             return f'<p class="rr-meta">{meta}</p>{parts.drill_html(drill, language)}'
         return ""
 
@@ -241,13 +232,7 @@ class MockView(ipywidgets.VBox):
         parts.display(self._rating_box, is_asking and self._is_open)
         parts.display(self._dials, stage in ("ready", "nothing"))
 
-    def _say(self, name: str, **values: object) -> str:
-        return parts.SAYS(name, self.language.value, **values)
-
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps what an interview is: neither its questions nor how it went."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, self.TEXT, {"text/html": f"<p>{escape(self._say('mock.intro'))}</p>"})
+    @property
+    def kept(self) -> str:
+        """What an interview is, without its questions."""
+        return f"<p>{escape(self._say('mock.intro'))}</p>"

@@ -137,7 +137,8 @@ def _cells(standing: Standing | None, last: str | None) -> tuple[str, str, str]:
     if standing is None or last is None:
         return say("not_tried"), "", ""
     when = datetime.fromisoformat(last).astimezone().strftime("%Y-%m-%d %H:%M")
-    return say("passed" if standing.passed else "not_yet"), str(standing.attempts), when
+    state = "passed_there" if standing.in_chapter else "passed" if standing.passed else "not_yet"
+    return say(state), str(standing.attempts), when
 
 
 def _html(sentences: Sequence[str], tables: Sequence[tuple[str, list[tuple[str, ...]]]], following: str | None) -> str:

@@ -16,16 +16,16 @@ from helpers.interview.links import link
 from helpers.interview.render import card_html
 from helpers.interview.session import Answer, Question, Quiz
 from helpers.interview.stopwatch import Now
-from helpers.interview.words import RATINGS, say
+from helpers.interview.words import RATINGS, say, topic_name
 from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
 from helpers.widgets.dials import choice
+from helpers.widgets.sitting_view import SittingView
 
 LETTERS = "abcde"
 MAX_OPTIONS = len(LETTERS)
 
 
-class QuizView(ipywidgets.VBox):
+class QuizView(SittingView):
     """Cards of the bank, what is due first. Without a front end: `.reveal()`, `.answer("good")`, `.next()`, `.text`.
 
     topics, levels, language, form: where the dials start, one topic or level, or none for all. path: of the progress
@@ -58,9 +58,8 @@ class QuizView(ipywidgets.VBox):
 
     # -- what is there -------------------------------------------------------------------------------------------------
     def _make_dials(self, topic: str, level: str, language: str, form: str) -> None:
-        known = [("all · 全部", ""), *((name, name) for name in topics(self._cards))]
-        self.topic = choice(known, topic_of(topic), "topic · 主题")
-        self.level = choice([("all · 全部", ""), *((name, name) for name in LEVELS)], level, "level · 级别")
+        self.topic = choice(parts.both(topics(self._cards), topic_name), topic_of(topic), "topic · 主题")
+        self.level = choice(parts.both(LEVELS), level, "level · 级别")
         self.language = parts.languages(language)
         forms = [(f"{name} · {say(name, 'zh')}", name) for name in ("mixed", *FORMS)]
         self.form = choice(forms, form, "form · 题型")
@@ -169,7 +168,8 @@ class QuizView(ipywidgets.VBox):
         if self.question is not None:
             return self._say("quiz.asked", **counts)
         summary = self.quiz.summary()
-        weakest = self._say("quiz.weakest", topic=summary.weakest) if summary.weakest else ""
+        weakest = topic_name(summary.weakest, self.language.value)
+        weakest = self._say("quiz.weakest", topic=weakest) if weakest else ""
         return self._say("quiz.over", **counts, due=summary.due_tomorrow) + weakest
 
     @property
@@ -185,7 +185,8 @@ class QuizView(ipywidgets.VBox):
     @property
     def _meta(self) -> str:
         card, new = self.question.card, self._say("quiz.new") if self.question.is_new else ""
-        return self._say("quiz.meta", level=card.level, topic=card.topic, new=new)
+        language = self.language.value
+        return self._say("quiz.meta", level=say(card.level, language), topic=topic_name(card.topic, language), new=new)
 
     @property
     def _is_answered(self) -> bool:
@@ -238,18 +239,12 @@ class QuizView(ipywidgets.VBox):
     def _named_buttons(self) -> tuple[ipywidgets.Button, ...]:
         return self.show_button, self.skip_button, self.next_button, self.ahead_button, self.check_button
 
-    def _say(self, name: str, **values: object) -> str:
-        return parts.SAYS(name, self.language.value, **values)
-
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps the bank's first card, folded: nothing of the learner, nothing of the time."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
+    @property
+    def kept(self) -> str:
+        """The bank's first card, folded."""
         first = next((card for card in self._cards if self.topic.value in ("", card.topic)), self._cards[0])
         count = f"Cards in the bank: {len(self._cards)}, topics: {len(topics(self._cards))}. One of them:"
-        return bundle(shown, self.TEXT, {"text/html": f"<div><p>{count}</p>{card_html(first)}</div>"})
+        return f"<div><p>{count}</p>{card_html(first)}</div>"
 
 
 def _first(names: Iterable[str] | str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
-from typing import Any
 
 import ipywidgets
 
@@ -13,10 +11,11 @@ from helpers.interview.rounds import Marking, choose, rounds, sitting
 from helpers.interview.rounds.sheet import RoundSheet
 from helpers.interview.rounds.sitting import Answer, say
 from helpers.interview.stopwatch import Now
+from helpers.interview.words import say as quiz_say
 from helpers.widgets import sitting_parts as parts
-from helpers.widgets.bundle import bundle
 from helpers.widgets.clock import Clock
 from helpers.widgets.dials import choice
+from helpers.widgets.sitting_view import SheetView
 
 LINES = """<style>
 .rr-sitting .rr-line {font-family: var(--jp-code-font-family, monospace); font-size: 13px; text-align: left;
@@ -31,13 +30,14 @@ def _titles(language: str) -> list[tuple[str, str]]:
     return [(f"{say(one.kind, language)} · {one.title.in_(language)}", one.id) for one in rounds()]
 
 
-class RoundView(ipywidgets.VBox):
+class RoundView(SheetView):
     """A round. Without a front end: `.begin()`, `.mark(7, "why")`, `.hint()`, `.hand_in()`, `.hold(0)`, or
     `.answer("dp=4 tp=8")`; then `.finish()`, `.sheet`.
 
     name: a kind, "debugging", "review" or "design", or the id of a round. language, now: as in MockView.
     """
 
+    FILE = "round.md"
     TEXT = "[widget] RoundView: debugging, code review or design against the clock, then a sheet with points"
 
     def __init__(self, name: str = "debugging", *, language: str | None = None, now: Now | None = None) -> None:
@@ -47,9 +47,7 @@ class RoundView(ipywidgets.VBox):
         self.clock = Clock(first.minutes, language=language, now=now)
         self.asked, self.said, self.note = (ipywidgets.HTML() for _ in range(3))
         self.lines, self.reasons = ipywidgets.VBox(), ipywidgets.VBox()
-        self.field = ipywidgets.Text(
-            continuous_update=False, layout=ipywidgets.Layout(width="600px", margin="2px 14px")
-        )
+        self.field = ipywidgets.Text(layout=ipywidgets.Layout(width="600px", margin="2px 14px"))
         self.field.on_msg(lambda _, content, __: content.get("event") == "submit" and self._answered())
         self.sheet_page = parts.Page()
         acts = {"begin": self.begin, "hint": self.hint, "hand_in": self.hand_in, "answer": self._answered}
@@ -73,7 +71,7 @@ class RoundView(ipywidgets.VBox):
     def begin(self) -> RoundView:
         """Start the clock and show what is asked; a second call changes nothing."""
         self.sitting.begin()
-        return self._draw()
+        return self._draw(focus=None if self._is_marking else self.field)
 
     def mark(self, line: int, why: str = "") -> None:
         """Mark a line and say why."""
@@ -95,6 +93,7 @@ class RoundView(ipywidgets.VBox):
         """Stop the clock, and show our reasons for what was found."""
         self.sitting.hand_in()
         self._draw()
+        self._first_tick.focus()
 
     def hold(self, place: int, is_held: bool = True) -> None:
         """My reason for this place says what ours says."""
@@ -102,28 +101,21 @@ class RoundView(ipywidgets.VBox):
 
     def answer(self, given: str) -> Answer:
         """A plan or a number. Raises ValueError, a sentence, for what cannot be read."""
-        question = self.sitting.question
+        question, place = self.sitting.question, self.sitting.place
         found = self.sitting.answer(given)
         self.field.value = ""
-        told = f"{found.sentence}\n{self.sitting.text(question.why, question)}"
-        self._draw(parts.said_html(told, is_right=found.points > 0))
+        told = f"{place} · {found.sentence}\n{self.sitting.text(question.why, question)}"
+        left = self.sitting.question is not None
+        self._draw(parts.said_html(told, is_right=found.points > 0), self.field if left else self.buttons["sheet"])
         return found
 
     def finish(self) -> RoundSheet:
         """End it here; the sheet has what was done so far."""
         sheet = self.sitting.finish()
-        self._draw()
+        self._draw(focus=self.buttons["save"])
         if self.sitting.note:
-            self.note.value = f'<p class="rr-said" role="status">{escape(self.sitting.note)}</p>'
+            self._tell(self.sitting.note)
         return sheet
-
-    def save(self, path: str | os.PathLike = "round.md") -> None:
-        """Write the sheet to a file, .md, .html or .txt; one that is there stays."""
-        try:
-            told = self._say("mock.saved", path=self.sheet.save(path).name)
-        except OSError as error:
-            told = self._say("mock.unsaved", error=error.strerror or error)
-        self.note.value = f'<p class="rr-said" role="status">{escape(told)}</p>'
 
     @property
     def sheet(self) -> RoundSheet:
@@ -162,6 +154,7 @@ class RoundView(ipywidgets.VBox):
     def _line(self, number: int) -> ipywidgets.ToggleButton:
         made = ipywidgets.ToggleButton(description=f"{number:>3}  {self.sitting.item.lines[number - 1]}")
         made.add_class("rr-line")
+        made.disabled = number in self.sitting.item.gaps
         made.observe(lambda change: self._pressed(number, change["new"]), names="value")
         return made
 
@@ -175,7 +168,13 @@ class RoundView(ipywidgets.VBox):
         except ValueError as error:
             self.note.value = parts.alert_html(str(error))
 
-    def _draw(self, said: str = "") -> RoundView:
+    @property
+    def _first_tick(self) -> ipywidgets.Widget:
+        """What comes first once the marks are in."""
+        found = self.reasons.children
+        return found[0].children[1].children[0] if found else self.buttons["sheet"]
+
+    def _draw(self, said: str = "", focus: ipywidgets.Widget | None = None) -> RoundView:
         one, stage = self.sitting, self.sitting.stage
         self.clock.speak(self.language.value)
         self.clock.show(one.watch)
@@ -194,6 +193,8 @@ class RoundView(ipywidgets.VBox):
             parts.display(button, shown[name])
         parts.display(self.field, shown["answer"])
         parts.display(self._dials, stage in ("ready", "over"))
+        if focus is not None:
+            focus.focus()
         return self
 
     def _asked_html(self) -> str:
@@ -215,7 +216,8 @@ class RoundView(ipywidgets.VBox):
             self.reasons.children = ()
             return
         for number, button in enumerate(self.lines.children, start=1):
-            button.value, button.disabled = number in one.marks, stage in ("compare", "over")
+            button.value = number in one.marks
+            button.disabled = stage != "asked" or number in one.item.gaps
         if stage == "asked":
             there = {field.line: field for field in self.reasons.children}
             self.reasons.children = tuple(there.get(line) or self._reason(line) for line in sorted(one.marks))
@@ -237,16 +239,12 @@ class RoundView(ipywidgets.VBox):
         row = next(row for n, row in enumerate(one.rows()) if n == place)
         tick = ipywidgets.Checkbox(description=say("held", language), indent=False)
         tick.observe(lambda change: self.hold(place, change["new"]), names="value")
-        shown = paragraphs(f"**{row.title}**\n\n{row.given}\n\n{row.right}")
+        told = {say("column.given", language): row.given, say("column.right", language): row.right}
+        colon = quiz_say("colon", language)
+        shown = paragraphs("\n\n".join([f"**{row.title}**", *(f"{name}{colon}{text}" for name, text in told.items())]))
         return ipywidgets.VBox([ipywidgets.HTML(f'<div class="rr-answer">{shown}</div>'), parts.row(tick)])
 
-    def _say(self, name: str, **values: object) -> str:
-        return parts.SAYS(name, self.language.value, **values)
-
-    def __repr__(self) -> str:
-        return self.TEXT
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
-        """A saved notebook keeps what a round is, not how it went."""
-        shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        return bundle(shown, self.TEXT, {"text/html": f"<p>{escape(say('view.intro', self.language.value))}</p>"})
+    @property
+    def kept(self) -> str:
+        """What a round is."""
+        return f"<p>{escape(say('view.intro', self.language.value))}</p>"

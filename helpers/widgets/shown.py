@@ -51,7 +51,7 @@ def _html(shown: Any) -> str:
     if isinstance(shown, Scene):
         return to_svg(shown)
     if isinstance(shown, str | Words):
-        return paragraphs(str(shown))
+        return f'<div style="margin:0 14px">{paragraphs(str(shown))}</div>'  # where pictures begin
     if _is_figure(shown):
         look = f'class="rr-light" alt="{escape(_title(shown))}"'
         return f'<img {look} src="data:image/png;base64,{_png(shown)}">'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 import ipywidgets
@@ -132,6 +132,12 @@ def button(act: Callable[[], object], *, width: str = "auto", style: str = "", t
 def languages(value: str | None) -> ipywidgets.Dropdown:
     """The dial of the language; it starts at `value`, else at the one chosen."""
     return choice([(name, lang) for lang, name in LANGUAGES.items()], language(value), "language · 语言")
+
+
+def both(names: Iterable[str], word: Callable[[str, str], str] = say) -> list[tuple[str, str]]:
+    """Options of a dial, all of them first: each name in both languages where Chinese has one of its own."""
+    told = [(name, word(name, "zh")) for name in names]
+    return [("all · 全部", ""), *((name if zh == name else f"{name} · {zh}", name) for name, zh in told)]
 
 
 def row(*widgets: ipywidgets.Widget) -> ipywidgets.HBox:

@@ -92,7 +92,7 @@ def test_each_dial_moves_the_picture_by_keyboard(cell, notebook):
         handle = notebook.dial(dial.description, output)
         for key in there_and_back(dial):  # back, since one dial may leave another nothing to choose
             notebook.press(handle, key, picture)
-            assert "<svg" in picture.inner_html(), f"{dial.description}: {picture.inner_text()}"
+            assert not picture.get_by_role("alert").count(), f"{dial.description}: {picture.inner_text()}"
 
 
 def there_and_back(dial) -> list[str]:
@@ -150,9 +150,9 @@ def test_what_cannot_be_gets_a_sentence_and_keeps_its_dials(bad, notebook):
 
 
 def check_refused(output, picture, words):
-    """The sentence stands where the picture would be; the dials stay."""
+    """The sentence stands above the last picture, which is pale; the dials stay."""
     picture.get_by_role("alert").filter(has_text=words).wait_for()
-    assert picture.locator("svg").count() == 0
+    assert picture.locator("svg").count() == picture.locator("[inert] svg").count() == 1
     assert output.locator(".noUi-handle:visible").count() > 3
     assert output.get_by_role("button", name="Make it fit").is_disabled()
 
@@ -303,3 +303,20 @@ def test_a_rank_is_chosen_and_its_groups_light_up(notebook):
     says(picture, "Rank 3 holds")  # there are four, and the last one is taken
     notebook.press(notebook.dial("ZeRO stage", output), "End", picture)
     picture.get_by_role("alert").filter(has_text="ZeRO-3 with pp 2").wait_for()
+
+
+def test_a_card_is_chosen_by_a_click_and_by_enter(notebook):
+    output, picture = shown(notebook, "MeshExplorer")
+    card = picture.locator('[data-pick="6"]')
+    card.click()
+    says(picture, "Rank 6 holds")
+    assert notebook.reads("rank", output) == "6"
+    for keys, rank in (("ArrowLeft ArrowUp Enter", 4), ("End Enter", 7), ("Home Space", 0)):
+        for key in keys.split():
+            notebook.page.keyboard.press(key)
+        says(picture, f"Rank {rank} holds")  # and the focus is on its card again
+        notebook.page.wait_for_function("rank => document.activeElement.dataset.pick === String(rank)", arg=rank)
+    notebook.press(notebook.dial("ZeRO stage", output), "End", picture)
+    card.click(force=True)  # a pale picture answers nothing
+    picture.get_by_role("alert").wait_for()
+    assert notebook.reads("rank", output) == "0"

@@ -61,6 +61,15 @@ def test_a_stage_has_one_colour_and_the_case_beside_it_is_dashed():
     assert drawn == [("sign", False), ("sign", True)]
 
 
+def test_a_curve_below_another_is_wide_so_that_both_are_seen():
+    curves = {"below": [(1, 0), (100, 5)], "above": [(1, 0), (100, 5)]}
+    scene = curves_scene(curves, x=X, y=Y, title="t", dots=True, bands=["below"])
+    wide, thin = (
+        item.width for item in scene.items if isinstance(item, Line) and item.colour in ("parameters", "gradients")
+    )
+    assert wide > 3 * thin and sum(isinstance(item, Rect) and item.fill == "ink" for item in scene.items) == 2
+
+
 def test_the_same_line_has_other_cuts_and_other_zeros_on_fewer_ranks():
     scene = recut_scene({"a": 4, "b": 6}, 4, 3, title="10 numbers")
     frames = [item.width for item in scene.items if isinstance(item, Rect) and item.stroke]

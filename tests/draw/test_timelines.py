@@ -17,6 +17,17 @@ def test_a_timeline_shows_every_rank_of_each_timeline_and_its_exposed_communicat
     assert "exposed communication 4.00 s of 17.3 s" in SCENES["timelines"].summary
 
 
+def test_messages_have_a_lane_for_each_axis_of_which_their_name_speaks():
+    spans = [Span(rank=0, lane="compute", name="F0", kind="forward", start=0, end=1)]
+    for name in ("tp all_reduce", "dp x pp all_reduce"):
+        spans.append(Span(rank=0, lane="communication", name=name, kind="communication", start=1, end=2))
+    scene = timeline_scene(Timeline(spans=spans, source="recorded"), axes=("tp", "dp"))
+    lanes = {label.text: label.y for label in scene.labels() if label.text in ("tp", "dp")}
+    bars = [item for item in scene.items if isinstance(item, Rect) and item.fill == "communication" and item.tooltip]
+    assert [abs(bar.y + bar.height / 2 - y) < 1 for bar, y in zip(bars, lanes.values(), strict=True)] == [True, True]
+    assert any(label.text.startswith("rank 0: exposed communication 1.00 s") for label in scene.labels())
+
+
 def test_timelines_with_titles_of_their_own_show_them():
     scene = timeline_scene(ddp_step(title="naive"), ddp_step(title="overlapped"))
     texts = [label.text for label in scene.labels()]

@@ -45,6 +45,12 @@ def test_other_tasks_and_passed_attempts_do_not_count(notes):
     assert OFFER not in said(notes, untouched)
 
 
+def test_attempts_in_the_chapter_count_and_are_named(notes):
+    for _ in range(2):
+        progress.record("check", KEY, False, path=notes, place=progress.CHAPTER)
+    assert "after 3 attempts, those in the chapter too: the lab's own" in said(notes, untouched)
+
+
 def test_what_is_not_written_is_no_attempt_to_be_helped_with(notes):
     assert [OFFER in said(notes, not_written) for _ in range(4)] == [False] * 4
 

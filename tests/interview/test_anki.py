@@ -43,7 +43,7 @@ def test_every_card_is_a_note_with_its_tags_and_both_languages(tmp_path):
     found = {fields["Id"]: (tags, fields) for _, tags, fields in every if "form::number" not in tags}
     for one in cards:
         tags, fields = found[one.id]
-        assert tags == {f"topic::{one.topic}", f"level::{one.level}"}
+        assert tags == {f"topic::{one.topic}", f"level::{one.level}"} | ({"archive"} if one.archive else set())
         assert ("<details" in fields["Question"]) == (one.choices is not None)
         assert '<div lang="en">' in fields["Question"] and '<div lang="zh">' in fields["Answer"]
 

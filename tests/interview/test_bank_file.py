@@ -78,6 +78,7 @@ def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
+        ("    level: junior\n", "    level: junior\n    archive: no\n", r"`archive` is False; write true, or leave"),
         ("    level: junior\n", "", r"90_example.yaml line 3: the field `level` of this card is missing"),
         (
             "level: junior",

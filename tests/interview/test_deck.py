@@ -1,6 +1,7 @@
 """Which cards are asked, and in which order and form."""
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -32,6 +33,12 @@ def test_topics_stand_along_the_interview_path():
 
 def test_new_cards_come_from_junior_to_staff_along_the_path():
     assert ids(in_order(CARDS, Reviews(), START)) == ["start", "easy", "amp-easy", "senior", "beyond"]
+
+
+def test_the_archive_comes_last_of_what_is_new_and_like_others_once_it_is_due():
+    cards = [replace(one, archive=one.id == "start") for one in CARDS]
+    assert ids(in_order(cards, Reviews(), START)) == ["easy", "amp-easy", "senior", "beyond", "start"]
+    assert ids(in_order(cards, reviewed(("start", "again", 1, "")), START))[0] == "start"
 
 
 def test_due_cards_come_first_and_the_most_overdue_before_the_others():

@@ -66,6 +66,16 @@ def test_without_a_notebook_that_can_be_read_the_file_alone_is_linked(folder, te
     assert cell_address("90_bad.ipynb", "one") == "90_bad.ipynb"
 
 
+def test_a_lab_lies_beside_the_chapters_in_the_repository_and_below_them_in_a_learners_folder(tmp_path, monkeypatch):
+    for folder in ("notebooks", "labs", "work/labs"):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder / "90_x.ipynb", ("one", []))
+    for here, way in (("notebooks", "../"), ("work", "")):
+        monkeypatch.chdir(tmp_path / here)
+        assert file_address("labs/90_x.ipynb") == f"{way}labs/90_x.ipynb"
+        assert cell_address("labs/90_x.ipynb", "one") == f"{way}labs/90_x.ipynb#cell-id=one"
+
+
 def test_the_corner_links(folder):
     card = next(card for card in load_all() if card.shown_by == Cell(notebook="03_ddp", anchor="prove"))
     shown = '<a href="03_ddp.ipynb#cell-id=prove">chapter 03_ddp, cell “prove”</a>'

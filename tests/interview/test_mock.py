@@ -1,6 +1,7 @@
 """A mock interview: what is asked, what the clock says, and that impatience breaks nothing."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -84,6 +85,12 @@ def test_weak_and_due_cards_come_before_new_ones_and_known_ones_last(mock, path)
     for seed in range(20):
         asked = ids(mock(seed=seed))
         assert weak in asked and due in asked and known not in asked
+
+
+def test_the_archive_is_asked_only_where_nothing_else_is(mock):
+    cards = [replace(card, archive=card.topic != "ddp") for card in CARDS]
+    assert {sum(card.archive for card in mock(seed=seed, cards=cards).cards) for seed in range(10)} == {0}
+    assert len(mock(cards=cards, topics=["zero"]).cards) == 5
 
 
 def test_level_and_topics_choose(mock):

@@ -16,8 +16,8 @@ from helpers.interview import terminal
 from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
 from helpers.interview.rounds.items import FOLDER
 from helpers.interview.rounds.items import rounds as read
+from helpers.interview.rounds.plans import read_plan
 from helpers.interview.rounds.scene import value
-from helpers.interview.rounds.sitting import read_plan
 from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
 from tests.interview.quiz_cards import Clock
@@ -110,10 +110,20 @@ def test_marks_are_judged(name, language):
     assert nothing.hand_in() == () and nothing.finish().points == 0
     right = {line for place in one.places for line in place.lines}
     wrong = Marking(one, language=language).begin()
-    wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right))
-    wrong.mark(one.places[0].lines[0])
-    assert wrong.hint() == one.places[0].hint.in_(language) and wrong.hand_in() == (0,)
+    wrong.mark(next(n for n in range(1, len(one.lines) + 1) if n not in right | one.gaps))
+    assert wrong.hint() == one.places[0].hint.in_(language)
+    wrong.mark(one.places[0].lines[-1])
+    assert wrong.hand_in() == (0,) and f"{one.lines[one.places[0].lines[-1] - 1].strip()}`" in next(wrong.rows()).title
     assert wrong.finish().points == 0 and [row.points for row in wrong.rows()][-2:] == [-1, -1]
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_hint_is_of_a_place_that_is_not_found(name):
+    one = Marking(MARKED[name], language="en").begin()
+    one.mark(one.item.places[0].lines[0], "because")
+    hints = [one.hint() for _ in one.item.places]
+    assert hints == [place.hint.en for place in one.item.places[1:]] + [""]
+    assert sum(row.points for row in one.rows()) == 2 - len(hints[:-1])  # the last, of nothing, costs nothing
 
 
 def as_text(plan):
@@ -164,6 +174,8 @@ def test_names_and_lines_that_are_not_there_are_sentences():
         one.mark(1)
     with pytest.raises(ValueError, match="There is no line '99'"):
         one.begin().mark(99)
+    with pytest.raises(ValueError, match="Nothing stands in line"):
+        one.mark(next(iter(one.item.gaps)))
     with pytest.raises(ValueError, match="Line 1 is not marked"):
         one.unmark(1)
 
@@ -208,6 +220,8 @@ def test_a_marked_round_in_a_terminal(monkeypatch, tmp_path, capsys):
     ):
         assert sentence in said
     assert "Points: 2 of 3" in said and "marked: only rank 0 calls it" in said and "Kept as sheet.md." in said
+    model = said.partition("Model answer\n\n")[2].partition("\n\nNext steps")[0].splitlines()
+    assert len(model) > 1 and not any(line.startswith(" ") for line in model)  # prose does not hang as rows do
     assert "## Model answer" in (tmp_path / "sheet.md").read_text(encoding="utf-8")
 
 
@@ -249,15 +263,18 @@ def test_the_widget_marks_compares_and_shows_the_sheet(tmp_path, monkeypatch):
     view = RoundView("accumulated-and-repeated", language="en")
     assert view.text.startswith("Choose a round") and not view.reasons.children
     view.buttons["begin"].click()
+    view.buttons["hint"].click()
+    assert "Hint: Compare" in view.said.value
     view.lines.children[7].value = True
     view.lines.children[3].value = view.lines.children[0].value = True
     view.lines.children[0].value = False
     view.reasons.children[1].value = "means add up"
     assert [field.line for field in view.reasons.children] == [4, 8] and view.sitting.marks[8] == "means add up"
     view.buttons["hint"].click()
-    assert "Hint: Compare" in view.said.value
+    assert "There is no further hint" in view.said.value  # both are found
     view.buttons["hand_in"].click()
     assert [len(box.children) for box in view.reasons.children] == [2, 2]
+    assert "ours: Gradients add up" in view.reasons.children[0].children[0].value
     view.reasons.children[0].children[1].children[0].value = True
     view.buttons["sheet"].click()
     assert view.sheet.points == 4 and "<table" in view.sheet_page.outputs[0]["data"]["text/html"]
@@ -275,6 +292,7 @@ def test_the_widget_asks_judges_and_refuses_in_each_language(language):
     assert 'role="alert"' in view.note.value and len(view.sitting.answers) == 0
     view.answer("128.5 GB")
     view.answer("dp=8")
+    assert ("2 of 4 · " if language == "en" else "第 2 / 4 题 · ") in view.said.value  # the third is asked meanwhile
     assert 'data-right="false"' in view.said.value and ("放不下" if language == "zh" else "not fit") in view.said.value
     for part in (view.asked, view.said, view.note):
         ElementTree.fromstring(f"<div>{part.value}</div>")

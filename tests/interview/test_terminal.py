@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers.interview import terminal
+from helpers.interview import load_bank, terminal
 from helpers.words.wrapping import width
 from tests.interview.quiz_cards import line, lines
 
@@ -52,6 +52,13 @@ def test_folded_cards_are_unfolded_rated_and_noted(home):
     assert "Noted as good. It comes back in 10 min." in out
     assert "Asked 2, right 1." in out and "Weakest topic: ddp." in out
     assert [one["rating"] for one in lines(progress_file(home))] == ["good", "again"]
+
+
+def test_where_the_longer_answer_stands_already_more_are_the_follow_ups(quiz):
+    _, out, _ = quiz("--topic start_here --form number --count 2", "3\nm\n\n3\n")
+    assert out.count("Enter for the next card (m: what they may ask next):") == 2 and "the longer answer" not in out
+    first = " ".join(load_bank("00_start_here")[0].longer.en.split()[:4])
+    assert out.count(first) == 1 and out.count("They may ask next: ") == 1
 
 
 def test_letters_and_numbers_with_help_and_a_question_that_stays(quiz):

@@ -54,6 +54,15 @@ def test_a_step_is_forward_loss_backward_optimizer_in_this_order():
     assert (timeline.source, timeline.ranks) == ("recorded", (0,))
 
 
+def test_whoever_runs_the_model_may_mark_what_it_does():
+    model = small_gpt()
+    with record_timeline(model, by_part=False) as recorder:
+        recorder.enter("F0", "forward")
+        step(model)
+        recorder.leave()
+    assert [(span.name, span.kind) for span in recorder.timeline.spans] == [("F0", "forward")]
+
+
 def test_recording_changes_no_gradient():
     plain, recorded = small_gpt(), small_gpt()
     step(plain)

@@ -16,7 +16,6 @@ PAGES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTERS = [path for path in PAGES if path.stem not in REFERENCE]
 # Their exercises and limits still wait: the rules that do not bind yet, by their names.
 WAITS = {
-    "04_amp": {"limits", "asked"},
     "interview": {"limits", "asked", "long_cells"},
 }
 

@@ -20,7 +20,7 @@ from tests.notebooks.chapter import (
     words,
 )
 
-PATH = {"minutes": 25, "words": 900, "lines of code": 60}
+PATH = {"minutes": 30, "words": 900, "lines of code": 60}
 WHOLE = {"minutes": 65, "words": 2000, "lines of code": 180, "cells": 40}
 CELL_LINES, WHY_WORDS, TAKEAWAYS, EXERCISES = 15, 80, 10, (2, 4)
 _IMAGE = re.compile(r"!\[([^\]]*)\]|<img\b([^>]*)>")

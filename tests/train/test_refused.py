@@ -13,7 +13,7 @@ from helpers.train.options import settings
 def refused(capsys, line: str) -> str:
     assert cli.main(line.split()) == cli.REFUSED
     said = capsys.readouterr()
-    assert not said.out, "something has started"
+    assert not said.out and "usage" not in said.err, "something has started, or there is more than a sentence"
     return said.err
 
 
@@ -37,7 +37,11 @@ def refused(capsys, line: str) -> str:
         ("--plan dp=3", "3 * 1 = 3 does not divide it; the nearest that work are 15 and 18"),
         ("--plan pp=2 --schedule interleaved --microbatches 3 --batch 18", "no whole number of rounds; take 4"),
         ("--steps 0", "--steps 0: expected 1 or more"),
+        ("--steps abc", "--steps: invalid int value: 'abc'; --help shows all options"),
+        ("--zero 7", "--zero: invalid choice: 7"),
+        ("--depth 3", "unrecognized arguments: --depth 3"),
         ("--lr nan", "expected a number above 0"),
+        ("--dropout 1", "--dropout 1.0: expected 0 or more and below 1"),
         ("--resume nowhere", "there is no such folder; give a run"),
         ("--plan dp=100000 --batch 100000", "ranks need about"),
     ],
@@ -52,10 +56,10 @@ def test_a_plan_for_other_ranks_than_torchrun_started(capsys, monkeypatch):
     assert settings([]).plan.dp == 4, "without a plan all of them are copies"
 
 
-def test_arguments_that_argparse_knows_to_be_wrong(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["--zero", "7"])
-    assert "invalid choice: 7" in capsys.readouterr().err
+def test_torchruns_report_ends_with_the_sentence(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    said = refused(capsys, "--plan xp=2")
+    assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == said.rstrip("\n")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import torch
 
 from helpers.measure.agents import run_agents
 from helpers.train import on_ranks
+from helpers.train.options import settings
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -31,8 +32,18 @@ def test_a_run_goes_on_under_another_plan_as_if_it_had_not_stopped(train, ranks,
     assert "--resume cut --steps 10" in then
     assert {"step_00003", "step_00005", "train.json"} <= {path.name for path in (tmp_path / "cut").iterdir()}
     assert (tmp_path / "cut" / "timeline.svg").read_text().startswith("<svg")
-    spans = json.loads((tmp_path / "cut" / "timeline.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in spans} == {0, 1}
+    spans = [one for one in json.loads((tmp_path / "cut" / "timeline.json").read_text())["traceEvents"] if "dur" in one]
+    computed = {rank: {one["name"] for one in spans if one["pid"] == rank and one["tid"] == 0} for rank in (0, 1)}
+    assert computed == dict.fromkeys((0, 1), {"F0", "F1", "B0", "B1", "AdamW"}), "what lies between them is waiting"
+    assert all(one["name"].startswith("pp ") for one in spans if one["tid"] == 1)
+
+
+def test_dropout_drops_and_a_resumed_run_keeps_it(train, ranks, losses):
+    plain, dropped = (train(ranks[:2], f"--plan tp=2 --steps 1 --save {d} --dropout {d}")[1] for d in ("0", "0.5"))
+    assert losses(plain)[1] != losses(dropped)[1]
+    assert settings("--resume 0.5 --steps 2".split()).dropout == 0.5
+    code, then = train(ranks[:2], "--resume 0.5 --steps 2")
+    assert code == 0 and list(losses(then)) == [2]
 
 
 def test_the_same_line_under_torchrun_with_two_agents(train, ranks, losses, tmp_path):
@@ -85,6 +96,15 @@ def dies_in_a_save():
     """Rank 1, before its file is written."""
     if torch.distributed.get_rank() == 1:
         torch.save = die
+
+
+def test_a_rank_that_is_killed_has_left_its_last_words(train, ranks, tmp_path, monkeypatch):
+    """torchrun shows them in its report of the rank that died, which stands last."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    train(ranks[:1], "--plan dp=1 --steps 1 --save run")
+    told = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert told["message"].startswith("This rank ended without a word") and int(told["extraInfo"]["timestamp"])
+    assert told["message"].endswith("helpers train --resume run/step_00001")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from helpers.draw.scene import Label
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
 
 
@@ -25,7 +26,12 @@ def test_every_dial_moves_sentence_and_picture(explorer):
 
 def test_one_device_has_no_link_to_wait_for(explorer):
     explorer.devices.value = 1
-    assert explorer.sentence.startswith("1.00 times one device. The master's link is busy for 0 s")
+    assert explorer.sentence.startswith("1.00 times as fast as one device. The master's link is busy for 0 s")
+
+
+def test_the_picture_names_devices_and_no_ranks(explorer):
+    told = {item.text for item in explorer.scene.items if isinstance(item, Label)}
+    assert told >= {"master", "device 1", "device 2", "device 3"} and not any("rank" in text for text in told)
 
 
 def test_the_table_accounts_for_the_whole_step(explorer):

@@ -51,7 +51,7 @@ def check(widget: object) -> None:
     (said,) = shown.findall("p")
     assert (said.get("role") == "alert") == (not pictures)
     assert said.text == text.splitlines()[0]
-    assert all(picture.get("role") == "img" for picture in pictures)
+    assert all(picture.get("role") in ("img", "group") for picture in pictures)  # group: its parts can be clicked
     table = ElementTree.fromstring(widget.table.value or "<table/>")
     assert len({len(row) for row in table.iter("tr")}) <= 1 and bool(pictures) >= bool(len(table))
 
@@ -90,7 +90,7 @@ def test_a_saved_notebook_keeps_a_picture_and_a_stable_text_whatever_is_asked_fo
     assert repr(widget).startswith(f"[widget] {type(widget).__name__}:")
     assert "application/vnd.jupyter.widget-view+json" in before
     assert before["image/png"].startswith("iVBOR") and after["image/png"].startswith("iVBOR")
-    assert len(about["image/png"]["alt"]) > 20 and about["image/png"]["width"] == 1000
+    assert len(about["image/png"]["alt"]) > 20 and 800 <= about["image/png"]["width"] <= 1000
 
 
 def test_every_dial_says_what_it_is(widget):

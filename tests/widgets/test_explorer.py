@@ -49,12 +49,14 @@ def png_size(explorer):
 
 def test_a_bad_setting_shows_its_sentence_and_the_next_good_one_brings_the_picture_back(explorer):
     explorer.length.value = 3
-    assert ElementTree.fromstring(explorer.html.value).get("role") == "alert"
-    assert "3 MB &amp; more do not divide by 2; take 2 MB" in explorer.html.value and "<svg" not in explorer.html.value
+    said, last = ElementTree.fromstring(f"<div>{explorer.html.value}</div>")
+    assert said.get("role") == "alert" and said.text == "3 MB & more do not divide by 2; take 2 MB"
+    assert last.get("inert") is not None and len(last) == 1, "the picture of 2 MB, pale"
     assert explorer.text == "3 MB & more do not divide by 2; take 2 MB" and explorer.table.value == ""
     assert explorer.length in explorer.children[0].children
     explorer.length.value = 4
-    assert "<svg" in explorer.html.value and "alert" not in explorer.html.value and "<table" in explorer.table.value
+    assert explorer.html.value.startswith("<p") and "<svg" in explorer.html.value and "<table" in explorer.table.value
+    assert not any(word in explorer.html.value for word in ("alert", "inert"))
 
 
 def test_an_explorer_may_start_in_a_bad_setting(explorer):

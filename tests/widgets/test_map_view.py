@@ -59,7 +59,7 @@ def test_the_end(path):
     for key in ("08.a", "08.b", "08.c"):
         progress.record("guess", key, True, path=path)
     progress.record("check", "08.f", True, path=path)
-    assert course_map(path=path).sentence == "Next for you: 08 ZeRO."
+    assert course_map(path=path).sentence == "Next for you: the lab of 08 ZeRO."
     for key in ZERO.tasks:
         progress.record("check", key, True, path=path)
     assert course_map(path=path).sentence == "You have been at every station."
@@ -89,6 +89,21 @@ def test_a_link_leads_to_the_next_chapter_from_a_chapter_and_from_a_lab(path, tm
     assert '<a href="08_zero.ipynb">08 ZeRO</a>' in course_map(path=path).html.value
     monkeypatch.chdir(tmp_path / "labs")
     assert '<a href="../08_zero.ipynb">08 ZeRO</a>' in course_map(path=path).html.value
+
+
+def test_the_chapter_that_was_touched_last_comes_first_and_its_lab_after_its_stations(path, tmp_path, monkeypatch):
+    first = Chapter(name="01_first", title="First", stations=(station("A", 5, guesses=("01.a",)),), tasks=("01.t",))
+    monkeypatch.setattr("helpers.widgets.map_view.chapters", lambda: (first, ZERO))
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "labs" / "08_zero.ipynb").touch()
+    monkeypatch.chdir(tmp_path)
+    assert "01 First, station A" in course_map(path=path).sentence
+    for kind, key in [("guess", "08.a"), ("guess", "08.b"), ("guess", "08.c"), ("check", "08.f")]:
+        progress.record(kind, key, True, path=path)
+    assert '<a href="labs/08_zero.ipynb">08 ZeRO</a>' in course_map(path=path).html.value
+    for key in ZERO.tasks:
+        progress.record("check", key, True, path=path)
+    assert "01 First, station A" in course_map(path=path).sentence
 
 
 def test_a_file_that_cannot_be_read_and_no_chapters_get_a_sentence(path, monkeypatch):

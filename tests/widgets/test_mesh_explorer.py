@@ -9,7 +9,9 @@ from helpers.draw import Rect, cube_scene
 from helpers.mesh import Mesh
 from helpers.predict.memory import memory
 from helpers.specs import PRESETS, Plan
+from helpers.units import format_bytes
 from helpers.widgets import MeshExplorer
+from helpers.widgets.picks import Picks
 from helpers.words import reading
 from tests.draw.scenes import tooltips
 
@@ -55,8 +57,9 @@ def test_each_rank_holds_what_the_formulas_say_of_its_stage():
     shown, plan = MeshExplorer(zero=1), Plan(dp=2, pp=2, tp=2, zero=1, num_microbatches=32)
     held = [one.total for one in shown.held]
     assert held == [memory(PRESETS["llama3-8b"], plan, stage).total for stage in (0, 1) for _ in range(4)]
-    assert len(shown.rows) == 8 and len({row["holds"] for row in shown.rows}) == 2
-    assert len({each for each in tooltips(shown.scene) if each.startswith("rank 7:") and "bytes of" in each}) >= 4
+    assert [(row["ranks"], row["nodes"]) for row in shown.rows] == [("0–3", "0"), ("4–7", "1")]
+    assert [row["holds"] for row in shown.rows] == [format_bytes(held[0]), format_bytes(held[4])]
+    assert f"rank 7: dp 1, pp 1, tp 1; it holds {format_bytes(held[7])}" in tooltips(shown.scene)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -69,7 +72,8 @@ def test_a_higher_stage_of_zero_holds_less(zero):
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ({"dp": 64}, "takes 256 ranks, and the picture has room for 64"),
+        ({"dp": 64}, "takes 256 ranks, and the picture has room for 64. dp 16 is the most beside the other two"),
+        ({"dp": 8, "tp": 8}, "has room for 64. tp 4 is the most"),
         ({"dp": 4, "sequences": 2}, "2 sequences do not reach for 4 copies"),
         ({"zero": 3}, "ZeRO-3 with pp 2 would send its messages for each of 32"),
         ({"model": "gpt2-medium", "pp": 16, "dp": 1}, "24 layers cannot be cut into 16 equal stages. pp 8 works"),
@@ -81,19 +85,56 @@ def test_what_cannot_be_is_a_sentence_in_the_place_of_the_picture(setting, sente
         getattr(shown, name).value = value
     with pytest.raises(ValueError, match=sentence):
         _ = shown.scene
-    assert 'role="alert"' in shown.html.value
-    shown.dp.value, shown.pp.value, shown.zero.value, shown.sequences.value = 2, 2, 0, 64
-    assert "<svg" in shown.html.value
+    assert 'role="alert"' in shown.html.value and "inert" in shown.html.value
+    shown.dp.value, shown.pp.value, shown.tp.value, shown.zero.value, shown.sequences.value = 2, 2, 2, 0, 64
+    assert "<svg" in shown.html.value and "inert" not in shown.html.value
 
 
 def test_parts_keep_their_place_whatever_the_dials_say():
     """So that a turned dial moves nothing but what it is about."""
     settings = ({}, {"dp": 16, "gpus_per_node": 2}, {"dp": 1, "pp": 1, "tp": 1}, {"tp": 8, "gpus_per_node": 8})
     scenes = [MeshExplorer(**setting).scene for setting in settings]
-    words = ("Memory of each rank", "groups of rank 0", "tp")
+    words = ("groups of rank 0", "crosses", "tp")
     places = [[(label.x, label.y) for label in scene.labels() if label.text in words] for scene in scenes]
     assert len(set(map(str, places))) == 1 and len(places[0]) == 3
     assert len({scene.height for scene in scenes}) == 1
+    legend = [[label.x for label in scene.labels() if label.y > scene.height - 45] for scene in scenes]
+    assert len(legend[0]) == 6 and len(set(map(str, legend))) == 1
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"dp": 16, "gpus_per_node": 2}, {"dp": 1, "pp": 8, "tp": 8, "gpus_per_node": 8}]
+)
+def test_it_can_be_read_in_a_window_of_1100_pixels(setting):
+    """645 pixels are left for an output beside the list of files, 680 from top to bottom, 180 of them for the dials."""
+    scene = MeshExplorer(**setting).scene
+    assert min(label.size for label in scene.labels()) * 645 / scene.width >= 12
+    assert scene.height * 645 / scene.width <= 500
+    places = [label for label in scene.labels() if label.text.count(",") == 2]
+    assert setting == {} or len(places) >= 40  # what does not fit is left to the tooltip
+
+
+def test_a_colour_stands_for_one_thing():
+    shown = MeshExplorer(dp=1, zero=0)  # no group on dp
+    painted = {item.fill for item in shown.scene.items if isinstance(item, Rect) and item.y > 320}
+    assert painted <= {"", "ink", "panel"}, "memory is grey"
+
+
+def test_a_click_on_a_card_chooses_its_rank():
+    shown = MeshExplorer()
+    picks = [item for item in shown.scene.items if isinstance(item, Rect) and item.pick]
+    assert [item.pick for item in picks if item.is_picked] == ["0"] and len(picks) == 8
+    assert 'role="group"' in shown.html.value and shown.html.value.count('tabindex="0"') == 1
+    (listens,) = (child for child in shown.children if isinstance(child, Picks))
+    for message in ({"pick": "5"}, {"pick": "64"}, {"pick": "one"}, {"pick": 1}, "5"):
+        listens._handle_custom_msg(message, [])
+    assert shown.rank.value == 5 and 'data-pick="5" role="button" aria-pressed="true"' in shown.html.value
+
+
+def test_what_does_not_fit_is_framed_on_its_card_and_in_the_bar():
+    few, many = MeshExplorer(dp=1, pp=1, tp=1).scene, MeshExplorer().scene
+    signs = [[item for item in scene.items if isinstance(item, Rect) and item.fill == "sign"] for scene in (few, many)]
+    assert [len(each) for each in signs] == [1, 0]
 
 
 def test_a_smaller_mesh_takes_its_last_rank():
@@ -105,7 +146,7 @@ def test_a_smaller_mesh_takes_its_last_rank():
 def test_the_end_of_the_rank_dial_is_the_last_rank_of_any_mesh():
     """The browser's key End sends the maximum with which the dial was drawn."""
     shown = MeshExplorer()
-    end, shown.dp.value = shown.rank.max, 8
+    end, shown.dp.value = shown.rank.options[-1][1], 8
     shown.rank.value = end
     assert shown.rank.value == 31 and shown.html.value.count("rank 31 holds")
 

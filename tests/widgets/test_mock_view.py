@@ -82,7 +82,7 @@ def test_chinese_has_its_own_words_everywhere(view):
     )
     mock.rate("good")
     mock.finish()
-    assert "模拟面试" in mock.text and buttons(mock) == {"保存总结", "再来一场"}
+    assert "模拟面试" in mock.text and buttons(mock) == {"保存评分表", "再来一场"}
 
 
 def test_everything_can_be_skipped_or_ended(view):

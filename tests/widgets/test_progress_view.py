@@ -46,6 +46,13 @@ def test_a_task_is_passed_not_yet_or_not_tried(path):
     assert re.search(r"^03\.start  ✓ passed  3  \d{4}-\d\d-\d\d \d\d:\d\d$", view.text, re.MULTILINE)
 
 
+def test_what_was_passed_in_the_chapter_says_so(path):
+    progress.record("check", "03.start", True, path=path, place=progress.CHAPTER)
+    note(path, "03.start+", "03.average+")
+    assert states(ProgressView(TASKS, path=path))["03.start"] == "✓ passed in the chapter"
+    assert states(ProgressView(TASKS, path=path))["03.average"] == PASSED
+
+
 @pytest.mark.parametrize(
     ("attempts", "following"),
     [

@@ -2,6 +2,7 @@
 
 items.py    what is asked, from marked.yaml and design.yaml: a new entry there is a new round
 scene.py    the model and the cluster of a design round, and the numbers that predictors compute of them
+plans.py    a plan as it is typed
 sitting.py  one round against the clock: marks, answers, points
 sheet.py    what came of it, and the model answer
 kept.py     points and seconds in the progress file; `quiz --round` lists the best

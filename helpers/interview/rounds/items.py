@@ -85,6 +85,11 @@ class Marked(Round):
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
+    @property
+    def gaps(self) -> frozenset[int]:
+        """Lines in which nothing stands that could be wrong, by their numbers."""
+        return frozenset(number for number, line in enumerate(self.lines, start=1) if line.strip() in ("", "----"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Design(Round):

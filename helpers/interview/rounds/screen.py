@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from helpers.interview.rehearsal import offer
+from helpers.interview.rehearsal import hand_over, tell_time
 from helpers.interview.rounds.items import rounds
 from helpers.interview.rounds.kept import done
-from helpers.interview.rounds.sitting import Designing, Marking, choose, say, sitting
+from helpers.interview.rounds.sitting import Answer, Designing, Marking, choose, say, sitting
 from helpers.interview.screen import Over, Screen
 from helpers.interview.stopwatch import clock_text
 from helpers.interview.words import say as quiz_say
@@ -35,11 +35,7 @@ def play(name: str, screen: Screen) -> None:
     except (Over, KeyboardInterrupt):
         pass
     sheet = one.finish()
-    screen.rule()
-    if one.note:
-        screen.text(one.note, style="wrong")
-    screen.block(sheet.text)
-    offer(sheet, screen)
+    hand_over(sheet, one.note, screen)
 
 
 def show_rounds(screen: Screen) -> None:
@@ -69,8 +65,7 @@ def _mark(one: Marking, screen: Screen) -> None:
         except ValueError as error:
             screen.text(str(error))
     one.hand_in()
-    key = "mock_over" if one.watch.is_over else "mock_time"
-    screen.say(key, "quiet", used=clock_text(one.watch.seconds), limit=clock_text(one.watch.limit))
+    tell_time(one.watch, screen)
     for place in one.found:
         _compare(one, place, screen)
 
@@ -93,7 +88,7 @@ def _compare(one: Marking, place: int, screen: Screen) -> None:
     """Our reason beside the learner's, who says whether they agree."""
     found = one.item.places[place]
     screen.line()
-    screen.text(say("compare", screen.language, line=found.lines[0]), style="right")
+    screen.text(say("compare", screen.language, line=one.line_of(found)), style="right")
     screen.text(one.item.told(found.why).in_(screen.language))
     while True:
         typed = screen.ask(say("ask_held", screen.language)).lower()
@@ -103,14 +98,19 @@ def _compare(one: Marking, place: int, screen: Screen) -> None:
 
 
 def _plan(one: Designing, screen: Screen) -> None:
-    while one.question is not None:
-        question = one.question
-        screen.line()
+    while (question := one.question) is not None:
+        if one.answers:
+            screen.line()
         screen.text(one.asked)
-        try:
-            answer = one.answer(screen.ask(say("ask_answer", screen.language)))
-        except ValueError as error:
-            screen.text(str(error))
-            continue
+        answer = _answered(one, screen)
         screen.text(answer.sentence, style="right" if answer.points else "wrong")
         screen.text(one.text(question.why, question))
+
+
+def _answered(one: Designing, screen: Screen) -> Answer:
+    """The first answer to the question at hand that can be read."""
+    while True:
+        try:
+            return one.answer(screen.ask(say("ask_answer", screen.language)))
+        except ValueError as error:
+            screen.text(str(error))

@@ -34,6 +34,7 @@ class RoundSheet(Sheet):
     """links: where the course shows it. What else it can do, and how it is saved: as the sheet of a mock interview."""
 
     NARROW: ClassVar[tuple[int, ...]] = (0, 4)
+    ROOMY: ClassVar[tuple[int, ...]] = (2,)
 
     item: Round
     watch: Stopwatch

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,18 +16,18 @@ from helpers.interview.answers import how_far_off, read_number
 from helpers.interview.links import place as place_of
 from helpers.interview.rounds.items import ROUNDS, Design, Marked, Place, Question, Round, rounds
 from helpers.interview.rounds.kept import keep
-from helpers.interview.rounds.scene import Scene, filled, value
+from helpers.interview.rounds.plans import read_plan
+from helpers.interview.rounds.scene import filled, value
 from helpers.interview.rounds.sheet import RoundSheet, Row
 from helpers.interview.stopwatch import Now, Stopwatch
+from helpers.interview.words import say as quiz_say
 from helpers.predict.advice.fit import fullest
-from helpers.predict.time.step import estimate_step, global_batch
-from helpers.specs import Plan
+from helpers.predict.time.step import estimate_step
 from helpers.units import format_bytes, format_seconds
 from helpers.words import Words, book
 
 say = book("round")
 FOUND, HELD, FITS, FAST, NUMBER = 2, 1, 2, 1, 2
-PARTS = ("dp", "tp", "pp", "zero", "micro_batch", "num_microbatches", "recompute")
 
 
 class Sitting:
@@ -83,13 +82,15 @@ class Marking(Sitting):
     def __init__(self, item: Marked, **options):
         super().__init__(item, **options)
         self.marks: dict[int, str] = {}
-        self.num_hints, self.held = 0, set[int]()
+        self.hinted, self.held = set[int](), set[int]()
 
     def mark(self, line: int | str, why: str = "") -> None:
         """Mark a line, or give it another reason. Raises ValueError where there is no such line."""
         self._at_hand()
         if not str(line).isdecimal() or not 1 <= int(line) <= len(self.item.lines):
             raise ValueError(say("no_line", self.language, given=str(line), last=len(self.item.lines)))
+        if int(line) in self.item.gaps:
+            raise ValueError(say("gap", self.language, line=line))
         self.marks[int(line)] = why.strip()
 
     def unmark(self, line: int) -> None:
@@ -100,12 +101,13 @@ class Marking(Sitting):
         del self.marks[line]
 
     def hint(self) -> str:
-        """The hint of the next place, in the order of the text; "" after the last."""
+        """The hint of the first place that is not found and had none yet; "" where there is no such place."""
         self._at_hand()
-        if self.num_hints == len(self.item.places):
+        left = set(range(len(self.item.places))) - self.hinted - set(self.found)
+        if not left:
             return ""
-        self.num_hints += 1
-        return self.item.places[self.num_hints - 1].hint.in_(self.language)
+        self.hinted.add(min(left))
+        return self.item.places[min(left)].hint.in_(self.language)
 
     def hand_in(self) -> tuple[int, ...]:
         """The clock stops. Returns which places were found, as numbers from 0."""
@@ -124,6 +126,11 @@ class Marking(Sitting):
     def found(self) -> tuple[int, ...]:
         return tuple(n for n, place in enumerate(self.item.places) if self.marks.keys() & set(place.lines))
 
+    def line_of(self, place: Place) -> int:
+        """The line by which it was found, one with a reason before others; else the first of those that count."""
+        marked = [line for line in place.lines if line in self.marks]
+        return next((line for line in marked if self.marks[line]), [*marked, place.lines[0]][0])
+
     @property
     def wrong(self) -> tuple[int, ...]:
         """Marked lines in which nothing is wrong."""
@@ -134,21 +141,22 @@ class Marking(Sitting):
         for number, place in enumerate(self.item.places):
             points = FOUND * (number in self.found) + HELD * (number in self.held)
             why = self.item.told(place.why).in_(self.language)
-            yield Row(title=self._title(place.lines[0]), given=self._given(place), right=why, points=points, most=3)
+            yield Row(
+                title=self._title(self.line_of(place)), given=self._given(place), right=why, points=points, most=3
+            )
         for line in self.wrong:
             nothing = say("nothing_wrong", self.language)
             yield Row(title=self._title(line), given=self._reason(line), right=nothing, points=-1)
-        if self.num_hints:
-            title = say("hints", self.language)
-            yield Row(title=title, given=str(self.num_hints), right="", points=-self.num_hints)
+        if num_hints := len(self.hinted):
+            yield Row(title=say("hints", self.language), given=str(num_hints), right="", points=-num_hints)
 
     def _title(self, line: int) -> str:
-        colon = words.book("quiz")("colon", self.language)
+        colon = quiz_say("colon", self.language)
         return f"{say('place', self.language, line=line)}{colon}`{self.item.lines[line - 1].strip()}`"
 
     def _given(self, place: Place) -> str:
-        marked = [line for line in place.lines if line in self.marks]
-        return self._reason(marked[0]) if marked else say("missed", self.language)
+        line = self.line_of(place)
+        return self._reason(line) if line in self.marks else say("missed", self.language)
 
     def _reason(self, line: int) -> str:
         why = self.marks[line]
@@ -179,12 +187,18 @@ class Designing(Sitting):
         return left[0] if left and self.stage == "asked" else None
 
     @property
+    def place(self) -> str:
+        """Of the question at hand: "2 of 4"."""
+        return quiz_say("place", self.language, number=len(self.answers) + 1, total=len(self.item.questions))
+
+    @property
     def asked(self) -> str:
         """The question at hand, and how an answer to it is written."""
         question = self.question
         unit = question.numbers[question.number].unit if question.number else ""
         how = "how_to_plan" if not question.number else "how_to_count" if unit else "how_to_count_plain"
-        return f"**{self.text(question.text, question)}**\n\n{say(how, self.language, unit=unit)}"
+        text = self.text(question.text, question)
+        return f"**{self.place} · {text}**\n\n{say(how, self.language, unit=unit)}"
 
     def text(self, text: Words, question: Question) -> str:
         """A text of this question with its numbers."""
@@ -228,7 +242,7 @@ class Designing(Sitting):
         return Answer(given, FITS + FAST * is_fast, say("good_plan" if is_fast else "slow", self.language, **told))
 
     def rows(self) -> Iterator[Row]:
-        between = words.book("quiz")("between", self.language)
+        between = quiz_say("between", self.language)
         for number, question in enumerate(self.item.questions):
             answer = self.answers[number] if number < len(self.answers) else None
             given, said = (answer.given, answer.sentence) if answer else (say("unanswered", self.language), "")
@@ -237,42 +251,6 @@ class Designing(Sitting):
                 right=between.join(filter(None, (said, self.text(question.why, question)))),
                 points=answer.points if answer else 0, most=NUMBER if question.number else FITS + FAST,
             )  # fmt: skip
-
-
-def read_plan(given: str, scene: Scene, language: str | None = None) -> Plan:
-    """ "dp=4, tp=8 zero=1" as a Plan for this scene. What is left out: 1, no recomputation, sequence parallelism where
-    tp is above 1, and as many micro-batches as the step has. Raises ValueError, a sentence, for what is none here."""
-
-    def refuse(reason: object) -> ValueError:
-        return ValueError(say("no_plan", language, given=given, reason=str(reason).rstrip(".")))
-
-    parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
-    if unknown := [name for name in parts if name not in PARTS]:
-        raise refuse(say("unknown_part", language, name=unknown[0], known=PARTS))
-    if not parts.keys() & {"dp", "tp", "pp"}:
-        raise refuse(say("no_parts", language))
-    for name, text in parts.items():
-        if name != "recompute" and not text.isdecimal():
-            raise refuse(say("bad_part", language, name=name, value=text))
-    fields = {name: text if name == "recompute" else int(text) for name, text in parts.items()}
-    try:
-        plan = Plan(**{"sequence_parallel": fields.get("tp", 1) > 1, **fields})
-        plan.check(scene.model)
-    except ValueError as error:
-        raise refuse(error) from None
-    return _whole_step(plan, fields, scene, language, refuse)
-
-
-def _whole_step(plan, fields, scene, language, refuse) -> Plan:
-    """The plan with all sequences of a step, on all GPUs."""
-    if plan.world_size != scene.cluster.world_size:
-        raise refuse(say("world", language, given=plan.world_size, gpus=scene.cluster.world_size))
-    if "num_microbatches" not in fields:
-        each = max(1, scene.global_batch // (plan.dp * plan.micro_batch))
-        plan = Plan(**{"sequence_parallel": plan.sequence_parallel, **fields, "num_microbatches": each})
-    if global_batch(plan) != scene.global_batch:
-        raise refuse(say("batch", language, batch=scene.global_batch, given=global_batch(plan)))
-    return plan
 
 
 def sitting(item: Round, **options) -> Marking | Designing:

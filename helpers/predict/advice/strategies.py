@@ -102,7 +102,7 @@ class Candidate:
         spread = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or say("plan_single")
         zero = [f"ZeRO-{self.plan.zero}"] if self.plan.zero else []
         again = [say("plan_again")] if self.plan.recompute == "full" else []
-        rows = f"micro-batch {self.plan.micro_batch} x {self.plan.num_microbatches}"
+        rows = say("plan_rows", size=self.plan.micro_batch, count=self.plan.num_microbatches)
         return say("plan", parts=[spread, *zero, rows, *again])
 
 
