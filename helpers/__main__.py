@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import Any
+
+# These have options of their own.
+COMMANDS = {
+    "grade": "helpers.grading.classroom.cli",
+    "train": "helpers.train.cli",
+    "hang": "helpers.jobs.hang",
+    "profile": "helpers.jobs.profiled",
+    "explain": "helpers.traces.cli",
+    "napkin": "helpers.interview.napkin",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["grade"]:  # it has options of its own
-        from helpers.grading.classroom import cli
-
-        return cli.main(arguments[1:])
-    if arguments[:1] == ["train"]:
-        from helpers.train import cli
-
-        return cli.main(arguments[1:])
-    if arguments[:1] == ["hang"]:
-        from helpers.jobs import hang
-
-        return hang.main(arguments[1:])
-    if arguments[:1] == ["profile"]:
-        from helpers.jobs import profiled
-
-        return profiled.main(arguments[1:])
-    if arguments[:1] == ["explain"]:
-        from helpers.traces import cli
-
-        return cli.main(arguments[1:])
     if arguments[:1] == ["quiz"]:
         from helpers.interview import terminal
 
         return terminal.main(arguments[1:], check=_grade)
-    if arguments[:1] == ["napkin"]:
-        from helpers.interview import napkin
-
-        return napkin.main(arguments[1:])
+    if arguments and arguments[0] in COMMANDS:
+        return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
