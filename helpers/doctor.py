@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from helpers.words.wrapping import padded
 from helpers.words import book
+from helpers.words.wrapping import padded
 
 say = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)

@@ -17,8 +17,8 @@ from helpers.interview.reviews import Journal
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
 from helpers.interview.words import say, topic_name
-from helpers.words.wrapping import padded, width
 from helpers.words import LANGUAGES
+from helpers.words.wrapping import padded, width
 
 COUNT = 10  # questions of a sitting: about ten minutes
 INSTEAD = ("list", "mock", "drill", "anki")  # of a quiz; one at a time

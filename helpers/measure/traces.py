@@ -42,8 +42,8 @@ def trace_steps(
 ) -> Iterator[profile]:
     """Profile some of the steps of this rank; call `.step()` on what it yields at the end of each one.
 
-    It leaves out `wait` steps, lets the profiler warm up for `warmup`, records `active`, and does so `repeat` times: one
-    file each. memory: allocations too. Every rank has to pass the same numbers. Outside a process group this is rank 0.
+    It leaves out `wait` steps, warms the profiler up for `warmup`, records `active`, and does so `repeat` times: a file
+    each. memory: allocations too. Every rank has to pass the same numbers. Outside a process group this is rank 0.
     ValueError, from torch, for numbers that are no schedule.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -93,7 +93,15 @@ def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
     }
     args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
     times = {"ts": event.start * _MICRO + ahead, "dur": (event.end - event.start) * _MICRO}
-    return {"ph": "X", "cat": "user_annotation", "name": f"wire:{event.op}", "pid": pid, "tid": "wire", **times, "args": args}
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"wire:{event.op}",
+        "pid": pid,
+        "tid": "wire",
+        **times,
+        "args": args,
+    }
 
 
 def from_torch_profiler(trace: object, rank: int) -> Timeline:

@@ -21,12 +21,14 @@ REFUSED = 2  # the exit code, as argparse has it
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m helpers explain",
-        description="Where the time of a training step went, and which rank is to blame: from traces of torch.profiler.",
+        description="Where a training step's time went, and which rank is to blame: from traces of torch.profiler.",
     )
     made.add_argument("trace", type=Path, help="a file, a folder with one per rank, or a zip archive of them")
     made.add_argument("other", type=Path, nargs="?", help="another one, to compare it with")
     made.add_argument("--json", action="store_true", help="print numbers as JSON")
-    made.add_argument("--perfetto", type=Path, metavar="FILE", help="write all ranks' lanes for https://ui.perfetto.dev")
+    made.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write all ranks' lanes for https://ui.perfetto.dev"
+    )
     return made
 
 

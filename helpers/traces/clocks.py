@@ -8,6 +8,7 @@ collective end before another rank's start. Cristian 1989 bounds a clock by a ro
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from helpers.traces.messages import TOGETHER, Message
 
 BINS = 12  # medians through which a line is laid
 FOR_DRIFT = 2.0  # seconds of trace that a drift needs: 20 millionths of it are 0.04 ms
+SURE = 3.0  # standard errors that a drift must be away from none
 TRUSTED = 1e-4  # seconds by which ends and starts of one machine's ranks may cross: what a profiler's clock is off
 
 
@@ -53,7 +55,7 @@ def clocks(ranks: Sequence[int], meetings: Iterable[list[Message]], *, hosts: Se
     named = dict(zip(ranks, hosts, strict=True))
     found = {ranks[0]: Clock(rank=ranks[0])}
     for rank in sorted(ranks[1:], key=lambda rank: -len(met[ranks[0], rank])):
-        known = max(found, key=lambda other: len(met[other, rank]))  # the first rank, unless they have no group together
+        known = max(found, key=lambda other: len(met[other, rank]))  # the first rank, where they met
         if parts := met[known, rank]:
             same = bool(named[known]) and named[known] == named[rank]
             found[rank] = _after(found[known], _ahead(rank, parts, same))
@@ -93,7 +95,11 @@ def _line(points: list[tuple[float, float]], at: float) -> tuple[float, float]:
     middles = [tuple(map(statistics.median, zip(*one, strict=True))) for one in bins]
     if len(middles) < 3 or points[-1][0] - points[0][0] < FOR_DRIFT:
         return statistics.median(height for _, height in points), 0.0
-    slope, height = statistics.linear_regression(*zip(*middles, strict=True))
+    xs, ys = zip(*middles, strict=True)
+    slope, height = statistics.linear_regression(xs, ys)
+    rest = math.sqrt(sum((y - height - slope * x) ** 2 for x, y in middles) / (len(middles) - 2))
+    if abs(slope) < SURE * rest / (statistics.pstdev(xs) * math.sqrt(len(xs))):
+        return statistics.median(height for _, height in points), 0.0
     return height + slope * at, slope
 
 

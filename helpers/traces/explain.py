@@ -1,4 +1,4 @@
-"""`explain`: what the traces of a run say, as numbers. `compare`: what differs between two of them. Words: screen.py."""
+"""`explain`: what the traces of a run say, as numbers. `compare`: what differs between two. Words: screen.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from helpers.records import Span
 from helpers.traces.run import Run
 from helpers.traces.stragglers import Straggler, find_straggler
 from helpers.traces.waterfall import PARTS, Segment, Waterfall
@@ -18,7 +17,7 @@ MOST = 8  # gaps and operators that are kept
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A stretch in which a rank's host neither computed nor loaded nor waited. name: what it was in, or what came next."""
+    """A stretch in which a rank neither computed nor loaded nor waited. name: what it was in, or what came next."""
 
     rank: int
     step: int
@@ -87,7 +86,7 @@ def explain(run: Run) -> Explanation:
     path = sorted(fall.path().items(), key=lambda item: -item[1])
     return Explanation(
         title=run.timeline.title, ranks=run.ranks, world_size=run.world_size, steps=fall.steps,
-        seconds=sum(parts.values()), parts=parts, by_rank=by_rank, hidden=_hidden(run, fall), waited_for=waited_for,
+        seconds=sum(parts.values()), parts=parts, by_rank=by_rank, hidden=fall.hidden(), waited_for=waited_for,
         straggler=find_straggler(fall), path=tuple((*key, seconds) for key, seconds in path),
         gaps=_gaps(run, fall), operators=_operators(run),
         clocks={rank: (clock.offset, clock.drift) for rank, clock in run.clocks.items()},
@@ -106,32 +105,6 @@ def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, floa
             names[operator.name][place] += operator.seconds
     changed = sorted(names.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:MOST]
     return rows | {name: (before, after) for name, (before, after) in changed}
-
-
-def _hidden(run: Run, fall: Waterfall) -> float:
-    """Of all messages, what lies behind something else."""
-    inside = sum(
-        max(0.0, min(one.end, step.end) - max(one.start, step.start))
-        for rank in run.ranks
-        for step in run.steps[rank]
-        for one in _merged([span for span in run.timeline.spans if span.rank == rank and span.lane in _SENT])
-    )
-    shown = sum(one.seconds for row in fall.segments.values() for one in row if one.part in _SENT)
-    return max(0.0, inside - shown) / len(run.ranks) / max(1, len(fall.steps))
-
-
-_SENT = ("communication", "waiting")
-
-
-def _merged(spans: list[Span]) -> list[Segment]:
-    """Where at least one of them runs."""
-    found: list[Segment] = []
-    for span in sorted(spans, key=lambda span: span.start):
-        if found and span.start <= found[-1].end:
-            found[-1].end = max(found[-1].end, span.end)
-        else:
-            found.append(Segment(span.start, span.end, "", 0))
-    return found
 
 
 def _gaps(run: Run, fall: Waterfall) -> tuple[Gap, ...]:

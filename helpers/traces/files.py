@@ -1,6 +1,6 @@
 """The files of a trace as they lie there: JSON, plain or packed, whole or cut off, one per rank.
 
-The format is Chrome's "Trace Event Format"; what torch.profiler (Kineto) adds stands before `traceEvents`: schemaVersion,
+The format is Chrome's "Trace Event Format"; what torch.profiler (Kineto) adds stands before `traceEvents`: its version,
 distributedInfo with rank and groups, baseTimeNanoseconds to which every `ts` (microseconds) counts.
 """
 
@@ -56,7 +56,7 @@ class File:
     def groups(self) -> set[tuple[int, ...]]:
         """The groups of this rank, by their ranks; those of one rank carry nothing."""
         told = self.told.get("pg_config")
-        ranks = [tuple(one.get("ranks") or ()) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+        ranks = (tuple(one.get("ranks") or ()) for one in told or () if isinstance(one, dict))
         return {one for one in ranks if len(one) > 1}
 
     @property
@@ -73,7 +73,7 @@ def load(path: str | Path) -> list[File]:
         raise ValueError(f"{path}: there is no such file or folder; give a trace, or the folder of its ranks")
     files = [file for one in _paths(path) for file in _read(one)]
     if not any(file.events for file in files):
-        raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler's window open, and has it ended?")
+        raise ValueError(f"{path}: this trace holds no operator and no kernel; did its window open, and has it ended?")
     return [file for file in files if file.events]
 
 

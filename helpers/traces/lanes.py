@@ -22,7 +22,12 @@ THREADS = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = re.compile(r"ProfilerStep#(\d+)")
 _DATA = re.compile(r"data ?load|enumerate\(|\b(?:data|load|loading|loader|fetch|(?:next|get) batch)\b", re.IGNORECASE)
-_QUIET = ("autograd::engine::", "torch::autograd::AccumulateGrad", "RegisterPostBackward", "FSDP::", "torch::distributed")
+_QUIET = (
+    "autograd::engine::",
+    "torch::autograd::AccumulateGrad",
+    "RegisterPostBackward",
+    "FSDP::",
+)
 _MICRO = 1e-6
 
 
@@ -82,6 +87,10 @@ def track_of(file: File, rank: int, origin: float) -> Track:
         track.spans += spans if thread == main else [span for span in spans if span.name and span.lane != "host"]
     track.spans += _kernel_spans(kernels, track, origin, launched)
     track.steps = sorted(set(_steps(whole, origin)), key=lambda step: step.start)
+    starts = [step.start for step in track.steps]
+    for one in track.messages:
+        place = bisect_right(starts, one.ready) - 1
+        one.step = track.steps[place].number if place >= 0 else None
     track.held = list(_held(file.events, track, origin))
     return track
 
@@ -123,7 +132,7 @@ def _opened(event: dict, above: _Open | None, on_gpu: bool) -> _Open:
 
 
 def _cut(events: list[dict], track: Track, origin: float, launched: dict[Any, tuple[str, str, tuple]]) -> list[Span]:
-    """One thread's pieces, neighbours of one lane and name joined. launched: external id -> kind, root, name and shapes."""
+    """One thread's pieces, neighbours of a lane and name joined. launched: external id -> kind, root, (name, shapes)."""
     pieces: list[list] = []
     stack: list[_Open] = []
     at = events[0]["ts"]

@@ -18,9 +18,20 @@ _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier
 _OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # nobody ends before all have come
 _BEGINS = ("gloo:", "wire:", "mpi:", "ucc:", "ncclDevKernel", "ncclKernel")
+_PLAYED_BY = {"reduce_scatter": ("all_reduce",)}  # what gloo has not, it does by another
 _TITLE = re.compile(r"(?:\w+:|nccl(?:Dev)?Kernel_?)(\w+)")
 _BYTES = {"char": 1, "byte": 1, "bool": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4}
-_BYTES |= {"long": 8, "double": 8, "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "int8": 1}
+_BYTES |= {
+    "long": 8,
+    "double": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "int8": 1,
+}
 
 
 def is_call(name: str) -> bool:
@@ -32,7 +43,7 @@ def is_call(name: str) -> bool:
 class Message:
     """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
 
-    Of a send or a receive, group is (sender, receiver). last: when the last rank was ready, and late: who that was; None
+    Of a send or a receive, group is (sender, receiver). last: when the last rank was ready, late: who that was; None
     where the others' parts are not known.
     """
 
@@ -46,6 +57,7 @@ class Message:
     sequence: int | None = None
     root: int | None = None
     shape: str = ""
+    step: int | None = None
     last: float | None = None
     late: int | None = None
 
@@ -73,21 +85,23 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
     The group, where this rank has only one. Of a send or a receive the other side, which stands in the call.
     """
     only = next(iter(groups)) if len(groups) == 1 else ()
+    unknown = (-1,) if len(groups) > 1 else ()  # a group that no other rank has: whose message it was is not guessed
     waiting: dict[str, list[Message]] = defaultdict(list)
     for one in sorted(messages, key=lambda message: message.ready):
         if one.name.startswith("gloo:"):
-            one.group = one.group or only
+            one.group = one.group or only or unknown
             waiting[one.op + one.shape].append(one)
     for call in sorted(calls, key=lambda event: event["ts"]):
         args, at = call.get("args") or {}, (call["ts"] - origin) * 1e-6
         dims, given = args.get("Input Dims"), args.get("Concrete Inputs") or []
         op = _op_of(call["name"].partition("::")[2])
-        row = next((row for row in (waiting.get(op + shape) for shape in _shapes(dims)) if row and row[-1].end > at), None)
+        names = [kind + shape for shape in _shapes(dims) for kind in (op, *_PLAYED_BY.get(op, ()))]
+        row = next((row for row in map(waiting.get, names) if row and row[-1].end > at), None)
         while row and row[0].end <= at:
             row.pop(0)
         if row:
             one = row.pop(0)
-            one.ready = min(one.ready, at)
+            one.op, one.ready = op, min(one.ready, at)
             if op in ("send", "recv") and only and len(given) > 2 and str(given[2]).isdecimal():
                 other = only[int(given[2])] if int(given[2]) < len(only) else int(given[2])
                 one.group = (one.rank, other) if op == "send" else (other, one.rank)
@@ -95,7 +109,7 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
 
 def _shapes(dims: Any) -> Iterable[str]:
     """What a call's event of gloo may give as its shapes: those of one of the arguments, or none."""
-    return [*(str(one) for one in dims or () if one), ""]
+    return [shape for one in dims or () if one for shape in (str(one), str([one]))] + [""]
 
 
 def _op_of(name: str) -> str:
@@ -104,7 +118,7 @@ def _op_of(name: str) -> str:
 
 
 def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
-    """"[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
+    """ "[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
     text = args.get("Process Group Ranks")
     found = [int(number) for number in re.findall(r"\d+", text)] if isinstance(text, str) else list(text or ())
     size = args.get("Group size", len(found))
@@ -143,7 +157,7 @@ def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
     """The parts of each operation, one per rank, in the order in which they ended. Parts without their others stay out.
 
     Where all ranks number an operation alike (`Seq`), the number tells; else the n-th of one kind on a group is the
-    n-th on all of its ranks, if they have as many.
+    n-th on all of its ranks, if they have as many; else the n-th of a step, in steps in which they have as many.
     """
     kinds: dict[tuple, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
@@ -155,7 +169,7 @@ def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
 
 
 def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable[list[Message]]:
-    rows = {rank: row for rank, row in rows.items() if not group or rank in group}
+    rows = {rank: row for rank, row in rows.items() if row and (not group or rank in group)}
     if len(rows) < 2 or (group and len(rows) < len(group)):
         return
     if all(one.sequence is not None for row in rows.values() for one in row):
@@ -164,15 +178,20 @@ def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable
             for one in row:
                 numbered[one.sequence].append(one)
         yield from (meeting for meeting in numbered.values() if len(meeting) == len(rows))
-    elif len({len(row) for row in rows.values()}) == 1:
-        yield from map(list, zip(*rows.values(), strict=True))
+        return
+    whole = list(rows.values())
+    steps = {one.step for row in whole for one in row if one.step is not None}
+    parts = [[[one for one in row if one.step == step] for row in whole] for step in steps]
+    for part in [whole] if len(set(map(len, whole))) == 1 else parts:
+        if len(set(map(len, part))) == 1:
+            yield from map(list, zip(*part, strict=True))
 
 
 def split(meetings: Iterable[list[Message]]) -> None:
     """Write into each part when the last rank was ready, and who that was. On one clock for all ranks.
 
-    A receive waits for its sender, and nobody waits for a receiver: gloo takes what is sent. Of a broadcast all wait for
-    the root, where the trace names it.
+    A receive waits for its sender, and nobody waits for a receiver: gloo takes what is sent. In a broadcast all wait
+    for the root, where the trace names it.
     """
     for meeting in meetings:
         awaited = [one for one in meeting if one.op in ("send", *TOGETHER) or one.rank == one.root]

@@ -1,8 +1,8 @@
 """A Timeline in Chrome's trace format, which Perfetto and chrome://tracing open.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-"X" is a complete event with a start `ts` and a duration `dur`, in microseconds; "M" names processes and threads; "C" is a
-counter, which is drawn as a curve.
+"X" is a complete event with a start `ts` and a duration `dur`, in microseconds; "M" names processes and threads; "C" is
+a counter, which is drawn as a curve.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ def _set(track: Track, clock: Clock) -> None:
     if clock.offset == clock.drift == 0:
         return
     true = clock.true
-    track.spans = [Span.unchecked(**vars(span) | {"start": true(span.start), "end": true(span.end)}) for span in track.spans]
+    for one in track.spans:  # its own, fresh from the file
+        vars(one).update(start=true(one.start), end=true(one.end))
     for one in track.messages:
         one.ready, one.end = true(one.ready), true(one.end)
     track.steps = [replace(step, start=true(step.start), end=true(step.end)) for step in track.steps]

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from helpers.traces.waterfall import Waterfall
 
 CAUSES = ("compute", "data", "communication", "host")  # communication: its messages take longer, the link
-NOTICED = 0.03  # of a step: what the others wait for one rank, each, before it is named
-ALONE = 0.5  # of all waiting: what is waiting for this rank
-SELDOM = 0.4  # of the steps: below, it is not every step
+NOTICED, NOTICED_ONCE = 0.04, 0.15  # of a step: what is named where it happens in every step, and now and then
+LOUD = 0.5  # of the loudest: a step that counts as slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +18,8 @@ class Straggler:
     """rank: whom the others wait for. cause: one of CAUSES. seconds: that each other rank waits for it, per slow step.
 
     steps: the numbers of the slow steps; is_seldom: whether the others are not slow. every: how many steps lie between
-    two slow ones, where it is always as many. share: of all waiting. excess: part -> seconds beyond the others', per slow
-    step.
+    two slow ones, where it is always as many. share: of all waiting. excess: part -> seconds beyond the others', per
+    slow step.
     """
 
     rank: int
@@ -34,47 +33,50 @@ class Straggler:
 
 
 def find_straggler(fall: Waterfall) -> Straggler | None:
-    """None where nobody stands out, or where there is one rank."""
-    blamed = fall.waited_for()
-    others = len(blamed) - 1
+    """None where nobody stands out, or where there is one rank.
+
+    A rank is one where two things come together: one part of its step is longer than the others', and the others wait
+    for it, longer than it waits itself. In the median of the steps: always. Else in one step of ten: now and then.
+    """
+    tables = {rank: fall.seconds(rank) for rank in fall.segments}
+    blamed, others = fall.waited_for(), len(tables) - 1
     if not others:
         return None
-    tables = {rank: fall.seconds(rank) for rank in blamed}
-    length = statistics.median(sum(row.values()) for row in next(iter(tables.values())))
+    length = statistics.median(sum(step.values()) for row in tables.values() for step in row)
+    beyond = {(rank, part): _beyond(tables, rank, part) for rank in tables for part in CAUSES}
+    nets = {
+        rank: [seconds / others - step["waiting"] for seconds, step in zip(blamed[rank], row, strict=True)]
+        for rank, row in tables.items()
+    }
+    both = {key: list(map(min, excess, nets[key[0]])) for key, excess in beyond.items()}
+    always = {key: min(statistics.median(beyond[key]), statistics.median(nets[key[0]])) for key in both}
+    rank, cause = key = max(always, key=always.get)
+    slow, is_seldom = range(len(both[key])), False
+    if always[key] < NOTICED * length:
+        rank, cause = key = max(both, key=lambda one: _high(both[one]))
+        loud = _high(both[key])
+        if loud < NOTICED_ONCE * length or len(both[key]) < 3:
+            return None
+        slow, is_seldom = [place for place, seconds in enumerate(both[key]) if seconds > LOUD * loud], True
     total = sum(map(sum, blamed.values()))
-    rank = max(blamed, key=lambda one: _stands_out(blamed[one]))
-    per_rank = [seconds / others for seconds in blamed[rank]]
-    peak = _high(per_rank)
-    slow = [place for place, seconds in enumerate(per_rank) if seconds > max(peak / 2, NOTICED * length)]
-    if not slow:
-        return None
-    is_seldom = len(slow) < SELDOM * len(per_rank) and len(per_rank) > 2
-    in_slow = sum(blamed[rank][place] for place in slow)
-    share = in_slow / sum(sum(row[place] for row in blamed.values()) for place in slow)
-    if share < ALONE or (is_seldom and len(slow) == 1 and len(per_rank) > 12):
-        return None
-    excess = {part: _excess(tables, rank, part, slow) for part in CAUSES}
-    gaps = {b - a for a, b in zip(slow, slow[1:], strict=False)}
+    gaps = {after - before for before, after in zip(slow, slow[1:], strict=False)}
     return Straggler(
-        rank=rank, cause=max(excess, key=excess.get), seconds=sum(per_rank[place] for place in slow) / len(slow),
-        share=in_slow / total, steps=tuple(fall.steps[place] for place in slow), is_seldom=is_seldom,
-        every=gaps.pop() if is_seldom and len(gaps) == 1 else None, excess=excess,
+        rank=rank, cause=cause, seconds=statistics.fmean(blamed[rank][place] / others for place in slow),
+        share=sum(blamed[rank][place] for place in slow) / total, steps=tuple(fall.steps[place] for place in slow),
+        is_seldom=is_seldom, every=gaps.pop() if is_seldom and len(gaps) == 1 else None,
+        excess={part: statistics.median(beyond[rank, part][place] for place in slow) for part in CAUSES},
     )  # fmt: skip
 
 
 def _high(values: Sequence[float]) -> float:
-    """What a slow step shows: of ten steps the second highest, since one may be an accident."""
-    ranked = sorted(values, reverse=True)
-    return ranked[min(len(ranked) - 1, len(ranked) // 10)]
+    """What a slow step shows, if one step in ten is slow: of twenty the second highest, of thirty the third."""
+    return sorted(values, reverse=True)[max(0, len(values) // 10 - 1)]
 
 
-def _stands_out(values: Sequence[float]) -> float:
-    """Waiting for a rank as it repeats: in every step, or in one of ten."""
-    return _high(values) + statistics.median(values)
-
-
-def _excess(tables: Mapping[int, list[dict[str, float]]], rank: int, part: str, places: Sequence[int]) -> float:
-    """By how much this rank's part is longer than that of the others, per step."""
-    own = [tables[rank][place][part] for place in places]
-    usual = [statistics.median(tables[one][place][part] for one in tables if one != rank) for place in places]
-    return statistics.median(a - b for a, b in zip(own, usual, strict=True))
+def _beyond(tables: Mapping[int, list[dict[str, float]]], rank: int, part: str) -> list[float]:
+    """By how much this rank's part is longer than that of the others, step by step."""
+    usual = [
+        statistics.median(step[part] for step in steps)
+        for steps in zip(*(row for one, row in tables.items() if one != rank), strict=True)
+    ]
+    return [step[part] - other for step, other in zip(tables[rank], usual, strict=True)]

@@ -1,7 +1,7 @@
 """Where a step's time went: each instant of a rank has one name, so that the names add up to the step.
 
-What computes hides what communicates. Of the rest, loading data counts before a message, a message that moves before one
-that waits, and what is left is the host's: Python, launches, a GPU that nobody feeds.
+What computes hides what communicates. Of the rest, loading data counts before a message, a message that moves before
+one that waits, and what is left is the host's: Python, launches, a GPU that nobody feeds.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from helpers.records import Span
 from helpers.traces.run import Run
 
 PARTS = ("compute", "communication", "waiting", "data", "host")
+_SENT = ("communication", "waiting")
 _FIRST = ("compute", "data", "communication", "waiting")  # who names an instant that several claim
 
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of one rank's step under one name. late: for whom it waits, where it does. step: its place in `Run.steps`."""
+    """A stretch of one rank's step under one name. step: its place in `Run.steps`. late: for whom it waits.
+
+    talks: whether a message is under way, in front or behind.
+    """
 
     start: float
     end: float
     part: str
     step: int
     late: int | None = None
+    talks: bool = False
 
     @property
     def seconds(self) -> float:
@@ -44,7 +49,7 @@ def segments(run: Run, rank: int, spans: Iterable[Span]) -> list[Segment]:
         if one.rank == rank and one.last is not None and one.last > one.ready:
             claims += [(one.ready, 1, "waiting", one.late), (min(one.last, one.end), -1, "waiting", one.late)]
     for number, step in enumerate(steps):
-        claims += [(step.start, 0, "", number), (step.end, 0, "", -1)]
+        claims += [(step.start, 0, "begins", number), (step.end, 0, "ends", number)]
     return _swept(sorted(claims, key=lambda claim: claim[0]))
 
 
@@ -53,31 +58,32 @@ def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
     running = dict.fromkeys(_FIRST, 0)
     waits: dict[int | None, int] = defaultdict(int)
     at, step = 0.0, -1
-    for when, change, part, which in claims:
+    for when, change, claimed, which in claims:
         if step >= 0 and when > at:
-            _extend(found, at, when, next((one for one in _FIRST if running[one]), "host"), step, waits)
+            part = next((one for one in _FIRST if running[one]), "host")
+            late = next((rank for rank, count in waits.items() if count), None) if part == "waiting" else None
+            _extend(found, Segment(at, when, part, step, late, bool(running["communication"] or running["waiting"])))
         at = when
         if not change:
-            step = which
+            step = which if claimed == "begins" else -1 if step == which else step  # the next one may have begun
             continue
-        running[part] += change
-        if part == "waiting":
+        running[claimed] += change
+        if claimed == "waiting":
             waits[which] += change
     return found
 
 
-def _extend(found: list[Segment], start: float, end: float, part: str, step: int, waits: dict) -> None:
-    late = next((rank for rank, count in waits.items() if count), None) if part == "waiting" else None
+def _extend(found: list[Segment], new: Segment) -> None:
     last = found[-1] if found else None
-    if last and (last.part, last.step, last.late) == (part, step, late):
-        last.end = end
+    if last and (last.part, last.step, last.late, last.talks) == (new.part, new.step, new.late, new.talks):
+        last.end = new.end
     else:
-        found.append(Segment(start, end, part, step, late))
+        found.append(new)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waterfall:
-    """All ranks' segments. steps: the numbers of the steps that every rank has; each rank's places of them stand beside.
+    """All ranks' segments. steps: the numbers of the steps that every rank has.
 
     Raises ValueError, from `of`, where the ranks have no step in common.
     """
@@ -96,7 +102,9 @@ class Waterfall:
         if not common:
             raise ValueError("the ranks' traces have no step in common; record the same steps on every rank")
         places = {
-            rank: {place: common.index(step.number) for place, step in enumerate(run.steps[rank]) if step.number in common}
+            rank: {
+                place: common.index(step.number) for place, step in enumerate(run.steps[rank]) if step.number in common
+            }
             for rank in run.ranks
         }
         return cls(segments={rank: segments(run, rank, own[rank]) for rank in own}, steps=tuple(common), places=places)
@@ -108,6 +116,13 @@ class Waterfall:
             if (place := self.places[rank].get(one.step)) is not None:
                 table[place][one.part] += one.seconds
         return table
+
+    def hidden(self) -> float:
+        """Seconds per step and rank in which messages are under way and something else is done."""
+        behind = sum(
+            one.seconds for row in self.segments.values() for one in row if one.talks and one.part not in _SENT
+        )
+        return behind / len(self.segments) / len(self.steps)
 
     def waited_for(self) -> dict[int, list[float]]:
         """Rank -> for each step: seconds that all others together waited for it and did nothing else."""
@@ -122,7 +137,7 @@ class Waterfall:
     def path(self) -> dict[tuple[int, str], float]:
         """The critical path through all steps: (rank, part) -> seconds per step.
 
-        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when that was ready.
+        From the last end backwards: who waits hands over to the rank that it waits for, at the moment when it was ready.
         """
         starts = {rank: [one.start for one in row] for rank, row in self.segments.items()}
         rank = max(self.segments, key=lambda one: self.segments[one][-1].end)

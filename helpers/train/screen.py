@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.draw import timeline_scene, to_svg
-from helpers.words.wrapping import padded, width, wrap
 from helpers.measure.traces import to_chrome_trace
 from helpers.mesh import ORDER
 from helpers.predict.traffic.axes import axis_traffic
@@ -24,6 +23,7 @@ from helpers.train.on_ranks import Report
 from helpers.train.options import Settings
 from helpers.units import format_bytes
 from helpers.words import book
+from helpers.words.wrapping import padded, width, wrap
 
 say, kind_word = book("train"), book("draw")
 LINES = 10  # of progress, where there is no terminal

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from helpers.words.wrapping import width
 from helpers.train import on_ranks
 from helpers.train.loop import INTERRUPTED, Loop
 from helpers.train.on_ranks import Report
 from helpers.train.options import settings
 from helpers.train.screen import Screen, clock, table
 from helpers.train.stop import Stop
+from helpers.words.wrapping import width
 
 
 class Terminal(io.StringIO):
