@@ -88,7 +88,7 @@ def _ended(scene: Scene, part: Parting | None) -> Verdict | None:
         return None
     if causes or died:
         return _of("raised" if causes else "died", (causes or died)[:1], part)
-    if finished:
+    if finished and (raised or any(map(scene.waits_in, scene.unfinished))):
         return _of("finished", [scene.ranks[rank] for rank in part.odd] if part else finished, part)
     return _of("raised", raised[:1], part) if raised else None
 

@@ -76,10 +76,10 @@ class Inside:
         return 0
 
     def is_runnable(self):
-        """Whether a thread beside ours has work, with a core or without."""
+        """Whether a thread beside ours has work, with a core or without, or waits for a disk."""
         with contextlib.suppress(OSError):
             others = [name for name in os.listdir("/proc/self/task") if int(name) != self.thread]
-            return any(_state(f"/proc/self/task/{name}/stat") == "R" for name in others)
+            return any(_state(f"/proc/self/task/{name}/stat") in ("R", "D") for name in others)
         return False
 
     # -- torch, where it is ----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def sentences(verdict: Verdict, scene: Scene) -> list[Words]:
     """What is wrong, and where the ranks part."""
     kind, part = verdict.kind, verdict.parting
     process = scene.ranks[verdict.ranks[0]] if verdict.ranks else None
-    named = {"ranks": names_of(verdict.ranks), "count": len(verdict.ranks), "place": _line(verdict.place)}
+    named = {"ranks": names_of(verdict.ranks or (0,)), "count": len(verdict.ranks), "place": _line(verdict.place)}
     named |= {"limit": scene.limit, "op": verdict.op, "peer": verdict.peer, "at": _line(verdict.at)}
     named |= {"how": how_it_ended(process.code)} if process else {}
     if part is not None:

@@ -112,7 +112,9 @@ def test_a_message_without_its_answer_and_a_circle_without_a_record():
     barrier = process(2, (SCRIPT, 8, "<module>"), (TORCH, 5, "barrier"))
     verdict = blame(scene(process(0, *IN_REDUCE), process(1, *IN_REDUCE), barrier))
     assert (verdict.kind, verdict.ranks, verdict.place[1]) == ("circle", (2,), 8)
-    assert blame(scene(process(0, AT), process(1, AT))).kind == "apart"
+    apart = scene(process(0, AT), process(1, AT))
+    assert blame(apart).kind == "apart" and "No rank waits" in str(sentences(blame(apart), apart)[0])
+    assert blame(scene(process(0, AT), process(1, AT, ended=1.0, failure=None))).kind == "apart"
 
 
 def raised(rank, kind, text, at):
