@@ -1,39 +1,38 @@
-"""`python -m helpers doctor | train | explain | quiz | napkin | grade`. Each is imported only when asked for."""
+"""`python -m helpers doctor | train | hang | quiz …`. Each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import Any
+
+# These have options of their own.
+COMMANDS = {
+    "grade": "helpers.grading.classroom.cli",
+    "train": "helpers.train.cli",
+    "hang": "helpers.jobs.hang",
+    "profile": "helpers.jobs.profiled",
+    "explain": "helpers.traces.cli",
+    "napkin": "helpers.interview.napkin",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["grade"]:  # it has options of its own
-        from helpers.grading.classroom import cli
-
-        return cli.main(arguments[1:])
-    if arguments[:1] == ["train"]:
-        from helpers.train import cli
-
-        return cli.main(arguments[1:])
-    if arguments[:1] == ["explain"]:
-        from helpers.traces import cli
-
-        return cli.main(arguments[1:])
     if arguments[:1] == ["quiz"]:
         from helpers.interview import terminal
 
         return terminal.main(arguments[1:], check=_grade)
-    if arguments[:1] == ["napkin"]:
-        from helpers.interview import napkin
-
-        return napkin.main(arguments[1:])
+    if arguments and arguments[0] in COMMANDS:
+        return import_module(COMMANDS[arguments[0]]).main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m helpers", description="Rank by Rank on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what this machine gives the course, and advice for each thing that is wrong")
     commands.add_parser("train", help="a small GPT by any plan, on live ranks: --plan dp=2,tp=2,pp=2 --steps 50")
+    commands.add_parser("hang", help="any training job; where it stands still, which rank left the line: -- train.py")
+    commands.add_parser("profile", help="start any training job and record a window of its steps: -- train.py")
     commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
     commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
     commands.add_parser("napkin", help="20 formulas and 20 numbers on one page to print; --lang zh -o napkin.html")

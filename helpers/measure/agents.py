@@ -19,10 +19,7 @@ def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> lis
     All start at once and meet at a free port. RuntimeError, with what was written, where an agent fails;
     TimeoutError where one has not ended after `limit` seconds. Nothing is tried twice, and no process stays behind.
     """
-    with socket.socket() as probe:  # on a cluster you choose one
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
     started = [
         psutil.Popen([*command, *agent, "-m", *shlex.split(module)], stdout=-1, stderr=-1, text=True)
         for agent in agents
@@ -36,6 +33,13 @@ def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> lis
     if any(agent.returncode for agent in started):
         raise RuntimeError(f"an agent failed; {_errors(said)}")
     return [line for out, _ in said for line in out.splitlines() if line]
+
+
+def free_port() -> int:
+    """One that nobody on this machine has; on a cluster you choose one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _errors(said: Sequence[tuple[str, str]]) -> str:

@@ -1,7 +1,7 @@
 """A watchdog for a training loop: what goes wrong without an error, in sentences.
 
 Every rank makes one when its model is wrapped, and asks it between backward and the optimizer. Generator and memory are
-those of the CPU; for a GPU take those of torch.cuda.
+those of the CPU; for a GPU take those of torch.cuda. After the loop call faulthandler.cancel_dump_traceback_later().
 
     loss.backward()
     print(*watchdog.step(loss), sep="\\n")

@@ -104,7 +104,7 @@ class Report:
     def death(self, state: RankState) -> Words:
         noted = self._last_words(state.rank)
         frames = noted or (state.where.frames if state.where else [])
-        how = {"ranks": names_of([state.rank]), "how": _how(self.exit_codes.get(state.rank))}
+        how = {"ranks": names_of([state.rank]), "how": how_it_ended(self.exit_codes.get(state.rank))}
         name = "noted" if noted else "seen" if frames else "alone"
         return SAYS[f"died.{name}"].format(**how, place=self.place(frames) if frames else "")
 
@@ -118,8 +118,13 @@ class Report:
         noted = [line for line in text.splitlines() if line.startswith("last words ")]
         if noted:
             return [tuple(frame) for frame in json.loads(noted[-1].removeprefix("last words "))]
-        crash = text.rpartition("most recent call first")[2] if "Fatal Python error" in text else ""
-        return [(path, int(line), name) for path, line, name in _NATIVE_FRAME.findall(crash)][::-1]
+        return crash_frames(text)
+
+
+def crash_frames(text: str) -> list[Frame]:
+    """The main thread's stack in what faulthandler wrote; empty where it wrote nothing."""
+    crash = text.rpartition("most recent call first")[2] if "Fatal Python error" in text else ""
+    return [(path, int(line), name) for path, line, name in _NATIVE_FRAME.findall(crash)][::-1]
 
 
 def _causes(states: Sequence[RankState]) -> list[RankState]:
@@ -132,7 +137,7 @@ def _ended_as_consequence(state: RankState) -> bool:
     return state.failure is not None and state.failure.is_consequence
 
 
-def _how(code: int | None) -> Words:
+def how_it_ended(code: int | None) -> Words:
     if code is None:
         return SAYS["died.gone"]
     if code < 0:
