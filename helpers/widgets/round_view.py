@@ -211,13 +211,14 @@ class RoundView(SheetView):
     def _draw_lines(self) -> None:
         """The lines stay what they are; a reason is asked for below, for each that is marked."""
         one, stage = self.sitting, self.sitting.stage
-        parts.display(self.lines, self._is_marking and stage in ("asked", "compare"))
         if not self._is_marking:
+            parts.display(self.lines, False)
             self.reasons.children = ()
             return
         for number, button in enumerate(self.lines.children, start=1):
             button.value = number in one.marks
             button.disabled = stage != "asked" or number in one.item.gaps
+        parts.display(self.lines, stage in ("asked", "compare"))  # last: what is seen takes a key already
         if stage == "asked":
             there = {field.line: field for field in self.reasons.children}
             self.reasons.children = tuple(there.get(line) or self._reason(line) for line in sorted(one.marks))
