@@ -18,7 +18,7 @@ from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
 from helpers.interview.words import say, topic_name
 from helpers.words import LANGUAGES
-from helpers.words.wrapping import padded, width
+from helpers.words.wrapping import aligned
 
 COUNT = 10  # questions of a sitting: about ten minutes
 INSTEAD = ("list", "mock", "drill", "anki")  # of a quiz; one at a time
@@ -107,10 +107,8 @@ def show_topics(screen: Screen) -> None:
         due = [when for card in mine if (when := reviews.due(card.id)) is not None]
         counts = (len(mine), len(mine) - len(due), sum(when <= now for when in due))
         rows.append([topic_name(topic, screen.language) if topic else say("all", screen.language), *map(str, counts)])
-    widths = [max(width(row[column]) for row in rows) for column in range(4)]
-    for number, row in enumerate(rows):
-        cells = [padded(row[0], widths[0]), *(padded(row[i], widths[i] + 2, right=True) for i in (1, 2, 3))]
-        screen.line("".join(cells).rstrip(), "bold" if number in (0, len(rows) - 1) else "")
+    for number, line in enumerate(aligned(rows)):
+        screen.line(line.rstrip(), "bold" if number in (0, len(rows) - 1) else "")
     if journal.note:
         screen.text(journal.note, style="wrong")
 

@@ -30,9 +30,7 @@ from helpers.measure.comms import record_comms
 from helpers.records import CommEvent, Span, Timeline
 from helpers.traces.files import load
 from helpers.traces.lanes import track_of
-from helpers.traces.perfetto import to_chrome_trace
 
-__all__ = ["from_torch_profiler", "to_chrome_trace", "trace_steps"]
 _MICRO = 1e6
 
 

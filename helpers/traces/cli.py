@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
 from helpers.traces.explain import compare, explain
@@ -13,7 +12,7 @@ from helpers.traces.files import SAYS
 from helpers.traces.perfetto import to_chrome_trace
 from helpers.traces.run import read
 from helpers.traces.screen import say, say_compared
-from helpers.words.wrapping import wrap
+from helpers.words.wrapping import complain
 
 REFUSED = 2  # the exit code, as argparse has it
 
@@ -42,8 +41,7 @@ def main(arguments: list[str]) -> int:
         if asked.perfetto:
             to_chrome_trace(runs[0].timeline, asked.perfetto)
     except (ValueError, OSError) as problem:
-        text = SAYS("failed", problem=problem)
-        print(*wrap(text, columns, cut=False) if sys.stderr.isatty() else [text], sep="\n", file=sys.stderr)
+        complain(SAYS("failed", problem=problem))
         return REFUSED
     if asked.json:
         both = {"compared": compare(*told)} if len(told) > 1 else {}

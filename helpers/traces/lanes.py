@@ -16,7 +16,7 @@ from typing import Any
 
 from helpers.records import Holding, Span
 from helpers.traces.files import File
-from helpers.traces.messages import Message, complete, is_call, message_of
+from helpers.traces.messages import Message, complete, is_call, is_message, message_of
 
 THREADS = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -78,7 +78,7 @@ def track_of(file: File, rank: int, origin: float) -> Track:
         complete(track.messages, [event for event in whole if is_call(event["name"])], file.groups, origin)
     main = _main_thread(whole)
     for event in whole:
-        if event.get("cat") in THREADS and (kernels or not message_of(event, rank, origin)):
+        if event.get("cat") in THREADS and (kernels or not is_message(event["name"])):
             threads[event.get("tid")].append(event)
     launched: dict[Any, tuple[str, str, str]] = {}
     for thread, events in threads.items():
@@ -182,7 +182,7 @@ def _add(pieces: list[list], start: float, end: float, owner: _Open | None, trac
 
 def _kernel_spans(kernels: list[dict], track: Track, origin: float, launched: dict) -> Iterator[Span]:
     for event in kernels:
-        if message_of(event, track.rank, origin):
+        if is_message(event["name"]):
             continue
         external = event.get("args", {}).get("External id")
         kind, root, key = launched.get(external, ("other", event["name"], (event["name"], "")))

@@ -40,6 +40,11 @@ def is_call(name: str) -> bool:
     return name.startswith(("c10d::", "_c10d_functional::", "record_param_comms"))
 
 
+def is_message(name: str) -> bool:
+    """Whether an event of this name carries bytes between ranks."""
+    return name.startswith(_BEGINS) and _TITLE.match(name) is not None
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
@@ -66,10 +71,10 @@ class Message:
 def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | None:
     """None for an event that carries no bytes. origin: microseconds of the event's clock that become 0."""
     name = event["name"]
-    if not name.startswith(_BEGINS) or not (found := _TITLE.match(name)):
+    if not is_message(name):
         return None
     args = event.get("args") or {}
-    op = _op_of(str(args.get("Collective name") or found[1]))
+    op = _op_of(str(args.get("Collective name") or _TITLE.match(name)[1]))
     sides = (args.get("Src Rank"), args.get("Dst Rank"))
     group = sides if op in ("send", "recv") and None not in sides else _ranks(args)
     ready = (event["ts"] - origin) * 1e-6

@@ -9,7 +9,7 @@ from helpers.traces.files import SAYS
 from helpers.traces.stragglers import Straggler
 from helpers.traces.waterfall import PARTS
 from helpers.units import format_bytes, format_seconds
-from helpers.words.wrapping import padded, width, wrap
+from helpers.words.wrapping import aligned, padded, width, wrap
 
 BAR = 24  # columns of a whole step
 SHOWN = 6  # gaps, operators, pieces of the path
@@ -56,10 +56,7 @@ def _laid(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
 
 def _table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Indented; the first `left` columns are words and the others numbers."""
-    wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(padded(cell, wide[i], right=i >= left) for i, cell in enumerate(row)).rstrip() for row in rows
-    ]
+    return [f"  {line}".rstrip() for line in aligned(rows, left=left)]
 
 
 def _title(told: Explanation) -> list[str]:

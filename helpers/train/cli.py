@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import signal
 import sys
 
 from helpers.ranks.inplace import is_launched, last_words
 from helpers.train.options import settings
 from helpers.words import book
-from helpers.words.wrapping import wrap
+from helpers.words.wrapping import complain
 
 say = book("train")
 REFUSED = 2  # the exit code, as argparse has it
@@ -41,8 +40,7 @@ def main(arguments: list[str]) -> int:
         text = say("nothing", problem=problem)
         last_words(text)
         if speaks:
-            whole = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
-            print(*whole, sep="\n", file=sys.stderr)
+            complain(text)
         return REFUSED
     except KeyboardInterrupt:
         return 130

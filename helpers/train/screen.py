@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.draw import timeline_scene, to_svg
-from helpers.measure.traces import to_chrome_trace
 from helpers.mesh import ORDER
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.ranks.inplace import is_launched
 from helpers.ranks.sites import names_of
 from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
+from helpers.traces.perfetto import to_chrome_trace
 from helpers.train.fits import CONFIGS
 from helpers.train.on_ranks import Report
 from helpers.train.options import Settings
 from helpers.units import format_bytes
 from helpers.words import book
-from helpers.words.wrapping import padded, width, wrap
+from helpers.words.wrapping import aligned, padded, width, wrap
 
 say, kind_word = book("train"), book("draw")
 LINES = 10  # of progress, where there is no terminal
@@ -153,11 +153,7 @@ def table(rows: Sequence[Mapping[str, int]], word: Callable[[str], str]) -> list
         alike.setdefault(tuple(row.get(name, 0) for name in names), []).append(rank)
     head = ["", *map(word, names)]
     body = [[str(names_of(ranks)), *map(format_bytes, values)] for values, ranks in alike.items()]
-    widths = [max(map(width, column)) for column in zip(head, *body, strict=True)]
-    return [
-        "  ".join(padded(cell, wide, right=i > 0) for i, (cell, wide) in enumerate(zip(cells, widths, strict=True)))
-        for cells in [head, *body]
-    ]
+    return aligned([head, *body])
 
 
 def shown(path: Path) -> str:

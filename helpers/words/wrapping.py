@@ -7,7 +7,10 @@ Lines break at spaces and beside Chinese characters, but no line starts with a c
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import unicodedata
+from collections.abc import Sequence
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 NO_START = frozenset("，。、；：？！）》」』】”’…％,.;:?!)]}%")
@@ -23,6 +26,13 @@ def padded(text: str, columns: int, *, right: bool = False) -> str:
     """Filled with spaces to so many columns."""
     spaces = " " * max(0, columns - width(text))
     return spaces + text if right else text + spaces
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> list[str]:
+    """A line for each row; the first `left` columns are words and begin alike, the others are numbers and end alike."""
+    wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    between = " " * gap
+    return [between.join(padded(cell, wide[i], right=i >= left) for i, cell in enumerate(row)) for row in rows]
 
 
 def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, cut: bool = True) -> list[str]:
@@ -43,6 +53,12 @@ def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, c
             piece = piece.lstrip()
         line += piece
     return [*lines, line.rstrip()]
+
+
+def complain(text: str) -> None:
+    """A sentence to stderr: in the terminal's lines, and as it is where no terminal reads it."""
+    whole = wrap(text, shutil.get_terminal_size().columns, cut=False) if sys.stderr.isatty() else [text]
+    print(*whole, sep="\n", file=sys.stderr)
 
 
 def _columns(character: str) -> int:

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.timeline import from_torch_profiler, parts, record_timeline, to_chrome_trace
+from helpers.measure.timeline import from_torch_profiler, parts, record_timeline
 from helpers.records import KINDS, Span, Timeline
+from helpers.traces.perfetto import to_chrome_trace
 from helpers.workloads import GPT, MLP, GPTConfig
 
 
