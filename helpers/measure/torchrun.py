@@ -21,7 +21,8 @@ from pathlib import Path
 LIMIT = 240.0  # seconds for everything; a busy machine imports torch slowly
 _PATIENCE = 10.0  # seconds until a process that was told to end is killed
 _ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without gloo's place in its own source
-_GLUED = re.compile(r"(?<=\S)(?=rank \d+\b)")  # a rank may write between another's text and its line end
+# A line leaves its process in one piece and at once: in pieces, two ranks' words mix; kept back, a hang would hide it.
+_WHOLE_LINES = "import sys; sys.stdout.reconfigure(line_buffering=True, write_through=False)\n"
 _BLAMED = re.compile(r"Root Cause.*?\brank +: (\d+)", re.DOTALL)
 
 
@@ -68,7 +69,7 @@ def torchrun(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
-        path.write_text(script, encoding="utf-8")
+        path.write_text(_WHOLE_LINES + script, encoding="utf-8")
         job = _start(path, ranks, restarts, env or {})
         try:
             return _watch(job, ranks, silence, time.monotonic() + limit)
@@ -81,8 +82,8 @@ def _start(path: Path, ranks: int, restarts: int, env: Mapping[str, str]) -> sub
     options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, str(path)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # a rank that hangs would keep its lines to itself
-    return subprocess.Popen(command, start_new_session=True, env={**os.environ, **own, **env}, **both)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    return subprocess.Popen(command, start_new_session=True, env=environment, **both)
 
 
 def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: float) -> Watched:
@@ -92,7 +93,7 @@ def _watch(job: subprocess.Popen[str], ranks: int, silence: float, give_up: floa
         now = time.monotonic()
         every += [line] if line is not None else []
         if line is not None and line.startswith("rank "):
-            came += [(now, one) for one in _GLUED.split(line.rstrip())]
+            came.append((now, line.rstrip()))
         if len(_speakers(came)) == ranks and now - came[-1][0] >= silence:
             return _watched(came, every, silence, None)
     return _watched(came, every, silence, job.wait())

@@ -45,6 +45,12 @@ def test_the_errors_of_ranks_and_whom_torchrun_blames():
     assert "root cause (first observed failure) is rank 1" in str(raised)
 
 
+def test_two_ranks_that_write_at_once_do_not_tear_each_others_lines():
+    words = "import os\nfor _ in range(300):\n    print('rank', os.environ['RANK'], *'abcdefgh')"
+    job = torchrun(words, ranks=2, silence=60)
+    assert job.lines == ("rank 0 a b c d e f g h",) * 300 + ("rank 1 a b c d e f g h",) * 300
+
+
 def test_words_of_a_result():
     assert str(Watched(lines=("rank 0: a",), seconds=2.04, returncode=0)).endswith(
         "code 0, 2.0 s after the first line."
