@@ -3,7 +3,7 @@
 import re
 
 TASK = "10.patients"
-SAYS = "opens files that are not its own"
+SAYS = "it runs or reads what its text does not say"
 
 
 def diagnoses():
