@@ -54,7 +54,8 @@ def mended_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, D
     pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
     layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
     group = dist.new_group(backend="gloo")  # plain, as a job has it that never imports us
-    model = nn.parallel.DistributedDataParallel(layers, process_group=group, bucket_cap_mb=0.0316)  # two layers in a message
+    caps = {"bucket_cap_mb": 0.0316}  # two layers in a message
+    model = nn.parallel.DistributedDataParallel(layers, process_group=group, **caps)
     loader = DataLoader(Rows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
     dist.barrier()
     return model, torch.optim.SGD(model.parameters(), lr=1e-3), loader

@@ -37,7 +37,7 @@ class Stack(nn.Module):
 
 
 def cap_of(num_layers: int) -> float:
-    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether their weights or biases end them."""
+    """The bucket_cap_mb, in MiB, that closes a bucket after so many layers, whether a weight ends them or a bias."""
     return (num_layers * LAYER_BYTES - 2 * WIDTH) / 2**20
 
 
