@@ -142,9 +142,9 @@ def loading_seconds(num_workers: int, steps: int = 8, batch: int = 10) -> float:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # these workers wait, and need no core
         loader = DataLoader(Rows(batch * (steps + 4), LOADED), batch, num_workers=num_workers)
-    for _ in loader:
-        paced(lambda: None, COMPUTED)
-        now = time.perf_counter()
-        took += [now - began] if began else []
-        began = now
+        for _ in loader:
+            paced(lambda: None, COMPUTED)
+            now = time.perf_counter()
+            took += [now - began] if began else []
+            began = now
     return statistics.median(took[-steps:])
