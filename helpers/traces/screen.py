@@ -40,7 +40,8 @@ def say_compared(one: Explanation, other: Explanation, columns: int = 80) -> lis
         change = f"{after / before - 1:+.0%}" if before else "–"
         rows.append([title, format_seconds(before), format_seconds(after), change])
     head = SAYS("head.compare", one=one.title, other=other.title)
-    return _laid([[head, *_table(rows)], [*_straggler(one)], [*_straggler(other)]], columns)
+    late = ([f"{told.title}:", *_straggler(told)] for told in (one, other) if len(told.ranks) > 1)
+    return _laid([[head, *_table(rows)], *late], columns)
 
 
 def _laid(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
