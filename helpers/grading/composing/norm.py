@@ -18,7 +18,6 @@ from helpers.words import Words
 
 TP = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MOST_BYTES = 8 * 4  # a number for each axis, and one more
-Lies = dict[str, str]
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
-Groups = list[list[int]]
 Answer = list[Any]  # place, and the groups of each axis
 
 
@@ -40,36 +39,25 @@ def _columns(answer: Any) -> Answer:
     return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
 
 
-def places(rank: int, dp: int, pp: int, tp: int) -> Answer:
-    mesh = Mesh(dp=dp, pp=pp, tp=tp)
+def places(rank: int, *sizes: int) -> Answer:
+    mesh = _mesh(sizes)
     return [place_on(mesh, rank), *(mesh.groups(axis) for axis in AXES)]
 
 
+def _mesh(sizes: Sequence[int]) -> Mesh:
+    return Mesh(**dict(zip(AXES, sizes, strict=True)))
+
+
 def numbered(*order: str) -> Callable[..., Answer]:
-    """order: of the axes, the one in which neighbours lie first."""
+    """order: of the axes, the one in which neighbours lie first: what `Mesh` calls tp, then dp, then pp."""
+    called = dict(zip(order, ("tp", "dp", "pp"), strict=True))
 
     def wrong(rank: int, *sizes: int) -> Answer:
-        named = dict(zip(AXES, sizes, strict=True))
-        world = [_place(one, named, order) for one in range(math.prod(sizes))]
-        groups = [_split(world, [other for other in AXES if other != axis]) for axis in AXES]
-        return [world[rank], *groups]
+        mesh = Mesh(**{called[axis]: size for axis, size in zip(AXES, sizes, strict=True)})
+        place = mesh.coordinates(rank)
+        return [{axis: place[called[axis]] for axis in AXES}, *(mesh.groups(called[axis]) for axis in AXES)]
 
     return wrong
-
-
-def _place(rank: int, sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
-    place = {}
-    for axis in order:
-        rank, place[axis] = divmod(rank, sizes[axis])
-    return {axis: place[axis] for axis in AXES}
-
-
-def _split(world: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Groups:
-    """The ranks that agree in these axes."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(world):
-        found.setdefault(tuple(place[axis] for axis in axes), []).append(rank)
-    return sorted(found.values())
 
 
 def own_first(rank: int, *sizes: int) -> Answer:
@@ -79,8 +67,8 @@ def own_first(rank: int, *sizes: int) -> Answer:
 
 def alike(rank: int, *sizes: int) -> Answer:
     """A group of those with the same coordinate on the axis."""
-    world = [places(one, *sizes)[0] for one in range(math.prod(sizes))]
-    return [world[rank], *(_split(world, [axis]) for axis in AXES)]
+    mesh = _mesh(sizes)
+    return [place_on(mesh, rank), *(mesh.groups(*(other for other in AXES if other != axis)) for axis in AXES)]
 
 
 WRONG_PLACES: dict[str, list[Callable[..., Answer]]] = {
