@@ -29,8 +29,7 @@ def make_places(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 
 
 def act_places(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Answer]:
-    given = answers.act(submitted, inputs, trial)
-    return [_columns(one) for one in given]
+    return [_columns(one) for one in answers.act(submitted, inputs, trial)]
 
 
 def _columns(answer: Any) -> Answer:
