@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
@@ -111,7 +111,7 @@ PLACES = Task(
     make=make_places,
     act=act_places,
     judge=judge_places,
-    hints=hints.of(*WRONG_PLACES),
+    hints=LAB.hints(*WRONG_PLACES),
     world_sizes=(1,),
     unit="device",
 )
@@ -202,7 +202,7 @@ BATCH = Task(
     act=act_batch,
     judge=judge_batch,
     keeps=("batch",),
-    hints=hints.of(*WRONG_ROWS, *WRONG_REST),
+    hints=LAB.hints(*WRONG_ROWS, *WRONG_REST),
     world_sizes=(1,),
     unit="device",
 )
