@@ -22,9 +22,18 @@ TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 _BEGINS = ("gloo:", "wire:", "mpi:", "ucc:", "ncclDevKernel", "ncclKernel")
 _PLAYED_BY = {"reduce_scatter": ("all_reduce",)}  # what gloo has not, it does by another
 _TITLE = re.compile(r"(?:\w+:|nccl(?:Dev)?Kernel_?)(\w+)")
-_SIZES = {1: "char byte bool int8 uint8", 2: "half short float16 bfloat16", 4: "int float int32 float32"}
-_SIZES |= {8: "long double int64 float64"}
-_BYTES = {name: size for size, names in _SIZES.items() for name in names.split()}
+_BYTES = {"char": 1, "byte": 1, "bool": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4}
+_BYTES |= {
+    "long": 8,
+    "double": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "int8": 1,
+}
 
 
 def is_call(name: str) -> bool:
