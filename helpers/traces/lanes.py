@@ -168,6 +168,7 @@ def _cut(events: list[dict], track: Track, origin: float, launched: dict[Any, tu
 
 def _add(pieces: list[list], start: float, end: float, owner: _Open | None, track: Track) -> None:
     lane, kind = (owner.lane, owner.kind) if owner else ("host", "other")
+    kind = "data" if lane == "data" else kind
     name = (owner.name if lane == "host" and not track.on_gpu else owner.root or owner.name) if owner else ""
     if lane == "compute" and owner.key:
         track.operators[owner.key][0] += (end - start) * _MICRO
@@ -196,12 +197,13 @@ def _kernel_spans(kernels: list[dict], track: Track, origin: float, launched: di
 def _held(events: list[dict], track: Track, origin: float) -> Iterator[Holding]:
     """What was allocated in the window and outlived its operator. Its kind is guessed from who made it.
 
-    Kept by forward: activations, by backward: gradients, by the optimizer: its state; the rest are temporaries.
+    Kept by forward or the loader: activations, by backward: gradients, by the optimizer: its state; the rest are
+    temporaries.
     """
     spans = sorted((span for span in track.spans if span.lane in ("compute", "data")), key=lambda span: span.start)
     starts, there = [span.start for span in spans], {}
     end = max((span.end for span in spans), default=0.0)
-    kinds = {"forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
+    kinds = {"data": "activations", "forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
 
     def held(address: Any, until: float) -> Iterator[Holding]:
         at, num_bytes = there.pop(address)

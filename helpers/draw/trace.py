@@ -1,0 +1,75 @@
+"""A stretch of a run's traces: a band per rank with the lanes of a profile, and where each step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from helpers.draw.axis import time_axis
+from helpers.draw.palette import SAYS
+from helpers.draw.scene import WIDTH, Label, Line, Scene, heading, kinds_legend, text_width
+from helpers.draw.timelines import IDLE, LEFT, RIGHT, Layout, rank_band
+from helpers.records import KINDS, Timeline
+
+_STEPS, _GAP, _COMPUTE, _LOWER = 20.0, 8.0, 24.0, 17.0
+
+
+def trace_scene(
+    timeline: Timeline,
+    *,
+    start: float,
+    end: float,
+    ranks: Collection[int],
+    steps: Sequence[tuple[float, str]] = (),
+    title: str,
+    summary: str,
+    width: float = WIDTH,
+) -> Scene:
+    """What lies between `start` and `end`, in seconds of the timeline, on an axis that begins at 0.
+
+    steps: when each begins, and its name. Lanes and legend are those of the whole timeline: they stay while the stretch
+    moves. ValueError where it has no length.
+    """
+    if not end > start:
+        raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
+    heights = {"compute": _COMPUTE, "lower": _LOWER, "small": 12.0}
+    layout = Layout(width=width, end=end - start, lanes=timeline.lanes, **heights)
+    used = {span.kind for span in timeline.spans}
+    kinds = kinds_legend([kind for kind in KINDS if kind in used])
+    head, y = heading(title, [*kinds, (SAYS("idle"), IDLE)], width)
+    top = y + _STEPS
+    bottom = top + len(ranks) * (layout.rank + _GAP) - _GAP
+    cut = _between(timeline, start, end)
+    items = [*head, *time_axis(LEFT, width - LEFT - RIGHT, top - 4, bottom, end - start, with_labels=True)]
+    for row, rank in enumerate(ranks):
+        items += rank_band(cut, rank, layout, top + row * (layout.rank + _GAP), end - start)
+    items += _steps(steps, layout, start, top, bottom)
+    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=items)
+
+
+def _between(timeline: Timeline, start: float, end: float) -> Timeline:
+    """What overlaps with the stretch, cut off at its ends; its start becomes 0.
+
+    Of messages that wait together the later ones are drawn from where the wait of those before ends: in one row.
+    """
+    spans, waited = [], dict.fromkeys(timeline.ranks, start)
+    for span in sorted(timeline.spans, key=lambda span: span.start):
+        begins, ends = max(span.start, start), min(span.end, end)
+        if span.lane == "waiting":
+            begins = max(begins, waited[span.rank])
+            waited[span.rank] = max(ends, waited[span.rank])
+        if begins < ends:
+            spans.append(replace(span, start=begins - start, end=ends - start))
+    return replace(timeline, spans=spans, held=())
+
+
+def _steps(steps: Sequence[tuple[float, str]], layout: Layout, start: float, top: float, bottom: float) -> Iterator:
+    """A line and a name where a step begins, or at the left end for the one that is under way there."""
+    begun = [(max(0.0, at - start), name) for at, name in steps if at < start + layout.end]
+    for place, (at, name) in enumerate(begun):
+        if at == 0 and any(other == 0 for other, _ in begun[place + 1 :]):
+            continue  # it was over before
+        x = layout.x(at)
+        yield Line(x1=x, y1=top - 16, x2=x, y2=bottom, colour="ink", width=1.5, dashed=True)
+        if x + 5 + text_width(name, 12, bold=True) < layout.width:
+            yield Label(x=x + 5, y=top - 12, text=name, size=12, bold=True)
