@@ -55,8 +55,8 @@ class File:
     @property
     def groups(self) -> set[tuple[int, ...]]:
         """The groups of this rank, by their ranks; those of one rank carry nothing."""
-        told = self.told.get("pg_config")
-        ranks = (tuple(one.get("ranks") or ()) for one in told or () if isinstance(one, dict))
+        told = (one.get("ranks") for one in self.told.get("pg_config") or () if isinstance(one, dict))
+        ranks = (tuple(map(int, re.findall(r"\d+", str(one)))) for one in told)  # a list, or of Kineto itself a text
         return {one for one in ranks if len(one) > 1}
 
     @property

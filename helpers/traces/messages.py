@@ -15,24 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+_OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for both and for an all-to-all: the name alone does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
 _OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # nobody ends before all have come
-_BEGINS = ("gloo:", "wire:", "mpi:", "ucc:", "ncclDevKernel", "ncclKernel")
+_SENDS = ("send", "recv")
+_AWAITED = ("send", *TOGETHER)
 _PLAYED_BY = {"reduce_scatter": ("all_reduce",)}  # what gloo has not, it does by another
-_TITLE = re.compile(r"(?:\w+:|nccl(?:Dev)?Kernel_?)(\w+)")
-_BYTES = {"char": 1, "byte": 1, "bool": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4}
-_BYTES |= {
-    "long": 8,
-    "double": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "int8": 1,
-}
+# ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, of older NCCL ncclKernel_…, ncclAllReduceRingLLKernel_…; AMD: rccl….
+_TITLE = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
+_BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
+_BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+_BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
 
 
 def is_call(name: str) -> bool:
@@ -42,15 +36,16 @@ def is_call(name: str) -> bool:
 
 def is_message(name: str) -> bool:
     """Whether an event of this name carries bytes between ranks."""
-    return name.startswith(_BEGINS) and _TITLE.match(name) is not None
+    return _TITLE.match(name) is not None
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
 
-    Of a send or a receive, group is (sender, receiver). last: when the last rank was ready, late: who that was; None
-    where the others' parts are not known.
+    Of a send or a receive, group is (sender, receiver). within: the group's name. sequence: the number that all ranks
+    give it; sends have none. last: when the last rank was ready, late: who that was; None where the others' parts are
+    not known.
     """
 
     rank: int
@@ -63,6 +58,7 @@ class Message:
     sequence: int | None = None
     root: int | None = None
     shape: str = ""
+    within: str = ""
     step: int | None = None
     last: float | None = None
     late: int | None = None
@@ -74,14 +70,18 @@ def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | Non
     if not is_message(name):
         return None
     args = event.get("args") or {}
-    op = _op_of(str(args.get("Collective name") or _TITLE.match(name)[1]))
+    title = _TITLE.match(name)
+    op = _op_of(str(args.get("Collective name") or title[1] or title[2]))
     sides = (args.get("Src Rank"), args.get("Dst Rank"))
-    group = sides if op in ("send", "recv") and None not in sides else _ranks(args)
+    if op in _SENDS and sides != (None, None):  # Kineto names the other side alone
+        group = tuple(rank if side is None else side for side in sides)
+    else:
+        group = _ranks(args)
     ready = (event["ts"] - origin) * 1e-6
     return Message(
         rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event["dur"] * 1e-6,
-        num_bytes=_num_bytes(args), sequence=args.get("Seq"), root=args.get("Root Rank"),
-        shape=str(args.get("Input Dims", "")),
+        num_bytes=_num_bytes(args), sequence=None if op in _SENDS else args.get("Seq"), root=args.get("Root Rank"),
+        shape=str(args.get("Input Dims", "")), within=str(args.get("Process Group Name", "")),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
 
 def _tell(one: Message, at: float, op: str, given: list, group: tuple[int, ...]) -> None:
     one.op, one.ready = op, min(one.ready, at)
-    if op in ("send", "recv") and group and len(given) > 2 and str(given[2]).isdecimal():
+    if op in _SENDS and group and len(given) > 2 and str(given[2]).isdecimal():
         other = group[int(given[2]) % len(group)]  # by its place in the group
         one.group = (one.rank, other) if op == "send" else (other, one.rank)
 
@@ -142,15 +142,20 @@ def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
 def _num_bytes(args: dict[str, Any]) -> int:
     """What this rank hands in."""
     if isinstance(count := args.get("In msg nelems"), int):
-        return count * _BYTES.get(str(args.get("dtype", "")).lower(), 4)
+        return count * _size(args.get("dtype"))
     dims, types = args.get("Input Dims"), args.get("Input type")
     if isinstance(dims, str):
         dims = json.loads(dims)
     total = 0
     for place, shape in enumerate(dims or ()):
-        kind = str(types[place]) if types and place < len(types) else "float"
-        total += _count(shape) * _BYTES.get(kind.lower(), 4)
+        total += _count(shape) * _size(types[place] if types and place < len(types) else "float")
     return total
+
+
+def _size(kind: Any) -> int:
+    """Bytes of a number: of "BFloat16" on NCCL's kernels, of "c10::BFloat16", "long int" on operators."""
+    plain = re.sub(r"^c10::|unsigned |signed |(?<=\w) int$|_e\dm\d\w*$", "", str(kind).lower())
+    return _BYTES.get(plain, 4)
 
 
 def _count(shape: Any) -> int:
@@ -168,15 +173,17 @@ def _count(shape: Any) -> int:
 def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
     """The parts of each operation, one per rank, in the order in which they ended. Parts without their others stay out.
 
-    Where all ranks number an operation alike (`Seq`), the number tells; else the n-th of one kind on a group is the
-    n-th on all of its ranks, if they have as many; else the n-th of a step, in steps in which they have as many.
+    Two groups of the same ranks are two, where they have names. Where all ranks number an operation alike (`Seq`), the
+    number tells; else the n-th of one kind on a group is the n-th on all of its ranks, if they have as many; else the
+    n-th of a step, in steps in which they have as many.
     """
     kinds: dict[tuple, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
         for one in sorted(messages, key=lambda message: message.ready):
-            is_pair = one.op in ("send", "recv") and len(one.group) == 2
-            kinds["pair" if is_pair else one.op, one.group, "" if one.group else one.shape][one.rank].append(one)
-    found = [meeting for (_, group, _), rows in kinds.items() for meeting in _matched(rows, group)]
+            is_pair = one.op in _SENDS and len(one.group) == 2
+            shape = "" if one.group else one.shape
+            kinds["pair" if is_pair else one.op, one.group, one.within, shape][one.rank].append(one)
+    found = [meeting for (_, group, *_), rows in kinds.items() for meeting in _matched(rows, group)]
     return sorted(found, key=lambda meeting: min(one.end for one in meeting))
 
 
@@ -202,11 +209,12 @@ def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable
 def split(meetings: Iterable[list[Message]]) -> None:
     """Write into each part when the last rank was ready, and who that was. On one clock for all ranks.
 
-    A receive waits for its sender, and nobody waits for a receiver: gloo takes what is sent. In a broadcast all wait
-    for the root, where the trace names it.
+    A receive waits for its sender. For a receiver nobody waits on gloo, which takes what is sent; on NCCL its
+    sender does. In a broadcast all wait for the root, where the trace names it.
     """
     for meeting in meetings:
-        awaited = [one for one in meeting if one.op in ("send", *TOGETHER) or one.rank == one.root]
+        gives = [*_AWAITED, *["recv"] * meeting[0].name.startswith("nccl")]
+        awaited = [one for one in meeting if one.op in gives or one.rank == one.root]
         if meeting[0].op in ("reduce", "gather") or not awaited:
             continue
         late = max(awaited, key=lambda one: one.ready)
