@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from helpers.draw.axis import time_axis
@@ -20,15 +20,15 @@ def trace_scene(
     start: float,
     end: float,
     ranks: Collection[int],
-    steps: Sequence[tuple[float, str]] = (),
+    steps: Mapping[int, Sequence[tuple[float, str]]],
     title: str,
     summary: str,
     width: float = WIDTH,
 ) -> Scene:
     """What lies between `start` and `end`, in seconds of the timeline, on an axis that begins at 0.
 
-    steps: when each begins, and its name. Lanes and legend are those of the whole timeline: they stay while the stretch
-    moves. ValueError where it has no length.
+    steps: rank -> when each of its steps begins, and its name. Lanes and legend are those of the whole timeline: they
+    stay while the stretch moves. ValueError where it has no length.
     """
     if not end > start:
         raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
@@ -42,8 +42,9 @@ def trace_scene(
     cut = _between(timeline, start, end)
     items = [*head, *time_axis(LEFT, width - LEFT - RIGHT, top - 4, bottom, end - start, with_labels=True)]
     for row, rank in enumerate(ranks):
-        items += rank_band(cut, rank, layout, top + row * (layout.rank + _GAP), end - start)
-    items += _steps(steps, layout, start, top, bottom)
+        y = top + row * (layout.rank + _GAP)
+        items += rank_band(cut, rank, layout, y, end - start)
+        items += _begins(steps.get(rank, ()), layout, start, y, is_named=not row)
     return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=items)
 
 
@@ -59,17 +60,19 @@ def _between(timeline: Timeline, start: float, end: float) -> Timeline:
             begins = max(begins, waited[span.rank])
             waited[span.rank] = max(ends, waited[span.rank])
         if begins < ends:
-            spans.append(replace(span, start=begins - start, end=ends - start))
+            kind = "other" if span.lane == "host" else span.kind  # what it works for is not what it does
+            spans.append(replace(span, start=begins - start, end=ends - start, kind=kind))
     return replace(timeline, spans=spans, held=())
 
 
-def _steps(steps: Sequence[tuple[float, str]], layout: Layout, start: float, top: float, bottom: float) -> Iterator:
-    """A line and a name where a step begins, or at the left end for the one that is under way there."""
-    begun = [(max(0.0, at - start), name) for at, name in steps if at < start + layout.end]
-    for place, (at, name) in enumerate(begun):
-        if at == 0 and any(other == 0 for other, _ in begun[place + 1 :]):
-            continue  # it was over before
-        x = layout.x(at)
-        yield Line(x1=x, y1=top - 16, x2=x, y2=bottom, colour="ink", width=1.5, dashed=True)
-        if x + 5 + text_width(name, 12, bold=True) < layout.width:
-            yield Label(x=x + 5, y=top - 12, text=name, size=12, bold=True)
+def _begins(
+    steps: Sequence[tuple[float, str]], layout: Layout, start: float, top: float, *, is_named: bool
+) -> Iterator[Line | Label]:
+    """A line where a step of this rank begins, and above it its name; at the left end, of the one that is under way."""
+    shown = [(layout.x(max(0.0, at - start)), at >= start, name) for at, name in steps if at < start + layout.end]
+    ends = [*(x for x, *_ in shown[1:]), layout.width]
+    for (x, begins, name), end in zip(shown, ends, strict=True):
+        if begins:
+            yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank - 4, colour="ink", width=1.5, dashed=True)
+        if is_named and x + 4 + text_width(name, 12, bold=True) < end:
+            yield Label(x=x + 4, y=top - 12, text=name, size=12, bold=True)

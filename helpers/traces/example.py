@@ -11,13 +11,13 @@ from helpers.traces.messages import Message
 from helpers.traces.run import Run, run_of
 
 RANKS, STEPS, LAYERS = 4, 6, 4
-SLOW, LATE = 2, (0, 3)  # the rank that computes longer; the rank and step whose batch comes late
+SLOW, LATE = 2, (0, 4)  # the rank that computes longer; the rank and step whose batch comes late
 SECONDS = {"data": 0.004, "forward": 0.005, "backward": 0.010, "optimizer": 0.004, "host": 0.001}
 SENT, LINK = 4 * 10**6, 0.008  # bytes, and the seconds of such a message
 
 
 def example(title: str = "example") -> Run:
-    """The same each time. In its steps all wait for rank 2, and in step 3 for rank 0."""
+    """The same each time. In its steps all wait for rank 2, and in step 4 for rank 0."""
     tracks = {rank: Track(rank=rank, host="one") for rank in range(RANKS)}
     at, chance = [0.0] * RANKS, random.Random(0)
     for step in range(STEPS):

@@ -29,7 +29,7 @@ class TraceExplorer(Explorer):
     """The steps of a run, rank by rank. Without a front end: `.step.value, .stretch.value = 3, 0.2`, then `.text`.
 
     trace: a Run, or what `helpers.traces.read` takes; without one, an example with made-up seconds. ranks: those that
-    are drawn; the first four and the one that is waited for, if none are given. step: its number; the first slow one,
+    are drawn; the first four and the one that is waited for, if none are given. step: its number; one of the slow ones,
     if none is given. Dials: step, stretch (in steps), begins (at which part of the step).
     ValueError, as a sentence, for a trace that cannot be read, and for ranks and steps that it has not.
     """
@@ -47,7 +47,8 @@ class TraceExplorer(Explorer):
         if unknown := set(self.ranks) - set(self.run.ranks):
             raise ValueError(say("no_rank", ranks=sorted(unknown), there=self.run.ranks))
         steps = [(str(number) if number >= 0 else say("whole"), number) for number in self._fall.steps]
-        first = found.steps[0] if found else self._fall.steps[0]
+        slow = found.steps if found else self._fall.steps
+        first = slow[len(slow) // 2]
         self.step = dial(steps, first if step is None else step, say("step"), tooltip=say("which"))
         parts = [(say("steps" if size >= 1 else "part", size=size, of=round(1 / size)), size) for size in STRETCHES]
         self.stretch = dial(parts, 1, say("stretch"), tooltip=say("how_much"))
@@ -88,7 +89,8 @@ class TraceExplorer(Explorer):
     def scene(self) -> Scene:
         """The picture of the dials as they stand."""
         start, end = self.window
-        steps = [(self._bounds(number)[0], say("name", step=number)) for number in self._fall.steps if number >= 0]
+        numbered = {rank: [step for step in self.run.steps[rank] if step.number >= 0] for rank in self.ranks}
+        steps = {rank: [(step.start, say("name", step=step.number)) for step in row] for rank, row in numbered.items()}
         what = {"title": self.run.timeline.title, "step": self._name, "count": len(self._fall.steps)}
         title = say("title", **what, shown=format_seconds(end - start))
         return trace_scene(
