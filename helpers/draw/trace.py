@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import SAYS
-from helpers.draw.scene import WIDTH, Label, Line, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import Label, Line, Scene, heading, kinds_legend, text_width
 from helpers.draw.timelines import IDLE, LEFT, RIGHT, Layout, rank_band
 from helpers.records import KINDS, Timeline
 
-_STEPS, _GAP, _COMPUTE, _LOWER = 20.0, 8.0, 24.0, 17.0
+_STEPS, _GAP = 20.0, 3.0
+_HEIGHTS = {"compute": 22.0, "lower": 15.0, "small": 12.0}
+_WIDTH = 640.0  # what a window of 1100 pixels leaves for an output: there the letters keep their size
+_IN_LEGEND = [kind for kind in KINDS if kind not in ("data", "other")]  # a lane has their name
 
 
 def trace_scene(
@@ -23,7 +26,7 @@ def trace_scene(
     steps: Mapping[int, Sequence[tuple[float, str]]],
     title: str,
     summary: str,
-    width: float = WIDTH,
+    width: float = _WIDTH,
 ) -> Scene:
     """What lies between `start` and `end`, in seconds of the timeline, on an axis that begins at 0.
 
@@ -32,10 +35,9 @@ def trace_scene(
     """
     if not end > start:
         raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
-    heights = {"compute": _COMPUTE, "lower": _LOWER, "small": 12.0}
-    layout = Layout(width=width, end=end - start, lanes=timeline.lanes, **heights)
+    layout = Layout(width=width, end=end - start, lanes=timeline.lanes, **_HEIGHTS)
     used = {span.kind for span in timeline.spans}
-    kinds = kinds_legend([kind for kind in KINDS if kind in used])
+    kinds = kinds_legend([kind for kind in _IN_LEGEND if kind in used])
     head, y = heading(title, [*kinds, (SAYS("idle"), IDLE)], width)
     top = y + _STEPS
     bottom = top + len(ranks) * (layout.rank + _GAP) - _GAP

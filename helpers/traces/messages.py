@@ -6,13 +6,16 @@ rank was ready. Nobody moves bytes until the last rank is ready: what lies befor
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
+
+from helpers.traces.files import number
 
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for both and for an all-to-all: the name alone does not tell which
@@ -69,18 +72,19 @@ def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | Non
     name = event["name"]
     if not is_message(name):
         return None
-    args = event.get("args") or {}
+    args = event["args"]
     title = _TITLE.match(name)
     op = _op_of(str(args.get("Collective name") or title[1] or title[2]))
-    sides = (args.get("Src Rank"), args.get("Dst Rank"))
+    sides = (number(args, "Src Rank"), number(args, "Dst Rank"))
     if op in _SENDS and sides != (None, None):  # Kineto names the other side alone
         group = tuple(rank if side is None else side for side in sides)
     else:
         group = _ranks(args)
     ready = (event["ts"] - origin) * 1e-6
+    sequence = None if op in _SENDS else number(args, "Seq")
     return Message(
         rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event["dur"] * 1e-6,
-        num_bytes=_num_bytes(args), sequence=None if op in _SENDS else args.get("Seq"), root=args.get("Root Rank"),
+        num_bytes=_num_bytes(args), sequence=sequence, root=number(args, "Root Rank"),
         shape=str(args.get("Input Dims", "")), within=str(args.get("Process Group Name", "")),
     )  # fmt: skip
 
@@ -99,15 +103,15 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
             rows[one.op + one.shape].append(one)
     issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
     for call in sorted(calls, key=lambda event: event["ts"]):
-        args, op = call.get("args") or {}, _op_of(call["name"].partition("::")[2])
-        names = [kind + shape for shape in _shapes(args.get("Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
+        args, op = call["args"], _op_of(call["name"].partition("::")[2])
+        names = [kind + shape for shape in _shapes(_list(args, "Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
         name = next((name for name in names if name in rows), "")
-        issued[name].append(((call["ts"] - origin) * 1e-6, op, args.get("Concrete Inputs") or []))
+        issued[name].append(((call["ts"] - origin) * 1e-6, op, _list(args, "Concrete Inputs")))
     for name, row in rows.items():
         at = [call[0] for call in issued[name]]
         as_many = len(row) == len(at)  # else one of them is lost: then the last call before
-        for number, one in enumerate(row):
-            place = number if as_many else bisect_right(at, one.ready) - 1
+        for nth, one in enumerate(row):
+            place = nth if as_many else bisect_right(at, one.ready) - 1
             if 0 <= place and at[place] < one.end:
                 _tell(one, *issued[name][place], only)
 
@@ -119,9 +123,14 @@ def _tell(one: Message, at: float, op: str, given: list, group: tuple[int, ...])
         one.group = (one.rank, other) if op == "send" else (other, one.rank)
 
 
-def _shapes(dims: Any) -> Iterable[str]:
+def _list(args: dict[str, Any], name: str) -> list:
+    found = args.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _shapes(dims: list) -> Iterable[str]:
     """What a call's event of gloo may give as its shapes: those of one of the arguments, or none."""
-    return [shape for one in dims or () if one for shape in (str(one), str([one]))] + [""]
+    return [shape for one in dims if one for shape in (str(one), str([one]))] + [""]
 
 
 def _op_of(name: str) -> str:
@@ -131,9 +140,8 @@ def _op_of(name: str) -> str:
 
 def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
     """ "[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
-    text = args.get("Process Group Ranks")
-    found = [int(number) for number in re.findall(r"\d+", text)] if isinstance(text, str) else list(text or ())
-    size = args.get("Group size", len(found))
+    found = [int(number) for number in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
+    size = number(args, "Group size") or len(found)
     if 2 <= len(found) < size:
         found = [found[0] + number * (found[1] - found[0]) for number in range(size)]
     return tuple(found)
@@ -141,15 +149,10 @@ def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
 
 def _num_bytes(args: dict[str, Any]) -> int:
     """What this rank hands in."""
-    if isinstance(count := args.get("In msg nelems"), int):
+    if (count := number(args, "In msg nelems")) is not None:
         return count * _size(args.get("dtype"))
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if isinstance(dims, str):
-        dims = json.loads(dims)
-    total = 0
-    for place, shape in enumerate(dims or ()):
-        total += _count(shape) * _size(types[place] if types and place < len(types) else "float")
-    return total
+    dims, types = _list(args, "Input Dims"), _list(args, "Input type")
+    return sum(_count(shape) * _size(kind) for shape, kind in zip_longest(dims, types[: len(dims)], fillvalue="float"))
 
 
 def _size(kind: Any) -> int:
@@ -164,10 +167,7 @@ def _count(shape: Any) -> int:
         return 0
     if isinstance(shape[0], list):
         return sum(map(_count, shape))
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+    return math.prod(size if isinstance(size, int) else 0 for size in shape)
 
 
 def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:

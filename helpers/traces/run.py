@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helpers.records import Span, Timeline
 from helpers.traces.clocks import Clock, clocks
-from helpers.traces.files import SAYS, File, load
+from helpers.traces.files import SAYS, File, load, number
 from helpers.traces.lanes import Step, Track, track_of
 from helpers.traces.messages import Message, meet, split
 from helpers.words import Words
@@ -54,7 +54,7 @@ def read(path: str | Path) -> Run:
     tracks = {rank: _track(mine, rank, zero - shifts[rank]) for rank, mine in chosen.items()}
     if not any(track.spans or track.messages for track in tracks.values()):
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler record CPU or CUDA?")
-    world = max([len(tracks), *(file.told.get("world_size", 0) for file in files)])
+    world = max([len(tracks), *(number(file.told, "world_size") or 0 for file in files)])
     return run_of(tracks, title=Path(path).name, world=world, notes=notes)
 
 

@@ -125,12 +125,16 @@ class TraceExplorer(Explorer):
 
     @property
     def rows(self) -> Rows:
-        """Each rank's step, whose parts add up to it, and how long the others wait for it."""
+        """Each rank's step, whose parts add up to it, and how long each other rank waits for it: milliseconds."""
         others, place = max(1, len(self.run.ranks) - 1), self._place
         return [
-            {SAYS("head.rank"): str(rank)}
-            | {SAYS(f"part.{part}"): format_seconds(table[place][part]) for part in PARTS}
-            | {SAYS("part.step"): format_seconds(sum(table[place].values()))}
-            | {SAYS("head.waited_for"): format_seconds(self._waits[rank][place] / others)}
+            {say("column.rank"): str(rank)}
+            | {SAYS(f"part.{part}"): _ms(table[place][part]) for part in PARTS}
+            | {SAYS("part.step"): _ms(sum(table[place].values()))}
+            | {say("column.waited_for"): _ms(self._waits[rank][place] / others)}
             for rank, table in self._tables.items()
         ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f}" if seconds >= 1e-3 or not seconds else f"{1e3 * seconds:.2g}"
