@@ -56,7 +56,8 @@ def _between(timeline: Timeline, start: float, end: float) -> Timeline:
     Of messages that wait together the later ones are drawn from where the wait of those before ends: in one row.
     """
     spans, waited = [], dict.fromkeys(timeline.ranks, start)
-    for span in sorted(timeline.spans, key=lambda span: span.start):
+    near = (span for span in timeline.spans if span.start < end and span.end > start)
+    for span in sorted(near, key=lambda span: span.start):
         begins, ends = max(span.start, start), min(span.end, end)
         if span.lane == "waiting":
             begins = max(begins, waited[span.rank])

@@ -39,7 +39,7 @@ def _train(tracks: dict[int, Track], at: list[float], step: int, chance: random.
             track.spans.append(Span(rank=rank, lane=lane, name=name, kind=kind, start=at[rank], end=end))
             at[rank] = end
 
-    works("data", "next batch", "data", "data")
+    works("data", "DataLoader", "data", "data")
     for layer in range(LAYERS):
         works("compute", f"layer {layer}", "forward", "forward")
     free = 0.0  # when the link is
