@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import shutil
@@ -205,6 +206,12 @@ def test_what_is_no_trace_gets_a_sentence(tmp_path, capsys, name, content, sente
         read(tmp_path / name)
     assert main(["explain", str(tmp_path / name)]) == 2
     assert capsys.readouterr().err.startswith("Nothing was explained: ")
+
+
+def test_the_collector_of_circles_runs_again_after_a_trace_that_is_none(tmp_path):
+    with pytest.raises(ValueError):
+        read(tmp_path / "nothing")
+    assert gc.isenabled()
 
 
 def test_a_folder_or_a_file_that_is_not_there(tmp_path):
