@@ -28,7 +28,7 @@ from helpers.zoo import patient
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-ILL = (2, 1.0)  # which rank is slow, and by which share of its compute
+ILL = (2, 1.5)  # which rank is slow, and by which share of its compute
 LOADED, COMPUTED = 0.004, 0.020  # seconds: of an item, of a step
 
 
