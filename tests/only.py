@@ -40,9 +40,10 @@ class Only:
     """The tests that `word` names. UsageError, with the known topics, if it names none."""
 
     def __init__(self, word: str) -> None:
-        numbers = [path.name[:2] for path in chapters() if path.name[:2].isdigit() and named(word, path.stem)]
+        pages = [path.name for path in chapters() if named(word, path.stem)]
+        numbers = [name[:2] for name in pages if name[:2].isdigit()]
         self.pattern = "|".join([re.escape(word.lower()), *(rf"{number}(?=[._])" for number in numbers)])
-        if not (numbers or any(self.is_about(path) for path in test_files())):
+        if not (pages or any(self.is_about(path) for path in test_files())):
             raise pytest.UsageError(f"ONLY={word} is in no test's name: take {', '.join(topics())}, or a file's name")
 
     def is_about(self, path: Path) -> bool:

@@ -77,7 +77,7 @@ def test_it_has_a_short_path(chapter, cells):
 
 
 def test_it_opens_with_its_number_or_its_name_and_tells_its_main_points_in_chinese(chapter, cells):
-    own = chapter.stem[:2] if chapter.stem[:2].isdigit() else chapter.stem.capitalize()
+    own = chapter.stem[:2] if chapter.stem[:2].isdigit() else chapter.stem.capitalize().replace("_", " ")
     assert re.match(rf"# {own}\b", source(cells[0]))
     assert chapter.stem in REFERENCE or any("本章要点" in source(cell) for cell in cells[len(cells) // 2 :])
 

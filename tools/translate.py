@@ -27,7 +27,8 @@ Table = dict[str, dict[str, str]]
 
 def table_of(notebook: Path, language: str) -> Path:
     """Where the translation of a notebook lies: notebooks/03_ddp.ipynb -> notebooks/zh/03.yaml."""
-    return notebook.parent / language / f"{notebook.stem.partition('_')[0]}.yaml"
+    number = notebook.stem.partition("_")[0]
+    return notebook.parent / language / f"{number if number.isdigit() else notebook.stem}.yaml"
 
 
 def read_table(path: Path) -> Table:

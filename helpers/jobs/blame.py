@@ -19,7 +19,7 @@ class Verdict:
     """ranks: those to blame. op, at: the operation that they left, and its line on the others. place: where they are.
 
     kind: raised, died, finished, differs, elsewhere, busy, worker, unanswered, skipped, circle, apart (nobody waits for
-    another), or ended (nothing is wrong). peer: who waits in vain for a message.
+    another), exited (with a code; all have ended), or ended (nothing is wrong). peer: who waits in vain for a message.
     """
 
     kind: str
@@ -83,7 +83,7 @@ def _ended(scene: Scene, part: Parting | None) -> Verdict | None:
     finished = [one for one in over if one.has_finished]
     if not scene.unfinished and len(finished) == len(over):
         bad = [one for one in over if one.code]
-        return _of("finished", bad, None) if bad else Verdict(kind="ended")
+        return _of("exited", bad, None) if bad else Verdict(kind="ended")
     if part is not None and part.differs and all(one.failure.type_name == "RuntimeError" for one in causes):
         return None
     if causes or died:

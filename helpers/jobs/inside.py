@@ -151,6 +151,7 @@ class Inside:
                 frames = [
                     [one.filename, one.lineno or 1, one.name] for one in traceback.extract_tb(error.__traceback__)
                 ]
+                frames += [[error.filename, error.lineno or 1, "<module>"]] if isinstance(error, SyntaxError) else []
                 failure = {"type": type(error).__name__, "message": str(error)[:2000], "frames": frames}
             with contextlib.suppress(Exception):
                 self.write(ended=time.time(), failure=failure)

@@ -70,9 +70,14 @@ class Recorder:
         self.profile.start()
 
     def end(self):
-        """What was recorded of a window that the job did not reach the end of is written too."""
+        """What was recorded of a window that the job did not reach the end of is written too; of no step, nothing.
+
+        A profiler that is left running ends the interpreter with a segmentation fault.
+        """
         if os.getpid() == self.pid:
-            if self.wait + self.warmup + 1 < self.steps <= self.wait + self.warmup + self.active:
+            before = self.wait + self.warmup + 1
+            if 0 < self.steps < before + self.active:
+                self.profile.on_trace_ready = self.profile.on_trace_ready if self.steps > before else None
                 self.profile.stop()
             os.makedirs(self.folder, exist_ok=True)
             with open(os.path.join(self.folder, f"rank{self.rank}.steps"), "w") as out:

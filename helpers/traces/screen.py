@@ -9,7 +9,7 @@ from helpers.traces.files import SAYS
 from helpers.traces.stragglers import Straggler
 from helpers.traces.waterfall import PARTS
 from helpers.units import format_bytes, format_seconds
-from helpers.words.wrapping import aligned, padded, width, wrap
+from helpers.words.wrapping import aligned, wrap
 
 BAR = 24  # columns of a whole step
 SHOWN = 6  # gaps, operators, pieces of the path
@@ -40,7 +40,8 @@ def say_compared(one: Explanation, other: Explanation, columns: int = 80) -> lis
         change = f"{after / before - 1:+.0%}" if before else "–"
         rows.append([title, format_seconds(before), format_seconds(after), change])
     head = SAYS("head.compare", one=one.title, other=other.title)
-    return _laid([[head, *_table(rows)], [*_straggler(one)], [*_straggler(other)]], columns)
+    late = ([f"{told.title}:", *_straggler(told)] for told in (one, other) if len(told.ranks) > 1)
+    return _laid([[head, *_table(rows)], *late], columns)
 
 
 def _laid(sections: Iterable[Sequence[str]], columns: int) -> list[str]:
@@ -86,13 +87,9 @@ def _waterfall(told: Explanation) -> list[str]:
         share = told.parts[part] / (told.seconds or 1.0)
         start, end = round(before * BAR), round((before + share) * BAR)
         bar = " " * start + "━" * (end - start)
-        rows.append([SAYS(f"part.{part}"), format_seconds(told.parts[part]), f"{share:.0%}", bar])
+        rows.append([SAYS(f"part.{part}"), format_seconds(told.parts[part]), f"{share:>4.0%}", f"{bar:{BAR}}"])
         before += share
-    wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return [
-        f"  {padded(name, wide[0])}  {padded(seconds, wide[1], right=True)}  {share:>4}  {bar}".rstrip()
-        for name, seconds, share, bar in rows
-    ]
+    return _table(rows)
 
 
 def _by_rank(told: Explanation) -> list[str]:

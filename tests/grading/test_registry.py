@@ -12,7 +12,7 @@ from helpers import grading
 from helpers.grading import lab_of, labs, registry, rooms, task_of, tasks_of
 from helpers.grading.classroom.rules import forbidden
 
-ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.py")}
+ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}
 
 
 @pytest.fixture

@@ -11,10 +11,13 @@ import textwrap
 
 import psutil
 import pytest
+import torch
 
 from helpers.jobs import hang, inside
 from helpers.jobs.hang import observe
 from helpers.jobs.launch import command_of
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here it would get its GPU")
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_a_script_runs_as_it_would_alone(job, tmp_path, monkeypatch):
         seen = json.loads((tmp_path / f"out.{rank}").read_text())
         assert seen == ["loaded", "__main__", ["-x", "3"], True, False, "2"]
     assert (found.how, found.code, found.exit_code) == ("ended", 7, 7)
-    assert (found.verdict.kind, found.verdict.ranks) == ("finished", (1,)) and "exit code 7" in str(found)
+    assert (found.verdict.kind, found.verdict.ranks) == ("exited", (1,)) and "exit code 7" in str(found)
 
 
 HANGS = """
@@ -113,7 +116,29 @@ def test_the_rank_the_line_and_torchs_analyzer_under_ddp(job):
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
 
 
+def test_what_stands_behind_the_two_dashes_is_the_jobs():
+    given = hang.parser("hang", "").parse_args("--nproc 3 -- train.py --nproc 5 -- --limit 1".split())
+    assert (given.nproc, given.limit, given.command) == (3, 30.0, ["train.py", "--nproc", "5", "--", "--limit", "1"])
+
+
 # -- bad input, and the end ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('raise KeyError("lr")', "raised KeyError: 'lr'\n  at train.py line 1: `raise KeyError("),
+        ("import no_such_package", "No module named 'no_such_package'"),
+        (
+            "\ndef train(:\n    pass",
+            "invalid syntax (train.py, line 2)\n  at train.py line 2: `def train(:`",
+        ),
+        ("import sys; sys.exit('give --config')", "ranks 0, 1 ended without a traceback ("),
+        pytest.param("import torch; torch.ones(1).cuda()", "It asks for a GPU, and torch finds none", marks=NO_GPU),
+    ],
+)
+def test_a_script_that_fails_at_once_gets_a_sentence(job, text, said):
+    assert said in str(job(text))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

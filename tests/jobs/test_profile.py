@@ -35,6 +35,13 @@ def test_one_trace_per_rank_of_the_steps_that_the_first_optimizer_counts(tmp_pat
     assert capsys.readouterr().out.startswith(f"2 traces of steps 4 to 5, from ProfilerStep#2, in {folder}")
 
 
+def test_a_job_that_ends_before_a_step_of_its_window_does_ends_well(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRAINS))
+    assert main(["--warmup", "4", "--out", str(tmp_path / "traces"), "--", str(script)]) == 1
+    assert capsys.readouterr().out.startswith("No trace: the job ended after 6 steps")
+
+
 @pytest.mark.parametrize(
     ("num_traces", "steps", "said"),
     [

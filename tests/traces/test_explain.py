@@ -114,7 +114,7 @@ def test_the_command_says_writes_and_compares(made, capsys, tmp_path):
     names = {event["args"]["name"] for event in written["traceEvents"] if event["ph"] == "M"}
     assert {"rank 3", "waiting", "data", "host"} <= names
     assert main(["explain", str(one), str(other)]) == 0
-    assert "waiting" in capsys.readouterr().out
+    assert f"\n\n{other.stem}:\nThe others wait for rank 1" in capsys.readouterr().out
     assert main(["explain", str(one), str(other), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     before, after = found["compared"]["compute"]
