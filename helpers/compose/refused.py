@@ -26,7 +26,8 @@ def _context(model: nn.Module, plan: Plan) -> None:
 def _zero_with_stages(model: nn.Module, plan: Plan) -> None:
     if plan.zero < 2 or plan.pp == 1:
         return
-    m, dp, held = plan.num_microbatches, plan.dp, _bytes_of(model) // (plan.pp * plan.tp)
+    m, dp = plan.num_microbatches, plan.dp
+    held = sum(parameter.nbytes for parameter in model.parameters()) // (plan.pp * plan.tp)
     passes = {2: m, 3: 3 * m}[plan.zero]  # reduce-scatter for each micro-batch; stage 3 also gathers twice
     would, does = (format_bytes(number * held * (dp - 1) / dp) for number in (passes, 2))
     what = {2: "reduce-scatter gradients", 3: "gather weights twice and reduce-scatter gradients"}[plan.zero]
@@ -59,7 +60,3 @@ def _chunks_without_order(model: nn.Module, plan: Plan) -> None:
             f"schedule={plan.schedule!r} with num_chunks={plan.num_chunks}: several chunks per rank are what the "
             "schedule 'interleaved' is for, and it needs at least 2; set both or neither"
         )
-
-
-def _bytes_of(model: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in model.parameters())

@@ -24,7 +24,7 @@ A task has three parts, so that the same check serves the learner's notebook and
    Never trust the outputs: a cheat writes them. Judge what only right work gives.
 
 Hints: a dict, `{"sum_for_mean": Words(en="…", zh="…")}`, key = the mistake; our labs keep theirs in `hints.yaml`, and
-`hints.of("sum_for_mean", …)` takes those of a task. A mistake is recognised by the value that it would give
+`LAB.hints("sum_for_mean", …)` takes those of a task. A mistake is recognised by the value that it would give
 (`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`, `expect_payload`,
 `expect(ok, en, zh, mistakes=(key,))`), or by the failure: `recognise(trouble) -> [key, ...]`, for
 example `["both_receive_first"] if trouble.kind == "hang" and trouble.waits_in("recv") else []`. Of several, the one

@@ -12,7 +12,10 @@ import importlib
 import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from helpers.words import Words, book
 
 if TYPE_CHECKING:
     from helpers.grading.task import Task
@@ -43,6 +46,10 @@ class Lab:
     def name(self) -> str:
         """Of its notebooks, "03_ddp"."""
         return f"{self.number}_{self.topic}"
+
+    def hints(self, *names: str) -> dict[str, Words]:
+        """Known mistakes of a task, from the folder's hints.yaml, in which the more specific ones stand first."""
+        return book("hints", Path(__file__).parent / self.topic).of(*names)
 
 
 def labs() -> list[str]:

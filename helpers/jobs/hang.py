@@ -91,19 +91,15 @@ def _watch(job: Job, board: Board, limit: float) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """The job's own code; 3 where it hung, 2 for a sentence, 130 after Ctrl-C."""
-    made = argparse.ArgumentParser(
-        prog="python -m helpers hang",
-        usage="python -m helpers hang [--nproc N] [--limit SECONDS] -- train.py [arguments]",
-        description="Start a training job with a thread of ours inside. When it stands still, say which rank left the "
-        "line, at which operation and line, with every rank's stack.",
+    made = parser(
+        "hang",
+        "Start a training job with a thread of ours inside. When it stands still, say which rank left the line, at "
+        "which operation and line, with every rank's stack.",
     )
-    made.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
-    made.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
     made.add_argument("--pid", type=int, help="look into a process that hangs already, with py-spy")
-    own, command = split(arguments)
-    given = made.parse_args(own)
+    given = made.parse_args(arguments)
     try:
-        found = look_into(given.pid) if given.pid else observe(command, nproc=given.nproc, limit=given.limit)
+        found = look_into(given.pid) if given.pid else observe(given.command, nproc=given.nproc, limit=given.limit)
     except ValueError as problem:
         print(say("nothing", problem=problem), file=sys.stderr)
         return REFUSED
@@ -111,10 +107,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if given.pid else found.exit_code
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options, and the command behind the two dashes."""
-    place = list(arguments).index("--") if "--" in arguments else len(arguments)
-    return list(arguments[:place]), list(arguments[place + 1 :])
+def parser(name: str, description: str) -> argparse.ArgumentParser:
+    """Of `hang` and `profile`: what both are told."""
+    made = argparse.ArgumentParser(prog=f"python -m helpers {name}", description=description)
+    made.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
+    made.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
+    made.add_argument("command", nargs="*", metavar="-- train.py", help="the job, behind two dashes")
+    return made
 
 
 def look_into(pid: int) -> str:

@@ -39,11 +39,10 @@ if shadowed is not None and shadowed.loader is not None:  # the one that would h
 
 @dataclass
 class Job:
-    """The processes that we started. folder: where the threads inside write. world: None where others choose."""
+    """The processes that we started. folder: where the threads inside write."""
 
     processes: list[subprocess.Popen]
     folder: Path
-    world: int | None
 
     def codes(self) -> dict[int, int]:
         """Of those that have ended, by process id."""
@@ -82,7 +81,7 @@ def started(
     line, world = command_of(command, nproc)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ranks-job-", ignore_cleanup_errors=True) as name:
-        job, load, port = Job([], Path(name), world), Path(name) / "load", free_port()
+        job, load, port = Job([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
         files = {"_ranks_job": inside.__file__} | dict(parts or {})
         (load / "sitecustomize.py").write_text(LOADED.format(parts=files), encoding="utf-8")

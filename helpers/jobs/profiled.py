@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.jobs import recorder
-from helpers.jobs.hang import REFUSED, Found, observe, split
+from helpers.jobs.hang import REFUSED, Found, observe, parser
 from helpers.jobs.launch import say
 from helpers.traces import cli as traces
 
@@ -58,19 +57,13 @@ def record(
 
 def main(arguments: Sequence[str]) -> int:
     """0 when traces were explained, the job's own code when it failed, 1 without a trace, 2 for a sentence."""
-    made = argparse.ArgumentParser(
-        prog="python -m helpers profile",
-        usage="python -m helpers profile [--nproc N] [--wait 1] [--warmup 1] [--active 3] [--out FOLDER] -- train.py …",
-        description="Run a training job and record a window of its steps: one trace per rank, and what they say.",
-    )
-    made.add_argument("--nproc", type=int, help="ranks of a script (default: 2); torchrun says it itself")
+    made = parser("profile", "Run a training job, record a window of its steps: a trace per rank, and what they say.")
     for name, default in (("wait", 1), ("warmup", 1), ("active", 3)):
         made.add_argument(f"--{name}", type=int, default=default, help=f"steps (default: {default})")
-    made.add_argument("--limit", type=float, default=30.0, help="seconds of standing still (default: 30)")
     made.add_argument("--out", type=Path, help="folder for the traces (default: a new one in runs/)")
-    own, command = split(arguments)
-    given = vars(made.parse_args(own))
-    folder = given.pop("out") or Path("runs") / time.strftime("profile-%m%d-%H%M%S")
+    given = vars(made.parse_args(arguments))
+    command, out = given.pop("command"), given.pop("out")
+    folder = out or Path("runs") / time.strftime("profile-%m%d-%H%M%S")
     try:
         recorded = record(command, folder, **given)
     except ValueError as problem:

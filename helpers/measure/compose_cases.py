@@ -109,18 +109,14 @@ def losses_of(model: nn.Module, steps: int) -> list[float]:
     optimizer, losses, threads = AdamW(model.parameters(), lr=3e-3), [], torch.get_num_threads()
     torch.set_num_threads(1)
     for step in range(steps):
+        tokens, targets = characters().batch(step, 8, SEEDED.context)
         optimizer.zero_grad()
-        loss = token_loss(*_logits(model, step))
+        loss = token_loss(model(tokens), targets)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     torch.set_num_threads(threads)
     return losses
-
-
-def _logits(model: nn.Module, step: int) -> tuple[Tensor, Tensor]:
-    tokens, targets = characters().batch(step, 8, SEEDED.context)
-    return model(tokens), targets
 
 
 def seeded(one_seed: bool) -> GPT:

@@ -9,7 +9,7 @@ gradients that lie on different meshes, as they do where norms are whole on ever
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -76,7 +76,7 @@ class TorchTrainer:
         self.total = int((targets != IGNORED).sum()) / self.plan.dp
         x, y = (each.chunk(self.plan.dp)[copy] for each in (tokens, targets))
         self.optimizer.zero_grad()
-        with self._loss_in_parts():
+        with loss_parallel() if self.plan.tp > 1 else nullcontext():
             loss = self._play(x, y) if self.plan.pp > 1 else self._whole(x, y)
         self.optimizer.step()
         for axis in ("pp", "dp"):
@@ -88,7 +88,7 @@ class TorchTrainer:
         for own_x, own_y in zip(x.chunk(m), y.chunk(m), strict=True):
             loss = token_loss(self.runner(own_x), own_y, reduction="sum") / self.total
             loss.backward()
-            losses.append(_local(loss))
+            losses.append(_whole_tensor(loss))
         return torch.stack(losses).sum()
 
     def _play(self, x: Tensor, y: Tensor) -> Tensor:
@@ -97,10 +97,7 @@ class TorchTrainer:
         end = dict(target=y, losses=losses) if place == last else {}
         self.runner.step(*([x] if place == 0 else []), **end)
         zero = torch.zeros((), dtype=next(self.part.parameters()).dtype, device=x.device)
-        return torch.stack([_local(loss) for loss in losses]).sum() if losses else zero
-
-    def _loss_in_parts(self) -> AbstractContextManager:
-        return loss_parallel() if self.plan.tp > 1 else nullcontext()
+        return torch.stack([_whole_tensor(loss) for loss in losses]).sum() if losses else zero
 
     def full_state(self) -> dict[str, Tensor]:
         """The plain model's weights, on every rank."""
@@ -109,10 +106,6 @@ class TorchTrainer:
         own = {name: _whole_tensor(mine[name]) for name in self.own}
         dist.all_gather_object(held, own, group=self.mesh.get_group("pp"))
         return {name: tensor for part in held for name, tensor in part.items()}
-
-
-def _local(loss: Tensor) -> Tensor:
-    return _whole_tensor(loss.detach())
 
 
 def _whole_tensor(tensor: Tensor) -> Tensor:

@@ -23,10 +23,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from helpers.measure.comms import record_comms
-from helpers.measure.traces import from_torch_profiler
 from helpers.records import CommEvent, Span, Timeline
-
-__all__ = ["TimelineRecorder", "from_torch_profiler", "parts", "record_timeline"]
 
 
 def parts(model: nn.Module) -> dict[str, nn.Module]:

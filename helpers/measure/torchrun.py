@@ -5,6 +5,7 @@ Chapter 00 holds this beside the course's own ranks: a cluster has no notebook t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -144,14 +145,9 @@ def _read(job: subprocess.Popen[str], came: queue.SimpleQueue[str | None]) -> No
 
 def _end(job: subprocess.Popen[str]) -> None:
     """End torchrun, which ends its ranks; then whatever is left of its session."""
-    if job.poll() is None:
-        job.terminate()
-        try:
-            job.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
+    job.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.wait(_PATIENCE)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     job.wait()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,9 +26,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
 from helpers.measure.comms import record_comms
-from helpers.records import CommEvent, Span, Timeline
-from helpers.traces.files import load
-from helpers.traces.lanes import track_of
+from helpers.records import CommEvent
 
 _MICRO = 1e6
 
@@ -100,30 +97,3 @@ def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
         **times,
         "args": args,
     }
-
-
-def from_torch_profiler(trace: object, rank: int) -> Timeline:
-    """The Timeline of one rank from a finished `torch.profiler.profile`, or from the path of the JSON it exported.
-
-    Compute and communication alone, on the profiler's own clock: `shifted_to_zero()` before you set it beside another
-    timeline; `helpers.traces.read` brings ranks together, with all lanes. ValueError when nothing was recorded.
-    """
-    if isinstance(trace, str | os.PathLike):
-        (file,) = load(trace)
-    elif hasattr(trace, "export_chrome_trace"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            trace.export_chrome_trace(str(path))
-            (file,) = load(path)
-    else:
-        raise ValueError(
-            f"got a {type(trace).__name__}; give a torch.profiler.profile or the path of its exported JSON"
-        )
-    track = track_of(file, rank, 0.0)
-    spans = [span for span in track.spans if span.lane == "compute"]
-    for one in track.messages:
-        where = {"rank": rank, "lane": "communication", "name": one.op, "kind": "communication"}
-        spans.append(Span(**where, start=one.ready, end=one.end, num_bytes=one.num_bytes))
-    if not spans:
-        raise ValueError("this trace holds no operator and no kernel; did the profiler's block run, and has it ended?")
-    return Timeline(spans=tuple(sorted(spans, key=lambda span: span.start)), source="recorded", title="torch.profiler")

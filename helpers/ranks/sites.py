@@ -16,6 +16,7 @@ Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
+PATIENTS = os.path.join(PACKAGE, "zoo", "patients")  # scripts that learners run as if they were their own
 CELL_PREFIX = "<ranks cell"
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -34,7 +35,7 @@ def is_engine(path: str) -> bool:
 
 
 def is_package(path: str) -> bool:
-    return path.startswith(PACKAGE + os.sep) and not is_engine(path)
+    return path.startswith(PACKAGE + os.sep) and not path.startswith((ENGINE + os.sep, PATIENTS + os.sep))
 
 
 def is_library(path: str) -> bool:

@@ -55,13 +55,6 @@ class AxisTraffic:
         """Payload by axis: {"tp": 4096, "dp": 1024}."""
         return {axis: self.payload_bytes(axis) for axis in dict.fromkeys(each.axis for each in self.ops)}
 
-    def summary(self) -> dict[str, tuple[float, str]]:
-        """The rows of `compare`: "tp all_reduce" -> (bytes, unit)."""
-        rows: dict[str, tuple[float, str]] = {}
-        for axis, op, _, payload in self.ops:
-            rows[f"{axis} {op}"] = (rows.get(f"{axis} {op}", (0,))[0] + payload, "bytes")
-        return rows
-
     def _of(self, axis: str | None) -> list[AxisOp]:
         return [each for each in self.ops if each.axis == axis or (axis is None and each.axis != SCALARS)]
 

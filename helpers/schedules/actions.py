@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAP = "F", "B", "I", "W", "OVERLAP_F_B"
-SINGLE = (FORWARD, BACKWARD, INPUT, WEIGHT)
 _ONE = re.compile(r"(\d+)([FBIW])(\d+)")
 _PAIR = re.compile(r"\(([^()]*)\)" + OVERLAP)
 

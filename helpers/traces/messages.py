@@ -7,6 +7,7 @@ rank was ready. Nobody moves bytes until the last rank is ready: what lies befor
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -159,10 +160,7 @@ def _count(shape: Any) -> int:
         return 0
     if isinstance(shape[0], list):
         return sum(map(_count, shape))
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+    return math.prod(shape)
 
 
 def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:

@@ -9,7 +9,7 @@ from helpers.traces.files import SAYS
 from helpers.traces.stragglers import Straggler
 from helpers.traces.waterfall import PARTS
 from helpers.units import format_bytes, format_seconds
-from helpers.words.wrapping import aligned, padded, width, wrap
+from helpers.words.wrapping import aligned, wrap
 
 BAR = 24  # columns of a whole step
 SHOWN = 6  # gaps, operators, pieces of the path
@@ -87,13 +87,9 @@ def _waterfall(told: Explanation) -> list[str]:
         share = told.parts[part] / (told.seconds or 1.0)
         start, end = round(before * BAR), round((before + share) * BAR)
         bar = " " * start + "━" * (end - start)
-        rows.append([SAYS(f"part.{part}"), format_seconds(told.parts[part]), f"{share:.0%}", bar])
+        rows.append([SAYS(f"part.{part}"), format_seconds(told.parts[part]), f"{share:>4.0%}", f"{bar:{BAR}}"])
         before += share
-    wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return [
-        f"  {padded(name, wide[0])}  {padded(seconds, wide[1], right=True)}  {share:>4}  {bar}".rstrip()
-        for name, seconds, share, bar in rows
-    ]
+    return _table(rows)
 
 
 def _by_rank(told: Explanation) -> list[str]:

@@ -22,7 +22,6 @@ from helpers.widgets.dials import choice
 from helpers.widgets.sitting_view import SittingView
 
 LETTERS = "abcde"
-MAX_OPTIONS = len(LETTERS)
 
 
 class QuizView(SittingView):

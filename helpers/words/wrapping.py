@@ -28,11 +28,10 @@ def padded(text: str, columns: int, *, right: bool = False) -> str:
     return spaces + text if right else text + spaces
 
 
-def aligned(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     """A line for each row; the first `left` columns are words and begin alike, the others are numbers and end alike."""
     wide = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    between = " " * gap
-    return [between.join(padded(cell, wide[i], right=i >= left) for i, cell in enumerate(row)) for row in rows]
+    return ["  ".join(padded(cell, wide[i], right=i >= left) for i, cell in enumerate(row)) for row in rows]
 
 
 def wrap(text: str, columns: int, *, first: str = "", rest: str | None = None, cut: bool = True) -> list[str]:

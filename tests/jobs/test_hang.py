@@ -116,6 +116,11 @@ def test_the_rank_the_line_and_torchs_analyzer_under_ddp(job):
     assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
 
 
+def test_what_stands_behind_the_two_dashes_is_the_jobs():
+    given = hang.parser("hang", "").parse_args("--nproc 3 -- train.py --nproc 5 -- --limit 1".split())
+    assert (given.nproc, given.limit, given.command) == (3, 30.0, ["train.py", "--nproc", "5", "--", "--limit", "1"])
+
+
 # -- bad input, and the end ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "said"),

@@ -13,6 +13,11 @@ def test_the_innermost_frame_of_the_learner_is_theirs_and_not_a_librarys():
     assert sites.learner_frame([CELL, PACKAGE, LIBRARY, ENGINE]) == CELL
 
 
+def test_a_patient_of_the_zoo_is_the_learners_own_script():
+    patient = (f"{sites.PACKAGE}/zoo/patients/patient_03.py", 25, "main")
+    assert sites.learner_frame([PACKAGE, patient, LIBRARY]) == patient
+
+
 def test_without_any_frame_of_the_learner_there_is_none():
     assert sites.learner_frame([PACKAGE, LIBRARY]) is None
     assert str(sites.describe_stack([])) == "an unknown line"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.amp import hints
+from helpers.grading.amp import LAB
 from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_only
@@ -165,7 +165,7 @@ MASTER = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*planted(torch.float16), "no_optimizer", *REFUSED.values()),
+    hints=LAB.hints(*planted(torch.float16), "no_optimizer", *REFUSED.values()),
     world_sizes=(1,),
     axes=Axes(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from helpers.grading.amp import hints
+from helpers.grading.amp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
@@ -225,7 +225,7 @@ ORDER = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*planted(), *REFUSED.values()),
+    hints=LAB.hints(*planted(), *REFUSED.values()),
     world_sizes=(1,),
     axes=Axes(sizes=("uneven", "one_each")),
     keeps=("micro_batches",),

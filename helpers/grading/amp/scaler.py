@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.amp import hints
+from helpers.grading.amp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
@@ -189,7 +189,7 @@ SCALER = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*planted(), "gradient_missing"),
+    hints=LAB.hints(*planted(), "gradient_missing"),
     world_sizes=(1,),
     axes=Axes(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), calls=len(SETTINGS)),
 )

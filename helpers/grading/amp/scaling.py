@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.amp import hints
+from helpers.grading.amp import LAB
 from helpers.grading.drawing import Draw, laid_out
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
@@ -155,7 +155,7 @@ SCALE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG),
+    hints=LAB.hints(*WRONG),
     world_sizes=(1,),
     keeps=("gradients",),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.amp import hints
+from helpers.grading.amp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect
@@ -203,6 +203,6 @@ OVERFLOW = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*PLANTED, "asks_only_when_found", "gradients_sent", "nothing_returned"),
+    hints=LAB.hints(*PLANTED, "asks_only_when_found", "gradients_sent", "nothing_returned"),
     axes=Axes(sizes=("alike", "unequal"), dtypes=("float32", "float64")),
 )

@@ -21,6 +21,7 @@ from helpers.grading.task import Task
 # Files and folders that hold answers; no rank needs to read them.
 HIDDEN = ("helpers/parallel", "helpers/collectives", "helpers/schedules", "helpers/predict", "helpers/compose")
 HIDDEN += ("helpers/costs.py", "helpers/workloads", "helpers/interview", "helpers/__pycache__", "helpers/grading/kit")
+HIDDEN += ("helpers/zoo",)
 HIDDEN += tuple(f"helpers/grading/{registry.lab_of(number).topic}" for number in registry.rooms())
 KIT = "helpers.grading.kit"
 

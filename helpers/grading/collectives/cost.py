@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers import costs
-from helpers.grading.collectives import hints
+from helpers.grading.collectives import LAB
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_only
 from helpers.grading.task import Finding, Task, Trial, World
@@ -171,6 +171,6 @@ COST = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG_BYTES, *WRONG_RING, *WRONG_TREE),
+    hints=LAB.hints(*WRONG_BYTES, *WRONG_RING, *WRONG_TREE),
     world_sizes=(1,),
 )

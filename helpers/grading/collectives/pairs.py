@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from helpers.grading.collectives import hints
+from helpers.grading.collectives import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
@@ -61,7 +61,7 @@ def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
     return finding if finding.ok else replace(finding, mistakes=("overwrites_send_buffer",))
 
 
-SHIFT_HINTS = hints.of(*MESSAGES, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
+SHIFT_HINTS = LAB.hints(*MESSAGES, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
 SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
@@ -126,7 +126,7 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
     yield from found
 
 
-ALL_TO_ALL_HINTS = hints.of(
+ALL_TO_ALL_HINTS = LAB.hints(
     *MESSAGES, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
 )
 ALL_TO_ALL = Task(

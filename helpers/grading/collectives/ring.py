@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.collectives import hints
+from helpers.grading.collectives import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among, sends_of
@@ -96,7 +96,7 @@ def judge_chunk(world: World) -> Iterator[Finding]:
     yield from expect_payload(world, sizes, "send", mistakes=around)
 
 
-REDUCE_SCATTER_HINTS = hints.of(*RING, "copies_instead_of_adding", "one_step_short")
+REDUCE_SCATTER_HINTS = LAB.hints(*RING, "copies_instead_of_adding", "one_step_short")
 REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
@@ -191,7 +191,7 @@ def ring(parts: Sequence[Sequence[Tensor]], owner: int, first: int, *, adds: boo
     return [torch.cat(chunks) for chunks in held]
 
 
-ALL_REDUCE_HINTS = hints.of(*RING, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
+ALL_REDUCE_HINTS = LAB.hints(*RING, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
 ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",

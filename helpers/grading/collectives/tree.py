@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.collectives import hints
+from helpers.grading.collectives import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.kit.messages import RETURNED, expect_messages, is_to_itself, sends_of
@@ -83,7 +83,7 @@ def rounds_of(told: list[list[int]], root: int) -> int:
     return max(heard.values())
 
 
-HINTS = hints.of(
+HINTS = LAB.hints(
     "calls_a_collective",
     "not_waited",
     "place_for_rank",

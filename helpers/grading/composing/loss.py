@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import drawn, given, groups_on, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number, expect_tensor
@@ -98,5 +98,5 @@ TASK = Task(
     act=act,
     judge=judge,
     keeps=("counted",),
-    hints=hints.of("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
+    hints=LAB.hints("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number
@@ -18,7 +18,6 @@ from helpers.words import Words
 
 TP = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MOST_BYTES = 8 * 4  # a number for each axis, and one more
-Lies = dict[str, str]
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -121,5 +120,5 @@ TASK = Task(
     act=act,
     judge=judge,
     keeps=("gradients", "placements", "groups"),
-    hints=hints.of(*HINTS),
+    hints=LAB.hints(*HINTS),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
@@ -17,7 +17,6 @@ from helpers.grading.task import Finding, Task, Trial, World
 from helpers.mesh import Mesh
 from helpers.words import Words
 
-Groups = list[list[int]]
 Answer = list[Any]  # place, and the groups of each axis
 
 
@@ -30,8 +29,7 @@ def make_places(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 
 
 def act_places(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Answer]:
-    given = answers.act(submitted, inputs, trial)
-    return [_columns(one) for one in given]
+    return [_columns(one) for one in answers.act(submitted, inputs, trial)]
 
 
 def _columns(answer: Any) -> Answer:
@@ -40,36 +38,25 @@ def _columns(answer: Any) -> Answer:
     return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
 
 
-def places(rank: int, dp: int, pp: int, tp: int) -> Answer:
-    mesh = Mesh(dp=dp, pp=pp, tp=tp)
+def places(rank: int, *sizes: int) -> Answer:
+    mesh = _mesh(sizes)
     return [place_on(mesh, rank), *(mesh.groups(axis) for axis in AXES)]
 
 
+def _mesh(sizes: Sequence[int]) -> Mesh:
+    return Mesh(**dict(zip(AXES, sizes, strict=True)))
+
+
 def numbered(*order: str) -> Callable[..., Answer]:
-    """order: of the axes, the one in which neighbours lie first."""
+    """order: of the axes, the one in which neighbours lie first: what `Mesh` calls tp, then dp, then pp."""
+    called = dict(zip(order, ("tp", "dp", "pp"), strict=True))
 
     def wrong(rank: int, *sizes: int) -> Answer:
-        named = dict(zip(AXES, sizes, strict=True))
-        world = [_place(one, named, order) for one in range(math.prod(sizes))]
-        groups = [_split(world, [other for other in AXES if other != axis]) for axis in AXES]
-        return [world[rank], *groups]
+        mesh = Mesh(**{called[axis]: size for axis, size in zip(AXES, sizes, strict=True)})
+        place = mesh.coordinates(rank)
+        return [{axis: place[called[axis]] for axis in AXES}, *(mesh.groups(called[axis]) for axis in AXES)]
 
     return wrong
-
-
-def _place(rank: int, sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
-    place = {}
-    for axis in order:
-        rank, place[axis] = divmod(rank, sizes[axis])
-    return {axis: place[axis] for axis in AXES}
-
-
-def _split(world: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Groups:
-    """The ranks that agree in these axes."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(world):
-        found.setdefault(tuple(place[axis] for axis in axes), []).append(rank)
-    return sorted(found.values())
 
 
 def own_first(rank: int, *sizes: int) -> Answer:
@@ -79,8 +66,8 @@ def own_first(rank: int, *sizes: int) -> Answer:
 
 def alike(rank: int, *sizes: int) -> Answer:
     """A group of those with the same coordinate on the axis."""
-    world = [places(one, *sizes)[0] for one in range(math.prod(sizes))]
-    return [world[rank], *(_split(world, [axis]) for axis in AXES)]
+    mesh = _mesh(sizes)
+    return [place_on(mesh, rank), *(mesh.groups(*(other for other in AXES if other != axis)) for axis in AXES)]
 
 
 WRONG_PLACES: dict[str, list[Callable[..., Answer]]] = {
@@ -124,7 +111,7 @@ PLACES = Task(
     make=make_places,
     act=act_places,
     judge=judge_places,
-    hints=hints.of(*WRONG_PLACES),
+    hints=LAB.hints(*WRONG_PLACES),
     world_sizes=(1,),
     unit="device",
 )
@@ -215,7 +202,7 @@ BATCH = Task(
     act=act_batch,
     judge=judge_batch,
     keeps=("batch",),
-    hints=hints.of(*WRONG_ROWS, *WRONG_REST),
+    hints=LAB.hints(*WRONG_ROWS, *WRONG_REST),
     world_sizes=(1,),
     unit="device",
 )

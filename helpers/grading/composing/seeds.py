@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import combinations
 from typing import Any
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on, sizes_of, told
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
@@ -134,7 +134,7 @@ TASK = Task(
     act=act,
     judge=judge,
     keeps=("place", "sizes"),
-    hints=hints.of("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
+    hints=LAB.hints("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
     world_sizes=(1,),
     unit="device",
 )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.composing import hints
+from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor, same
@@ -135,5 +135,5 @@ TASK = Task(
     judge=judge,
     keeps=("placements", "groups"),
     recognise=recognise,
-    hints=hints.of("frozen_has_no_gradient", *mistakes(Mesh())),
+    hints=LAB.hints("frozen_has_no_gradient", *mistakes(Mesh())),
 )

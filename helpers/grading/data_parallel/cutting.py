@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
@@ -181,7 +181,7 @@ SCATTER = Task(
     make=make_scatter,
     act=act_scatter,
     judge=judge_scatter,
-    hints=hints.of(*RULES),
+    hints=LAB.hints(*RULES),
     unit="device",
     axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
     keeps=("batch",),
@@ -275,7 +275,7 @@ GATHER = Task(
     make=make_gather,
     act=act_gather,
     judge=judge_gather,
-    hints=hints.of("never_crosses", "gather_detaches", "gradient_stays", "gradient_divided", "whole_gradient"),
+    hints=LAB.hints("never_crosses", "gather_detaches", "gradient_stays", "gradient_divided", "whole_gradient"),
     recognise=recognise_gather,
     unit="device",
     axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=3),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal
@@ -131,6 +131,6 @@ MEMORY = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*MISTAKES),
+    hints=LAB.hints(*MISTAKES),
     unit="device",
 )

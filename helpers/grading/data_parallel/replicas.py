@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
@@ -205,7 +205,7 @@ REPLICATE = Task(
     make=make_replicate,
     act=act_replicate,
     judge=judge_replicate,
-    hints=hints.of(
+    hints=LAB.hints(
         "master_changed", "gradients_stay", "weights_shared", "buffers_shared", "buffers_lost", "module_shared"
     ),
     unit="device",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.data_parallel.replicas import Witness, places_of
 from helpers.grading.drawing import Axes, Draw
@@ -159,7 +159,7 @@ STEP = Task(
     make=make_step,
     act=act_step,
     judge=judge_step,
-    hints=hints.of(
+    hints=LAB.hints(
         "not_cleared",
         "cleared_after",
         "gradients_never_back",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.data_parallel import hints
+from helpers.grading.data_parallel import LAB
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
@@ -190,7 +190,7 @@ PARALLEL_APPLY = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "one_after_another",
         "exception_swallowed",
         "order_of_completion",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.ddp import hints
+from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     STEP_GRADIENTS,
     STEP_PARAMETERS,
@@ -162,7 +162,7 @@ ACCUMULATE = Task(
     act=act,
     judge=judge,
     recognise=recognise_frozen,
-    hints=hints.of(
+    hints=LAB.hints(
         "reduction_after_step",
         "last_micro_batch_only",
         "not_cleared",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from helpers.grading.ddp import hints
+from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import scaled, sum_of
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensors, same
@@ -111,7 +111,7 @@ BUCKETS = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "last_bucket_dropped",
         "elements_for_bytes",
         "fixed_bytes",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.ddp import hints
+from helpers.grading.ddp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, same
@@ -149,7 +149,7 @@ START = Task(
     act=act_start,
     judge=judge_start,
     recognise=recognise_start,
-    hints=hints.of("unsaved_forgotten", "buffers_forgotten", "averaged_at_start", "own_root"),
+    hints=LAB.hints("unsaved_forgotten", "buffers_forgotten", "averaged_at_start", "own_root"),
     axes=AXES,
 )
 
@@ -199,7 +199,7 @@ AVERAGE = Task(
     act=act_average,
     judge=judge_average,
     recognise=recognise_frozen,
-    hints=hints.of(
+    hints=LAB.hints(
         "divided_twice", "sum_for_mean", "wrong_divisor", "own_gradient", "averages_weights", "gradient_missing"
     ),
     axes=AXES,

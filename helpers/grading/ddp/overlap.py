@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.grading.ddp import hints
+from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     AXES,
     PARAMETER,
@@ -172,7 +172,7 @@ OVERLAP = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "after_backward",
         "waits_in_hook",
         "parameter_for_gradient",

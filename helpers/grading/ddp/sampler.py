@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from helpers.grading.ddp import hints
+from helpers.grading.ddp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only
 from helpers.grading.task import Finding, Task, Trial, World
@@ -185,7 +185,7 @@ SAMPLER = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "not_shuffled",
         "epoch_ignored",
         "seed_ignored",

@@ -16,7 +16,7 @@ from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.kit.meter import Meter, one_thread
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.units import format_bytes
 from helpers.words import Words
@@ -232,7 +232,7 @@ ACCUMULATE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "everything_at_once",
         "steps_every_micro_batch",
         "last_micro_batch_only",

@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.meter import whole
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.memory.counting import act, judge_numbers
 from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
@@ -103,7 +103,7 @@ ACTIVATIONS = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*MISTAKES),
+    hints=LAB.hints(*MISTAKES),
     world_sizes=(1,),
     unit="device",
 )

@@ -16,7 +16,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_tensor
 from helpers.grading.kit.meter import Meter, one_thread
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.memory.accumulate import build as model_of
 from helpers.grading.memory.accumulate import cast, loaded
 from helpers.grading.task import Finding, Task, Trial, World
@@ -92,7 +92,7 @@ EVALUATE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
+    hints=LAB.hints("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
     world_sizes=(1,),
     unit="device",
     axes=Axes(dtypes=("float64", "float32"), calls=2),

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.units import format_bytes
 from helpers.words import Words
@@ -168,7 +168,7 @@ CHUNKED = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "detached_output",
         "last_chunk_dropped",
         "mean_of_means",

@@ -9,7 +9,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_equal
 from helpers.grading.kit.meter import whole
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
@@ -101,7 +101,7 @@ COUNT = Task(
     make=make_count,
     act=act,
     judge=judge_count,
-    hints=hints.of(*MISCOUNTS),
+    hints=LAB.hints(*MISCOUNTS),
     world_sizes=(1,),
     unit="device",
 )
@@ -203,7 +203,7 @@ STATES = Task(
     make=make_states,
     act=act,
     judge=judge_states,
-    hints=hints.of(*MISTAKES),
+    hints=LAB.hints(*MISTAKES),
     world_sizes=(1,),
     unit="device",
 )

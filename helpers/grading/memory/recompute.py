@@ -17,7 +17,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
-from helpers.grading.memory import hints
+from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.units import format_bytes
 from helpers.words import Words
@@ -215,7 +215,7 @@ CHECKPOINT = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         *ERRORS,
         "detached_output",
         "never_recomputes",

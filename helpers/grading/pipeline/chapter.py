@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_answers
-from helpers.grading.pipeline import hints
+from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
 
@@ -52,7 +52,7 @@ UNDER_WAY = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*MISTAKES),
+    hints=LAB.hints(*MISTAKES),
     world_sizes=(1,),
     unit="device",
 )

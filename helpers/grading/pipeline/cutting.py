@@ -9,7 +9,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import act, shortened, simplified
 from helpers.grading.kit.judging import expect
-from helpers.grading.pipeline import hints
+from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
 
 NUM_LAYERS = (9, 12)
@@ -136,7 +136,7 @@ CUT = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
+    hints=LAB.hints("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
     world_sizes=(1,),
     unit="device",
     keeps=("costs",),

@@ -10,7 +10,7 @@ from typing import Any
 from helpers import schedules
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_answers
-from helpers.grading.pipeline import hints
+from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
 
@@ -125,7 +125,7 @@ GPIPE = Task(
     make=make,
     act=act,
     judge=judge_gpipe,
-    hints=hints.of(*GPIPE_MISTAKES),
+    hints=LAB.hints(*GPIPE_MISTAKES),
     world_sizes=(1,),
     unit="device",
 )
@@ -135,7 +135,7 @@ ONE_F_ONE_B = Task(
     make=make,
     act=act,
     judge=judge_one_f_one_b,
-    hints=hints.of(*ONE_F_ONE_B_MISTAKES),
+    hints=LAB.hints(*ONE_F_ONE_B_MISTAKES),
     world_sizes=(1,),
     unit="device",
 )

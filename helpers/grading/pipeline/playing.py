@@ -11,7 +11,7 @@ import torch
 from helpers import schedules
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_two_answers
-from helpers.grading.pipeline import hints
+from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
 from helpers.schedules import Action, Message, awaited_by, sent_by
 from helpers.words import Words
@@ -208,7 +208,7 @@ BUBBLE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG_FRACTIONS, *WRONG_HELD),
+    hints=LAB.hints(*WRONG_FRACTIONS, *WRONG_HELD),
     world_sizes=(1,),
     unit="device",
     keeps=("schedule", "forward", "backward"),

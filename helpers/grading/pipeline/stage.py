@@ -21,7 +21,7 @@ from helpers.grading.kit import making
 from helpers.grading.kit.answers import alike, is_number
 from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensors
 from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
-from helpers.grading.pipeline import hints
+from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.playing import any_order, rows
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.schedules import Action
@@ -232,7 +232,7 @@ STAGE = Task(
     act=each_call(act_call),
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "sends_block",
         "ends_forgotten",
         "nobody_sends",

@@ -9,7 +9,7 @@ import torch
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor
-from helpers.grading.start_here import hints
+from helpers.grading.start_here import LAB
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.words import Words
 
@@ -55,7 +55,7 @@ TOTAL = Task(
     act=act_total,
     judge=judge_total,
     recognise=left_out,
-    hints=hints.of("left_out", "own_count", "counts_ranks"),
+    hints=LAB.hints("left_out", "own_count", "counts_ranks"),
 )
 
 
@@ -92,6 +92,6 @@ MEAN = Task(
     act=act_mean,
     judge=judge_mean,
     recognise=left_out,
-    hints=hints.of("left_out", "mean_of_means", "sum_for_mean", "divided_by_ranks"),
+    hints=LAB.hints("left_out", "mean_of_means", "sum_for_mean", "divided_by_ranks"),
     keeps=("losses",),
 )

@@ -9,7 +9,7 @@ import torch
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_tensors
-from helpers.grading.start_here import hints
+from helpers.grading.start_here import LAB
 from helpers.grading.start_here.counting import left_out
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
@@ -49,5 +49,5 @@ LAYERS = Task(
     act=act,
     judge=judge,
     recognise=left_out,
-    hints=hints.of("left_out", "own_layers"),
+    hints=LAB.hints("left_out", "own_layers"),
 )

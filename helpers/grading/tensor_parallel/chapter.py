@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number, expect_ops, expect_payload, expect_tensor, is_silent
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.tensor_parallel import hints
+from helpers.grading.tensor_parallel import LAB
 from helpers.words import Words
 
 
@@ -54,7 +54,7 @@ MLP = Task(
     axes=Axes(dtypes=("float64",)),
     act=act_mlp,
     judge=judge_mlp,
-    hints=hints.of("sum_missing", "gelu_of_addends", "not_cut_at_all"),
+    hints=LAB.hints("sum_missing", "gelu_of_addends", "not_cut_at_all"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -103,7 +103,7 @@ TOKEN_LOSS = Task(
     axes=Axes(dtypes=("float64",)),
     act=act_loss,
     judge=judge_loss,
-    hints=hints.of("max_not_reduced", "sum_not_reduced", "target_not_reduced", "max_not_added_back", "out_of_range"),
+    hints=LAB.hints("max_not_reduced", "sum_not_reduced", "target_not_reduced", "max_not_added_back", "out_of_range"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -150,6 +150,6 @@ NORM_OF_ALL = Task(
     make=make_norm,
     act=act_norm,
     judge=judge_norm,
-    hints=hints.of("norm_of_what_i_hold", "copies_counted_each", "copies_left_out"),
+    hints=LAB.hints("norm_of_what_i_hold", "copies_counted_each", "copies_left_out"),
     world_sizes=(1, 2, 3, 4),
 )

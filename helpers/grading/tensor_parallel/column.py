@@ -10,7 +10,7 @@ import torch
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_tensor
 from helpers.grading.task import Finding, Task, Trouble, World
-from helpers.grading.tensor_parallel import hints, phases
+from helpers.grading.tensor_parallel import LAB, phases
 from helpers.grading.tensor_parallel.layers import (
     AXES,
     BATCHES,
@@ -122,7 +122,7 @@ COLUMN = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "unknown_to_autograd",
         "no_gradient",
         "cut_across",

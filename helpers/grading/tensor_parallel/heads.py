@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_only, expect_tensor
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.tensor_parallel import hints
+from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.phases import in_turn
 from helpers.words import Words
 
@@ -137,5 +137,5 @@ HEADS = Task(
     keeps=("weight",),
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG),
+    hints=LAB.hints(*WRONG),
 )

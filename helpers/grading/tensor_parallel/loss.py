@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers.grading.drawing import Axes, Draw, laid_out
 from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.grading.tensor_parallel import hints, phases
+from helpers.grading.tensor_parallel import LAB, phases
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
     FORWARD,
@@ -215,7 +215,7 @@ CROSS_ENTROPY = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "unknown_to_autograd",
         "no_gradient",
         "target_not_shifted",

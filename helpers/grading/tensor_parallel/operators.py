@@ -10,7 +10,7 @@ import torch
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.tensor_parallel import hints
+from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.phases import (
     BACKWARD,
     FORWARD,
@@ -134,7 +134,7 @@ IDENTITY_ALL_REDUCE = Task(
     act=act,
     judge=judge_f,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "operators_swapped",
         "unknown_to_autograd",
         "no_gradient",
@@ -152,7 +152,7 @@ ALL_REDUCE_IDENTITY = Task(
     act=act,
     judge=judge_g,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "operators_swapped",
         "unknown_to_autograd",
         "no_gradient",

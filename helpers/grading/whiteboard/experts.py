@@ -12,7 +12,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.words import Words
 
@@ -132,7 +132,7 @@ EXPERTS = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "softmax_over_all",
         "weights_forgotten",
         "overwritten",

@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.meter import dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.words import Words
 
@@ -112,7 +112,7 @@ GRPO = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of("no_gradient", *MISTAKES),
+    hints=LAB.hints("no_gradient", *MISTAKES),
     world_sizes=(1,),
     unit="device",
     axes=Axes(layouts=("contiguous", "transposed"), calls=3),

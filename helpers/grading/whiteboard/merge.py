@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.meter import one_thread
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.words import Words
 
@@ -84,7 +84,7 @@ MERGE = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "overflows",
         "weights_without_exp",
         "weights_exchanged",

@@ -12,7 +12,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.units import format_bytes
 from helpers.words import Words
@@ -102,7 +102,7 @@ SOFTMAX = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(
+    hints=LAB.hints(
         "overflows",
         "mean_of_blocks",
         "not_rescaled",

@@ -18,7 +18,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_number, expect_ops, expect_payload, is_silent
 from helpers.grading.kit.stories import judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.grading.zero import hints, parameters
+from helpers.grading.zero import LAB, parameters
 from helpers.grading.zero.optimizer import NUM_STEPS, Planted
 from helpers.grading.zero.parts import shard_of
 from helpers.words import Words
@@ -82,7 +82,7 @@ ZERO1_STEP = Task(
     axes=Axes(dtypes=("float64", "float32")),
     act=act_step,
     judge=judge_step,
-    hints=hints.of("all_reduced", "gather_forgotten", "sum_for_mean", "own_gradient"),
+    hints=LAB.hints("all_reduced", "gather_forgotten", "sum_for_mean", "own_gradient"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -140,7 +140,7 @@ STAGE3_FORWARD = dataclasses.replace(
     act=act_forward,
     judge=judge_forward,
     recognise=recognise_zeros,
-    hints=hints.of("zeros_kept", "weight_kept"),
+    hints=LAB.hints("zeros_kept", "weight_kept"),
     world_sizes=(1, 2, 3, 4),
 )
 
@@ -182,6 +182,6 @@ GLOBAL_NORM = Task(
     make=make_norm,
     act=act_norm,
     judge=judge_norm,
-    hints=hints.of("norm_of_own", "norms_added", "root_forgotten"),
+    hints=LAB.hints("norm_of_own", "norms_added", "root_forgotten"),
     world_sizes=(1, 2, 3, 4),
 )

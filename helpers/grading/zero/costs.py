@@ -14,7 +14,7 @@ import torch
 from helpers.grading.kit import making
 from helpers.grading.kit.answers import Answer, act, judge_two_answers
 from helpers.grading.task import Finding, Task, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.words import Words
 
 HELD = Words(en="the bytes that a rank holds", zh="一个 rank 持有的字节数")
@@ -100,7 +100,7 @@ COST = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG_HELD, *WRONG_SENT),
+    hints=LAB.hints(*WRONG_HELD, *WRONG_SENT),
     world_sizes=(1,),
     unit="device",
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import (
     expect_own_memory,
     flat_of,
@@ -122,7 +122,7 @@ SHARD = Task(
     fresh=True,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG, "view_of_the_whole"),
+    hints=LAB.hints(*WRONG, "view_of_the_whole"),
     world_sizes=(1,),
     unit="device",
 )

@@ -14,7 +14,7 @@ from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_payload, expect_tensor, is_silent, same
 from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import (
     Patience,
     expect_messages,
@@ -272,7 +272,7 @@ STAGE_2 = Task(
     act=act,
     judge=judge,
     recognise=lambda trouble: ["not_padded"] if is_unpadded(trouble) else [],
-    hints=hints.of(
+    hints=LAB.hints(
         "after_backward",
         "gradient_kept",
         "whole_buffer_kept",

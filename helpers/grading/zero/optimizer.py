@@ -19,7 +19,7 @@ from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, is_silent
 from helpers.grading.kit.stories import Story, judge_story, told_by
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import (
     expect_messages,
     flat_of,
@@ -240,5 +240,5 @@ STAGE_1 = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(*planted(2), "all_reduced", "whole_state", "no_optimizer", "not_padded", "no_grad_forgotten"),
+    hints=LAB.hints(*planted(2), "all_reduced", "whole_state", "no_optimizer", "not_padded", "no_grad_forgotten"),
 )

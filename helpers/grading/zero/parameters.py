@@ -17,7 +17,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, is_silent, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import (
     Patience,
     expect_messages,
@@ -235,7 +235,7 @@ STAGE_3 = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "zeros_kept",
         *ERRORS,
         "weight_kept",

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.grading.zero import hints
+from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import expect_own_memory, own_memory, shard_of, shards_of
 from helpers.words import Words
 
@@ -172,5 +172,5 @@ RESUME = Task(
     fresh=True,
     act=act,
     judge=judge,
-    hints=hints.of(*WRONG, "view_of_the_whole"),
+    hints=LAB.hints(*WRONG, "view_of_the_whole"),
 )

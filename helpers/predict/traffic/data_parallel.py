@@ -14,21 +14,6 @@ from helpers.records import CommLog
 from helpers.specs import Link
 
 
-def naive_ddp_traffic(
-    parameters: Sequence[int], *, world_size: int, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0
-) -> CommLog:
-    """One all_reduce a parameter, in the order given. parameters: elements of each. Raises ValueError."""
-    return _all_reduces(checked_sizes(parameters), world_size, dtype_bytes, link, rank)
-
-
-def flat_ddp_traffic(
-    parameters: int | Sequence[int], *, world_size: int, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0
-) -> CommLog:
-    """One all_reduce of everything, after the backward pass."""
-    sizes = [parameters] if isinstance(parameters, int) else parameters
-    return _all_reduces([sum(checked_sizes(sizes))], world_size, dtype_bytes, link, rank)
-
-
 def ddp_traffic(
     parameters: int | Sequence[int],
     *,
@@ -43,7 +28,8 @@ def ddp_traffic(
 
     parameters: elements of each parameter in the order of `model.parameters()`; their gradients are ready in reverse.
     A single number stands for that many elements in small pieces, which fill each bucket to the brim.
-    bucket_bytes, first_bucket_bytes: torch's bucket_cap_mb counts MiB. Rule: `split_into_buckets`. Raises ValueError.
+    bucket_bytes, first_bucket_bytes: torch's bucket_cap_mb counts MiB; 1 gives a message per parameter, math.inf one in
+    all. Rule: `split_into_buckets`. Raises ValueError.
     """
     if isinstance(parameters, int):
         buckets = _brimful(parameters, dtype_bytes, min(first_bucket_bytes, bucket_bytes), bucket_bytes)

@@ -23,8 +23,6 @@ from helpers.predict.traffic.events import Traffic
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
 
-LOSS_NUMBERS = 3  # a token: maximum, sum of exponentials, the target's logit
-
 
 def tensor_parallel_traffic(
     model: ModelSpec, plan: Plan, *, batch: int, link: Link | None = None, dtype_bytes: int = 4

@@ -1,5 +1,7 @@
 """The predicted traffic of one step, against numbers worked out by hand."""
 
+import math
+
 import pytest
 
 from helpers.predict.traffic import data_parallel as comms
@@ -9,17 +11,20 @@ MIB = 1024**2
 LAYERS = [1000, 10, 500_000, 10, 300_000, 10]  # elements of each parameter, first layer first
 
 
-def test_naive_ddp_sends_one_message_a_parameter():
-    log = comms.naive_ddp_traffic(LAYERS, world_size=4)
-    assert [event.payload_bytes for event in log.events] == [4 * n for n in LAYERS]
+def ddp_with_buckets_of(size, parameters=LAYERS, **how):
+    return comms.ddp_traffic(parameters, bucket_bytes=size, first_bucket_bytes=size, **how)
+
+
+def test_small_buckets_send_one_message_a_parameter():
+    log = ddp_with_buckets_of(1, world_size=4)
+    assert [event.payload_bytes for event in log.events] == [4 * n for n in reversed(LAYERS)]
     assert log.sent_bytes() == pytest.approx(1.5 * 4 * sum(LAYERS))
 
 
-def test_one_flat_message_carries_the_same_bytes():
-    naive, flat = (f(LAYERS, world_size=4) for f in (comms.naive_ddp_traffic, comms.flat_ddp_traffic))
+def test_one_bucket_for_all_carries_the_same_bytes():
+    flat = ddp_with_buckets_of(math.inf, world_size=4)
     assert flat.count() == 1
-    assert flat.payload_bytes() == naive.payload_bytes()
-    assert comms.flat_ddp_traffic(sum(LAYERS), world_size=4) == flat
+    assert flat.payload_bytes() == ddp_with_buckets_of(1, world_size=4).payload_bytes()
 
 
 def test_buckets_fill_from_the_last_layer_and_the_first_closes_early():
@@ -37,7 +42,7 @@ def test_a_number_alone_fills_buckets_to_the_brim():
 
 def test_on_a_link_the_operations_follow_each_other():
     link = Link(latency=1e-3, bandwidth=1e9)
-    log = comms.naive_ddp_traffic([250_000_000, 250_000_000], world_size=2, link=link)
+    log = ddp_with_buckets_of(1, [250_000_000, 250_000_000], world_size=2, link=link)
     assert [(e.start, e.end) for e in log.events] == [pytest.approx((0, 1.002)), pytest.approx((1.002, 2.004))]
 
 
@@ -54,8 +59,8 @@ def test_data_parallel_sends_the_model_out_and_the_gradients_back_each_step():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: comms.naive_ddp_traffic([], world_size=4), "none at all"),
-        (lambda: comms.naive_ddp_traffic([3.5], world_size=4), "got 3.5"),
+        (lambda: comms.ddp_traffic([], world_size=4), "none at all"),
+        (lambda: comms.ddp_traffic([3.5], world_size=4), "got 3.5"),
         (lambda: comms.ddp_traffic(-1, world_size=4), "got -1"),
         (lambda: comms.ddp_traffic(10, world_size=4, dtype_bytes=3), "dtype_bytes is 3"),
         (lambda: comms.ddp_traffic(10, world_size=4, bucket_bytes=2), "holds no element"),

@@ -1,4 +1,4 @@
-"""The known mistakes of lab 09, the more specific ones first: they stand in hints.yaml."""
+"""The known mistakes of lab 10, the more specific ones first: they stand in hints.yaml."""
 
 from pathlib import Path
 

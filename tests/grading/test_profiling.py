@@ -1,0 +1,165 @@
+"""Lab 10: every number draws six, each part of a diagnosis is judged by itself, and timelines leave no doubt."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+
+from helpers.grading import grade
+from helpers.grading.profiling import patients, spans, straggler
+from helpers.grading.profiling.clinic import causes, clinic, drawn
+from helpers.records import Span, covered_seconds
+from helpers.zoo import patients as zoo
+from tests.grading.planted import assert_told_apart, each, world_of
+
+NUMBERS = range(40)
+SEEDS = range(20)
+WRONG = {
+    "10.split": (spans.right_split, spans.WRONG_SPLIT),
+    "10.exposed": (spans.exposed, spans.WRONG_EXPOSED),
+    "10.straggler": (straggler.named, straggler.WRONG),
+}
+
+
+def cases_of(key: str, seed: int) -> list[list]:
+    return world_of(key, 1, seed).inputs[0]["cases"]
+
+
+# -- who is drawn, and what is seen of them --------------------------------------------------------------------------
+def test_a_number_draws_six_of_twelve_always_the_same_and_some_of_each_kind():
+    seen = set()
+    for number in NUMBERS:
+        six = drawn(number)
+        seen |= {one.name for one in six}
+        assert len({one.name for one in six}) == 6 and six == drawn(number)
+        assert sum(one.rank is not None for one in six) == 2
+    assert len(seen) == 12
+    with pytest.raises(ValueError, match=r"clinic got '7': give a whole number of your own, such as clinic\(391\)"):
+        drawn("7")
+
+
+def test_each_patient_has_a_cause_of_its_own_and_some_causes_nobody_has():
+    ill = [causes()[one.name] for one in zoo()]
+    assert len(causes()) > len(ill) == 12
+    texts = [text for cause in causes().values() for text in (cause.en, cause.zh)]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang):
+    page = clinic(391, lang=lang)
+    for one in drawn(391):
+        assert (
+            one.symptom.in_(lang) in page and one.log.rstrip() in page and f"helpers.zoo.patients.{one.name}`" in page
+        )
+        wrong = one.script.splitlines()[one.line_number() - 1]
+        assert f"\n{one.line_number():>2}  {wrong}\n" in page
+        assert one.cause.in_(lang) not in page and one.hint.in_(lang) not in page and one.remedy.in_(lang) not in page
+    assert all(cause.en in page for cause in causes().values()) and page.count("<details>") == page.count("</details>")
+    listed = [line for line in page.splitlines() if line.startswith('- `"')]
+    assert listed == sorted(listed) and len(listed) == len(causes())
+
+
+# -- how a diagnosis is judged ---------------------------------------------------------------------------------------
+def right_of(number: int) -> dict[str, list]:
+    due = {one.name: "all" if one.rank is None else one.rank for one in drawn(number)}
+    return {one.name: [due[one.name], one.line_number(), causes()[one.name].en] for one in drawn(number)}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_right_six_pass_whoever_is_drawn_and_one_wrong_part_does_not(number):
+    for one in drawn(number):
+        rank, line, cause = right_of(number)[one.name]
+        assert not patients.treated(one, [rank, line, cause]).wrong
+        for other in one.others:
+            assert not patients.treated(one, [rank, one.line_number(other), causes()[one.name].zh]).wrong
+        assert patients.treated(one, [rank, True, cause]).wrong == ("line",)
+        assert patients.treated(one, [str(rank) + " ", line, cause]).wrong == ("rank",)
+        assert patients.treated(one, [1.0, 1, 1]).wrong == ("rank", "line", "cause")
+
+
+def test_four_of_six_are_said_to_be_four_and_each_wrong_part_is_named_but_not_the_right_one(ranks):
+    answer = right_of(10)
+    answer["patient_04"][1] += 20
+    answer["patient_06"] = [2, 2, "gremlins"]
+
+    def diagnoses():
+        return 10, answer
+
+    text, _, _ = grade("10.patients", diagnoses, ranks=ranks).text("en").rpartition("\n")  # without seconds and seed
+    assert "4 of the 6 patients of number 10 are right\n" in text
+    assert "patient_04: not yet the line. What does a loss hold" in text
+    assert "patient_06: not yet the rank, the line and the cause; the cause is none of the list" in text
+    assert not any(word in text for word in ("32", "21", "a graph that is kept", "a sum in place", "patient_03"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (None, "expected two values: your number, and a dict"),
+        ((7.5, {}), "expected two values"),
+        ((10, [1]), "expected two values"),
+        ((10, {}), "0 of the 6 patients of number 10 are right\n"),
+        ((10, {"patient_03": "1"}), 'patient_03: nothing to read; write (rank or "all", number of the line, cause)'),
+        ((10, {"patient_03": (object(), [], {})}), "patient_03: not yet the rank, the line and the cause"),
+    ],
+)
+def test_what_is_no_diagnosis_gets_a_sentence(answer, says, ranks):
+    verdict = grade("10.patients", lambda: answer, ranks=ranks)
+    assert not verdict.passed and says in verdict.text("en") and verdict.text("zh")
+
+
+# -- timelines -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", WRONG)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
+    right, wrong = WRONG[key]
+    cases = cases_of(key, seed)
+    answers = {name: [[one(*case) for case in cases] for one in several] for name, several in wrong.items()}
+    assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ranks_are_missing_from_messages_and_a_root_is_gone_before_the_last_calls(seed):
+    runs = [calls for (calls,) in cases_of("10.split", seed)]
+    names = [[set(own) for own in calls] for calls in runs]
+    assert any(len({*map(frozenset, own)}) > 1 for own in names) and any(set() in own for own in names)
+    parts = [part for calls in runs for part in spans.right_split(calls)]
+    assert all(waiting >= 0 and moving >= 0 for *_, waiting, moving in parts)
+    assert any(waiting > 0 and moving == 0 for *_, waiting, moving in parts)
+    for calls in runs:
+        whole = {(rank, name): back - called for rank, own in enumerate(calls) for name, (called, back) in own.items()}
+        assert whole == {(rank, name): w + m for rank, name, w, m in spans.right_split(calls)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_exposed_is_what_both_cover_without_what_compute_covers(seed):
+    for communication, compute in cases_of("10.exposed", seed):
+        both, own = (_covered([*first, *compute]) for first in (communication, []))
+        assert spans.exposed(communication, compute) == both - own
+
+
+def _covered(several):
+    made = [Span(rank=0, lane="compute", name="", kind="other", start=a, end=b) for a, b in several]
+    return covered_seconds(made)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
+    found = []
+    for (timelines,) in cases_of("10.straggler", seed):
+        read = straggler.read(timelines)
+        found.append(straggler.named(timelines))
+        assert not 0.05 < straggler.share(read) < 0.15
+        for step in zip(*timelines, strict=True):
+            calls = [start for own in step for lane, start, _ in own if lane == "communication"]
+            ends = [end for own in step for lane, _, end in own if lane == "communication"]
+            assert len(calls) == len(timelines) and calls.count(max(calls)) == 1 and min(ends) >= max(calls)
+        for own in timelines:
+            pieces = sorted((start, end) for step in own for _, start, end in step)
+            assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
+        if found[-1]:
+            rest = sorted(straggler.beyond(read.own, found[-1][0]).values())
+            assert rest[-1] - rest[-2] > 1
+    assert {one and one[1] for one in found} == {None, "data", "compute", "link"}
