@@ -9,7 +9,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
-from helpers.grading.profiling import hints
+from helpers.grading.profiling import LAB
 from helpers.grading.profiling.clinic import SAYS, causes, drawn
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
@@ -121,7 +121,7 @@ TASK = Task(
     make=make,
     act=act,
     judge=judge,
-    hints=hints.of(*KNOWN),
+    hints=LAB.hints(*KNOWN),
     world_sizes=(1,),
     unit="device",
 )

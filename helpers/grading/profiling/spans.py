@@ -8,7 +8,7 @@ from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
-from helpers.grading.profiling import hints
+from helpers.grading.profiling import LAB
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
@@ -114,7 +114,7 @@ SPLIT = Task(
     make=make_split,
     act=act_split,
     judge=judge_split,
-    hints=hints.of(*WRONG_SPLIT),
+    hints=LAB.hints(*WRONG_SPLIT),
     world_sizes=(1,),
     unit="device",
 )
@@ -190,7 +190,7 @@ EXPOSED = Task(
     make=make_exposed,
     act=answers.act,
     judge=judge_exposed,
-    hints=hints.of(*WRONG_EXPOSED),
+    hints=LAB.hints(*WRONG_EXPOSED),
     world_sizes=(1,),
     unit="device",
 )

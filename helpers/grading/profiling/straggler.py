@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
-from helpers.grading.profiling import hints
+from helpers.grading.profiling import LAB
 from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
 
@@ -163,7 +163,7 @@ TASK = Task(
     make=make,
     act=answers.act,
     judge=judge,
-    hints=hints.of(*WRONG),
+    hints=LAB.hints(*WRONG),
     world_sizes=(1,),
     unit="device",
 )

@@ -13,7 +13,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.grading.whiteboard import hints
+from helpers.grading.whiteboard import LAB
 from helpers.words import Words
 
 Line = tuple[float, float]  # offset in seconds, drift
@@ -103,7 +103,7 @@ CLOCK = Task(
     act=act,
     judge=judge,
     recognise=recognise,
-    hints=hints.of(
+    hints=LAB.hints(
         "one_barrier",
         "turned_round",
         "slope_for_drift",
