@@ -78,10 +78,10 @@ def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
 
 
 def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
-    """What a rank did in this step, cut at its ends, without the lane of the host."""
+    """What a rank did in this step, cut at its ends, without the lane of the host and without whom it waits for."""
     step = next(one for one in run.steps[rank] if one.number == number)
     inside = [
-        replace(span, start=max(span.start, step.start), end=min(span.end, step.end))
+        replace(span, start=max(span.start, step.start), end=min(span.end, step.end), name=span.name.partition(" ←")[0])
         for span in run.timeline.for_rank(rank).spans
         if span.lane != "host" and span.end > step.start and span.start < step.end
     ]

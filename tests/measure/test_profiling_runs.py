@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+
+import pytest
 import torch.distributed as dist
 
 from helpers.measure import profiling_runs as runs
 from helpers.measure import tuning_runs as tuning
 from helpers.parallel.shared.bucket_rule import split_into_buckets
+from helpers.traces.example import example
 
 
 def paces(job):
@@ -46,3 +50,17 @@ def test_a_cap_closes_a_bucket_after_so_many_layers():
             assert len(split_into_buckets(parts, bucket_cap=cap, first_bucket_cap=cap)) == tuning.LAYERS // size
     best = min((1, 2, 4, 8, 16), key=tuning.predicted_seconds)
     assert best == 4 and tuning.predicted_seconds(4, "bucketed") > tuning.predicted_seconds(4)
+
+
+def test_the_step_of_median_length_is_shown_and_does_not_tell_for_whom_it_waits():
+    run = example("a run")
+    number, parts = runs.parts_of_a_step(run)
+    lengths = {n: max(step.end - step.start for row in run.steps.values() for step in row if step.number == n)
+               for n in (step.number for step in run.steps[0])}  # fmt: skip
+    assert lengths[number] == statistics.median_low(lengths.values()) < max(lengths.values())
+    for rank, own in parts.items():
+        (step,) = (one for one in run.steps[rank] if one.number == number)
+        assert sum(own.values()) == pytest.approx(step.end - step.start)
+        shown = runs.spans_of_a_step(run, number, rank)
+        assert step.start <= shown.start and shown.end <= step.end and shown.ranks == (rank,)
+        assert not any("←" in span.name or span.lane == "host" for span in shown.spans)
