@@ -1,6 +1,7 @@
 """Pictures as plain data: build a Scene, then `picture(scene)` shows it in a notebook.
 
 timeline_scene         ranks, compute and communication on one axis
+trace_scene            a stretch of a run's traces: a band per rank with its lanes, who waits for whom
 pipeline_scene         a pipeline's step: micro-batches, idle time, and what each rank holds
 collective_scene       which rank holds which chunk, step by step
 collective_step_scene  one step of a collective, its messages as arrows
@@ -77,6 +78,7 @@ from helpers.draw.svg import to_svg
 from helpers.draw.tensor_layer import tensor_layer_scene
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
+from helpers.draw.trace import trace_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
@@ -143,5 +145,6 @@ __all__ = [
     "to_png",
     "to_svg",
     "topology_scene",
+    "trace_scene",
     "votes_scene",
 ]

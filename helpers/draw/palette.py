@@ -46,6 +46,8 @@ PAINTS = {
     "weight_grad": Paint(fill="#e69f00", texture="lines"),
     "optimizer": Paint(fill="#cc79a7", texture="dots"),
     "communication": Paint(fill="#d55e00"),
+    "waiting": Paint(fill="#f0e442", texture="hatch"),
+    "data": Paint(fill="#56b4e9"),
     "other": Paint(fill="#9aa3ad"),
     "parameters": Paint(fill="#0072b2", text=LIGHT_TEXT),
     "gradients": Paint(fill="#009e73", texture="stripes"),

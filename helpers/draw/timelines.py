@@ -16,16 +16,16 @@ from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, headin
 from helpers.records import KINDS, LANES, Span, Timeline
 from helpers.units import format_bytes, format_seconds
 
-_LEFT, _RIGHT, _GAP = 76.0, 20.0, 14.0
+LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0
 _SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
-_IDLE = {"fill": "panel", "texture": "hatch"}
+IDLE = {"fill": "panel", "texture": "hatch"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layout:
+class Layout:
     """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank.
 
-    names: of the ranks, by rank; none: "rank 0" and so on.
+    names: of the ranks, by rank; none: "rank 0" and so on. small: the size of the lanes' names.
     """
 
     width: float
@@ -35,10 +35,11 @@ class _Layout:
     lanes: tuple[str, ...]
     names: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
+    small: float = 10.0
 
     @property
     def scale(self) -> float:
-        return (self.width - _LEFT - _RIGHT) / self.end
+        return (self.width - LEFT - RIGHT) / self.end
 
     @property
     def rank(self) -> float:
@@ -48,13 +49,13 @@ class _Layout:
         """The name of each lane below compute, where it has one, and its spans: messages by axis, if axes are given."""
         for lane in self.lanes[1:]:
             own = [span for span in spans if span.lane == lane]
-            if lane != "communication":
-                yield lane, own
+            if lane == "communication" and self.axes:
+                yield from ((axis, [one for one in own if one.name.startswith(axis)]) for axis in self.axes)
             else:
-                yield from ((axis, [one for one in own if one.name.startswith(axis)]) for axis in self.axes or ("",))
+                yield SAYS(f"lane.{lane}") if len(self.lanes) > 2 else "", own
 
     def x(self, seconds: float) -> float:
-        return _LEFT + seconds * self.scale
+        return LEFT + seconds * self.scale
 
 
 def timeline_scene(
@@ -82,7 +83,7 @@ def timeline_scene(
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     lower = max(11.0 if axes else 8.0, compute * 0.6)
     also = {"names": tuple(names), "axes": tuple(axes)}
-    layout = _Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **also)
+    layout = Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **also)
     shared = title or shared_title(shown)
     head, y = _head(shared, shown, width)
     panels, grid = [], []
@@ -92,12 +93,12 @@ def timeline_scene(
         panels += _mark(*mark, layout, panel_top) if mark else ()
         y = panel_top + timeline.num_ranks * layout.rank + _GAP
         with_labels = timeline is shown[-1]
-        grid += time_axis(_LEFT, width - _LEFT - _RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
+        grid += time_axis(LEFT, width - LEFT - RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
     items = [*head, *grid, *panels]
     return Scene(width=width, height=y + 14, title=shared, summary=_summary(shown), items=tuple(items))
 
 
-def _mark(seconds: float, word: str, layout: _Layout, top: float) -> Iterator[Line | Label]:
+def _mark(seconds: float, word: str, layout: Layout, top: float) -> Iterator[Line | Label]:
     x = layout.x(seconds)
     yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank, colour="ink", width=2, dashed=True)
     yield Label(x=x - 6, y=top + layout.compute / 2, text=word, size=11, anchor="end")
@@ -153,45 +154,46 @@ def _summary(timelines: list[Timeline]) -> str:
 
 def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (SAYS("idle"), _IDLE)], width)
+    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (SAYS("idle"), IDLE)], width)
 
 
-def _panel(timeline: Timeline, text: str, layout: _Layout, top: float) -> Iterator[Rect | Label]:
+def _panel(timeline: Timeline, text: str, layout: Layout, top: float) -> Iterator[Rect | Label]:
     yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
     said = exposed_sentence(timeline, whose=bool(layout.axes))
-    yield Label(x=layout.width - _RIGHT, y=top + 12, text=said, size=12, anchor="end", colour="muted")
+    yield Label(x=layout.width - RIGHT, y=top + 12, text=said, size=12, anchor="end", colour="muted")
     for row, rank in enumerate(timeline.ranks):
-        yield from _rank(timeline, rank, layout, top + 28 + row * layout.rank)
+        yield from rank_band(timeline, rank, layout, top + 28 + row * layout.rank, timeline.duration)
 
 
-def _rank(timeline: Timeline, rank: int, layout: _Layout, top: float) -> Iterator[Rect | Label]:
-    spans = timeline.for_rank(rank).spans
+def rank_band(timeline: Timeline, rank: int, layout: Layout, top: float, duration: float) -> Iterator[Rect | Label]:
+    """The lanes of one rank, `duration` seconds long from 0 on."""
+    spans = [span for span in timeline.spans if span.rank == rank]
     compute = [span for span in spans if span.lane == "compute"]
     name = layout.names[rank] if layout.names else f"rank {rank}"
     yield Label(x=14, y=top + layout.compute / 2, text=name, size=12)
-    until = layout.x(timeline.duration) - _LEFT
-    yield Rect(x=_LEFT, y=top, width=until, height=layout.compute, fill="panel")
-    for start, end in _idle(compute, timeline.duration, layout):
-        yield Rect(x=start, y=top, width=end - start, height=layout.compute, **_IDLE)
+    until = layout.x(duration) - LEFT
+    yield Rect(x=LEFT, y=top, width=until, height=layout.compute, fill="panel")
+    for start, end in _idle(compute, duration, layout):
+        yield Rect(x=start, y=top, width=end - start, height=layout.compute, **IDLE)
     yield from _bars(compute, layout, top, layout.compute)
     for number, (name, lane) in enumerate(layout.below(spans)):
         y = top + layout.compute + 1 + number * (layout.lower + 1)
-        yield Rect(x=_LEFT, y=y, width=until, height=layout.lower, fill="panel")
+        yield Rect(x=LEFT, y=y, width=until, height=layout.lower, fill="panel")
         if name:
-            yield Label(x=_LEFT - 6, y=y + layout.lower / 2, text=name, size=10, anchor="end", colour="muted")
+            yield Label(x=LEFT - 6, y=y + layout.lower / 2, text=name, size=layout.small, anchor="end", colour="muted")
         yield from _lower_lane(lane, layout, y)
 
 
-def _lower_lane(spans: list[Span], layout: _Layout, top: float) -> Iterator[Rect | Label]:
+def _lower_lane(spans: list[Span], layout: Layout, top: float) -> Iterator[Rect | Label]:
     rows = _rows(spans, layout.scale)
     height = layout.lower / max(1, len(rows))
     for number, row in enumerate(rows):
         yield from _bars(row, layout, top + number * height, height)
 
 
-def _idle(compute: list[Span], duration: float, layout: _Layout) -> Iterator[tuple[float, float]]:
+def _idle(compute: list[Span], duration: float, layout: Layout) -> Iterator[tuple[float, float]]:
     """From where to where, in pixels, a rank computes nothing, as long as that can be seen."""
-    busy_until = _LEFT
+    busy_until = LEFT
     for span in sorted(compute, key=lambda span: span.start):
         start = layout.x(span.start)
         if start - busy_until >= _SHORTEST:
@@ -213,7 +215,7 @@ def _rows(spans: list[Span], scale: float) -> list[list[Span]]:
     return rows
 
 
-def _bars(spans: Iterable[Span], layout: _Layout, top: float, height: float) -> Iterator[Rect | Label]:
+def _bars(spans: Iterable[Span], layout: Layout, top: float, height: float) -> Iterator[Rect | Label]:
     for spans_of_bar in _joined(sorted(spans, key=lambda span: span.start), layout.scale):
         first, last = spans_of_bar[0], spans_of_bar[-1]
         x = layout.x(first.start)
@@ -254,7 +256,8 @@ def _tooltip(spans: list[Span]) -> str:
 
 def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
     size = min(11.0, bar.height - 3)
-    texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, span.name.rpartition(".")[2]]
+    short = span.name[span.name.find("←") :] if span.kind == "waiting" else span.name.rpartition(".")[2]
+    texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, short]
     text = next((text for text in texts if text_width(text, size) < bar.width - 6), None)
     if text and size >= SMALLEST:
         middle = bar.x + bar.width / 2

@@ -8,7 +8,7 @@ from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
 from helpers.units import format_seconds
 
-PART_KINDS = {"compute": "forward", "communication": "communication", "waiting": "weight_grad", "data": "buffers"}
+PART_KINDS = {"compute": "forward", "communication": "communication", "waiting": "waiting", "data": "data"}
 PART_KINDS |= {"host": "other"}
 _TOP, _BAR, _PITCH, _RIGHT = 44.0, 26.0, 34.0, 130.0
 

@@ -24,11 +24,12 @@ from helpers.measure.paced import PacedLinear, paced
 from helpers.measure.watchdog import Watchdog
 from helpers.records import Timeline
 from helpers.traces import Run
+from helpers.traces.waterfall import Waterfall
 from helpers.zoo import patient
 
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
-ILL = (2, 1.0)  # which rank is slow, and by which share of its compute
+ILL = (2, 1.5)  # which rank is slow, and by which share of its compute
 LOADED, COMPUTED = 0.004, 0.020  # seconds: of an item, of a step
 
 
@@ -66,10 +67,19 @@ def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     return mended_job(ILL[1] * (dist.get_rank() == ILL[0]))
 
 
-def one_step(run: Run, rank: int) -> Timeline:
-    """The spans of a rank's step in the middle of a trace, cut at its ends, without the lane of the host."""
-    steps = run.steps[rank]
-    step = steps[len(steps) // 2]
+def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
+    """The number of the step of median length, and rank -> part -> seconds in it: a machine that is busy in another
+    step does not count."""
+    fall = Waterfall.of(run)
+    tables = {rank: fall.seconds(rank) for rank in run.ranks}
+    lengths = [max(sum(table[place].values()) for table in tables.values()) for place in range(len(fall.steps))]
+    place = lengths.index(statistics.median_low(lengths))
+    return fall.steps[place], {rank: table[place] for rank, table in tables.items()}
+
+
+def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
+    """What a rank did in this step, cut at its ends, without the lane of the host."""
+    step = next(one for one in run.steps[rank] if one.number == number)
     inside = [
         replace(span, start=max(span.start, step.start), end=min(span.end, step.end))
         for span in run.timeline.for_rank(rank).spans

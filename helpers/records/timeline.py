@@ -15,7 +15,7 @@ from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
 from helpers.units import format_seconds
 
 LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
-KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "other")
+KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "waiting", "data", "other")
 SOURCES = ("predicted", "emulated", "recorded")
 
 

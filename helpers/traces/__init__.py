@@ -10,6 +10,7 @@ lanes.py       what one rank did                stragglers.py  whom the others w
 messages.py    who waited for whom              explain.py     all of it; two traces compared
 clocks.py      one clock for all ranks          screen.py      in words            cli.py  on the command line
 run.py         `read`                           perfetto.py    a Timeline for Perfetto
+example.py     a made-up run, to be looked at
 """
 
 from helpers.traces.explain import Explanation, compare, explain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -42,7 +43,7 @@ class File:
     @property
     def rank(self) -> int | None:
         """From the head, else from the file's name, else None."""
-        if isinstance(rank := self.told.get("rank"), int):
+        if (rank := number(self.told, "rank")) is not None:
             return rank
         found = _RANK.search(self.name)
         return int(found[1]) if found else None
@@ -55,15 +56,21 @@ class File:
     @property
     def groups(self) -> set[tuple[int, ...]]:
         """The groups of this rank, by their ranks; those of one rank carry nothing."""
-        told = self.told.get("pg_config")
-        ranks = (tuple(one.get("ranks") or ()) for one in told or () if isinstance(one, dict))
+        groups = self.told.get("pg_config")
+        told = (one.get("ranks") for one in groups if isinstance(one, dict)) if isinstance(groups, list) else ()
+        ranks = (tuple(map(int, re.findall(r"\d+", str(one)))) for one in told)  # a list, or of Kineto itself a text
         return {one for one in ranks if len(one) > 1}
 
     @property
     def base(self) -> int:
         """Nanoseconds to which every `ts` of this file is added."""
-        base = self.head.get("baseTimeNanoseconds", 0)
-        return base if isinstance(base, int) else 0
+        return number(self.head, "baseTimeNanoseconds") or 0
+
+
+def number(fields: dict[str, Any], name: str) -> int | None:
+    """A field that has to be a whole number of 0 and more; None where it is missing or is none."""
+    found = fields.get(name)
+    return found if isinstance(found, int) and found >= 0 else None
 
 
 def load(path: str | Path) -> list[File]:
@@ -136,8 +143,19 @@ def _parsed(name: str, text: str) -> File:
     version = data.get("schemaVersion", VERSION)
     if version != VERSION:
         notes += (SAYS["note.version"].format(file=name, version=version, ours=VERSION),)
-    timed = [event for event in events if isinstance(event, dict) and isinstance(event.get("ts"), int | float)]
-    return File(name=name, head=data, events=timed, notes=notes)
+    return File(name=name, head=data, events=[event for event in events if _is_timed(event)], notes=notes)
+
+
+def _is_timed(event: Any) -> bool:
+    """Whether this is an event with a name and a time; its fields then are a dict, and its thread has a name."""
+    if not isinstance(event, dict) or not isinstance(event.get("name"), str):
+        return False
+    if not isinstance(event.get("args"), dict):
+        event["args"] = {}
+    if not isinstance(event.get("tid"), int | str):
+        event["tid"] = ""
+    times = (event.get("ts"), event.get("dur", 0))
+    return all(isinstance(one, int | float) and math.isfinite(one) for one in times) and times[1] >= 0
 
 
 def _rescued(name: str, text: str, problem: json.JSONDecodeError) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.records import Holding, Span
-from helpers.traces.files import File
+from helpers.traces.files import File, number
 from helpers.traces.messages import Message, complete, is_call, is_message, message_of
 
 THREADS = ("cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver")
@@ -120,8 +120,7 @@ def _opened(event: dict, above: _Open | None, on_gpu: bool) -> _Open:
         lane = "data" if lane == "data" or _DATA.search(name.replace("_", " ")) else "host"
         name = "" if STEP.match(name) else name
     elif cat == "cpu_op":
-        args = event.get("args", {})
-        key = (name, str(args.get("Input Dims", "")))
+        key = (name, str(event["args"].get("Input Dims", "")))
         if not root:
             root = name.removeprefix("autograd::engine::evaluate_function: ")
             backward = name.startswith("autograd::") or "Backward" in name
@@ -154,8 +153,8 @@ def _cut(events: list[dict], track: Track, origin: float, launched: dict[Any, tu
                 around.lane = "host" if around.lane == "compute" else around.lane
         elif opened.key:
             track.operators[opened.key][1] += not track.on_gpu
-            if track.on_gpu and "External id" in event.get("args", {}):
-                launched[event["args"]["External id"]] = (opened.kind, opened.root, opened.key)
+            if track.on_gpu and (external := number(event["args"], "External id")) is not None:
+                launched[external] = (opened.kind, opened.root, opened.key)
         stack.append(opened)
     while stack:
         until(stack[-1].end)
@@ -168,6 +167,7 @@ def _cut(events: list[dict], track: Track, origin: float, launched: dict[Any, tu
 
 def _add(pieces: list[list], start: float, end: float, owner: _Open | None, track: Track) -> None:
     lane, kind = (owner.lane, owner.kind) if owner else ("host", "other")
+    kind = "data" if lane == "data" else kind
     name = (owner.name if lane == "host" and not track.on_gpu else owner.root or owner.name) if owner else ""
     if lane == "compute" and owner.key:
         track.operators[owner.key][0] += (end - start) * _MICRO
@@ -184,7 +184,7 @@ def _kernel_spans(kernels: list[dict], track: Track, origin: float, launched: di
     for event in kernels:
         if is_message(event["name"]):
             continue
-        external = event.get("args", {}).get("External id")
+        external = number(event["args"], "External id")
         kind, root, key = launched.get(external, ("other", event["name"], (event["name"], "")))
         start = (event["ts"] - origin) * _MICRO
         entry = track.operators[key]
@@ -196,12 +196,13 @@ def _kernel_spans(kernels: list[dict], track: Track, origin: float, launched: di
 def _held(events: list[dict], track: Track, origin: float) -> Iterator[Holding]:
     """What was allocated in the window and outlived its operator. Its kind is guessed from who made it.
 
-    Kept by forward: activations, by backward: gradients, by the optimizer: its state; the rest are temporaries.
+    Kept by forward or the loader: activations, by backward: gradients, by the optimizer: its state; the rest are
+    temporaries.
     """
     spans = sorted((span for span in track.spans if span.lane in ("compute", "data")), key=lambda span: span.start)
     starts, there = [span.start for span in spans], {}
     end = max((span.end for span in spans), default=0.0)
-    kinds = {"forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
+    kinds = {"data": "activations", "forward": "activations", "backward": "gradients", "optimizer": "optimizer"}
 
     def held(address: Any, until: float) -> Iterator[Holding]:
         at, num_bytes = there.pop(address)
@@ -213,9 +214,9 @@ def _held(events: list[dict], track: Track, origin: float) -> Iterator[Holding]:
             yield Holding(rank=track.rank, name=name, kind=kind, num_bytes=num_bytes, start=at, end=max(at, until))
 
     for event in sorted((one for one in events if one.get("name") == "[memory]"), key=lambda one: one["ts"]):
-        args, at = event.get("args", {}), (event["ts"] - origin) * _MICRO
-        address, num_bytes = (args.get("Device Type"), args.get("Addr")), args.get("Bytes", 0)
-        if num_bytes > 0:
+        args, at = event["args"], (event["ts"] - origin) * _MICRO
+        address = (number(args, "Device Type"), number(args, "Addr"))
+        if num_bytes := number(args, "Bytes"):
             there[address] = (at, num_bytes)
         elif address in there:
             yield from held(address, at)

@@ -6,34 +6,30 @@ rank was ready. Nobody moves bytes until the last rank is ready: what lies befor
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
+from helpers.traces.files import number
+
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+_OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for both and for an all-to-all: the name alone does not tell which
 _OPS |= {"alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "send": "send", "recv": "recv"}
 _OPS |= {"gather": "gather", "scatter": "scatter", "reduce": "reduce"}
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")  # nobody ends before all have come
-_BEGINS = ("gloo:", "wire:", "mpi:", "ucc:", "ncclDevKernel", "ncclKernel")
+_SENDS = ("send", "recv")
+_AWAITED = ("send", *TOGETHER)
 _PLAYED_BY = {"reduce_scatter": ("all_reduce",)}  # what gloo has not, it does by another
-_TITLE = re.compile(r"(?:\w+:|nccl(?:Dev)?Kernel_?)(\w+)")
-_BYTES = {"char": 1, "byte": 1, "bool": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4}
-_BYTES |= {
-    "long": 8,
-    "double": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "int8": 1,
-}
+# ncclDevKernel_AllReduce_…, ncclSymkDevKernel_…, of older NCCL ncclKernel_…, ncclAllReduceRingLLKernel_…; AMD: rccl….
+_TITLE = re.compile(r"(?:gloo|wire|mpi|ucc):(\w+)|(?:void )?[nr]ccl(?!:)(?:Symk)?(?:Dev)?(?:Kernel_)?(\w+)")
+_BYTES = {"float8": 1, "half": 2, "bfloat16": 2, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
+_BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+_BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
 
 
 def is_call(name: str) -> bool:
@@ -43,15 +39,16 @@ def is_call(name: str) -> bool:
 
 def is_message(name: str) -> bool:
     """Whether an event of this name carries bytes between ranks."""
-    return name.startswith(_BEGINS) and _TITLE.match(name) is not None
+    return _TITLE.match(name) is not None
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One rank's part in one operation. ready, end: seconds. group: global ranks, or () where the trace does not tell.
 
-    Of a send or a receive, group is (sender, receiver). last: when the last rank was ready, late: who that was; None
-    where the others' parts are not known.
+    Of a send or a receive, group is (sender, receiver). within: the group's name. sequence: the number that all ranks
+    give it; sends have none. last: when the last rank was ready, late: who that was; None where the others' parts are
+    not known.
     """
 
     rank: int
@@ -64,6 +61,7 @@ class Message:
     sequence: int | None = None
     root: int | None = None
     shape: str = ""
+    within: str = ""
     step: int | None = None
     last: float | None = None
     late: int | None = None
@@ -74,15 +72,20 @@ def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | Non
     name = event["name"]
     if not is_message(name):
         return None
-    args = event.get("args") or {}
-    op = _op_of(str(args.get("Collective name") or _TITLE.match(name)[1]))
-    sides = (args.get("Src Rank"), args.get("Dst Rank"))
-    group = sides if op in ("send", "recv") and None not in sides else _ranks(args)
+    args = event["args"]
+    title = _TITLE.match(name)
+    op = _op_of(str(args.get("Collective name") or title[1] or title[2]))
+    sides = (number(args, "Src Rank"), number(args, "Dst Rank"))
+    if op in _SENDS and sides != (None, None):  # Kineto names the other side alone
+        group = tuple(rank if side is None else side for side in sides)
+    else:
+        group = _ranks(args)
     ready = (event["ts"] - origin) * 1e-6
+    sequence = None if op in _SENDS else number(args, "Seq")
     return Message(
         rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event["dur"] * 1e-6,
-        num_bytes=_num_bytes(args), sequence=args.get("Seq"), root=args.get("Root Rank"),
-        shape=str(args.get("Input Dims", "")),
+        num_bytes=_num_bytes(args), sequence=sequence, root=number(args, "Root Rank"),
+        shape=str(args.get("Input Dims", "")), within=str(args.get("Process Group Name", "")),
     )  # fmt: skip
 
 
@@ -100,29 +103,34 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
             rows[one.op + one.shape].append(one)
     issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
     for call in sorted(calls, key=lambda event: event["ts"]):
-        args, op = call.get("args") or {}, _op_of(call["name"].partition("::")[2])
-        names = [kind + shape for shape in _shapes(args.get("Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
+        args, op = call["args"], _op_of(call["name"].partition("::")[2])
+        names = [kind + shape for shape in _shapes(_list(args, "Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
         name = next((name for name in names if name in rows), "")
-        issued[name].append(((call["ts"] - origin) * 1e-6, op, args.get("Concrete Inputs") or []))
+        issued[name].append(((call["ts"] - origin) * 1e-6, op, _list(args, "Concrete Inputs")))
     for name, row in rows.items():
         at = [call[0] for call in issued[name]]
         as_many = len(row) == len(at)  # else one of them is lost: then the last call before
-        for number, one in enumerate(row):
-            place = number if as_many else bisect_right(at, one.ready) - 1
+        for nth, one in enumerate(row):
+            place = nth if as_many else bisect_right(at, one.ready) - 1
             if 0 <= place and at[place] < one.end:
                 _tell(one, *issued[name][place], only)
 
 
 def _tell(one: Message, at: float, op: str, given: list, group: tuple[int, ...]) -> None:
     one.op, one.ready = op, min(one.ready, at)
-    if op in ("send", "recv") and group and len(given) > 2 and str(given[2]).isdecimal():
+    if op in _SENDS and group and len(given) > 2 and str(given[2]).isdecimal():
         other = group[int(given[2]) % len(group)]  # by its place in the group
         one.group = (one.rank, other) if op == "send" else (other, one.rank)
 
 
-def _shapes(dims: Any) -> Iterable[str]:
+def _list(args: dict[str, Any], name: str) -> list:
+    found = args.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _shapes(dims: list) -> Iterable[str]:
     """What a call's event of gloo may give as its shapes: those of one of the arguments, or none."""
-    return [shape for one in dims or () if one for shape in (str(one), str([one]))] + [""]
+    return [shape for one in dims if one for shape in (str(one), str([one]))] + [""]
 
 
 def _op_of(name: str) -> str:
@@ -132,9 +140,8 @@ def _op_of(name: str) -> str:
 
 def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
     """ "[0, 1]" as (0, 1); of many ranks Kineto writes the first ones and dots: the step between them goes on."""
-    text = args.get("Process Group Ranks")
-    found = [int(number) for number in re.findall(r"\d+", text)] if isinstance(text, str) else list(text or ())
-    size = args.get("Group size", len(found))
+    found = [int(number) for number in re.findall(r"\d+", str(args.get("Process Group Ranks", "")))]
+    size = number(args, "Group size") or len(found)
     if 2 <= len(found) < size:
         found = [found[0] + number * (found[1] - found[0]) for number in range(size)]
     return tuple(found)
@@ -142,16 +149,16 @@ def _ranks(args: dict[str, Any]) -> tuple[int, ...]:
 
 def _num_bytes(args: dict[str, Any]) -> int:
     """What this rank hands in."""
-    if isinstance(count := args.get("In msg nelems"), int):
-        return count * _BYTES.get(str(args.get("dtype", "")).lower(), 4)
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if isinstance(dims, str):
-        dims = json.loads(dims)
-    total = 0
-    for place, shape in enumerate(dims or ()):
-        kind = str(types[place]) if types and place < len(types) else "float"
-        total += _count(shape) * _BYTES.get(kind.lower(), 4)
-    return total
+    if (count := number(args, "In msg nelems")) is not None:
+        return count * _size(args.get("dtype"))
+    dims, types = _list(args, "Input Dims"), _list(args, "Input type")
+    return sum(_count(shape) * _size(kind) for shape, kind in zip_longest(dims, types[: len(dims)], fillvalue="float"))
+
+
+def _size(kind: Any) -> int:
+    """Bytes of a number: of "BFloat16" on NCCL's kernels, of "c10::BFloat16", "long int" on operators."""
+    plain = re.sub(r"^c10::|unsigned |signed |(?<=\w) int$|_e\dm\d\w*$", "", str(kind).lower())
+    return _BYTES.get(plain, 4)
 
 
 def _count(shape: Any) -> int:
@@ -160,21 +167,23 @@ def _count(shape: Any) -> int:
         return 0
     if isinstance(shape[0], list):
         return sum(map(_count, shape))
-    return math.prod(shape)
+    return math.prod(size if isinstance(size, int) else 0 for size in shape)
 
 
 def meet(by_rank: Iterable[Sequence[Message]]) -> list[list[Message]]:
     """The parts of each operation, one per rank, in the order in which they ended. Parts without their others stay out.
 
-    Where all ranks number an operation alike (`Seq`), the number tells; else the n-th of one kind on a group is the
-    n-th on all of its ranks, if they have as many; else the n-th of a step, in steps in which they have as many.
+    Two groups of the same ranks are two, where they have names. Where all ranks number an operation alike (`Seq`), the
+    number tells; else the n-th of one kind on a group is the n-th on all of its ranks, if they have as many; else the
+    n-th of a step, in steps in which they have as many.
     """
     kinds: dict[tuple, dict[int, list[Message]]] = defaultdict(lambda: defaultdict(list))
     for messages in by_rank:
         for one in sorted(messages, key=lambda message: message.ready):
-            is_pair = one.op in ("send", "recv") and len(one.group) == 2
-            kinds["pair" if is_pair else one.op, one.group, "" if one.group else one.shape][one.rank].append(one)
-    found = [meeting for (_, group, _), rows in kinds.items() for meeting in _matched(rows, group)]
+            is_pair = one.op in _SENDS and len(one.group) == 2
+            shape = "" if one.group else one.shape
+            kinds["pair" if is_pair else one.op, one.group, one.within, shape][one.rank].append(one)
+    found = [meeting for (_, group, *_), rows in kinds.items() for meeting in _matched(rows, group)]
     return sorted(found, key=lambda meeting: min(one.end for one in meeting))
 
 
@@ -200,11 +209,12 @@ def _matched(rows: dict[int, list[Message]], group: tuple[int, ...]) -> Iterable
 def split(meetings: Iterable[list[Message]]) -> None:
     """Write into each part when the last rank was ready, and who that was. On one clock for all ranks.
 
-    A receive waits for its sender, and nobody waits for a receiver: gloo takes what is sent. In a broadcast all wait
-    for the root, where the trace names it.
+    A receive waits for its sender. For a receiver nobody waits on gloo, which takes what is sent; on NCCL its
+    sender does. In a broadcast all wait for the root, where the trace names it.
     """
     for meeting in meetings:
-        awaited = [one for one in meeting if one.op in ("send", *TOGETHER) or one.rank == one.root]
+        gives = [*_AWAITED, *["recv"] * meeting[0].name.startswith("nccl")]
+        awaited = [one for one in meeting if one.op in gives or one.rank == one.root]
         if meeting[0].op in ("reduce", "gather") or not awaited:
             continue
         late = max(awaited, key=lambda one: one.ready)

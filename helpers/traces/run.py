@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from helpers.records import Span, Timeline
 from helpers.traces.clocks import Clock, clocks
-from helpers.traces.files import SAYS, File, load
+from helpers.traces.files import SAYS, File, load, number
 from helpers.traces.lanes import Step, Track, track_of
 from helpers.traces.messages import Message, meet, split
 from helpers.words import Words
@@ -65,19 +65,24 @@ def _run(path: str | Path) -> Run:
     tracks = {rank: _track(mine, rank, zero - shifts[rank]) for rank, mine in chosen.items()}
     if not any(track.spans or track.messages for track in tracks.values()):
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler record CPU or CUDA?")
+    world = max([len(tracks), *(number(file.told, "world_size") or 0 for file in files)])
+    return run_of(tracks, title=Path(path).name, world=world, notes=notes)
+
+
+def run_of(tracks: Mapping[int, Track], *, title: str, world: int, notes: Iterable[Words] = ()) -> Run:
+    """A Run of what the ranks did, each on its own clock."""
     meetings = meet(track.messages for track in tracks.values())
     told = clocks(list(tracks), meetings, hosts=[track.host for track in tracks.values()])
     for rank, track in tracks.items():
         _set(track, told[rank])
     split(meetings)
-    world = max([len(tracks), *(file.told.get("world_size", 0) for file in files)])
-    notes += _lacks(tracks, world, told)
     return Run(
-        timeline=_timeline(tracks, Path(path).name),
+        timeline=_timeline(tracks, title),
         steps={rank: _steps(track) for rank, track in tracks.items()},
         messages=tuple(one for track in tracks.values() for one in track.messages),
         operators={rank: dict(track.operators) for rank, track in tracks.items()},
-        clocks=told, world_size=world, on_gpu=any(track.on_gpu for track in tracks.values()), notes=tuple(notes),
+        clocks=told, world_size=world, on_gpu=any(track.on_gpu for track in tracks.values()),
+        notes=(*notes, *_lacks(tracks, world, told)),
     )  # fmt: skip
 
 
@@ -146,7 +151,7 @@ def _timeline(tracks: Mapping[int, Track], title: str) -> Timeline:
         for one in track.messages:
             moves = one.ready if one.last is None else min(max(one.ready, one.last), one.end)
             if moves > one.ready:
-                waits = (track.rank, "waiting", f"{one.op} ← {one.late}", "other", one.ready, moves)
+                waits = (track.rank, "waiting", f"{one.op} ← {one.late}", "waiting", one.ready, moves)
                 spans.append(Span.unchecked(*waits))
             move = (track.rank, "communication", one.op, "communication", moves, one.end, one.num_bytes)
             spans.append(Span.unchecked(*move))

@@ -14,6 +14,7 @@ from helpers.words.wrapping import aligned, wrap
 BAR = 24  # columns of a whole step
 SHOWN = 6  # gaps, operators, pieces of the path
 NARROW = 28  # columns that a name or a shape may take
+SELDOM = 10  # steps that a window has at least, if it shall show what happens in one of ten
 QUIET_CLOCK = 1e-6  # seconds: a clock that is as little off was not moved
 
 
@@ -105,6 +106,8 @@ def _straggler(told: Explanation) -> Iterable[str]:
     found: Straggler | None = told.straggler
     if len(told.ranks) < 2:
         return
+    if 0 < len(told.steps) < SELDOM and told.steps != (-1,):
+        yield SAYS("straggler.window", count=len(told.steps))
     if found is None:
         moving = told.parts["communication"]
         many = moving > 0.2 * told.seconds

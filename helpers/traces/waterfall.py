@@ -6,7 +6,7 @@ one that waits, and what is left is the host's: Python, launches, a GPU that nob
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -139,13 +139,15 @@ class Waterfall:
 
         From the last end backwards: who waits hands over to the rank that it waits for, at the moment when it came.
         """
-        starts = {rank: [one.start for one in row] for rank, row in self.segments.items()}
-        rank = max(self.segments, key=lambda one: self.segments[one][-1].end)
+        starts = {rank: [one.start for one in row] for rank, row in self.segments.items() if row}
+        if not starts:
+            return {}
+        rank = max(starts, key=lambda one: self.segments[one][-1].end)
         begins = min(row[0] for row in starts.values())
         found: dict[tuple[int, str], float] = defaultdict(float)
         at, handed = self.segments[rank][-1].end, {rank}
         while at > begins:
-            place = bisect_right(starts[rank], at - 1e-9) - 1
+            place = bisect_left(starts[rank], at) - 1  # it began before: each turn goes further back
             if place < 0:
                 break
             one = self.segments[rank][place]

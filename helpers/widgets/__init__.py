@@ -17,6 +17,7 @@ RoundView             debugging, code review or design: lines to mark, plans to 
 StrategyExplorer      which strategy trains a model on a cluster: memory of each, traffic, an estimated step, the reason
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
+TraceExplorer         the traces of a run, step by step: four ranks, their lanes, and who waits for whom
 ZeroExplorer          a training step at each stage of ZeRO: gather, compute, free; and the bytes of a real model
 
 course_map            chapters, stations, minutes; what is passed and guessed, which cards are due, what comes next
@@ -48,6 +49,7 @@ from helpers.widgets.round_view import RoundView
 from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
+from helpers.widgets.trace_explorer import TraceExplorer
 from helpers.widgets.zero_explorer import ZeroExplorer
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "StrategyExplorer",
     "TensorSplitExplorer",
     "TimelineExplorer",
+    "TraceExplorer",
     "ZeroExplorer",
     "course_map",
     "guess",

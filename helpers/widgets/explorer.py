@@ -18,7 +18,7 @@ from helpers.draw.png import written
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.dials import panel
-from helpers.words import reading
+from helpers.words import language, reading
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -87,7 +87,8 @@ class Explorer(ipywidgets.VBox):
             return str(error), None, ()
 
     def _draw(self, change: object = None) -> None:
-        sentence, scene, rows = self._now()
+        with reading(language()):  # looked up once, not for each of a thousand words
+            sentence, scene, rows = self._now()
         self._picture = to_svg(scene) if scene else self._picture
         self.html.value = (_shown if scene else _alert)(sentence, self._picture)
         self.table.value = _table(rows)

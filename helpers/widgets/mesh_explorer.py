@@ -21,7 +21,7 @@ from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
 from helpers.widgets.picks import Picks
-from helpers.words import book, language, reading
+from helpers.words import book
 
 say = book("mesh")
 AXES = ("dp", "pp", "tp")
@@ -170,8 +170,7 @@ class MeshExplorer(Explorer):
             if self.rank.value > last:
                 self.rank.value = last  # which draws
                 return
-        with reading(language()):  # looked up once, not for each of a thousand words
-            super()._draw(change)
+        super()._draw(change)
 
 
 def _ends(numbers: list[int]) -> str:

@@ -86,7 +86,7 @@ class TimelineExplorer(anywidget.AnyWidget):
             "panels": panels,
             "names": list(names),
             "kinds": list(KINDS),
-            "lanes": list(LANES),
+            "lanes": [SAYS(f"lane.{lane}") for lane in LANES],
             "memory_kinds": list(MEMORY_KINDS),
             "paints": paints,
             "theme": theme,

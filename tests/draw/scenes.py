@@ -54,7 +54,7 @@ from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
-from helpers.widgets import MeshExplorer
+from helpers.widgets import MeshExplorer, TraceExplorer
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -173,6 +173,7 @@ SCENES = {
     "payloads": payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),
     "token weights": token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
+    "a trace": TraceExplorer().scene,
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
     "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),

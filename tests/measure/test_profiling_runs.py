@@ -19,7 +19,7 @@ def paces(job):
 def test_one_rank_of_the_slow_job_computes_longer_and_the_mended_one_has_none(ranks):
     usual = (runs.FORWARD, runs.BACKWARD, runs.STEPS)
     slow = ranks[:3].run(paces, runs.slow_job)
-    assert slow[:2] == [usual] * 2 and slow[2] == (2 * runs.FORWARD, 2 * runs.BACKWARD, runs.STEPS)
+    assert slow[:2] == [usual] * 2 and slow[2] == (2.5 * runs.FORWARD, 2.5 * runs.BACKWARD, runs.STEPS)
     assert ranks[:3].run(paces, runs.mended_job) == [usual] * 3
 
 

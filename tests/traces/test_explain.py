@@ -53,6 +53,11 @@ def test_one_step_in_ten_is_told_with_its_rhythm(made, part):
     assert found.steps == (9, 19) and found.every == 10
 
 
+@pytest.mark.parametrize(("steps", "is_short"), [(3, True), (20, False)])
+def test_a_short_window_says_what_it_cannot_show(made, steps, is_short):
+    assert any("In 3 steps nobody sees" in line for line in say(explain(read(made(steps=steps))), 200)) == is_short
+
+
 def test_ranks_that_take_turns_have_no_straggler(made):
     assert explain(read(made(noise=0.004))).straggler is None
 

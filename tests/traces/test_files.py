@@ -7,6 +7,7 @@ import gzip
 import json
 import shutil
 import zipfile
+from contextlib import suppress
 
 import pytest
 
@@ -133,6 +134,36 @@ def test_windows_of_other_steps_are_one_track(good):
         rewrite(second, later)
     run = read(good)
     assert run.notes == () and len(run.steps[1]) == 24 and explain(run).straggler.share > 0.9
+
+
+def test_machines_that_met_in_no_collective_keep_their_clocks(made):
+    folder = made(world=2, steps=4, one_host=False, clocks={1: (0.050, 0.0)})
+    for rank in (0, 1):
+
+        def silent(data):
+            data["traceEvents"] = [one for one in data["traceEvents"] if "all" not in one["name"]]
+
+        rewrite(file_of(folder, rank), silent)
+    run = read(folder)
+    assert "Rank 1 met nobody in a collective" in said(run) and run.clocks[1].offset == 0
+    assert explain(run).parts["waiting"] == 0 and len(explain(run).steps) == 4
+
+
+@pytest.mark.parametrize("junk", [None, "x", -1, 1e30, [None], {}, float("nan"), "nothing"], ids=str)
+def test_a_field_of_another_kind_costs_its_event_at_most(made, junk):
+    """Every field of every kind of event, as junk or not there."""
+    folder = made(world=2, steps=2)
+    whole = json.loads(file_of(folder, 0).read_text())
+    kinds = {one["name"].partition("#")[0]: one for one in whole["traceEvents"]}.values()
+    places = [(one, key) for one in kinds for key in one] + [(one["args"], key) for one in kinds for key in one["args"]]
+    places += [(whole["distributedInfo"], key) for key in whole["distributedInfo"]] + [(whole, "baseTimeNanoseconds")]
+    for fields, key in places:
+        kept = fields.pop(key)
+        fields.update({} if junk == "nothing" else {key: junk})
+        file_of(folder, 0).write_text(json.dumps(whole))
+        fields[key] = kept
+        with suppress(ValueError):  # a sentence: without its time a step is none, and then none is common
+            assert explain(read(folder)).seconds >= 0
 
 
 def test_groups_that_gloo_does_not_name_are_not_guessed(good):
