@@ -80,7 +80,8 @@ def _call(call: Call, scene: Scene) -> Words:
 
 
 def _of(call: Call) -> Words:
-    return say["of"].format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
+    words = say["of"] if any(call.sizes) else say["at"]
+    return words.format(op=call.op, sizes=list(call.sizes), place=_line(call.line))
 
 
 def _line(frame: Frame | None) -> Words:
