@@ -47,6 +47,7 @@ HEIGHT = f"() => Math.ceil({PANEL}.content.widgets.reduce((sum, cell) => sum + c
 OPEN = "path => window.jupyterapp.commands.execute('docmanager:open', {path, factory: 'Notebook'}).then(() => null)"
 CLOSE = """async keep => {
     for (const panel of [...window.jupyterapp.shell.widgets("main")].filter(one => one.context?.path !== keep)) {
+        await panel.sessionContext?.ready;  // a kernel that still starts would find its notebook gone
         await panel.sessionContext?.shutdown();
         panel.dispose();
     }

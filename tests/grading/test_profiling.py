@@ -51,7 +51,7 @@ def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang)
     page = clinic(391, lang=lang)
     for one in drawn(391):
         assert (
-            one.symptom.in_(lang) in page and one.log.rstrip() in page and f"helpers.zoo.patients.{one.name}`" in page
+            one.symptom.in_(lang) in page and one.log.rstrip() in page and f"helpers.zoo.patients.{one.name}\n" in page
         )
         wrong = one.script.splitlines()[one.line_number() - 1]
         assert f"\n{one.line_number():>2}  {wrong}\n" in page
@@ -101,8 +101,11 @@ def test_four_of_six_are_said_to_be_four_and_each_wrong_part_is_named_but_not_th
         ((7.5, {}), "expected two values"),
         ((10, [1]), "expected two values"),
         ((10, {}), "0 of the 6 patients of number 10 are right\n"),
-        ((10, {"patient_03": "1"}), 'patient_03: nothing to read; write (rank or "all", number of the line, cause)'),
-        ((10, {"patient_03": (object(), [], {})}), "patient_03: not yet the rank, the line and the cause"),
+        ((10, {"patient_03": "1"}), "patient_10 and patient_12: nothing to read; write (rank or"),
+        ((10, {"patient_03": (1, "14", "unequal numbers of steps")}), "patient_03, patient_04, patient_05"),
+        ((10, {"patient_03": (object(), 1, {})}), "patient_03: not yet the rank, the line and the cause"),
+        ((10, {"patient_01": ("all", 29, "")}), "patient_01 is not of number 10: is 10 yours?"),
+        ((10, {"patient_03": (1, 14, "unequal numbers of steps")}), "1 of the 6 patients of number 10 is right\n"),
     ],
 )
 def test_what_is_no_diagnosis_gets_a_sentence(answer, says, ranks):

@@ -13,7 +13,7 @@ from helpers.grading.profiling import LAB
 from helpers.grading.profiling.clinic import SAYS, causes, drawn
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
-from helpers.zoo import Patient
+from helpers.zoo import Patient, patients
 
 ALL = "all"
 SHOWS = ("print(", "barrier(", "backward()", "optimizer.step()")  # where an illness is seen: a rank prints, or waits
@@ -42,7 +42,7 @@ class Treated:
 
 def treated(patient: Patient, given: Any) -> Treated:
     """given: rank (a number or "all"), line and cause; a line counts that zoo.yaml counts."""
-    if not (isinstance(given, list) and len(given) == len(PARTS)):
+    if not (isinstance(given, list) and len(given) == len(PARTS)) or isinstance(given[1], str):
         return Treated(patient=patient, given=(None,) * len(PARTS), wrong=PARTS, told=False)
     rank, line, cause = given
     right = (
@@ -73,18 +73,25 @@ def judge(world: World) -> Iterator[Finding]:
         yield expect(False, odd.en, odd.zh)
         return
     every = [treated(patient, got[1].get(patient.name)) for patient in drawn(got[0])]
-    right = sum(not one.wrong for one in every)
-    lines = [SAYS["right"].format(right=right, number=got[0]), *(said(one) for one in every if one.wrong)]
-    says = Words(en="\n", zh="\n").join(lines)
+    says = Words(en="\n", zh="\n").join(lines_about(every, got[0], got[1]))
     shifted = is_shifted(every)
     for one in every:
         yield expect(not one.wrong, says.en, says.zh, mistakes=mistakes(one, shifted))
 
 
+def lines_about(every: list[Treated], number: int, given: Mapping) -> Iterator[Words]:
+    """How many are right; who is not, and why; who cannot be judged."""
+    yield SAYS["right"].format(right=sum(not one.wrong for one in every), number=number)
+    yield from (said(one) for one in every if one.told and one.wrong)
+    if unread := [one.patient.name for one in every if not one.told]:
+        yield SAYS["nothing"].format(unread)
+    known, drawn_here = {one.name for one in patients()}, {one.patient.name for one in every}
+    if strangers := sorted(name for name in given if name in known - drawn_here):
+        yield SAYS["stranger"].format(names=strangers, count=len(strangers), number=number)
+
+
 def said(one: Treated) -> Words:
     """Which part is wrong, with the patient's own question, and not what is right."""
-    if not one.told:
-        return SAYS["nothing"].format(one.patient.name)
     says = SAYS["hint" if of_cause(one.given[2]) else "unlisted"]
     parts = SAYS["list"].format([SAYS[part] for part in one.wrong])
     return says.format(name=one.patient.name, parts=parts, hint=one.patient.hint)

@@ -32,7 +32,8 @@ def main():
     values = torch.randn(128, 9)
     values[105, 3] = float("nan")
     data = Records(values)
-    loader = DataLoader(data, batch_size=8, num_workers=1, sampler=DistributedSampler(data, shuffle=False))
+    sampler = DistributedSampler(data, shuffle=False)
+    loader = DataLoader(data, batch_size=8, num_workers=1, prefetch_factor=1, sampler=sampler)
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step, (x, y) in enumerate(loader):
