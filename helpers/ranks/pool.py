@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ from helpers.specs import Link, Nodes
 from helpers.words import Words
 
 START_LIMIT = 60.0  # seconds for ranks to meet
+SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is can be asked by a signal alone
 END_LIMIT = 2.0  # seconds that an interrupted rank gets, more on a crowded machine; then its variables are lost
 REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
@@ -207,6 +209,8 @@ class Pool:
             if verdict == "failed":
                 watch.settle_or_wait(SETTLE)
             watch.refresh(0.4)
+            if verdict == "timeout":
+                report.silent = self._end_silent(watch)
             for state in watch.states:
                 if state.dead:
                     report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
@@ -219,6 +223,15 @@ class Pool:
             how = SAYS["after.restarted"]
         error.words = Words.of("\n").join([error.words, how])
         return error
+
+    def _end_silent(self, watch: Watch) -> list[int]:
+        """Ranks that never answered, since C code keeps Python's lock: as they end, faulthandler writes down where."""
+        silent = [s for s in watch.unfinished if not s.answers and watch.clock > SILENT_LIMIT]
+        for state in silent:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.pid, signal.SIGABRT)
+            self._zygote().exit_status(state.pid)
+        return [state.rank for state in silent]
 
     def _is_sound(self, watch: Watch) -> bool:
         """Whether the groups are as before: all ended by themselves, alike, and no operation failed."""

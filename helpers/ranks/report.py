@@ -25,6 +25,7 @@ class Report:
         self.states, self.cell, self.folder = list(states), cell, folder
         self.absent = set(range(world_size)) - {s.rank for s in self.states}
         self.exit_codes: dict[int, int | None] = {}
+        self.silent: list[int] = []  # ended since they gave no answer, and wrote down where they were
 
     def error(self, verdict: str, *, difference: Words | None = None, seconds: float = 0.0) -> RankError:
         kind, rank, lines = self._headline(verdict, difference, seconds)
@@ -89,7 +90,11 @@ class Report:
 
     def all_places(self) -> list[Words]:
         ended = [s.rank for s in self.states if s.done and not s.failure]
-        return self.waiting() + ([SAYS["had_finished"].format(ranks=names_of(ended))] if ended else [])
+        silent = [
+            SAYS["silent"].format(ranks=names_of([rank]), place=self.place(self._last_words(rank)))
+            for rank in self.silent
+        ]
+        return self.waiting() + silent + ([SAYS["had_finished"].format(ranks=names_of(ended))] if ended else [])
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
         places: dict[tuple[tuple[str, ...], Words], list[int]] = {}

@@ -233,6 +233,14 @@ def test_a_cell_beyond_its_time(kernel):
     assert_next_cell_works(kernel, "kept")
 
 
+def test_a_rank_that_keeps_pythons_lock_has_its_line_too(kernel):
+    ranks_cell(kernel, PREPARE)
+    endless = "import re\nif rank == 1:\n    re.match('(a+)+$', 'a' * 64 + 'b')\ndist.all_reduce(x)"
+    reply = kernel.run(f"%%ranks --timeout 4\n{endless}", limit=LIMIT)
+    assert "rank 1 gives no answer, since C code keeps Python's lock, at cell line 4" in reply.message, reply.message
+    assert_next_cell_works(kernel, "lost")
+
+
 def test_objects_that_hold_the_old_group_are_named(kernel):
     ranks_cell(kernel, PREPARE + "group = None\nmodel = TorchDDP(torch.nn.Linear(2, 2))\nplain = torch.nn.Linear(2, 2)")
     reply = ranks_cell(kernel, "if rank == 0:\n    raise ValueError()\ndist.barrier()")
