@@ -30,20 +30,20 @@ from helpers.zoo import patient
 LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
 FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
 ILL = (2, 1.5)  # which rank is slow, and by which share of its compute
-LOADED, COMPUTED = 0.004, 0.020  # seconds: of an item, of a step
+LOADED, COMPUTED, BATCH = 0.004, 0.020, 10  # seconds: of an item, of a step; items of a batch
 
 
 class Rows(Dataset):
     """Items that cost waiting, as a disk or a network does."""
 
-    def __init__(self, count: int, seconds: float) -> None:
-        self.count, self.seconds = count, seconds
+    def __init__(self, count: int, seconds: float, late: tuple[int, float] = (-1, 0.0)) -> None:
+        self.count, self.seconds, self.late = count, seconds, late  # late: an item, and by how many seconds
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Tensor:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds + self.late[1] * (index == self.late[0]))
         return torch.ones(WIDTH)
 
 
@@ -146,15 +146,25 @@ def interface_set_late(name: str) -> list[str]:
     return said
 
 
-def loading_seconds(num_workers: int, steps: int = 8, batch: int = 10) -> float:
+def loading_seconds(num_workers: int, steps: int = 8) -> float:
     """Median seconds of a step that computes 20 ms on a batch of 10 items that take 4 ms each to load."""
+    return statistics.median(_steps(Rows(BATCH * (steps + 4), LOADED), num_workers=num_workers)[-steps:])
+
+
+def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24) -> float:
+    """Seconds of the step for whose batch one item takes `late` seconds longer: two workers, 20 ms per batch."""
+    rows = Rows(BATCH * (batch + 2), LOADED / 2, (BATCH * batch, late))
+    return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]
+
+
+def _steps(rows: Rows, **options: int) -> list[float]:
+    """Seconds of each step but the first: loading, or waiting for it, and 20 ms of compute."""
     began, took = None, []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # these workers wait, and need no core
-        loader = DataLoader(Rows(batch * (steps + 4), LOADED), batch, num_workers=num_workers)
-        for _ in loader:
+        for _ in DataLoader(rows, BATCH, **options):
             paced(lambda: None, COMPUTED)
             now = time.perf_counter()
             took += [now - began] if began else []
             began = now
-    return statistics.median(took[-steps:])
+    return took
