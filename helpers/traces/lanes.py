@@ -7,6 +7,7 @@ the host's too, and what it waited for is decided where the ranks are brought to
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -109,6 +110,11 @@ def _steps(events: list[dict], origin: float) -> Iterator[Step]:
             yield Step(number=int(found[1]), start=start, end=start + event["dur"] * _MICRO)
 
 
+@functools.cache
+def _is_quiet(name: str) -> bool:
+    return is_call(name) or name.startswith(_QUIET)
+
+
 def _opened(event: dict, above: _Open | None, on_gpu: bool) -> _Open:
     """To whom the time belongs in which this event is the innermost."""
     name, cat, end = event["name"], event["cat"], event["ts"] + event["dur"]
@@ -126,7 +132,7 @@ def _opened(event: dict, above: _Open | None, on_gpu: bool) -> _Open:
             backward = name.startswith("autograd::") or "Backward" in name
             kind = kind if kind == "optimizer" else "backward" if backward else "forward"
         if lane != "data":
-            lane = "host" if on_gpu or is_call(name) or name.startswith(_QUIET) else "compute"
+            lane = "host" if on_gpu or _is_quiet(name) else "compute"
     return _Open(end, lane, name, kind, root, key)
 
 

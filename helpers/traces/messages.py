@@ -6,6 +6,7 @@ rank was ready. Nobody moves bytes until the last rank is ready: what lies befor
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from bisect import bisect_right
@@ -32,11 +33,13 @@ _BYTES |= {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 _BYTES |= dict.fromkeys(("char", "byte", "bool", "uint8", "int8"), 1)
 
 
+@functools.cache  # a trace has a few hundred names and hundreds of thousands of events
 def is_call(name: str) -> bool:
     """Whether an operator of torch issues a message, or waits for one."""
     return name.startswith(("c10d::", "_c10d_functional::", "record_param_comms"))
 
 
+@functools.cache
 def is_message(name: str) -> bool:
     """Whether an event of this name carries bytes between ranks."""
     return _TITLE.match(name) is not None
