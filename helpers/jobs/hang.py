@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from helpers.jobs.board import Board
 from helpers.jobs.calls import calls_of, load
 from helpers.jobs.launch import Job, say, started
 from helpers.jobs.told import told
+from helpers.words.wrapping import complain
 
 SETTLE = 5.0  # seconds that the others get to end after a first rank failed; torchrun gives them less
 HUNG, REFUSED, INTERRUPTED = 3, 2, 130  # exit codes; otherwise the job's own
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = look_into(given.pid) if given.pid else observe(given.command, nproc=given.nproc, limit=given.limit)
     except ValueError as problem:
-        print(say("nothing", problem=problem), file=sys.stderr)
+        complain(say("nothing", problem=problem))
         return REFUSED
     print(found, flush=True)
     return 0 if given.pid else found.exit_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from helpers.jobs import recorder
 from helpers.jobs.hang import REFUSED, Found, observe, parser
 from helpers.jobs.launch import say
 from helpers.traces import cli as traces
+from helpers.words.wrapping import complain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         recorded = record(command, folder, **given)
     except ValueError as problem:
-        print(say("nothing", problem=problem), file=sys.stderr)
+        complain(say("nothing", problem=problem))
         return REFUSED
     print(recorded, flush=True)
     explained = traces.main([str(folder)]) if recorded.num_traces else 1

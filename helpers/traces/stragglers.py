@@ -43,13 +43,13 @@ def find_straggler(fall: Waterfall) -> Straggler | None:
     if not others:
         return None
     length = statistics.median(sum(step.values()) for row in tables.values() for step in row)
-    beyond = {(rank, part): _beyond(tables, rank, part) for rank in tables for part in CAUSES}
+    longer = {(rank, part): beyond(tables, rank, part) for rank in tables for part in CAUSES}
     nets = {
         rank: [seconds / others - step["waiting"] for seconds, step in zip(blamed[rank], row, strict=True)]
         for rank, row in tables.items()
     }
-    both = {key: list(map(min, excess, nets[key[0]])) for key, excess in beyond.items()}
-    always = {key: min(statistics.median(beyond[key]), statistics.median(nets[key[0]])) for key in both}
+    both = {key: list(map(min, excess, nets[key[0]])) for key, excess in longer.items()}
+    always = {key: min(statistics.median(longer[key]), statistics.median(nets[key[0]])) for key in both}
     rank, cause = key = max(always, key=always.get)
     slow, is_seldom = range(len(both[key])), False
     if always[key] < NOTICED * length:
@@ -64,7 +64,7 @@ def find_straggler(fall: Waterfall) -> Straggler | None:
         rank=rank, cause=cause, seconds=statistics.fmean(blamed[rank][place] / others for place in slow),
         share=sum(blamed[rank][place] for place in slow) / total, steps=tuple(fall.steps[place] for place in slow),
         is_seldom=is_seldom, every=gaps.pop() if is_seldom and len(gaps) == 1 else None,
-        excess={part: statistics.median(beyond[rank, part][place] for place in slow) for part in CAUSES},
+        excess={part: statistics.median(longer[rank, part][place] for place in slow) for part in CAUSES},
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def _high(values: Sequence[float]) -> float:
     return sorted(values, reverse=True)[max(0, len(values) // 10 - 1)]
 
 
-def _beyond(tables: Mapping[int, list[dict[str, float]]], rank: int, part: str) -> list[float]:
+def beyond(tables: Mapping[int, list[dict[str, float]]], rank: int, part: str) -> list[float]:
     """By how much this rank's part is longer than that of the others, step by step."""
     usual = [
         statistics.median(step[part] for step in steps)

@@ -10,7 +10,7 @@ from helpers.draw.scene import Scene
 from helpers.draw.trace import trace_scene
 from helpers.traces import Run, read
 from helpers.traces.example import example
-from helpers.traces.stragglers import CAUSES, find_straggler
+from helpers.traces.stragglers import CAUSES, beyond, find_straggler
 from helpers.traces.waterfall import PARTS, Waterfall
 from helpers.units import format_seconds
 from helpers.widgets.dials import dial
@@ -107,20 +107,17 @@ class TraceExplorer(Explorer):
         rows = {rank: table[self._place] for rank, table in self._tables.items()}
         mean = {part: statistics.fmean(row[part] for row in rows.values()) for part in PARTS}
         exposed, waiting = mean["communication"] + mean["waiting"], mean["waiting"]
-        told = [say("takes", step=self._name, seconds=format_seconds(sum(mean.values()))), self._blame(rows)]
+        told = [say("takes", step=self._name, seconds=format_seconds(sum(mean.values()))), self._blame()]
         told.append(say("exposed", exposed=format_seconds(exposed), waiting=format_seconds(waiting)))
         return say("sentence", said=[*told, *map(str, self.run.notes)])
 
-    def _blame(self, rows: dict[int, dict[str, float]]) -> str:
+    def _blame(self) -> str:
         rank, seconds = self.late
         if not seconds:
             return say("nobody")
-        beyond = {
-            part: rows[rank][part] - statistics.median(row[part] for one, row in rows.items() if one != rank)
-            for part in CAUSES
-        }
-        cause = max(beyond, key=beyond.get)
-        more = {"part": SAYS(f"part.{cause}"), "more": format_seconds(max(0.0, beyond[cause]))}
+        longer = {part: beyond(self._tables, rank, part)[self._place] for part in CAUSES}
+        cause = max(longer, key=longer.get)
+        more = {"part": SAYS(f"part.{cause}"), "more": format_seconds(max(0.0, longer[cause]))}
         return say("late", rank=rank, seconds=format_seconds(seconds), **more)
 
     @property
