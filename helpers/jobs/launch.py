@@ -18,11 +18,12 @@ import psutil
 
 from helpers.jobs import inside
 from helpers.measure.agents import free_port
+from helpers.measure.torchrun import WHOLE_LINES
 from helpers.words import book
 
 say = book("jobs")
 PATIENCE = 3.0  # seconds until a process that was told to end is killed
-LOADED = """\
+LOADED = WHOLE_LINES + """\
 import importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if path != here]  # the script sees the path that it would see without us
@@ -86,8 +87,7 @@ def started(
         files = {"_ranks_job": inside.__file__} | dict(parts or {})
         (load / "sitecustomize.py").write_text(LOADED.format(parts=files), encoding="utf-8")
         path = os.pathsep.join([str(load), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # A rank that hangs would keep its last lines to itself.
-        given = {"PYTHONUNBUFFERED": "1", **os.environ, **(env or {}), "PYTHONPATH": path}
+        given = {**os.environ, **(env or {}), "PYTHONPATH": path}
         given |= {inside.FOLDER: name, inside.WATCHER: str(os.getpid())}
         try:
             for rank in range(world or 1):
