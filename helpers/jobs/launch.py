@@ -23,7 +23,9 @@ from helpers.words import book
 
 say = book("jobs")
 PATIENCE = 3.0  # seconds until a process that was told to end is killed
-LOADED = WHOLE_LINES + """\
+LOADED = (
+    WHOLE_LINES
+    + """\
 import importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if path != here]  # the script sees the path that it would see without us
@@ -36,6 +38,7 @@ shadowed = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if shadowed is not None and shadowed.loader is not None:  # the one that would have been loaded
     shadowed.loader.exec_module(importlib.util.module_from_spec(shadowed))
 """
+)
 
 
 @dataclass
