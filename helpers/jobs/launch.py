@@ -23,9 +23,7 @@ from helpers.words import book
 
 say = book("jobs")
 PATIENCE = 3.0  # seconds until a process that was told to end is killed
-LOADED = (
-    WHOLE_LINES
-    + """\
+LOADED = """\
 import importlib.machinery, importlib.util, os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if path != here]  # the script sees the path that it would see without us
@@ -38,7 +36,6 @@ shadowed = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if shadowed is not None and shadowed.loader is not None:  # the one that would have been loaded
     shadowed.loader.exec_module(importlib.util.module_from_spec(shadowed))
 """
-)
 
 
 @dataclass
@@ -88,7 +85,7 @@ def started(
         job, load, port = Job([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
         files = {"_ranks_job": inside.__file__} | dict(parts or {})
-        (load / "sitecustomize.py").write_text(LOADED.format(parts=files), encoding="utf-8")
+        (load / "sitecustomize.py").write_text(WHOLE_LINES + LOADED.format(parts=files), encoding="utf-8")
         path = os.pathsep.join([str(load), *filter(None, [os.environ.get("PYTHONPATH")])])
         given = {**os.environ, **(env or {}), "PYTHONPATH": path}
         given |= {inside.FOLDER: name, inside.WATCHER: str(os.getpid())}

@@ -172,10 +172,10 @@ def _read(path: Path) -> Iterator[File]:
         yield _parsed(Path(name).name, _unpacked(archive.read(name)))
 
 
-def _unpacked(data: bytes) -> str:
+def _unpacked(data: bytes) -> bytes:
     """The text, as far as its packing goes."""
     if data[:2] != b"\x1f\x8b":
-        return data.decode("utf-8", errors="replace")
+        return data
     parts = []
     while data:
         member = zlib.decompressobj(31)  # 31: with gzip's head
@@ -184,14 +184,16 @@ def _unpacked(data: bytes) -> str:
         except zlib.error:
             break
         data = member.unused_data
-    return b"".join(parts).decode("utf-8", errors="replace")
+    return b"".join(parts)
 
 
-def _parsed(name: str, text: str) -> File:
+def _parsed(name: str, content: bytes) -> File:
+    text = content if content.isascii() else content.decode("utf-8", errors="replace")
     with suppress(msgspec.DecodeError):  # cut off, or of another kind: then each event is looked at by itself
         head = msgspec.structs.asdict(_WHOLE.decode(text))
         if head["schemaVersion"] == VERSION:
             return File(name=name, events=head.pop("events"), head=head)
+    text = content.decode("utf-8", errors="replace")
     try:
         data: Any = json.loads(text, strict=False)  # Kineto writes control characters as they are
         notes = ()
