@@ -71,7 +71,8 @@ class GPU:
     """One accelerator. memory: bytes, as the data sheet has it. flops: dense 16-bit operations per second.
 
     memory_bandwidth: bytes per second. reported: bytes that the device itself reports, which is more, or None where
-    that is not known here. fp8_flops: dense 8-bit operations per second, None without such units.
+    that is not known here. fp8_flops: dense 8-bit operations per second, None without such units. num_sms: streaming
+    multiprocessors.
     """
 
     name: str
@@ -80,8 +81,10 @@ class GPU:
     memory_bandwidth: float
     reported: float | None = None
     fp8_flops: float | None = None
+    num_sms: int = 108
 
     def __post_init__(self) -> None:
+        check_count("GPU", "num_sms", self.num_sms)
         for name in ("memory", "flops", "memory_bandwidth"):
             check_positive("GPU", name, getattr(self, name))
         for name in ("reported", "fp8_flops"):
@@ -150,9 +153,11 @@ MIB = 2**20
 # What devices report: totals that nvidia-smi prints, github.com/modal-labs/modal-client/pull/2797, and for B200
 # github.com/NVIDIA/TensorRT-LLM/issues/10278; V100 and H200: thundergolfer.com/blog/nvidia-gpu-memory-capacity.
 GPUS = {
-    "T4": GPU(name="T4", memory=16e9, reported=15_360 * MIB, flops=65e12, memory_bandwidth=0.32e12),
-    "RTX 4090": GPU(name="RTX 4090", memory=24e9, flops=165e12, memory_bandwidth=1.008e12),
-    "V100": GPU(name="V100 SXM2", memory=32e9, reported=32_768 * MIB, flops=125e12, memory_bandwidth=0.9e12),
+    "T4": GPU(name="T4", memory=16e9, reported=15_360 * MIB, flops=65e12, memory_bandwidth=0.32e12, num_sms=40),
+    "RTX 4090": GPU(name="RTX 4090", memory=24e9, flops=165e12, memory_bandwidth=1.008e12, num_sms=128),
+    "V100": GPU(
+        name="V100 SXM2", memory=32e9, reported=32_768 * MIB, flops=125e12, memory_bandwidth=0.9e12, num_sms=80
+    ),
     "A100 40 GB": GPU(
         name="A100 SXM 40 GB", memory=40e9, reported=40_960 * MIB, flops=312e12, memory_bandwidth=1.555e12
     ),
@@ -160,17 +165,37 @@ GPUS = {
     "A100 PCIe": GPU(
         name="A100 PCIe 80 GB", memory=80e9, reported=81_920 * MIB, flops=312e12, memory_bandwidth=1.935e12
     ),
-    "H800": GPU(name="H800 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12, fp8_flops=1979e12),
+    "H800": GPU(name="H800 SXM", memory=80e9, flops=989e12, memory_bandwidth=3.35e12, num_sms=132, fp8_flops=1979e12),
     "H100": GPU(
-        name="H100 SXM", memory=80e9, reported=81_559 * MIB, flops=989e12, memory_bandwidth=3.35e12, fp8_flops=1979e12
+        name="H100 SXM",
+        memory=80e9,
+        reported=81_559 * MIB,
+        flops=989e12,
+        memory_bandwidth=3.35e12,
+        num_sms=132,
+        fp8_flops=1979e12,
     ),
     "H200": GPU(
-        name="H200 SXM", memory=141e9, reported=150.8e9, flops=989e12, memory_bandwidth=4.8e12, fp8_flops=1979e12
+        name="H200 SXM",
+        memory=141e9,
+        reported=150.8e9,
+        flops=989e12,
+        memory_bandwidth=4.8e12,
+        num_sms=132,
+        fp8_flops=1979e12,
     ),
     "B200": GPU(
-        name="B200", memory=180e9, reported=183_359 * MIB, flops=2250e12, memory_bandwidth=7.7e12, fp8_flops=4500e12
+        name="B200",
+        memory=180e9,
+        reported=183_359 * MIB,
+        flops=2250e12,
+        memory_bandwidth=7.7e12,
+        num_sms=148,
+        fp8_flops=4500e12,
     ),
-    "GB200": GPU(name="GB200, of an NVL72", memory=186e9, flops=2500e12, memory_bandwidth=8e12, fp8_flops=5000e12),
+    "GB200": GPU(
+        name="GB200, of an NVL72", memory=186e9, flops=2500e12, memory_bandwidth=8e12, num_sms=148, fp8_flops=5000e12
+    ),
 }
 LINKS = {
     "1 Gb/s": Link.from_gigabits(1, latency=50e-6),

@@ -1,0 +1,69 @@
+"""What a training stack does at the same time, and which kernels it has: facts of its code, not fitted numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.predict.time.terms.products import sustained
+from helpers.specs import GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A training stack.
+
+    attention: what its kernels do, None for what the plan says. is_fused: scale, mask and softmax are one kernel.
+    passes: bytes that norms and activations move, over those of fused kernels. flash: its flash kernel over
+    FlashAttention-2. tensor_hidden, context_hidden, data_hidden, gather_hidden: the share of these collectives that
+    compute can cover. tensor_backward: exposed collectives of backward over those of forward. nvls: all-reduces inside
+    a node are added up by the switch. fp8: the products of the layers are in 8 bits. calls_*: launches, in forwards.
+    layer_launch, step: seconds on the host per layer's forward, and per step.
+    """
+
+    name: str
+    attention: str | None = None
+    is_fused: bool = True
+    passes: float = 1.0
+    flash: float = 1.0
+    tensor_hidden: float = 0.0
+    tensor_backward: float = 1.0
+    context_hidden: float = 0.8
+    data_hidden: float = 0.0
+    gather_hidden: float = 0.0
+    selective_products: float = 0.0
+    messages: int = 1
+    shard_ranks: int | None = None
+    nvls: bool = False
+    fp8: bool = False
+    calls_backward: float = 1.5
+    calls_per_collective: float = 0.03
+    layer_launch: float = 0.3e-3
+    step: float = 0.0
+
+    def peak(self, gpu: GPU) -> float:
+        """Operations a second that large products sustain."""
+        if self.fp8 and gpu.fp8_flops is None:
+            raise ValueError(f"Stack: {self.name} has fp8, but a {gpu.name} has no 8-bit units; choose another GPU")
+        return sustained(gpu) * (gpu.fp8_flops if self.fp8 else gpu.flops)
+
+
+MEGATRON_2020 = Stack(name="Megatron 2020", attention="materialized")
+MEGATRON_2021 = Stack(name="Megatron 2021", attention="materialized")
+MEGATRON_2022 = Stack(name="Megatron 2022", attention="materialized", tensor_backward=0.9)
+MEGATRON_DEEPSPEED = Stack(name="Megatron-DeepSpeed", attention="materialized", layer_launch=1e-3)
+DEEPSPEED_ZERO3 = Stack(name="DeepSpeed ZeRO-3", attention="materialized", messages=12)
+MEGATRON_CORE = Stack(name="Megatron-Core", data_hidden=0.9, gather_hidden=0.8, tensor_hidden=0.5)
+MEGASCALE = Stack(name="MegaScale", data_hidden=0.95, gather_hidden=0.9, tensor_hidden=0.6)
+FSDP = Stack(name="FSDP", passes=1.6, data_hidden=0.9, gather_hidden=0.9)
+TORCHTITAN = Stack(
+    name="TorchTitan", passes=1.2, data_hidden=0.9, gather_hidden=0.9, selective_products=0.5, tensor_hidden=0.5
+)
+LLAMA3 = Stack(name="Llama 3", data_hidden=0.9, gather_hidden=0.9)
+NANOTRON = Stack(name="nanotron", passes=1.6, layer_launch=0.6e-3)
+STACKS = {
+    stack.name: stack
+    for stack in (
+        MEGATRON_2020, MEGATRON_2021, MEGATRON_2022, MEGATRON_DEEPSPEED, DEEPSPEED_ZERO3, MEGATRON_CORE, MEGASCALE,
+        FSDP, TORCHTITAN, LLAMA3, NANOTRON,
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The terms of a step, a page of physics each."""

@@ -1,0 +1,79 @@
+"""Once a step, or once a micro-batch under ZeRO-2 and 3: gradients and parameters between replicas, and the optimizer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from helpers.predict.memory.states import gradient_bytes, weight_bytes
+from helpers.predict.time.stacks import Stack
+from helpers.predict.time.terms.collectives import collective_seconds
+from helpers.specs import Cluster, Plan
+
+
+class Flow(NamedTuple):
+    """One kind of traffic: (inside, network) seconds of one time; how often in a step; the share that compute of the
+
+    pass `behind` may cover, as far as that pass lasts.
+    """
+
+    name: str
+    inside: float
+    network: float
+    often: int
+    hidden: float
+    behind: str
+
+
+def flows(params: float, layers: int, plan: Plan, cluster: Cluster, stack: Stack) -> list[Flow]:
+    """Traffic of a rank that holds `params` parameters (before ZeRO) in `layers` layers.
+
+    ZeRO-3 gathers layer by layer, in the messages that the stack makes of a layer. Hybrid sharding (stack.shard_ranks)
+    gathers among those ranks alone, and sums the rest of the way once a step.
+    """
+    replicas, often = plan.dp * plan.cp, plan.num_microbatches
+    if replicas == 1:
+        return []
+    gradients, weights = params * min(4, gradient_bytes(plan)), params * weight_bytes(plan)
+    shards = _shards(plan, stack)
+    pieces = layers * stack.messages if plan.zero == 3 else 1
+
+    def flow(name: str, op: str, size: float, often: int, hidden: float, behind: str, ranks: int, stride: int) -> Flow:
+        one = collective_seconds(op, size / pieces, ranks, cluster, stride=stride)
+        return Flow(name, pieces * one[0], pieces * one[1], often, hidden, behind)
+
+    def reduce(often: int) -> Flow:
+        return flow("gradients", "reduce_scatter", gradients, often, stack.data_hidden, "backward", shards, plan.tp)
+
+    def gather(name: str, often: int, behind: str) -> Flow:
+        return flow(name, "all_gather", weights, often, stack.gather_hidden, behind, shards, plan.tp)
+
+    if plan.zero == 0:
+        return [flow("gradients", "all_reduce", gradients, 1, stack.data_hidden, "backward", replicas, plan.tp)]
+    if plan.zero < 3:
+        return [reduce(1 if plan.zero == 1 else often), gather("parameters", 1, "forward")]
+    found = [gather("parameters", often, "forward"), gather("parameters, backward", often, "backward"), reduce(often)]
+    if shards < replicas:
+        rest = (gradients / shards, 1, stack.data_hidden, "backward", replicas // shards, plan.tp * shards)
+        found.append(flow("gradients between groups", "all_reduce", *rest))
+    return found
+
+
+def _shards(plan: Plan, stack: Stack) -> int:
+    replicas = plan.dp * plan.cp
+    if stack.shard_ranks is None:
+        return replicas
+    if plan.zero != 3 or replicas % stack.shard_ranks:
+        raise ValueError(
+            f"flows: the stack shards among {stack.shard_ranks} ranks, which is modelled for ZeRO-3 where they divide "
+            f"dp * cp; the plan has zero={plan.zero} and dp * cp = {replicas}. Set shard_ranks=None or change the plan"
+        )
+    return stack.shard_ranks
+
+
+def optimizer_seconds(params: float, plan: Plan, cluster: Cluster) -> float:
+    """AdamW reads and writes the fp32 master and two moments (24 bytes a parameter), reads gradients twice, for their
+
+    norm and for the step (8), copies and zeroes them (4): 36 bytes of what a rank keeps, 4 of what it holds.
+    """
+    held = params / (plan.dp * plan.cp if plan.zero else 1)
+    return (36 * held + 4 * params) / (0.85 * cluster.gpu.memory_bandwidth)

@@ -1,0 +1,138 @@
+"""One layer of one micro-batch on one rank, forward and backward: what it computes, moves and sends, before calibration."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from helpers.predict.memory.states import gradient_bytes, kv_width
+from helpers.predict.time.stacks import Stack
+from helpers.predict.time.terms.attention import flash_seconds, materialized_seconds
+from helpers.predict.time.terms.collectives import collective_seconds
+from helpers.predict.time.terms.products import product_seconds
+from helpers.specs import Cluster, ModelSpec, Plan
+
+LOSS_BYTES = 14  # a logit, each way
+
+
+class Work(NamedTuple):
+    """Seconds at nominal rates, which calibration divides by its constants. calls: kernels, in layers' forwards."""
+
+    products: float = 0.0
+    attention: float = 0.0
+    memory: float = 0.0
+    inside: float = 0.0  # collectives that wait for nothing else, on NVLink
+    network: float = 0.0  # and between nodes
+    calls: float = 0.0
+
+    def plus(self, *others: Work) -> Work:
+        return Work(*map(sum, zip(self, *others, strict=True)))
+
+    def times(self, count: float) -> Work:
+        return Work(*(count * value for value in self))
+
+
+class Layer(NamedTuple):
+    """again: of forward, what backward computes a second time."""
+
+    forward: Work
+    backward: Work
+    again: Work
+
+
+def shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
+    """(columns, depth) of a layer's products on one rank: query, key and value; output; up and gate; down."""
+    h, f, tp = model.hidden, model.ffn, plan.tp
+    return (h // tp + 2 * kv_width(model, plan), h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
+
+
+@lru_cache(maxsize=16384)
+def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
+    """A layer under `plan`, of which tp, cp, micro_batch, attention, recompute, precision and the sequence count."""
+    tokens = plan.micro_batch * model.seq // plan.cp
+    gpu, peak = cluster.gpu, stack.peak(cluster.gpu)
+    forward = backward = 0.0
+    for n, k in shapes(model, plan):
+        forward += product_seconds(tokens, n, k, gpu, peak=peak)
+        backward += product_seconds(tokens, k, n, gpu, peak=peak) + product_seconds(n, k, tokens, gpu, peak=peak)
+    core, core_back = _attention(model, plan, cluster, stack)
+    bytes_, bytes_back = _bytes(model, plan, tokens, stack)
+    rate = 0.85 * gpu.memory_bandwidth
+    here, back = _sums(model, plan, tokens, cluster, stack)
+    calls = 1 + stack.calls_per_collective * (plan.tp - 1)
+    ahead = Work(forward, core[0], bytes_ / rate + core[1], *here, calls)
+    behind = Work(backward, core_back[0], bytes_back / rate + core_back[1], *back, stack.calls_backward * calls)
+    again = Work()
+    if plan.recompute == "full":
+        again = ahead
+    elif plan.recompute == "selective":
+        again = Work(stack.selective_products * forward, core[0] * (not stack.selective_products), core[1])
+    return Layer(ahead, behind, again)
+
+
+def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
+    """(products, bytes) of forward and backward of attention's core."""
+    heads = model.num_heads // plan.tp
+    if (stack.attention or plan.attention) == "materialized":
+        seq = model.seq // plan.cp
+        batch = plan.micro_batch * plan.cp  # the rows of a rank meet the keys of all
+        return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu, is_fused=stack.is_fused)
+    tokens = plan.micro_batch * model.seq // plan.cp
+    forward, backward = flash_seconds(tokens, model.seq, heads * model.head_dim, cluster.gpu)
+    return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)
+
+
+def _bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[float, float]:
+    """Bytes that norms, activations, residuals and dropout move, forward and backward; and gradients that add up.
+
+    In 16 bits a tensor of one hidden width is 2 h bytes a token. Two norms read and write it (8 h), two residuals read
+    two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
+    rotary positions or the transposes of heads read and write query and key (8 h). Sequence parallelism splits the first.
+    """
+    h, f, tp = model.hidden, model.ffn, plan.tp
+    whole = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
+    split = ((6 if model.gated else 4) * f + 8 * h) / tp
+    forward = tokens * (whole + split) * stack.passes
+    return forward, 1.6 * forward + _added_bytes(plan) * model.params_per_layer / tp
+
+
+def _sums(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
+    """Exposed collectives of tensor and context parallelism, (inside, network), of forward and of backward."""
+    size = 2 * tokens * model.hidden
+    ops = ("all_gather", "reduce_scatter") if plan.sequence_parallel else ("all_reduce",)
+    pair = [collective_seconds(op, size, plan.tp, cluster, nvls=stack.nvls) for op in ops]
+    inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
+    if plan.cp > 1:  # keys and values of the others, and in backward their gradients too
+        kv = 2 * 2 * tokens * model.kv_heads * model.head_dim // plan.tp * plan.cp
+        ring = collective_seconds("all_gather", kv, plan.cp, cluster, stride=plan.tp)
+        inside, network = inside + ring[0] * (1 - stack.context_hidden), network + ring[1] * (1 - stack.context_hidden)
+        return (inside, network), (2 * inside, 2 * network)
+    return (inside, network), (inside * stack.tensor_backward, network * stack.tensor_backward)
+
+
+class Ends(NamedTuple):
+    """What the first and the last stage do beside layers: (forward, backward) of each."""
+
+    embedding: tuple[Work, Work]
+    head: tuple[Work, Work]
+
+
+@lru_cache(maxsize=4096)
+def ends(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Ends:
+    """The table's rows, and logits with their loss in fp32: written, cast, normalised, and the same way back."""
+    tokens, gpu, peak = plan.micro_batch * model.seq // plan.cp, cluster.gpu, stack.peak(cluster.gpu)
+    rate = 0.85 * gpu.memory_bandwidth
+    columns, depth = model.vocab // plan.tp, model.hidden
+    added = _added_bytes(plan) * columns * depth / rate
+    loss = LOSS_BYTES * stack.passes * tokens * columns / rate
+    forward = product_seconds(tokens, columns, depth, gpu, peak=peak)
+    backward = product_seconds(tokens, depth, columns, gpu, peak=peak)
+    backward += product_seconds(columns, depth, tokens, gpu, peak=peak)
+    head = Work(forward, memory=loss, calls=1), Work(backward, memory=loss + added, calls=1)
+    moved = 6 * tokens * depth / rate
+    return Ends((Work(memory=moved, calls=0.2), Work(memory=moved + added, calls=0.2)), head)
+
+
+def _added_bytes(plan: Plan) -> int:
+    """Bytes a parameter to add a micro-batch's gradient to the sum: fp32 read and written, or 16 bits read twice."""
+    return (8 if gradient_bytes(plan) >= 4 else 6) * (plan.num_microbatches > 1)
