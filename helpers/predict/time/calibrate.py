@@ -14,13 +14,13 @@ from math import exp, log
 import numpy as np
 
 from helpers.predict.time.measured import Row
-from helpers.predict.time.model import Constants, StepTime, step_time
+from helpers.predict.time.model import NOMINAL, Constants, StepTime, step_time
 from helpers.predict.time.stacks import Stack
 from helpers.specs import Cluster, ModelSpec, Plan
 
 # How far a constant lies from its nominal value before anything is measured: one standard deviation, of its logarithm.
-PRIOR = {"products": 0.2, "memory": 0.3, "inside": 0.4, "network": 0.5, "launch": 0.7, "step": 1.0}
-ROW = 0.06  # the same for a row, with all constants known: what the form leaves out
+PRIOR = {"products": 0.15, "memory": 0.25, "inside": 0.35, "network": 0.35, "launch": 0.5, "step": 1.0}
+ROW = 0.1  # the same for a row, with all constants known: what the form leaves out
 STEPS, NEAR, MOVE = 8, 1.5, 0.02
 EIGHTY = 1.28  # standard deviations of an 80 % interval
 
@@ -71,21 +71,20 @@ def calibrate(
     stack: Stack | None = None,
     *,
     names: Sequence[str] = tuple(PRIOR),
-    start: Constants = Constants(),
+    start: Constants = NOMINAL,
 ) -> Calibration:
-    """Fit the constants `names` on `rows`. stack: instead of each row's own. ValueError without a row, or for a typo."""
+    """Fit the constants `names` on `rows`. stack: for all rows, instead of each one's own.
+
+    ValueError without a row, for a row without a time, and for a constant that is not there.
+    """
     names = tuple(names)
     if unknown := [name for name in names if name not in PRIOR]:
         raise ValueError(f"calibrate: no constant is called {', '.join(unknown)}; there are {', '.join(PRIOR)}")
     if not rows:
-        raise ValueError(
-            "calibrate: no rows; give at least one measured step, or estimate with Constants() as they are"
-        )
+        raise ValueError("calibrate: no rows; give at least one measured step, or estimate with Constants()")
     for row in rows:
         if not 0 < row.seconds < float("inf"):
-            raise ValueError(
-                f"calibrate: {row.name} took {row.seconds!r} seconds; a step takes more than 0: check the row"
-            )
+            raise ValueError(f"calibrate: {row.name} took {row.seconds!r} seconds, not more than 0: mend the row")
     doubt = np.array([PRIOR[name] for name in names])
     offset = np.zeros(len(names))
     for _ in range(STEPS):  # Gauss and Newton, with the prior as rows of its own

@@ -102,7 +102,8 @@ def _vtrain(row: dict[str, str], group: str) -> Row:
     )  # fmt: skip
     if group.startswith("multi"):
         group = f"vTrain {row['Parameters (billion)']}B"
-    name = f"{gpus} GPUs, hidden {model.hidden}, {model.num_layers} layers, {dp=} {tp=} {pp=}, batch {number['global batch']}, micro-batch {micro}"
+    shape = f"{gpus} GPUs, hidden {model.hidden}, {model.num_layers} layers"
+    name = f"{shape}, {dp=} {tp=} {pp=}, batch {number['global batch']}, micro-batch {micro}"
     return Row(
         group=group, name=name, model=model, plan=plan, cluster=cluster, stack=STACKS["Megatron-DeepSpeed"],
         seconds=float(row["iteration time (ms)"]) / 1e3,

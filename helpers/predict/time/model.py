@@ -42,6 +42,9 @@ class Constants:
             check_positive("Constants", name, value)
 
 
+NOMINAL = Constants()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bar:
     """A term of the step. binds: what sets its seconds: tensor cores, memory, NVLink, network, host or waiting."""
@@ -75,9 +78,7 @@ class StepTime:
         return max(total, key=total.get)
 
 
-def step_time(
-    model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = Constants()
-) -> StepTime:
+def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, constants: Constants = NOMINAL) -> StepTime:
     """One step of `plan` on `cluster` under `stack`. ValueError for what does not fit, or is given and not modelled."""
     plan.check(model)
     if plan.world_size != cluster.world_size:

@@ -13,11 +13,15 @@ class Stack:
     """A training stack.
 
     attention: what its kernels do, None for what the plan says. is_fused: scale, mask and softmax are one kernel.
-    passes: bytes that norms and activations move, over those of fused kernels. flash: its flash kernel over
-    FlashAttention-2. tensor_hidden, context_hidden, data_hidden, gather_hidden: the share of these collectives that
-    compute can cover. tensor_backward: exposed collectives of backward over those of forward. nvls: all-reduces inside
-    a node are added up by the switch. fp8: the products of the layers are in 8 bits. calls_*: launches, in forwards.
-    layer_launch, step: seconds on the host per layer's forward, and per step.
+    passes: bytes that norms and activations move, over those of fused kernels. flash: speed of its flash kernel over
+    FlashAttention-2's. selective_products: the share of products that its selective recomputation repeats; 0 repeats
+    attention's core alone (Megatron).
+    tensor_hidden, context_hidden, data_hidden, gather_hidden: the share of the collectives inside layers, of context
+    parallelism, of gradients and of parameters that compute can cover. tensor_backward: exposed collectives of backward
+    over those of forward. messages: gathers that ZeRO-3 makes of a layer. shard_ranks: hybrid sharding, ZeRO-3 among
+    so many ranks. nvls: all-reduces inside a node are added up by the switch. fp8: layers' products are in 8 bits.
+    layer_launch: seconds on the host to launch a layer's forward; a backward takes calls_backward times that, and each
+    further tensor-parallel rank adds calls_per_collective, since a collective waits for the slowest host.
     """
 
     name: str
@@ -38,7 +42,6 @@ class Stack:
     calls_backward: float = 1.5
     calls_per_collective: float = 0.03
     layer_launch: float = 0.3e-3
-    step: float = 0.0
 
     def peak(self, gpu: GPU) -> float:
         """Operations a second that large products sustain."""

@@ -19,7 +19,7 @@ SCORE_BYTES = {"forward": 13, "backward": 17}
 
 
 def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[float, float]:
-    """Forward and backward of causal attention: tokens rows, a context of `context`, width = heads of a rank * head_dim."""
+    """Forward and backward of causal attention. tokens: of a rank; width: heads of a rank times head_dim."""
     share = FLASH_SHARE_HOPPER if gpu.flops > 500e12 else FLASH_SHARE
     operations = 2 * tokens * context * width  # 4 products' halves
     return operations / (share["forward"] * gpu.flops), 2.5 * operations / (share["backward"] * gpu.flops)

@@ -1,9 +1,9 @@
 """Collectives by size, kind and topology: measured rates inside a node, shared cards and hops between nodes.
 
-Inside a node: bytes at the best rate that nccl-tests measured, and what a message costs beyond that (latency, protocols,
-a pipeline that fills), read off the same tables for 8 GPUs and shared out by the hops of fewer. Between nodes each ring
-that leaves a node has its share of the cards, and hops take NCCL's own constants: an all_gather or reduce_scatter goes
-round the ring of all ranks, an all_reduce may take a tree of nodes (NCCL 2, tuning.cc; no tree for the others there).
+Inside a node: bytes at the best rate that nccl-tests measured, and what a message costs beyond that (latency,
+protocols, a pipeline that fills), read off the same tables for 8 GPUs and shared out by the hops of fewer. Between
+nodes each ring that leaves a node has its share of the cards, and hops take NCCL's own constants: an all_gather or a
+reduce_scatter goes round the ring of all ranks, an all_reduce may take a tree of nodes (NCCL 2, tuning.cc).
 """
 
 from __future__ import annotations

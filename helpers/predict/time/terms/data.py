@@ -1,4 +1,4 @@
-"""Once a step, or once a micro-batch under ZeRO-2 and 3: gradients and parameters between replicas, and the optimizer."""
+"""Gradients and parameters between replicas, once a step or (ZeRO-2 and 3) once a micro-batch, and the optimizer."""
 
 from __future__ import annotations
 

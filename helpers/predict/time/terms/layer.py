@@ -1,4 +1,4 @@
-"""One layer of one micro-batch on one rank, forward and backward: what it computes, moves and sends, before calibration."""
+"""A layer of one micro-batch on one rank, forward and backward: what it computes, moves, sends, at nominal rates."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[flo
 
     In 16 bits a tensor of one hidden width is 2 h bytes a token. Two norms read and write it (8 h), two residuals read
     two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
-    rotary positions or the transposes of heads read and write query and key (8 h). Sequence parallelism splits the first.
+    rotary positions or transposes of heads read and write query and key (8 h). Sequence parallelism splits the first.
     """
     h, f, tp = model.hidden, model.ffn, plan.tp
     whole = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
@@ -120,14 +120,13 @@ class Ends(NamedTuple):
 @lru_cache(maxsize=4096)
 def ends(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Ends:
     """The table's rows, and logits with their loss in fp32: written, cast, normalised, and the same way back."""
-    tokens, gpu, peak = plan.micro_batch * model.seq // plan.cp, cluster.gpu, stack.peak(cluster.gpu)
+    tokens, gpu = plan.micro_batch * model.seq // plan.cp, cluster.gpu
     rate = 0.85 * gpu.memory_bandwidth
     columns, depth = model.vocab // plan.tp, model.hidden
     added = _added_bytes(plan) * columns * depth / rate
     loss = LOSS_BYTES * stack.passes * tokens * columns / rate
-    forward = product_seconds(tokens, columns, depth, gpu, peak=peak)
-    backward = product_seconds(tokens, depth, columns, gpu, peak=peak)
-    backward += product_seconds(columns, depth, tokens, gpu, peak=peak)
+    forward = product_seconds(tokens, columns, depth, gpu)  # in 16 bits under fp8 too
+    backward = product_seconds(tokens, depth, columns, gpu) + product_seconds(columns, depth, tokens, gpu)
     head = Work(forward, memory=loss, calls=1), Work(backward, memory=loss + added, calls=1)
     moved = 6 * tokens * depth / rate
     return Ends((Work(memory=moved, calls=0.2), Work(memory=moved + added, calls=0.2)), head)

@@ -31,6 +31,10 @@ def product_seconds(m: int, n: int, k: int, gpu: GPU, *, peak: float | None = No
     rate = (peak or gpu.flops * sustained(gpu)) / gpu.num_sms
     best = float("inf")
     for rows, columns, share in TILES:
-        waves = ceil(ceil(m / rows) * ceil(n / columns) / gpu.num_sms)
-        best = min(best, waves * 2 * rows * columns * (k + FILL) / (rate * share))
+        tiles = ceil(m / rows) * ceil(n / columns)
+        # A deep product with few tiles is cut along k, and the parts, in fp32, are added up: split-k.
+        parts = 1 if tiles >= gpu.num_sms or k < 2048 else min(gpu.num_sms // tiles, k // 1024)
+        adding = 8 * parts * m * n / (0.85 * gpu.memory_bandwidth) if parts > 1 else 0.0
+        waves = ceil(tiles * parts / gpu.num_sms)
+        best = min(best, waves * 2 * rows * columns * (k / parts + FILL) / (rate * share) + adding)
     return max(best, number_bytes * (m * k + k * n + m * n) / (0.85 * gpu.memory_bandwidth))

@@ -1,0 +1,64 @@
+"""A layer's milliseconds beside Korthikanti et al. 2022, table 4; what splits, what repeats, what refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, TORCHTITAN
+from helpers.predict.time.terms.layer import ends, layer, shapes
+from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
+
+NODE, H100 = CLUSTERS["8 A100"], CLUSTERS["8 H100"]
+M22B = ModelSpec(num_layers=48, hidden=6144, num_heads=64, vocab=51_200, seq=2048)
+PLAN = Plan(tp=8, micro_batch=4, precision="mixed_fp32_grads", attention="materialized")
+
+
+def milliseconds(plan, stack=MEGATRON_2022):
+    """Forward, and backward with what it repeats. Calls are a count, not seconds."""
+    parts = layer(M22B, plan, NODE, stack)
+    return [1e3 * sum(sum(work[:-1]) for work in works) for works in (parts[:1], parts[1:])]
+
+
+@pytest.mark.parametrize(
+    "sp, recompute, published",
+    [
+        (False, "none", (7.7, 11.9)),
+        (True, "none", (7.2, 11.8)),
+        (False, "full", (7.7, 19.5)),
+        (False, "selective", (7.7, 13.2)),
+        (True, "selective", (7.2, 13.1)),
+    ],
+)
+def test_the_published_milliseconds_of_a_layer_within_a_tenth(sp, recompute, published):
+    plan = replace(PLAN, sequence_parallel=sp, recompute=recompute)
+    assert milliseconds(plan) == pytest.approx(list(published), rel=0.1)
+
+
+def test_grouped_queries_and_gates_are_in_the_shapes():
+    """Llama 3 70B on 8 ranks: 8 query heads and one of key and of value each; up and gate side by side."""
+    assert shapes(PRESETS["llama3-70b"], Plan(tp=8)) == ((1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584))
+
+
+def test_a_stack_that_repeats_half_of_its_products_does():
+    model, plan = PRESETS["llama3-8b"], Plan(recompute="selective")
+    parts = layer(model, plan, H100, TORCHTITAN)
+    assert parts.again.products == pytest.approx(parts.forward.products / 2)
+
+
+def test_eight_bits_halve_large_products_and_are_refused_where_there_are_no_units():
+    model, plan = PRESETS["llama3-70b"], Plan(micro_batch=4)
+    wide, narrow = (layer(model, plan, H100, replace(FSDP, fp8=fp8)).forward.products for fp8 in (False, True))
+    assert narrow == pytest.approx(wide / 2, rel=0.02)
+    with pytest.raises(ValueError, match="no 8-bit units"):
+        layer(model, plan, NODE, replace(FSDP, fp8=True))
+
+
+def test_context_parallelism_splits_tokens_but_not_what_each_looks_at():
+    model = replace(PRESETS["llama3-8b"], seq=65_536)
+    one, four = (layer(model, Plan(cp=cp), H100, MEGATRON_CORE).forward for cp in (1, 4))
+    assert four.attention == pytest.approx(one.attention / 4) and four.inside > 0 == one.inside
+
+
+def test_the_tables_gradient_is_added_up_only_where_there_are_several_micro_batches():
+    once, often = (ends(M22B, replace(PLAN, num_microbatches=m), NODE, MEGATRON_2022).head[1].memory for m in (1, 2))
+    assert often - once == pytest.approx(8 * 51_200 / 8 * 6144 / (0.85 * 2.039e12))

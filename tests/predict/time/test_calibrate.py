@@ -1,0 +1,108 @@
+"""Calibration: made-up rows give their constants back; one row moves one; and the musts of benchmarks/time_model."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.time_model import ALL, FOUR, by_anchor, choices, fitted_on, lost, of_another
+from helpers.predict.time.calibrate import PRIOR, calibrate
+from helpers.predict.time.measured import published, vtrain
+from helpers.predict.time.model import Constants, step_time
+
+SINGLE, MULTI, PUBLISHED = vtrain("single_node"), vtrain("multi_node"), published()
+MODELS = [[row for row in MULTI if row.group.endswith(size)] for size in (" 3.6B", "18.4B")]
+
+
+def made_up(rows, constants):
+    def seconds(row):
+        return step_time(row.model, row.plan, row.cluster, row.stack, constants).seconds
+
+    return [replace(row, seconds=seconds(row)) for row in rows]
+
+
+def test_made_up_rows_give_their_constants_back():
+    true = Constants(products=0.9, memory=1.1, inside=0.75, network=0.75, launch=1.3, step=0.02)
+    rows = made_up(random.Random(0).sample(SINGLE, 60) + MULTI, true)
+    found = calibrate(rows)
+    for name in PRIOR:
+        assert getattr(found.constants, name) == pytest.approx(getattr(true, name), rel=0.12), name
+    assert found.num_constants == 6 and found.rows == 101
+
+
+def test_wrong_rows_among_good_ones_do_not_bend_the_fit():
+    true = Constants(products=0.8)
+    rows = made_up(random.Random(0).sample(SINGLE, 60), true)
+    wrong = [replace(row, seconds=3 * row.seconds) for row in rows[:6]]
+    found = calibrate(wrong + rows[6:], names=("products", "launch"))
+    assert found.constants.products == pytest.approx(0.8, rel=0.04)
+
+
+def test_what_the_rows_did_not_see_stays_nominal_and_is_said():
+    row = next(row for row in SINGLE if row.plan.tp == row.plan.pp == 1 and row.plan.dp == 2)
+    found = calibrate([row])
+    assert found.constants.network == 1.0 and found.known["network"] == pytest.approx(0)
+    assert "network        1  not seen by these rows, so nominal" in str(found)
+    assert str(found).startswith("6 constants from 1 row;")
+
+
+def test_an_interval_narrows_with_rows_and_widens_for_what_they_did_not_see():
+    row = next(row for row in MULTI if row.plan.tp == 16)
+    one, many = (calibrate(rows).estimate(row.model, row.plan, row.cluster, row.stack) for rows in (SINGLE[:1], MULTI))
+    assert one.factor > many.factor > 1
+    low, high = many.interval
+    assert low < many.seconds < high
+
+
+def test_four_of_five_held_out_rows_lie_in_their_interval():
+    rows = random.Random(1).sample(SINGLE, 140)
+    fit = calibrate(rows[:40], names=FOUR)
+    inside = 0
+    for row in rows[40:]:
+        low, high = fit.estimate(row.model, row.plan, row.cluster, row.stack).interval
+        inside += low < row.seconds < high
+    assert 65 <= inside <= 99
+
+
+@pytest.mark.parametrize(
+    "rows, names, said",
+    [
+        ([], ALL, "calibrate: no rows"),
+        (SINGLE[:1], ("product",), "no constant is called product; there are products, memory"),
+        ([replace(SINGLE[0], seconds=0.0)], ALL, "took 0.0 seconds"),
+        ([replace(SINGLE[0], seconds=float("nan"))], ALL, "took nan seconds"),
+    ],
+)
+def test_bad_rows_get_a_sentence(rows, names, said):
+    with pytest.raises(ValueError, match=said):
+        calibrate(rows, names=names)
+
+
+def test_an_estimate_without_a_stack_asks_for_one():
+    row = SINGLE[0]
+    with pytest.raises(ValueError, match="say of which the estimate is"):
+        calibrate([row]).estimate(row.model, row.plan, row.cluster)
+    assert calibrate([row], row.stack).estimate(row.model, row.plan, row.cluster).seconds > 0
+
+
+def test_published_rows_one_anchor_per_stack():
+    """The must is 11 % and 75 %."""
+    middle, within, _ = by_anchor(PUBLISHED, 2)
+    assert middle < 0.1 and within > 0.78
+
+
+def test_vtrain_single_node_fitted_on_forty():
+    """The must is 11 % with four constants."""
+    assert fitted_on(SINGLE, 40, FOUR, 1) < 0.095
+
+
+def test_vtrain_multi_node_one_model_by_the_other_and_pooled():
+    """The musts are 20 % and 12 %."""
+    assert max(of_another(*MODELS), of_another(*MODELS[::-1])) < 0.13
+    assert fitted_on(MULTI, 10, ALL, 4) < 0.115
+
+
+def test_the_chosen_plan_among_measured_ones():
+    """The must is 8 % lost."""
+    assert all(float(reached.split("%")[0]) < 7 for _, reached, *_ in choices(SINGLE, MODELS, PUBLISHED[29:44]))
+    assert lost(SINGLE[:3], Constants()) >= 0

@@ -1,0 +1,141 @@
+"""The step as a sum of bars: Korthikanti's and BLOOM's published seconds, limits of each term, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.predict.memory.states import params_per_rank
+from helpers.predict.time.model import Constants, step_time
+from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
+from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.specs.clusters import INTRA
+
+NODE = CLUSTERS["8 H100"]
+
+
+def a100(nodes):
+    inter = Link.from_gigabits(200, latency=5e-6)
+    return Cluster(
+        gpu=GPUS["A100"], gpus_per_node=8, num_nodes=nodes, intra=INTRA["A100"], inter=inter, network_cards=8
+    )
+
+
+def gpt(layers, hidden, heads):
+    return ModelSpec(num_layers=layers, hidden=hidden, num_heads=heads, vocab=51_200, seq=2048)
+
+
+def bar(step, name):
+    return next((one.seconds for one in step.bars if one.name == name), 0.0)
+
+
+@pytest.mark.parametrize(
+    "shape, nodes, plan, sp_selective, full",
+    [
+        ((48, 6144, 64), 1, dict(tp=8, micro_batch=4), 1.10, 1.42),
+        ((96, 12_288, 96), 8, dict(tp=8, pp=8, num_chunks=3, num_microbatches=64), 13.75, 18.13),
+    ],
+)
+def test_the_published_steps_of_korthikanti_within_eight_percent_before_any_calibration(
+    shape, nodes, plan, sp_selective, full
+):
+    """Table 5 there: selective recomputation with sequence parallelism, and full without."""
+    for published, how in ((sp_selective, ("selective", True)), (full, ("full", False))):
+        given = Plan(**plan, recompute=how[0], sequence_parallel=how[1], precision="mixed_fp32_grads")
+        assert step_time(gpt(*shape), given, a100(nodes), MEGATRON_2022).seconds == pytest.approx(published, rel=0.08)
+
+
+def test_a_step_grows_by_a_micro_batchs_seconds_as_blooms_did():
+    """The BLOOM chronicles: 35.77, 59.65, 83.11, 107.12 s for 32, 64, 96, 128 micro-batches, a line."""
+    model = replace(gpt(78, 13_824, 96), vocab=250_880)
+    plan = Plan(dp=8, tp=4, pp=12, micro_batch=2, recompute="full", zero=1, attention="materialized")
+    model = replace(model, num_layers=84)  # a stage more evenly filled than 78 layers allow
+    took = [
+        step_time(model, replace(plan, num_microbatches=m), a100(48), MEGATRON_DEEPSPEED).seconds
+        for m in (32, 64, 96, 128)
+    ]
+    steps = [later - earlier for earlier, later in zip(took, took[1:], strict=False)]
+    assert steps == pytest.approx([steps[0]] * 3)
+    assert steps[0] / 32 == pytest.approx(0.742 * 84 / 78, rel=0.25)
+
+
+def test_bars_add_up_and_a_bubble_is_there_only_with_a_pipeline():
+    model = PRESETS["llama3-8b"]
+    alone = step_time(model, Plan(dp=8, zero=3, num_microbatches=8), NODE, FSDP)
+    piped = step_time(model, Plan(dp=2, pp=4, num_microbatches=8), NODE, MEGATRON_CORE)
+    assert alone.seconds == pytest.approx(sum(one.seconds for one in alone.bars))
+    assert bar(alone, "bubble") == 0 < bar(piped, "bubble")
+    assert 0.8 * 3 / 11 < bar(piped, "bubble") / piped.seconds < 3 / 11  # the last stage has the head's work too
+    assert alone.interval == (alone.seconds, alone.seconds)
+
+
+def test_without_a_network_the_parameters_are_sent_the_step_tends_to_its_products():
+    """A wide model on one GPU with a long batch: products are nearly all, at what the GPU sustains."""
+    one = replace(NODE, gpus_per_node=1)
+    step = step_time(PRESETS["llama3-70b"], Plan(micro_batch=4), one, MEGATRON_CORE)
+    assert step.binds == "tensor cores"
+    assert (bar(step, "products") + bar(step, "attention") + bar(step, "head and loss")) / step.seconds > 0.9
+
+
+@pytest.mark.parametrize(
+    "name, plan, factor",
+    [
+        ("memory", dict(dp=8), 2.0),
+        ("products", dict(dp=8), 2.0),
+        ("inside", dict(tp=8), 2.0),
+        ("network", dict(dp=32, zero=3), 2.0),
+        ("launch", dict(dp=8), 0.5),
+        ("step", dict(dp=8), 0.5),
+    ],
+)
+def test_each_constant_moves_the_step_in_its_direction(name, plan, factor):
+    cluster = CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"] if plan.get("dp") == 32 else NODE
+    stack = replace(FSDP, data_hidden=0.0, gather_hidden=0.0)
+    plain = step_time(PRESETS["gpt2"], Plan(**plan), cluster, stack) if "tp" not in plan else None
+    model = PRESETS["gpt2"] if plain else PRESETS["llama3-8b"]
+    plain = plain or step_time(model, Plan(**plan), cluster, stack)
+    better = Constants(**{name: factor * getattr(Constants(), name)})
+    assert step_time(model, Plan(**plan), cluster, stack, better).seconds < plain.seconds
+
+
+def test_what_overlaps_is_covered_only_as_far_as_compute_lasts():
+    """One card of 1 Gb/s: the gradients cannot hide, and the exposed rest is what the pass does not cover."""
+    slow = replace(CLUSTERS["8 nodes of 8 A100, 10 Gb/s"], inter=Link.from_gigabits(1))
+    model, plan = PRESETS["gpt2-xl"], Plan(dp=64)
+    hidden = step_time(model, plan, slow, replace(FSDP, data_hidden=1.0))
+    plain = step_time(model, plan, slow, replace(FSDP, data_hidden=0.0))
+    saved = bar(plain, "gradients") - bar(hidden, "gradients")
+    assert 0 < saved < 0.1 * bar(plain, "gradients")
+    assert bar(plain, "gradients") > 2 * 2 * params_per_rank(model, plan) / 0.125e9 * 63 / 64
+    assert hidden.binds == "network"
+
+
+def test_many_ranks_of_a_small_model_wait_for_the_host():
+    step = step_time(PRESETS["gpt2"], Plan(dp=8), NODE, replace(FSDP, layer_launch=3e-3))
+    assert step.binds == "host" and bar(step, "the host launches") > 12 * 3e-3
+
+
+@pytest.mark.parametrize(
+    "plan, said",
+    [
+        (dict(dp=4), "the plan is for 4 ranks and the cluster has 8 GPUs"),
+        (dict(dp=8, precision="fp32"), "precision='fp32' is not modelled"),
+        (dict(dp=8, optimizer="sgd"), "optimizer='sgd' is not modelled"),
+        (dict(dp=8, schedule="gpipe"), "schedule='gpipe' is not modelled"),
+        (dict(dp=2, pp=4, num_chunks=2, num_microbatches=6), "6 micro-batches do not divide by pp=4"),
+    ],
+)
+def test_what_does_not_fit_or_is_not_modelled_is_refused_with_a_sentence(plan, said):
+    with pytest.raises(ValueError, match=said):
+        step_time(PRESETS["llama3-8b"], Plan(**plan), NODE, MEGATRON_CORE)
+
+
+def test_a_constant_of_zero_is_refused():
+    with pytest.raises(ValueError, match="Constants: memory is 0"):
+        Constants(memory=0)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_every_stack_prices_every_axis(name):
+    plan = Plan(dp=4, tp=4, pp=2, num_microbatches=4, zero=1, sequence_parallel=True)
+    took = step_time(PRESETS["gpt2-medium"], plan, CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"], STACKS[name]).seconds
+    assert 0 < took < 10
