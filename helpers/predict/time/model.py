@@ -87,6 +87,7 @@ def step_time(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack, cons
             "make dp * tp * pp * cp the number of GPUs"
         )
     _refuse(plan)
+    plan = _interleaved(model, plan, stack)
     return _Step(model, plan, cluster, stack, constants).estimate()
 
 
@@ -105,6 +106,17 @@ def _refuse(plan: Plan) -> None:
             f"step_time: {plan.num_microbatches} micro-batches do not divide by pp={plan.pp}, which chunks ask for; "
             "choose a multiple, or num_chunks=1"
         )
+
+
+def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
+    """The plan with the chunks of a stack that always interleaves; as it is where they do not come out even."""
+    layers, ends = model.num_layers, model.num_layers + 2
+    if plan.pp == 1 or plan.num_chunks > 1 or not stack.chunk_layers or plan.num_microbatches % plan.pp:
+        return plan
+    for whole in (layers, ends):
+        if whole % (plan.pp * stack.chunk_layers) == 0:
+            return replace(plan, num_chunks=whole // (plan.pp * stack.chunk_layers))
+    return plan
 
 
 PARTS = (

@@ -13,6 +13,7 @@ from helpers.predict.time.terms.products import product_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
 
 LOSS_BYTES = 14  # a logit, each way
+CAST_BYTES = 5  # a number, from 16 bits to 8
 
 
 class Work(NamedTuple):
@@ -50,11 +51,12 @@ def shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
 def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
     """A layer under `plan`, of which tp, cp, micro_batch, attention, recompute, precision and the sequence count."""
     tokens = plan.micro_batch * model.seq // plan.cp
-    gpu, peak = cluster.gpu, stack.peak(cluster.gpu)
+    gpu = cluster.gpu
+    how = dict(peak=stack.peak(gpu), number_bytes=1 if stack.fp8 else 2)
     forward = backward = 0.0
     for n, k in shapes(model, plan):
-        forward += product_seconds(tokens, n, k, gpu, peak=peak)
-        backward += product_seconds(tokens, k, n, gpu, peak=peak) + product_seconds(n, k, tokens, gpu, peak=peak)
+        forward += product_seconds(tokens, n, k, gpu, **how)
+        backward += product_seconds(tokens, k, n, gpu, **how) + product_seconds(n, k, tokens, gpu, **how)
     core, core_back = _attention(model, plan, cluster, stack)
     bytes_, bytes_back = _bytes(model, plan, tokens, stack)
     rate = 0.85 * gpu.memory_bandwidth
@@ -93,7 +95,11 @@ def _bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[flo
     whole = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
     split = ((6 if model.gated else 4) * f + 8 * h) / tp
     forward = tokens * (whole + split) * stack.passes
-    return forward, 1.6 * forward + _added_bytes(plan) * model.params_per_layer / tp
+    backward = 1.6 * forward + _added_bytes(plan) * model.params_per_layer / tp
+    if stack.fp8:  # what a product takes is read for its largest value, read again and written in 8 bits
+        inputs = tokens * (2 * h + (h + f) / tp) + model.params_per_layer / tp
+        forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
+    return forward, backward
 
 
 def _sums(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, TORCHTITAN
+from helpers.predict.time.stacks import FP8_SHARE, FSDP, MEGATRON_2022, MEGATRON_CORE, TORCHTITAN
 from helpers.predict.time.terms.layer import ends, layer, shapes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
@@ -45,10 +45,10 @@ def test_a_stack_that_repeats_half_of_its_products_does():
     assert parts.again.products == pytest.approx(parts.forward.products / 2)
 
 
-def test_eight_bits_halve_large_products_and_are_refused_where_there_are_no_units():
+def test_eight_bits_quicken_large_products_and_are_refused_where_there_are_no_units():
     model, plan = PRESETS["llama3-70b"], Plan(micro_batch=4)
     wide, narrow = (layer(model, plan, H100, replace(FSDP, fp8=fp8)).forward.products for fp8 in (False, True))
-    assert narrow == pytest.approx(wide / 2, rel=0.02)
+    assert narrow == pytest.approx(wide / (2 * FP8_SHARE), rel=0.02)
     with pytest.raises(ValueError, match="no 8-bit units"):
         layer(model, plan, NODE, replace(FSDP, fp8=True))
 
