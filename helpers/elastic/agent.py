@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import tempfile
@@ -10,19 +11,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
+from helpers.compose.checkpoint import newest
+from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.elastic.account import Account, Generation
 from helpers.elastic.chaos import Kill
 from helpers.elastic.crew import MEMBER, Crew, Member
 from helpers.elastic.heartbeat import heard
-from helpers.elastic.member import Orders, Task, newest, train
-from helpers.elastic.regroup import regroup
+from helpers.elastic.member import train
+from helpers.elastic.regrouping import regroup
 from helpers.elastic.settings import Settings, say
-from helpers.elastic.verdict import MAX_GAP, Listener, verdict
+from helpers.elastic.verdicts import MAX_GAP, Listener, verdict
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.sites import names_of
@@ -39,9 +43,10 @@ class Agent:
     """Runs in a thread of the notebook's kernel, as torchrun's agent is a process beside its ranks."""
 
     def __init__(self, settings: Settings):
-        self.settings, self.problem, self.weights = settings, None, {}
+        self.settings, self.plan, self.problem, self.weights = settings, settings.plan, None, {}
         self.history: list[tuple[int, int, float, float]] = []
         self.generations: list[Generation] = []
+        self.unsaved: dict[int, str] = {}
         self.crew: Crew | None = None
         self.news, self.stopping, self.over = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -51,11 +56,28 @@ class Agent:
     # -- what the job asks -----------------------------------------------------------------------------------------
     @property
     def account(self) -> Account:
-        return Account(history=tuple(self.history), generations=tuple(self.generations), weights=self.weights)
+        told = dict(generations=tuple(self.generations), unsaved=dict(self.unsaved), weights=self.weights)
+        return Account(history=tuple(self.history), **told)
 
     def order(self, kill: Kill) -> None:
-        Orders.give(self.store, self.num_orders, kill)
+        self.store.set(f"order{self.num_orders}", json.dumps(asdict(kill)))
         self.num_orders += 1
+
+    def trains(self) -> bool:
+        """Whether the present generation has finished a step."""
+        return self.crew is not None and bool(self.history) and self.history[-1][0] == len(self.generations)
+
+    def wait_until_it_trains(self) -> None:
+        with self.news:
+            self.news.wait_for(lambda: self.over.is_set() or self.trains())
+        if self.over.is_set():
+            raise ValueError(say("kill.over"))
+
+    def pid(self, rank: int) -> int:
+        """Of a rank of the present generation. ProcessLookupError where that has ended in this moment."""
+        if (crew := self.crew) is None or rank not in crew.ranks:
+            raise ProcessLookupError
+        return crew.ranks[rank].pid
 
     def close(self) -> None:
         self.stopping.set()
@@ -88,6 +110,7 @@ class Agent:
                 raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=why))
             if number > told.max_restarts:
                 raise RuntimeError(say("restarts", most=told.max_restarts, why=why))
+            self.plan = plan
             with self._crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
             last = max((step for generation, step, *_ in self.history if generation == number), default=resumed)
@@ -103,24 +126,30 @@ class Agent:
     @contextmanager
     def _crew(self, number: int, plan: Plan, count: int) -> Iterator[tuple[Crew, int]]:
         """The processes, and after how many steps they begin."""
-        told, scratch = self.settings, Path(self.scratch)
-        checkpoints = told.folder or scratch / "checkpoints"
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        resume = newest(checkpoints)
-        where = dict(port=self.store.port, checkpoints=checkpoints, resume=resume, boards=scratch / f"boards{number}")
-        task = Task(settings=told, generation=number, plan=plan, **where)
-        work = pack_call(train, (task,), {}, num_ranks=count)
-        self.crew = crew = Crew(work, count, self.scratch, partial(self._step, number))
+        scratch = Path(self.scratch)
+        folder = self.settings.folder or scratch / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        found = newest(folder)
+        resumed = found.steps if found else 0
+        for path in (path for steps, path in checkpoints(folder).items() if steps > resumed):
+            path.rename(path.with_name(path.name + ".damaged"))  # or the save of that step would find it there
+        where = dict(port=self.store.port, folder=folder, boards=scratch / f"boards{number}")
+        what = (self.settings, number, plan)
+        work = pack_call(train, what, where | {"resume": found and found.folder}, num_ranks=count)
+        self.crew = crew = Crew(work, count, self.scratch, partial(self._told, number))
         try:
-            yield crew, int(resume.name.removeprefix("step_")) if resume else 0
+            yield crew, resumed
         finally:
             self.crew = None
             crew.end()
 
-    def _step(self, number: int, row: tuple[int, float, float]) -> None:
-        step, loss, at = row
+    def _told(self, number: int, what: str, row: tuple) -> None:
         with self.news:
-            self.history.append((number, step, loss, at - self.started))
+            if what == "unsaved":
+                self.unsaved.update([row])
+            else:
+                step, loss, at = row
+                self.history.append((number, step, loss, at - self.started))
             self.news.notify_all()
 
     def _watch(self, crew: Crew, number: int) -> Ending:
@@ -132,8 +161,7 @@ class Agent:
             if crew.is_done:
                 self.weights = unpack(crew.ranks[0].value)
                 return "done", [], say["done"]
-            trains = bool(self.history) and self.history[-1][0] == number
-            if found := self._judge(crew, listener, beats, trains):
+            if found := self._judge(crew, listener, beats, self.trains()):
                 how = "hung" if "hung" in found.values() else "silent"
                 return how, sorted(found), say[how].format(ranks=names_of(found))
             if not listener.beats and crew.clock > UNMET:
@@ -142,14 +170,16 @@ class Agent:
 
     @staticmethod
     def _judge(crew: Crew, listener: Listener, beats: dist.Store, trains: bool) -> dict[int, str]:
-        """The ranks that are hung or dead. Nobody is judged before all are in a step: they wait for each other."""
-        said = {rank: heard(beats, rank) for rank in crew.ranks}
+        """The ranks that are hung or dead. Nobody is judged before all are in a step, since they wait for each other,
+        nor after its work: then its heart stops, too."""
+        said = {rank: heard(beats, rank) for rank, member in crew.ranks.items() if not member.done}
         if not said or any(beat is None or not (beat.step or trains) for beat in said.values()):
             return {}
         for rank, beat in said.items():
             silent = rank in listener.signs and listener.signs[rank].silent > MAX_GAP
             listener.listen(rank, beat, time.monotonic(), works=silent and crew.ranks[rank].works())
-        return {rank: what for rank, what in verdict(listener.signs).items() if what in ("hung", "dead")}
+        signs = {rank: listener.signs[rank] for rank in said}
+        return {rank: what for rank, what in verdict(signs).items() if what in ("hung", "dead")}
 
     @staticmethod
     def _ended(crew: Crew, lost: list[Member]) -> Ending:

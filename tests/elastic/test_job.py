@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.elastic import Job, Kill
 from helpers.ranks.limits import SHARED, folder_prefix
 from helpers.specs import Plan
@@ -55,7 +56,7 @@ def holds(folder: Path, kill: Kill) -> None:
     account, job = run(folder, [kill])
     assert account.difference(job.undisturbed()) < EQUAL, kill
     assert account.steps == 12 and len(account.generations) <= 2, kill
-    if len(account.generations) == 2:  # else it came when all was done
+    if len(account.generations) == 2:  # else it came when all was done, or a writer's error ended its save alone
         first, second = account.generations
         assert (first.ranks, second.ranks, second.how) == (3, 2, "done"), kill
         assert first.how == {"sigkill": "died", "exception": "raised", "hang": "hung"}[kill.how], (kill, first)
@@ -114,6 +115,16 @@ def test_a_live_rank_is_killed_by_hand_and_another_is_frozen():
     assert account.difference(job.undisturbed()) < EQUAL
 
 
+def test_a_save_that_fails_is_told_and_ends_no_training(tmp_path):
+    with Job(**SMALL | dict(pace=0.1), folder=tmp_path) as job:
+        job.start()
+        with job.agent.news:
+            job.agent.news.wait_for(lambda: job.account.steps)
+        (tmp_path / "step_00012" / "somebody's").mkdir(parents=True)
+        account = job.wait()
+    assert account.steps == 12 and list(account.unsaved) == [12] and "step_00012" in account.unsaved[12]
+
+
 @pytest.mark.parametrize(
     "limits, said", [(dict(min_ranks=3), "too few for min_ranks=3"), (dict(max_restarts=0), "max_restarts")]
 )
@@ -126,18 +137,21 @@ def test_a_job_that_cannot_go_on_says_why(limits, said):
             job.kill(0)
 
 
-def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_its_folder(tmp_path):
+def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whole_in_its_folder(tmp_path):
     with Job(**SMALL | dict(steps=1000), folder=tmp_path) as job:
         job.start()
         with pytest.raises(TimeoutError, match="the job goes on"):
             job.wait(0)
         with job.agent.news:
-            job.agent.news.wait_for(lambda: job.account.steps > 5)
+            job.agent.news.wait_for(lambda: job.account.steps > 9)
         pids = [member.pid for member in job.agent.crew.states]
     assert job.agent.over.is_set() and not any(map(psutil.pid_exists, pids))
-    done = job.account.steps
-    account, job = run(tmp_path, [], steps=4 * (done // 4 + 2))
-    assert account.generations[0].first_step > 4
+    steps, newest = next(iter(checkpoints(tmp_path).items()))
+    with open(newest / "rank_0.pt", "r+b") as file:
+        file.truncate(100)
+    account, job = run(tmp_path, [], steps=steps + 2)
+    assert account.generations[0].first_step == steps - 3  # from the older one, and a new one takes the place
+    assert next(iter(checkpoints(tmp_path))) == steps
 
 
 @pytest.mark.parametrize(
