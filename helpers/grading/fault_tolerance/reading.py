@@ -28,9 +28,9 @@ def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     for number, (samples, dp) in enumerate(((5, 1), (5, 2), (7, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
         batch = dp * rng.integer(1, 2)
         orders = [torch.randperm(samples, generator=rng).tolist() for _ in range(EPOCHS)]
-        trained = rng.integer(1, samples - 1) + samples * (number and rng.integer(0, 2))
+        trained = rng.integer(2, samples - 1) + samples * (number and rng.integer(0, 2))
         trained = {2: 2 * samples - 1, 5: 2 * samples}.get(number, trained)
-        step = next(n for n in range(rng.integer(1, 4), 99) if n * batch != trained)
+        step = rng.one_of(*(n for n in range(1, trained + 1) if n * batch != trained))
         state = {"step": step, "trained": trained, "handed_out": trained + batch * rng.integer(1, 3), "dp": dp + 1}
         cases += [[state, orders, batch, rank, dp, rng.integer(2, 4)] for rank in range(dp)]
     return [{"cases": cases}]
