@@ -83,7 +83,7 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
 RESUME = answers.asking(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
-    Words(en="the samples of each step", zh="各步的样本"),
+    Words(en="the list of samples, step by step", zh="各步的样本"),
     going_on(),
     WRONG_ROWS,
     make=make_resume,
@@ -154,7 +154,7 @@ WRONG_PARTS: dict[str, list[Callable[..., Part]]] = {
     "whole_files_read": [whole_files, lambda *case: [part(*case)[0], case[1]]],
 }
 WHAT = (
-    Words(en="the elements of this rank", zh="本 rank 的元素"),
+    Words(en="the list of elements of this rank", zh="本 rank 的元素"),
     Words(en="the number of elements read", zh="读取个数"),
 )
 RESHARD = answers.asking(
