@@ -64,7 +64,7 @@ def in_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[...
 
     def rows(state: State, orders: Rows, batch: int, rank: int, dp: int, steps: int) -> Rows:
         epoch, done = divmod(state["trained"], len(orders[0]))
-        line = [i for order in orders[epoch:] + orders for i in share(order, rank, dp)][done // dp :]
+        line = [i for order in (orders * 3)[epoch:] for i in share(order, rank, dp)][done // dp :]
         return [line[step * (batch // dp) :][: batch // dp] for step in range(steps)]
 
     return rows
