@@ -1,0 +1,140 @@
+"""What a process of the job does in one generation: meet, load, train, save. Imported once, before it is forked.
+
+The modules below that are imported for nothing else take seconds; a process that is forked with them starts in 0.1 s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch._dynamo  # noqa: F401 - what the first optimizer of a process would import
+import torch.distributed as dist
+from torch import Tensor
+
+from helpers.compose import Trainer
+from helpers.elastic.chaos import Kill, arm
+from helpers.elastic.heartbeat import Heartbeat
+from helpers.elastic.rendezvous import Rendezvous
+from helpers.ranks import wire, worker
+from helpers.specs import Plan
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
+
+CONFIG = GPTConfig.tiny()
+TEXT = characters()
+HOW = dict(optimizer=torch.optim.AdamW, lr=1e-3)
+LIMIT = 30.0  # seconds for a meeting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every process of a generation is told. port: of the store. resume: the checkpoint to go on from."""
+
+    generation: int
+    plan: Plan
+    port: int
+    steps: int
+    save_every: int
+    batch: int
+    seed: int
+    pace: float
+    checkpoints: Path
+    resume: Path | None
+    boards: Path
+
+
+def connect(port: int) -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+
+
+def model(seed: int) -> GPT:
+    """float64, so that sums in another order, over more or fewer copies, change nothing that could be seen."""
+    torch.manual_seed(seed)
+    return GPT(CONFIG).double()
+
+
+def train(task: Task) -> dict[str, Tensor] | None:
+    """All of this process's generation; the weights at its end, from rank 0."""
+    num_ranks, store = task.plan.world_size, connect(task.port)
+    meeting = Rendezvous(store, task.generation, limit=LIMIT)
+    rank = meeting.join(num_ranks)
+    tell("placed", rank)
+    if rank is None:
+        return meeting.wait_for_the_end()
+    task.boards.mkdir(exist_ok=True)
+    wire.install(wire.WireConfig(rank=rank, world_size=num_ranks, board_dir=str(task.boards)))
+    beats = dist.PrefixStore(f"generation {task.generation}", connect(task.port))  # its own: the other may be waiting
+    with Heartbeat(beats, rank) as heart:
+        meeting.make_group(rank, num_ranks, backend="wire")
+        trainer = begin(task)
+        run(trainer, task, heart, Orders(store, rank))
+        weights = trainer.full_state()
+    return weights if rank == 0 else None
+
+
+def begin(task: Task) -> Trainer:
+    how = dict(loss=token_loss, **HOW)
+    if task.resume is None:
+        return Trainer(model(task.seed), task.plan, **how)
+    return Trainer.load(task.resume, model(task.seed), task.plan, **how)
+
+
+def run(trainer: Trainer, task: Task, heart: Heartbeat, orders: Orders) -> None:
+    """The batch depends on the seed and the step alone: who resumes sees what the dead would have seen."""
+    usual = {"step": 0.02, "save": 0.02}  # seconds, until one was measured
+
+    def timed(what: str, action: Callable[[], Tensor | None]) -> Tensor | None:
+        orders.look(heart.step, what, usual[what])
+        start = time.monotonic()
+        made = action()
+        usual[what] = time.monotonic() - start
+        return made
+
+    while trainer.steps < task.steps:
+        heart.step = trainer.steps + 1
+        start = time.monotonic()
+        batch = TEXT.batch(trainer.steps, task.batch, CONFIG.context, seed=task.seed)
+        loss = timed("step", lambda batch=batch: trainer.step(*batch))
+        time.sleep(max(0.0, task.pace - (time.monotonic() - start)))
+        if dist.get_rank() == 0:
+            tell("step", (heart.step, loss.item(), time.monotonic()))
+        if trainer.steps % task.save_every == 0:
+            timed("save", lambda: trainer.save(task.checkpoints / f"step_{trainer.steps:05d}"))
+
+
+def tell(what: str, value: object) -> None:
+    """To the agent, through the pipe that it holds of each process."""
+    worker.ACTIVE.send((what, value))
+
+
+class Orders:
+    """Kills that somebody has ordered, in the store for all generations: each is carried out once."""
+
+    def __init__(self, store: dist.Store, rank: int):
+        self.store, self.rank, self.read, self.open = store, rank, 0, {}
+
+    @staticmethod
+    def give(store: dist.Store, number: int, kill: Kill) -> None:
+        store.set(f"order{number}", json.dumps(asdict(kill)))
+
+    def look(self, step: int, during: str, usual: float) -> None:
+        """Ahead of a step or a save: what is meant for it, or was meant for one that is over already."""
+        while self.store.check([key := f"order{self.read}"]):
+            self.open[self.read] = Kill(**json.loads(self.store.get(key)))
+            self.read += 1
+        for number, kill in list(self.open.items()):
+            if kill.rank == self.rank and kill.step <= step and kill.during == during:
+                del self.open[number]
+                if self.store.add(f"obeyed{number}", 1) == 1:  # a step that is done again kills nobody again
+                    arm(kill, usual)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder that is whole."""
+    whole = [path for path in folder.glob("step_*") if os.path.exists(path / "manifest.json")]
+    return max(whole, default=None)
