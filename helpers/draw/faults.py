@@ -23,13 +23,14 @@ def clock_scene(history: Sequence[tuple[int, int, float, float]], *, death: str,
     """history: (generation, step, loss, seconds) in order. A curve per generation, up to four, a dot per step; between
     two of them nobody trains. death: words at each generation's end but the last."""
     curves: dict[str, list[tuple[float, float]]] = {}
+    start = history[0][3]
     for generation, _, loss, seconds in history:
-        curves.setdefault(say("clock.generation", number=generation), []).append((seconds, loss))
+        curves.setdefault(say("clock.generation", number=generation), []).append((seconds - start, loss))
     runs = list(curves.values())
     gaps = [(one[-1][0], two[0][0], say("clock.gap")) for one, two in zip(runs, runs[1:], strict=False)]
-    axes = dict(x=_axis(say("clock.seconds"), 0, history[-1][3]), y=_losses([loss for *_, loss, _ in history]))
+    axes = dict(x=_axis(say("clock.seconds"), 0, history[-1][3] - start), y=_losses([loss for *_, loss, _ in history]))
     marks = [(*run[-1], death) for run in runs[:-1]]
-    return curves_scene(curves, **axes, dots=True, gaps=gaps, marks=marks, marks_below=True, title=title)
+    return curves_scene(curves, **axes, dots=True, gaps=gaps, marks=marks, title=title)
 
 
 def closed_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:

@@ -163,7 +163,7 @@ class Agent:
         if not said or any(beat is None or not beat.step for beat in said.values()):
             return {}
         for rank, beat in said.items():
-            silent = listener.signs and listener.signs[rank].silent > MAX_GAP
+            silent = rank in listener.signs and listener.signs[rank].silent > MAX_GAP
             works = bool(silent) and crew.ranks[rank].works()
             listener.listen(rank, beat, time.monotonic(), works=works)
         return {rank: what for rank, what in verdict(listener.signs).items() if what in ("hung", "dead")}
