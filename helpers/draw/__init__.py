@@ -11,6 +11,8 @@ copies_scene           equal stacks beside each other, and the memory of one dev
 shares_scene           what a rank sends in a step, message by message, in parts of P
 messages_scene         messages in the order in which they were sent
 curves_scene           curves on linear or logarithmic axes, each named at its end
+week_scene             a week of a job that fails: work, saves, lost work, repairs
+effective_scene        the share of the time that is kept, by the interval between two saves
 bytes_scene            predicted, measured, your guess
 payloads_scene         the messages of several ways, as long as their bytes
 token_weights_scene    what a token weighs in two means
@@ -45,6 +47,7 @@ from helpers.draw.copies import copies_scene
 from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.cube import cube_scene
 from helpers.draw.curves import Axis, curves_scene
+from helpers.draw.failures import effective_scene, week_scene
 from helpers.draw.figure import to_figure
 from helpers.draw.first_contact import (
     all_reduce_scene,
@@ -114,7 +117,9 @@ __all__ = [
     "chart_axes",
     "collective_scene",
     "collective_step_scene",
+    "effective_scene",
     "guesses_scene",
+    "week_scene",
     "kinds_scene",
     "course_map_scene",
     "lines_scene",

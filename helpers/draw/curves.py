@@ -52,6 +52,8 @@ def curves_scene(
     marks: Sequence[tuple[float, float, str]] = (),
     dots: bool = False,
     marks_below: bool = False,
+    marks_apart: Mapping[int, float] | None = None,
+    marks_left: Collection[int] = (),
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
     bands: Collection[str] = (),
@@ -59,7 +61,9 @@ def curves_scene(
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
-    the point, off a curve that rises. dots: a dot on each point, as counted.
+    the point, off a curve that rises. marks_apart: the number of a mark to the pixels from its point down to its words,
+    where both together would lie on each other; marks_left: numbers of marks whose words stand on the left, below a
+    curve that falls. dots: a dot on each point, as counted.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
@@ -77,8 +81,9 @@ def curves_scene(
     for name, points in curves.items():
         items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
-    for mark in marks:
-        items += _mark(*mark, frame, 10 if marks_below else -33)
+    for number, mark in enumerate(marks):
+        lower = (marks_apart or {}).get(number, 10 if marks_below else -33)
+        items += _mark(*mark, frame, lower, on_left=number in marks_left)
     said = [
         say("curves.row", name=name, first=_said(p[0], frame), last=_said(p[-1], frame)) for name, p in curves.items()
     ]
@@ -135,11 +140,11 @@ def _names(curves: Mapping[str, Points], colours: Mapping[str, str], frame: _Fra
         yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
-def _mark(x: float, y: float, text: str, frame: _Frame, lower: float) -> Iterator[Rect | Label]:
+def _mark(x: float, y: float, text: str, frame: _Frame, lower: float, *, on_left: bool) -> Iterator[Rect | Label]:
     """A ring, and the words beside it on the side where there is room."""
     across, down = frame.at((x, y))
     wide = text_width(text, 12, bold=True)
-    left = across + 14 if across + 24 + wide < frame.right else across - 22 - wide
+    left = across + 14 if across + 24 + wide < frame.right and not on_left else across - 22 - wide
     yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
     box = {"x": left - 4, "y": down + lower, "width": wide + 12, "height": 22, "radius": 4}
     yield Rect(**box, fill="surface")

@@ -5,6 +5,7 @@ CourseMap             what course_map returns: chapters, stations, what is passe
 CollectiveExplorer    any collective and algorithm, step by step: who holds what, bytes and seconds so far
 DataParallelExplorer  one step of nn.DataParallel: devices, the master's link, parameters, Python's lock
 DrillView             a thing to write in 15 minutes, with a clock; helpers.grading.drill(key) brings the lab's check
+FaultExplorer         a week of a job that fails: nodes, rate, save, repair, interval; how often it should save
 MemoryExplorer        the bytes of each rank by kind: model, plan, batch, GPU; does it fit, and what would help
 MeshExplorer          a plan on nodes of GPUs: the groups of any rank, bytes and link of each, memory of all
 MockView              a mock interview: five cards, one drill, then a sheet; helpers.grading.mock_view() has the checks
@@ -32,6 +33,7 @@ from helpers.widgets.clock import Clock
 from helpers.widgets.collective_explorer import CollectiveExplorer
 from helpers.widgets.data_parallel_explorer import DataParallelExplorer
 from helpers.widgets.drill_view import DrillView
+from helpers.widgets.fault_explorer import FaultExplorer
 from helpers.widgets.guess_pictures import my_calibration, my_guesses
 from helpers.widgets.guess_view import guess
 from helpers.widgets.guess_votes import votes
@@ -58,6 +60,7 @@ __all__ = [
     "CourseMap",
     "DataParallelExplorer",
     "DrillView",
+    "FaultExplorer",
     "MemoryExplorer",
     "MeshExplorer",
     "MockView",

@@ -13,6 +13,7 @@ from helpers.draw import (
     copies_scene,
     cube_scene,
     curves_scene,
+    effective_scene,
     kinds_scene,
     magnitudes_scene,
     means_scene,
@@ -36,6 +37,7 @@ from helpers.draw import (
     timeline_scene,
     token_weights_scene,
     topology_scene,
+    week_scene,
     zero_messages,
     zero_shares,
 )
@@ -50,6 +52,7 @@ from helpers.mesh import Mesh
 from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
+from helpers.predict.failures import simulate_week
 from helpers.predict.time.pipeline import simulate
 from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
@@ -175,6 +178,14 @@ SCENES = {
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
+    "a week": week_scene(
+        simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600), title="A week"
+    ),
+    "effective": effective_scene(mtbf=6490, save=60, repair=600),
+    "close to the best": effective_scene(mtbf=6490, save=60, repair=600, interval=600),
+    "far right": effective_scene(mtbf=6490, save=60, repair=600, interval=43_200),
+    "far left": effective_scene(mtbf=10_000_000, save=600, interval=10),
+    "nothing is kept": effective_scene(mtbf=300, save=60, repair=1200, interval=300),
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "a mark per timeline": timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
     "payloads": payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),

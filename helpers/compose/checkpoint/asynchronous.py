@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from threading import Event, Thread
+
+import torch.distributed as dist
 
 from helpers.compose.checkpoint.keeping import Keeper
 from helpers.compose.checkpoint.manifest import SAYS, Manifest
@@ -34,10 +37,9 @@ class AsyncSaver:
     def save(self, folder: str | os.PathLike, *, also: dict | None = None) -> None:
         self.wait()
         folder, head = Path(folder), head_of(self.trainer, also)
-        partial = begin(folder)
+        self.partial = partial = begin(folder)
         self.copy.take(self.trainer)
-        self.problem = self.own_problem = ""
-        self.voted, self.no_more = Event(), Event()
+        self.problem, self.voted, self.no_more = "", Event(), Event()
         self.thread = Thread(target=self._run, args=(head, partial, folder), name="save", daemon=True)
         self.thread.start()
 
@@ -47,9 +49,11 @@ class AsyncSaver:
             return
         self.voted.wait()
         try:
-            agree(self.own_problem)  # where a rank is dead, this raises: nobody waits for its vote
+            dist.barrier()  # where a rank is dead, this raises: nobody waits for its vote
         finally:
             self.abandon()
+        if self.problem and self.copy.rank == 0:  # nobody writes any more
+            shutil.rmtree(self.partial, ignore_errors=True)
         agree(self.problem)
 
     def abandon(self) -> None:
@@ -62,36 +66,33 @@ class AsyncSaver:
     def _run(self, head: Manifest, partial: Path, folder: Path) -> None:
         try:
             vote = self.copy.write(partial)
-            self.own_problem = vote.get("problem", "")
-            self._cast(vote, partial)
+            self.problem = vote.get("problem", "")
+            _cast(vote, partial / f"rank_{self.copy.rank}.vote")
             self.voted.set()
-            if self.copy.rank == 0:
-                votes = self._votes(partial, folder)
+            if self.copy.rank == 0 and (votes := self._votes(partial, folder)):
                 self.problem = commit(head, votes, partial, folder, self.keeper)
         except Exception as error:  # a thread that dies in silence would be a save that nobody misses
-            self.own_problem = self.problem = SAYS("thread", rank=self.copy.rank, folder=folder, why=why(error))
+            self.problem = self.problem or SAYS("thread", rank=self.copy.rank, folder=folder, why=why(error))
         finally:
             self.voted.set()
 
-    def _cast(self, vote: Vote, partial: Path) -> None:
-        """Under its name only when it is whole."""
-        path = partial / f"rank_{self.copy.rank}.vote"
-        path.with_suffix(".half").write_text(json.dumps(vote), encoding="utf-8")
-        os.replace(path.with_suffix(".half"), path)
-
     def _votes(self, partial: Path, folder: Path) -> list[Vote]:
-        """All of them, or one that says who gave none."""
+        """All of them; none where a rank is late, whose part may still be written, so nothing is removed."""
         paths = [partial / f"rank_{rank}.vote" for rank in range(self.trainer.plan.world_size)]
-        begun = time.monotonic()
+        end = time.monotonic() + self.limit
         while True:
-            seconds, last = time.monotonic() - begun, self.no_more.is_set()  # before looking: who voted by then counts
+            is_last = self.no_more.is_set() or time.monotonic() > end  # before looking: who has voted by then counts
             late = [rank for rank, path in enumerate(paths) if not path.exists()]
             if not late:
-                break
-            if last or seconds > self.limit:
-                return [{"problem": SAYS("late", ranks=late, folder=folder, seconds=seconds)}]
+                return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+            if is_last:
+                self.problem = SAYS("late", ranks=late, folder=folder, seconds=self.limit)
+                return []
             self.no_more.wait(LOOK_EVERY)
-        votes = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-        for path in paths:
-            path.unlink()
-        return votes
+
+
+def _cast(vote: Vote, path: Path) -> None:
+    """The vote has its name only when it is whole."""
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(vote), encoding="utf-8")
+    os.replace(half, path)

@@ -68,7 +68,7 @@ class Manifest:
 def read(folder: Path) -> Manifest:
     """ValueError for a folder without a whole checkpoint, or with one of another format."""
     path = folder / MANIFEST
-    if folder.name.endswith(PARTIAL):
+    if folder.name.endswith(PARTIAL) or (not folder.exists() and any(leftovers(folder))):
         raise ValueError(SAYS("partial", folder=folder))
     if not path.is_file():
         raise ValueError(SAYS("none", folder=folder, manifest=MANIFEST))
@@ -87,6 +87,11 @@ def read(folder: Path) -> Manifest:
     if manifest is None:
         raise ValueError(SAYS("format", path=path, format=format, ours=READS))
     return manifest
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What saves under this name are writing, or left when they were interrupted."""
+    return list(folder.parent.glob(f"{folder.name}.*{PARTIAL}"))
 
 
 def _sum(told: dict) -> int:

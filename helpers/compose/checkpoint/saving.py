@@ -25,7 +25,7 @@ from torch import Tensor
 
 from helpers.compose.checkpoint.held import Held, held, inner, is_first
 from helpers.compose.checkpoint.keeping import Keeper
-from helpers.compose.checkpoint.manifest import MANIFEST, PARTIAL, SAYS, WEIGHT, Manifest, Piece, checksum
+from helpers.compose.checkpoint.manifest import MANIFEST, PARTIAL, SAYS, WEIGHT, Manifest, Piece, checksum, leftovers
 
 Vote = dict[str, Any]  # of a rank: pieces, files and random, as in the manifest; or the problem
 
@@ -64,7 +64,7 @@ def _make(folder: Path) -> tuple[str, Path]:
             return SAYS("exists", folder=folder), partial
         if folder.exists() and any(folder.iterdir()):
             return SAYS("not_empty", folder=folder), partial
-        for old in folder.parent.glob(f"{folder.name}.*{PARTIAL}"):  # of saves that were interrupted
+        for old in leftovers(folder):  # of saves that were interrupted
             shutil.rmtree(old, ignore_errors=True)
         partial.mkdir(parents=True)
     except OSError as error:
@@ -166,6 +166,8 @@ def commit(head: Manifest, votes: list[Vote], partial: Path, folder: Path, keepe
             pieces = [Piece(**piece) for vote in votes for piece in vote["pieces"]]
             files = {name: told for vote in votes for name, told in vote["files"].items()}
             replace(head, pieces=pieces, files=files, random=[vote["random"] for vote in votes]).write(partial)
+            for vote in partial.glob("*.vote"):
+                vote.unlink()
             _to_disk(partial)
             os.replace(partial, folder)
             _to_disk(folder.parent)
@@ -196,8 +198,11 @@ def why(error: BaseException | None) -> str:
 
 
 def agree(problem: str) -> None:
-    """Raise ValueError on every rank if one has a problem: a rank that went on alone would wait for the others."""
+    """Raise ValueError on every rank if one has a problem: a rank that went on alone would wait for the others.
+
+    Rank 0's comes last: it may be no more than that another's part is not there.
+    """
     told: list = [None] * dist.get_world_size()
     dist.all_gather_object(told, problem)
-    if first := next(filter(None, told), None):
+    if first := next(filter(None, told[1:] + told[:1]), None):
         raise ValueError(first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from helpers.predict.failures.checks import above_zero, not_negative, whole
@@ -65,10 +65,9 @@ def simulate_week(
     for failure in failures:
         if failure >= start:
             stretches += _run(start, failure, interval, save, failed=True)
-        else:  # in a repair
-            stretches.append(replace(stretches.pop(), end=failure))
+        began = failure if failure >= start else stretches.pop().start
         start = failure + repair
-        stretches.append(Stretch(kind="repair", start=failure, end=min(start, seconds)))
+        stretches.append(Stretch(kind="repair", start=began, end=min(start, seconds)))
     if start < seconds:
         stretches += _run(start, seconds, interval, save, failed=False)
     return Week(seconds=seconds, failures=failures, stretches=tuple(stretches))

@@ -11,7 +11,7 @@ BLOOM = 176_247_271_424  # parameters, of its model card
 
 
 def test_bloom_weighs_two_point_three_terabytes():
-    """BigScience 2022: 329GB of bf16 weights, 2.3TB with optimizer states. So says `du -h`: powers of two, rounded up."""
+    """BigScience 2022: 329GB of bf16 weights, 2.3TB with optimizer states. `du -h` rounds up powers of two."""
     assert ceil(10 * checkpoint_bytes(BLOOM) / 2**40) / 10 == 2.3
     assert ceil(BLOOM * 2 / 2**30) == 329
     assert checkpoint_bytes(10, Plan(precision="fp32", optimizer="sgd")) == 40

@@ -1,0 +1,112 @@
+"""The dials of chapter 12: nodes, failures, saves and repairs; a week of the job, and how often it should save."""
+
+from __future__ import annotations
+
+from helpers.draw import Scene
+from helpers.draw.failures import effective_scene, time_words, week_scene
+from helpers.draw.stack import stacked_scene
+from helpers.predict.failures import (
+    META_RSC1,
+    META_RSC2,
+    WEEK,
+    Week,
+    availability_interval,
+    daly_interval,
+    effective_time,
+    lost_gpu_hours,
+    mtbf,
+    simulate_week,
+    young_interval,
+)
+from helpers.widgets.dials import dial
+from helpers.widgets.explorer import Explorer, Rows
+from helpers.words import book
+
+NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+RATES = {"0.5": 0.5e-3, "rsc2": META_RSC2, "llama3": 3.79e-3, "rsc1": META_RSC1, "20": 20e-3}
+SAVES = (1, 5, 10, 30, 60, 120, 300, 600)
+REPAIRS = (10, 60, 120, 300, 600, 1200, 3600)
+INTERVALS = (10, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+GPUS = 8  # of a node
+say = book("failures").section("explorer")
+
+
+class FaultExplorer(Explorer):
+    """What failures cost a job in a week. Without a front end: `.interval.value = 600`, then `.text`.
+
+    Dials: nodes (of 8 GPUs), rate (failures per node and day), save, repair and interval, the last three in seconds.
+    seed: which week; that of 2 is much like the average. The same failures strike whatever the last three dials say.
+    """
+
+    TEXT = "[widget] FaultExplorer: a week of a job, with dials for nodes, failures, save, repair and interval"
+
+    def __init__(self, *, seed: int = 2) -> None:
+        self._seed = seed
+        rates = [(say(f"rates.{name}") if f"rates.{name}" in say else name, rate) for name, rate in RATES.items()]
+        self.nodes = dial([(f"{n:,}", n) for n in NODES], 2048, say("nodes"), tooltip=say("stops"))
+        self.rate = dial(rates, META_RSC1, say("rate"), tooltip=say("per"))
+        self.save = dial([(time_words(n), n) for n in SAVES], 60, say("save"), tooltip=say("stands"))
+        self.repair = dial([(time_words(n), n) for n in REPAIRS], 600, say("repair"), tooltip=say("until"))
+        self.interval = dial([(time_words(n), n) for n in INTERVALS], 3600, say("interval"), tooltip=say("between"))
+        super().__init__((self.nodes, self.rate, self.save, self.repair, self.interval))
+
+    @property
+    def mtbf(self) -> float:
+        """Mean seconds between failures of the job."""
+        return mtbf(nodes=self.nodes.value, per_node_day=self.rate.value)
+
+    @property
+    def week(self) -> Week:
+        """The week of the dials as they stand."""
+        return self._week(self.interval.value)
+
+    @property
+    def intervals(self) -> dict[str, float]:
+        """Seconds of work between two saves: the dial's, and what each formula says."""
+        save = self.save.value
+        return {
+            "yours": self.interval.value,
+            "young": young_interval(save, self.mtbf),
+            "daly": daly_interval(save, self.mtbf),
+            "availability": availability_interval(save, self.mtbf, self.repair.value),
+        }
+
+    def effective(self, interval: float) -> float:
+        """The share of the time that is kept with this interval, in closed form."""
+        return effective_time(interval=interval, save=self.save.value, mtbf=self.mtbf, repair=self.repair.value)
+
+    def _week(self, interval: float) -> Week:
+        job = {"nodes": self.nodes.value, "per_node_day": self.rate.value, "seed": self._seed}
+        return simulate_week(interval=interval, save=self.save.value, repair=self.repair.value, **job)
+
+    @property
+    def scene(self) -> Scene:
+        """The week above, the curve below."""
+        title = say("title", nodes=self.nodes.value)
+        job = {"mtbf": self.mtbf, "save": self.save.value, "repair": self.repair.value}
+        curve = effective_scene(interval=self.interval.value, **job)
+        return stacked_scene(week_scene(self.week, title=title), curve, title=title)
+
+    @property
+    def sentence(self) -> str:
+        """How often the job fails, what is kept, what the best interval would keep."""
+        nodes, interval, kept = self.nodes.value, self.interval.value, self.week.shares["work"]
+        best = self.intervals["daly"]
+        share, most = self.effective(interval), self.effective(best)
+        advice = say("better", interval=time_words(best), share=most) if most > share + 0.01 else say("good")
+        hours = float(f"{lost_gpu_hours(gpus=GPUS * nodes, effective=kept, seconds=WEEK):.2e}")  # three digits
+        shown = {"mtbf": time_words(self.mtbf), "interval": time_words(interval), "advice": advice}
+        return say("sentence", nodes=nodes, share=share, week=kept, hours=hours, **shown)
+
+    @property
+    def rows(self) -> Rows:
+        """The dial's interval beside those of the formulas, and what each of them keeps."""
+        return [
+            {
+                say("formula"): say(name),
+                say("work"): time_words(seconds),
+                say("kept"): f"{self.effective(seconds):.1%}",
+                say("this_week"): f"{self._week(seconds).shares['work']:.1%}",
+            }
+            for name, seconds in self.intervals.items()
+        ]

@@ -1,0 +1,47 @@
+"""The week and the curve: every second of the week is drawn once, and the marks lie where the formula says."""
+
+import pytest
+
+from helpers.draw import Line, Rect, effective_scene, week_scene
+from helpers.draw.failures import KINDS, time_words
+from helpers.predict.failures import daly_interval, simulate_week
+
+WEEK = simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600)
+
+
+def bars(scene) -> list[Rect]:
+    return [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
+
+
+def test_every_second_is_drawn_once_and_as_large_as_its_share():
+    scene = week_scene(WEEK, title="A week")
+    areas = dict.fromkeys(KINDS.values(), 0.0)
+    for bar in bars(scene):
+        areas[bar.fill] += bar.width * bar.height
+    drawn = {kind: areas[paint] / sum(areas.values()) for kind, paint in KINDS.items()}
+    assert drawn == pytest.approx(WEEK.shares, abs=1e-6)
+    assert sum(isinstance(item, Line) and item.colour == "ink" for item in scene.items) == len(WEEK.failures)
+
+
+def test_the_week_says_what_it_shows_and_no_kind_is_told_by_colour_alone():
+    scene = week_scene(WEEK, title="A week")
+    assert scene.summary.startswith(f"{len(WEEK.failures)} failures in 7 days: work ")
+    looks = {(bar.fill, bar.texture) for bar in bars(scene) if bar.width > 3 and bar.fill != KINDS["saves"]}
+    assert len({texture for _, texture in looks}) == len(looks) == 3  # saves are the strip below
+
+
+def test_the_curve_is_marked_at_its_best_and_at_the_interval_given():
+    scene = effective_scene(mtbf=6490, save=60, repair=600, interval=3600)
+    texts = [label.text for label in scene.labels()]
+    assert f"best: {time_words(daly_interval(60, 6490))}, 79.3%" in texts and "yours: 1 h, 66.8%" in texts
+    line = [item for item in scene.items if isinstance(item, Line) and item.colour == "parameters"]
+    best, yours = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
+    assert min(each.y1 for each in line) == pytest.approx(best.y + 7, abs=0.5) and yours.y > best.y
+    assert len(effective_scene(mtbf=6490, save=60).labels()) == len(texts) - 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(10, "10 s"), (90, "1.5 min"), (3600, "1 h"), (6490, "1.8 h"), (2000 * 86_400, "2,000 days")]
+)
+def test_times_have_three_digits_and_a_unit(seconds, text):
+    assert time_words(seconds) == text
