@@ -77,12 +77,14 @@ class Account:
     def difference(self, other: Account) -> float:
         """How far the losses and the weights are from another account's at most, in units of their own size.
 
+        A key's bias counts in units of 1: its gradient is zero in theory, and Adam magnifies what rounding leaves.
         Raises ValueError where the two did not do the same steps, or one has not come to its end.
         """
         if self.losses.keys() != other.losses.keys() or not (self.weights and other.weights):
             raise ValueError(say("difference", mine=self.steps, theirs=other.steps))
         losses = (abs(loss - other.losses[step]) / abs(loss) for step, loss in self.losses.items())
-        weights = ((one - other.weights[name]).norm() / one.norm() for name, one in self.weights.items())
+        sizes = {name: 1.0 if name.endswith("key.bias") else one.norm() for name, one in self.weights.items()}
+        weights = ((one - other.weights[name]).norm() / sizes[name] for name, one in self.weights.items())
         return max(*losses, *map(float, weights))
 
     def __repr__(self) -> str:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,44 +19,29 @@ from helpers.elastic.account import Account, Generation
 from helpers.elastic.chaos import Kill
 from helpers.elastic.crew import MEMBER, Crew, Member
 from helpers.elastic.heartbeat import heard
-from helpers.elastic.member import LIMIT, Orders, Task, newest, train
+from helpers.elastic.member import Orders, Task, newest, train
 from helpers.elastic.regroup import regroup
+from helpers.elastic.settings import Settings, say
 from helpers.elastic.verdict import MAX_GAP, Listener, verdict
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.sites import names_of
-from helpers.ranks.transport import pack_call
+from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Plan
-from helpers.words import Words, book
+from helpers.words import Words
 
-say = book("elastic")
 TICK = 0.05  # seconds between two looks at the heartbeats
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a Job was asked for."""
-
-    plan: Plan
-    spares: int
-    steps: int
-    save_every: int
-    min_ranks: int
-    max_restarts: int
-    batch: int
-    seed: int
-    pace: float
-    folder: Path | None
+UNMET = 60.0  # seconds until all ranks have begun a step
+Ending = tuple[str, list[int], Words]  # how a generation ended, which ranks it cost, and both in words
 
 
 class Agent:
     """Runs in a thread of the notebook's kernel, as torchrun's agent is a process beside its ranks."""
 
     def __init__(self, settings: Settings):
-        self.settings, self.problem = settings, None
+        self.settings, self.problem, self.weights = settings, None, {}
         self.history: list[tuple[int, int, float, float]] = []
         self.generations: list[Generation] = []
-        self.weights: dict = {}
         self.crew: Crew | None = None
         self.news, self.stopping, self.over = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -67,7 +51,7 @@ class Agent:
     # -- what the job asks -----------------------------------------------------------------------------------------
     @property
     def account(self) -> Account:
-        return Account(history=tuple(self.history), generations=tuple(self.generations), weights=dict(self.weights))
+        return Account(history=tuple(self.history), generations=tuple(self.generations), weights=self.weights)
 
     def order(self, kill: Kill) -> None:
         Orders.give(self.store, self.num_orders, kill)
@@ -96,37 +80,39 @@ class Agent:
                 self.news.notify_all()
 
     def _generations(self) -> None:
-        told, alive = self.settings, self.settings.plan.world_size + self.settings.spares
+        told, alive, why = self.settings, self.settings.ranks + self.settings.spares, None
         self.started = time.monotonic()
         for number in itertools.count():
             plan = regroup(told.plan, alive, told.batch)
             if plan is None or plan.world_size < told.min_ranks:
-                raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=self.generations[-1].why))
+                raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=why))
             if number > told.max_restarts:
-                raise RuntimeError(say("restarts", most=told.max_restarts, why=self.generations[-1].why))
-            with self._crew(number, plan, alive) as crew:
+                raise RuntimeError(say("restarts", most=told.max_restarts, why=why))
+            with self._crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
-            self._note(number, plan, how, lost, why)
+            last = max((step for generation, step, *_ in self.history if generation == number), default=resumed)
+            steps = dict(first_step=resumed + 1, last_step=last)
+            ended = Generation(number=number, ranks=plan.world_size, **steps, why=why, how=how, lost=tuple(lost))
+            with self.news:
+                self.generations.append(ended)
+                self.news.notify_all()
             if how in ("done", "stopped"):
                 return
             alive -= len(lost)
 
     @contextmanager
-    def _crew(self, number: int, plan: Plan, count: int) -> Iterator[Crew]:
+    def _crew(self, number: int, plan: Plan, count: int) -> Iterator[tuple[Crew, int]]:
+        """The processes, and after how many steps they begin."""
         told, scratch = self.settings, Path(self.scratch)
         checkpoints = told.folder or scratch / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
-        task = Task(
-            generation=number, plan=plan, port=self.store.port, steps=told.steps, save_every=told.save_every,
-            batch=told.batch, seed=told.seed, pace=told.pace, checkpoints=checkpoints, resume=newest(checkpoints),
-            boards=scratch / f"boards{number}",
-        )  # fmt: skip
+        resume = newest(checkpoints)
+        where = dict(port=self.store.port, checkpoints=checkpoints, resume=resume, boards=scratch / f"boards{number}")
+        task = Task(settings=told, generation=number, plan=plan, **where)
         work = pack_call(train, (task,), {}, num_ranks=count)
-        self.resumed = int(task.resume.name.rpartition("_")[2]) if task.resume else 0
-        crew = Crew(work, count, self.scratch, partial(self._step, number))
+        self.crew = crew = Crew(work, count, self.scratch, partial(self._step, number))
         try:
-            self.crew = crew
-            yield crew
+            yield crew, int(resume.name.removeprefix("step_")) if resume else 0
         finally:
             self.crew = None
             crew.end()
@@ -137,55 +123,40 @@ class Agent:
             self.history.append((number, step, loss, at - self.started))
             self.news.notify_all()
 
-    def _watch(self, crew: Crew, number: int) -> tuple[str, list[int], Words]:
-        """Until it ends: how, which ranks it cost, and the same in words."""
+    def _watch(self, crew: Crew, number: int) -> Ending:
         listener, beats = Listener(), dist.PrefixStore(f"generation {number}", self.store)
-        clock, last = 0.0, time.monotonic()
         while not self.stopping.is_set():
             crew.receive(TICK)
-            now = time.monotonic()
-            clock, last = clock + min(now - last, MAX_GAP), now
             if lost := crew.lost():
                 return self._ended(crew, lost)
             if crew.is_done:
-                self.weights = crew.ranks[0].value
+                self.weights = unpack(crew.ranks[0].value)
                 return "done", [], say["done"]
-            if found := self._judge(crew, listener, beats):
+            trains = bool(self.history) and self.history[-1][0] == number
+            if found := self._judge(crew, listener, beats, trains):
                 how = "hung" if "hung" in found.values() else "silent"
                 return how, sorted(found), say[how].format(ranks=names_of(found))
-            if not listener.beats and clock > 2 * LIMIT:
-                return "unmet", [], say["unmet"].format(seconds=2 * LIMIT)
+            if not listener.beats and crew.clock > UNMET:
+                return "unmet", [], say["unmet"].format(seconds=UNMET)
         return "stopped", [], say["stopped"]
 
-    def _judge(self, crew: Crew, listener: Listener, beats: dist.Store) -> dict[int, str]:
+    @staticmethod
+    def _judge(crew: Crew, listener: Listener, beats: dist.Store, trains: bool) -> dict[int, str]:
         """The ranks that are hung or dead. Nobody is judged before all are in a step: they wait for each other."""
         said = {rank: heard(beats, rank) for rank in crew.ranks}
-        if not said or any(beat is None or not beat.step for beat in said.values()):
+        if not said or any(beat is None or not (beat.step or trains) for beat in said.values()):
             return {}
         for rank, beat in said.items():
             silent = rank in listener.signs and listener.signs[rank].silent > MAX_GAP
-            works = bool(silent) and crew.ranks[rank].works()
-            listener.listen(rank, beat, time.monotonic(), works=works)
+            listener.listen(rank, beat, time.monotonic(), works=silent and crew.ranks[rank].works())
         return {rank: what for rank, what in verdict(listener.signs).items() if what in ("hung", "dead")}
 
     @staticmethod
-    def _ended(crew: Crew, lost: list[Member]) -> tuple[str, list[int], Words]:
-        ranks = sorted(member.rank for member in lost if member.rank is not None)
-        if lost[0].failure:
-            failure = lost[0].failure
+    def _ended(crew: Crew, lost: list[Member]) -> Ending:
+        ranks, failure = sorted(member.rank for member in lost if member.rank is not None), lost[0].failure
+        if failure:
             text = Words.of(f"{failure.type_name}: ") + failure.words
             return "raised", ranks, say["raised"].format(ranks=names_of(ranks), text=text)
-        code = crew.exit_code(lost[0])
+        code = crew.zygote.exit_status(lost[0].pid)
         name = signal.Signals(-code).name if code is not None and code < 0 else str(code)
         return "died", ranks, say["died"].format(ranks=names_of(ranks), name=name)
-
-    def _note(self, number: int, plan: Plan, how: str, lost: list[int], why: Words) -> None:
-        steps = [step for generation, step, *_ in self.history if generation == number]
-        first = self.resumed + 1
-        last = max(steps, default=self.resumed)
-        row = Generation(
-            number=number, ranks=plan.world_size, first_step=first, last_step=last, why=why, how=how, lost=tuple(lost)
-        )
-        with self.news:
-            self.generations.append(row)
-            self.news.notify_all()

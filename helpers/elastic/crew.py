@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import psutil
 
 from helpers.ranks import process
-from helpers.ranks.errors import Failure
 from helpers.ranks.limits import loopback
-from helpers.ranks.transport import unpack
+from helpers.ranks.watch import RankState, Watch
 
 MEMBER = "helpers.elastic.member"  # what a process has imported before it is forked
 SETTLE = 0.3  # seconds in which the cause of a failure can show after its first consequence
 
 
 @dataclass
-class Member:
-    """One process. rank: None for a spare, and until the rendezvous has given it a place."""
+class Member(RankState):
+    """One process. rank: None for a spare, and until the rendezvous has given it a place. report: hears its steps."""
 
-    pid: int
-    conn: Connection
-    rank: int | None = None
+    report: Callable[[tuple], None] | None = None
     placed: bool = False
-    value: Any = None
-    failure: Failure | None = None
-    done: bool = False
-    gone: bool = False
     seconds: float = 0.0  # that it has used on a core, as of the last question
+
+    def take(self, message: tuple, now: float) -> None:
+        match message:
+            case ("placed", rank):
+                self.rank, self.placed = rank, True
+            case ("step", row):
+                self.report(row)
+            case ("ready", _):
+                pass  # its work follows
+            case _:
+                super().take(message, now)
+
+    @property
+    def is_spare(self) -> bool:
+        return self.placed and self.rank is None
 
     def works(self) -> bool:
         """Whether the system says that it has used a core since the last question, or wants one."""
@@ -44,68 +50,42 @@ class Member:
         return False
 
 
-class Crew:
-    """`count` processes that each call `work`, a function without arguments that is packed. report: hears each step."""
+class Crew(Watch):
+    """`count` processes that each do `work`, a packed call. report: hears each step."""
 
     def __init__(self, work: bytes, count: int, folder: str, report: Callable[[tuple], None]):
-        self.zygote, self.report, self.members = process.zygote(MEMBER), report, []
+        self.zygote, members = process.zygote(MEMBER), []
         for index in range(count):
             pid, conn = self.zygote.fork(spec(index, folder))
-            self.members.append(Member(pid, conn))
+            members.append(Member(None, conn, pid, report=report))
             conn.send(("call", work))
+        super().__init__(members)
 
     @property
     def ranks(self) -> dict[int, Member]:
-        return {member.rank: member for member in self.members if member.rank is not None}
-
-    def receive(self, limit: float) -> None:
-        """Take in what they say within `limit` seconds."""
-        listening = {member.conn: member for member in self.members if not member.gone}
-        for conn in wait(list(listening), timeout=limit):
-            member = listening[conn]
-            try:
-                self._take(member, conn.recv())
-            except (EOFError, OSError):
-                member.gone = True
-
-    def _take(self, member: Member, message: tuple) -> None:
-        match message:
-            case ("placed", rank):
-                member.rank, member.placed = rank, True
-            case ("step", row):
-                self.report(row)
-            case ("done", "ok", value, *_):
-                member.done, member.value = True, unpack(value)
-            case ("done", "error", failure, *_) | ("failed", failure):
-                member.failure = failure
+        return {member.rank: member for member in self.states if member.rank is not None}
 
     @property
     def is_done(self) -> bool:
-        return all(member.done for member in self.members if not (member.placed and member.rank is None))
+        return all(member.done or member.is_spare for member in self.states)
 
     def lost(self) -> list[Member]:
-        """Who has ended, and who is to blame for it; empty while all is well. A spare that is gone is nobody's loss."""
-        self.members = [one for one in self.members if not (one.gone and one.placed and one.rank is None)]
-        if not any(one.gone or one.failure for one in self.members if not one.done):
-            return []
-        end = time.monotonic() + SETTLE
-        while not (causes := self._causes()) and time.monotonic() < end:
+        """Who ended before its work was done, and is to blame for that. A spare's end is nobody's loss."""
+        end = self.clock + SETTLE
+        while failed := [member for member in self.failed if not member.is_spare and member.value is None]:
+            causes = [one for one in failed if not one.failure] or [
+                one for one in failed if not one.failure.is_consequence
+            ]
+            if causes or self.clock >= end:
+                return causes or failed[:1]
             self.receive(0.02)
-        return causes or [next(one for one in self.members if one.failure)]
-
-    def _causes(self) -> list[Member]:
-        """Those that died; else those that raised what is no consequence of another's end."""
-        gone = [one for one in self.members if one.gone and not one.done]
-        return gone or [one for one in self.members if one.failure and not one.failure.is_consequence]
-
-    def exit_code(self, member: Member) -> int | None:
-        return self.zygote.exit_status(member.pid)
+        return []
 
     def end(self) -> None:
         """All of them, whatever they do, and not before the last one is gone: it might still write."""
-        for member in self.members:
+        for member in self.states:
             process.kill(member.pid)
-        for member in self.members:
+        for member in self.states:
             with contextlib.suppress(RuntimeError, OSError):
                 self.zygote.exit_status(member.pid)
             member.conn.close()
@@ -114,13 +94,5 @@ class Crew:
 def spec(index: int, folder: str) -> dict[str, Any]:
     """For the engine's worker: a process that belongs to no world yet."""
     env = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback()), "OMP_NUM_THREADS": 1}
-    return {
-        "rank": index,
-        "world_size": 1,
-        "folder": folder,
-        "generation": 0,
-        "device": "cpu",
-        "local_device": 0,
-        "backend": "none",
-        "env": env,
-    }
+    alone = dict(rank=index, world_size=1, generation=0, backend="none", device="cpu", local_device=0)
+    return alone | {"folder": folder, "env": env}

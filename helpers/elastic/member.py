@@ -1,12 +1,11 @@
 """What a process of the job does in one generation: meet, load, train, save. Imported once, before it is forked.
 
-The modules below that are imported for nothing else take seconds; a process that is forked with them starts in 0.1 s.
+What is imported below takes seconds; a process that is forked with it starts in 0.1 s.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from helpers.compose import Trainer
 from helpers.elastic.chaos import Kill, arm
 from helpers.elastic.heartbeat import Heartbeat
 from helpers.elastic.rendezvous import Rendezvous
+from helpers.elastic.settings import Settings
 from helpers.ranks import wire, worker
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
@@ -28,21 +28,16 @@ from helpers.workloads import GPT, GPTConfig, characters, token_loss
 CONFIG = GPTConfig.tiny()
 TEXT = characters()
 HOW = dict(optimizer=torch.optim.AdamW, lr=1e-3)
-LIMIT = 30.0  # seconds for a meeting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What every process of a generation is told. port: of the store. resume: the checkpoint to go on from."""
 
+    settings: Settings
     generation: int
     plan: Plan
     port: int
-    steps: int
-    save_every: int
-    batch: int
-    seed: int
-    pace: float
     checkpoints: Path
     resume: Path | None
     boards: Path
@@ -59,9 +54,9 @@ def model(seed: int) -> GPT:
 
 
 def train(task: Task) -> dict[str, Tensor] | None:
-    """All of this process's generation; the weights at its end, from rank 0."""
+    """All that this process does in its generation; from rank 0 the weights at its end."""
     num_ranks, store = task.plan.world_size, connect(task.port)
-    meeting = Rendezvous(store, task.generation, limit=LIMIT)
+    meeting = Rendezvous(store, task.generation)
     rank = meeting.join(num_ranks)
     tell("placed", rank)
     if rank is None:
@@ -78,15 +73,15 @@ def train(task: Task) -> dict[str, Tensor] | None:
 
 
 def begin(task: Task) -> Trainer:
-    how = dict(loss=token_loss, **HOW)
+    how, fresh = dict(loss=token_loss, **HOW), model(task.settings.seed)
     if task.resume is None:
-        return Trainer(model(task.seed), task.plan, **how)
-    return Trainer.load(task.resume, model(task.seed), task.plan, **how)
+        return Trainer(fresh, task.plan, **how)
+    return Trainer.load(task.resume, fresh, task.plan, **how)
 
 
 def run(trainer: Trainer, task: Task, heart: Heartbeat, orders: Orders) -> None:
     """The batch depends on the seed and the step alone: who resumes sees what the dead would have seen."""
-    usual = {"step": 0.02, "save": 0.02}  # seconds, until one was measured
+    told, usual = task.settings, {"step": 0.02, "save": 0.02}  # seconds, until one was measured
 
     def timed(what: str, action: Callable[[], Tensor | None]) -> Tensor | None:
         orders.look(heart.step, what, usual[what])
@@ -95,15 +90,14 @@ def run(trainer: Trainer, task: Task, heart: Heartbeat, orders: Orders) -> None:
         usual[what] = time.monotonic() - start
         return made
 
-    while trainer.steps < task.steps:
-        heart.step = trainer.steps + 1
-        start = time.monotonic()
-        batch = TEXT.batch(trainer.steps, task.batch, CONFIG.context, seed=task.seed)
+    while trainer.steps < told.steps:
+        heart.step, start = trainer.steps + 1, time.monotonic()
+        batch = TEXT.batch(trainer.steps, told.batch, CONFIG.context, seed=told.seed)
         loss = timed("step", lambda batch=batch: trainer.step(*batch))
-        time.sleep(max(0.0, task.pace - (time.monotonic() - start)))
+        time.sleep(max(0.0, told.pace - (time.monotonic() - start)))
         if dist.get_rank() == 0:
             tell("step", (heart.step, loss.item(), time.monotonic()))
-        if trainer.steps % task.save_every == 0:
+        if trainer.steps % told.save_every == 0:
             timed("save", lambda: trainer.save(task.checkpoints / f"step_{trainer.steps:05d}"))
 
 
@@ -136,5 +130,4 @@ class Orders:
 
 def newest(folder: Path) -> Path | None:
     """The newest checkpoint of a folder that is whole."""
-    whole = [path for path in folder.glob("step_*") if os.path.exists(path / "manifest.json")]
-    return max(whole, default=None)
+    return max((path.parent for path in folder.glob("step_*/manifest.json")), default=None)

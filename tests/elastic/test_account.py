@@ -20,7 +20,9 @@ def test_a_step_that_is_done_again_counts_once_and_its_time_is_lost():
 
 
 def test_two_deaths_before_anything_new_is_done_are_one_loss():
-    account = Account(history=((0, 1, 1.0, 1.0), (0, 2, 1.0, 2.0), (1, 1, 1.0, 4.0), (2, 1, 1.0, 7.0), (2, 2, 1.0, 8.0)))
+    account = Account(
+        history=((0, 1, 1.0, 1.0), (0, 2, 1.0, 2.0), (1, 1, 1.0, 4.0), (2, 1, 1.0, 7.0), (2, 2, 1.0, 8.0))
+    )
     assert account.seconds_lost == 6.0 and account.repairs == (2.0, 3.0)
 
 
