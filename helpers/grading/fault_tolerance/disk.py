@@ -1,21 +1,22 @@
 """A folder on a disk, of which is known after each operation what a crash would leave of it.
 
 A killed process loses what it has not flushed. A machine without power loses besides what was not synced: of a file
-the bytes since its last fsync, of the folder the names since its last fsync, or any of the later ones, or none.
+the bytes since its last fsync; of the folder the names since its last fsync, or the later ones of them, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-MOST = 200  # operations: who needs more writes byte by byte, or in a loop without an end
-FULL = "no space left on device"
+MOST = 200  # operations: whoever needs more writes byte by byte, or in a loop without an end
 
 
 @dataclass
 class Content:
-    """The bytes of one file: in the process, handed to the machine, and on the platter."""
+    """The bytes of a file: in the process, in the machine, and on the platter."""
 
     process: bytes = b""
     machine: bytes = b""
@@ -26,21 +27,6 @@ class Content:
         return not self.process and self.machine == self.platter
 
 
-@dataclass(kw_only=True)
-class Crash:
-    """An operation, and what a crash behind it leaves under the watched name; None for no file.
-
-    killed: where the process ends. powers: where the power fails, each outcome that is possible. mistake: known ones
-    are told apart by the operations, "" for none.
-    """
-
-    operation: str
-    told: bool
-    killed: str | None
-    powers: list[str | None]
-    mistake: str = ""
-
-
 class File:
     """What Disk.open returns; it closes itself at the end of a `with`."""
 
@@ -48,30 +34,28 @@ class File:
         self.disk, self.name, self.content, self.is_closed = disk, name, content, False
 
     def write(self, data: bytes) -> int:
-        """Into the memory of the process. Returns how many bytes that were."""
-        self.stay_open("write")
-        self.disk.happens(f"write {len(data)} bytes to {self.name!r}", fails=True)
-        self.content.process += bytes(data)
-        self.disk.note()
+        """Into the memory of the process."""
+        self.must_be_open("write")
+        with self.disk.does(f"write {len(data)} bytes to {self.name!r}"):
+            self.content.process += bytes(data)
         return len(data)
 
-    def flush(self, what: str = "flush") -> None:
+    def flush(self, how: str = "flush") -> None:
         """From the memory of the process into that of the machine."""
-        self.disk.happens(f"{what} {self.name!r}", fails=what == "flush")
-        self.content.machine += self.content.process
-        self.content.process = b""
-        self.disk.note()
+        with self.disk.does(f"{how} {self.name!r}"):
+            self.content.machine += self.content.process
+            self.content.process = b""
 
     def close(self) -> None:
-        """The same, and it is over."""
+        """The same, once."""
         if not self.is_closed:
+            self.is_closed = True
             self.flush("close")
-        self.is_closed = True
 
-    def stay_open(self, what: str) -> None:
+    def must_be_open(self, what: str) -> None:
         """Raises ValueError where it is closed."""
         if self.is_closed:
-            raise ValueError(f"{what}: the file {self.name!r} is closed, call {what} before that")
+            raise ValueError(f"{what}: the file {self.name!r} is closed; call {what} before that")
 
     def __enter__(self) -> File:
         return self
@@ -80,96 +64,80 @@ class File:
         self.close()
 
 
-@dataclass
 class Disk:
-    """names: the files that are there. watched: the one of which `crashes` tells. fails_at: from this operation on,
-    counted from 0, those that write raise OSError."""
+    """files: what is there. watched: the file of which `crashes` tells. fails_at: after so many operations all raise
+    OSError, None for never.
 
-    names: dict[str, Content]
-    watched: str
-    fails_at: int | None = None
-    told: bool = False
-    crashes: list[Crash] = field(default_factory=list)
+    crashes: for each operation what it was, whether others had been told, and what is under the watched name behind it
+    (None: no file): "killed" if the process ends there, "powers" if the power fails, each outcome that is possible.
+    mistake: the first that was seen, as its hint is called, since what comes behind may follow from it.
+    """
 
-    def __post_init__(self) -> None:
-        self.may_be = [dict(self.names)]  # since the folder was synced last
-        self.count, self.operation, self.mistake = 0, "", ""
+    def __init__(self, files: Mapping[str, str], watched: str, fails_at: int | None = None):
+        self.names = {name: Content(b"", text.encode(), text.encode()) for name, text in files.items()}
+        self.may_be = [dict(self.names)]  # since the folder was synced: any of these is what a power cut leaves
+        self.watched, self.fails_at, self.told, self.mistake, self.count = watched, fails_at, False, "", 0
+        self.crashes: list[dict[str, Any]] = []
 
-    @classmethod
-    def holding(cls, files: Mapping[str, str], watched: str, fails_at: int | None = None) -> Disk:
-        contents = {name: text.encode() for name, text in files.items()}
-        return cls({name: Content(b"", data, data) for name, data in contents.items()}, watched, fails_at)
-
-    # -- what a learner calls ----------------------------------------------------------------------------------------
     def open(self, name: str) -> File:
         """An empty file of this name; one that was there is emptied."""
-        self.happens(f"open {name!r}", fails=True)
-        if name in self.names:
-            content = self.names[name]
+        with self.does(f"open {name!r}"):
+            self._blame("written_in_place", name == self.watched)
+            content = self.names.setdefault(name, Content())
             content.process = content.machine = content.platter = b""
-        else:
-            content = self.names[name] = Content()
-        self._renamed(name == self.watched and "written_in_place")
         return File(self, name, content)
 
     def fsync(self, file: File) -> None:
         """What the machine has of this file goes to the platter."""
-        file.stay_open("fsync")
-        self.happens(f"fsync {file.name!r}", fails=True)
-        file.content.platter = file.content.machine
-        self.note()
+        file.must_be_open("fsync")
+        with self.does(f"fsync {file.name!r}"):
+            file.content.platter = file.content.machine
 
     def replace(self, old: str, new: str) -> None:
         """The file `old` is called `new`, at once; a file that was called `new` is gone."""
-        self.happens(f"replace {new!r} by {old!r}", fails=True)
-        if old not in self.names:
-            raise FileNotFoundError(f"there is no file {old!r}")
-        is_early = new == self.watched and not self.names[old].is_safe
-        self.names[new] = self.names.pop(old)
-        self._renamed(is_early and "renamed_too_early")
+        with self.does(f"replace {new!r} by {old!r}"):
+            self._must_be_there(old)
+            self._blame("renamed_too_early", new == self.watched and not self.names[old].is_safe)
+            self.names[new] = self.names.pop(old)
 
     def remove(self, name: str) -> None:
         """This file is gone."""
-        self.happens(f"remove {name!r}")
-        if name not in self.names:
-            raise FileNotFoundError(f"there is no file {name!r}")
-        del self.names[name]
-        self._renamed(name == self.watched and "old_removed_first")
+        with self.does(f"remove {name!r}"):
+            self._must_be_there(name)
+            self._blame("old_removed_first", name == self.watched)
+            del self.names[name]
 
     def fsync_folder(self) -> None:
         """The names of the files go to the platter."""
-        self.happens("fsync_folder", fails=True)
-        self.may_be = [dict(self.names)]
-        self.note()
+        with self.does("fsync_folder"):
+            self.may_be = []
 
     def tell(self) -> None:
         """The others are told that the new checkpoint is there."""
-        self.happens("tell")
+        content, is_synced = self.names.get(self.watched, Content()), all(one == self.names for one in self.may_be)
+        self._blame("told_too_early", not (content.machine and content.is_safe and is_synced))
         self.told = True
-        now = self.watched in self.names and self.names[self.watched].is_safe
-        self.note(not (now and len(self.may_be) == 1) and "told_too_early")
+        with self.does("tell()", fails=False):
+            pass
 
-    # -- what the check asks -----------------------------------------------------------------------------------------
-    def happens(self, operation: str, *, fails: bool = False) -> None:
-        """Raises OSError where it is to fail."""
-        self.count, self.operation = self.count + 1, operation
+    @contextlib.contextmanager
+    def does(self, operation: str, *, fails: bool = True) -> Iterator[None]:
+        """Within, the operation. Raises OSError before it where it is to fail."""
+        self.count += 1
         if self.count > MOST:
             raise RuntimeError(f"save needs more than {MOST} operations on the disk")
         if fails and self.fails_at is not None and self.count > self.fails_at:
-            raise OSError(28, FULL)
-
-    def _renamed(self, mistake: str | bool) -> None:
+            raise OSError(28, "No space left on device")
+        yield
         self.may_be.append(dict(self.names))
-        self.note(mistake)
+        contents = [names.get(self.watched) for names in self.may_be]
+        powers = list(dict.fromkeys(one and one.platter.decode() for one in contents))
+        killed = contents[-1] and contents[-1].machine.decode()
+        self.crashes.append({"operation": operation, "told": self.told, "killed": killed, "powers": powers})
 
-    def note(self, mistake: str | bool = "") -> None:
-        """The first mistake is the one that counts: what comes behind it may follow from it."""
-        self.mistake = self.mistake or mistake or ""
-        powers = [self._held(names, lambda one: one.platter) for names in self.may_be]
-        killed = self._held(self.names, lambda one: one.machine)
-        unique = list(dict.fromkeys(powers))
-        told = {"operation": self.operation, "told": self.told, "mistake": self.mistake}
-        self.crashes.append(Crash(killed=killed, powers=unique, **told))
+    def _blame(self, mistake: str, made: bool) -> None:
+        self.mistake = self.mistake or (mistake if made else "")
 
-    def _held(self, names: Mapping[str, Content], part: Callable[[Content], bytes]) -> str | None:
-        return part(names[self.watched]).decode("latin-1") if self.watched in names else None
+    def _must_be_there(self, name: str) -> None:
+        if name not in self.names:
+            raise FileNotFoundError(f"there is no file {name!r}")

@@ -1,23 +1,25 @@
-"""12.save: a checkpoint that is whole wherever the writer is killed, and told of when a power cut can take it no more."""
+"""12.save: a checkpoint that is whole wherever the writer is killed, and told of when no power cut can take it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.fault_tolerance.disk import Disk
-from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
 from helpers.grading.task import Finding, Task, Trial, World
+from helpers.words import Words
 
-Outcome = dict[str, Any]  # of a save: its crashes, the names that are there, whether it told and what it raised
+Case = Mapping[str, Any]  # files, the name of the checkpoint, its data
+GOOD, FULL = Words.of(""), Words(en="the disk is full from operation {} on, and ", zh="磁盘从第 {} 个操作起已满，")
+DUE = {True: ("the new checkpoint", "新的检查点"), False: ("the old checkpoint or the new one", "旧的或新的检查点")}
+KINDS = {"killed": ("process is killed", "进程被杀死"), "powers": ("power fails", "断电")}
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """An old checkpoint that is longer, as long, shorter; none; a half file of a writer that was killed before."""
+    """An old checkpoint as long, longer, shorter; none; and with half files of a writer that was killed before."""
     cases = []
     for number, (old, new) in enumerate(((12, 12), (30, 12), (5, 20), (0, 12), (12, 1))):
         name = rng.one_of("latest.pt", "model.ckpt", "step_40")
@@ -31,93 +33,77 @@ def letters(rng: Draw, count: int) -> str:
     return "".join(chr(97 + rng.integer(0, 25)) for _ in range(count))
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[Outcome]]:
-    """Of each case the save without an error, and one for each operation with an error from there on."""
+def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[dict[str, Any]]]:
+    """Of each case the save on a good disk, then one for each operation with a disk that is full from there on."""
     every = []
     for case in inputs["cases"]:
-        whole = saved(submitted, case, None)
-        operations = len(whole["crashes"])
-        every.append([whole, *(saved(submitted, case, at) for at in range(operations))])
+        good = saved(submitted, case, None)
+        every.append([good, *(saved(submitted, case, at) for at in range(len(good["crashes"])))])
     return every
 
 
-def saved(submitted: Callable, case: Mapping[str, Any], fails_at: int | None) -> Outcome:
-    disk, raised = Disk.holding(case["files"], case["name"], fails_at), ""
+def saved(submitted: Callable, case: Case, fails_at: int | None) -> dict[str, Any]:
+    disk, raised = Disk(case["files"], case["name"], fails_at), False
     try:
         submitted(disk, case["name"], case["data"].encode(), disk.tell)
-    except OSError as error:
+    except OSError:
         if fails_at is None:
             raise
-        raised = type(error).__name__
-    now = {name: content.machine.decode("latin-1") for name, content in disk.names.items()}
-    return {"crashes": list(map(asdict, disk.crashes)), "now": now, "told": disk.told, "raised": raised}
+        raised = True
+    now = {name: content.machine.decode() for name, content in disk.names.items()}
+    return {"crashes": disk.crashes, "mistake": disk.mistake, "now": now, "told": disk.told, "raised": raised}
 
 
 # -- the judge -------------------------------------------------------------------------------------------------------
 def judge(world: World) -> Iterator[Finding]:
-    for case, (whole, *failing) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
-        yield from judge_crashes(case, whole)
-        yield from judge_end(case, whole)
-        for outcome in failing:
-            yield from judge_error(case, outcome)
-
-
-def judge_crashes(case: Mapping[str, Any], outcome: Outcome) -> Iterator[Finding]:
-    """Behind each operation the old checkpoint is whole, or the new one; once told of, the new one."""
-    old, new, name = case["files"].get(case["name"]), case["data"], case["name"]
-    known = [one["mistake"] for one in outcome["crashes"] if one["mistake"]][:1]
-    for number, crash in enumerate(outcome["crashes"], start=1):
-        right = (new,) if crash["told"] else (old, new)
-        where = f"operation {number}, {crash['operation']}", f"第 {number} 个操作（{crash['operation']}）"
-        due = ("the new checkpoint", "新的检查点") if crash["told"] else ("the old checkpoint or the new one", "旧的或新的检查点")
-        for (en, zh), left in (
-            (("is killed behind", "被杀死"), [crash["killed"]]),
-            (("loses its power behind", "断电"), crash["powers"]),
-        ):
-            odd = next((one for one in left if one not in right), new)
+    for case, (good, *failing) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
+        yield from judge_crashes(case, good)
+        yield from judge_end(case, good)
+        for at, one in enumerate(failing, start=1):
+            yield from judge_crashes(case, one, FULL.format(at))
+            quiet = not (one["raised"] or one["told"])
             yield expect(
-                odd in right,
-                f"a writer that {en} {where[0]}, leaves {held(odd)[0]} as {name!r}, expected {due[0]}",
-                f"写入者在{where[1]}之后{zh}，{name!r} 处留下的是{held(odd)[1]}，应为{due[1]}",
-                mistakes=known,
+                not quiet, "the disk is full, and save returns without OSError", "磁盘已满，save 却没有抛出 OSError"
             )
 
 
-def held(left: str | None) -> tuple[str, str]:
+def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Finding]:
+    """Behind each operation the old checkpoint is whole, or the new one; once others were told, the new one."""
+    old, new = case["files"].get(case["name"]), case["data"]
+    for number, crash in enumerate(one["crashes"], start=1):
+        right = (new,) if crash["told"] else (new, old)
+        due = DUE[crash["told"]]
+        for kind, (en, zh) in KINDS.items():
+            left = [crash[kind]] if kind == "killed" else crash[kind]
+            odd = next((text for text in left if text not in right), new)
+            yield expect(
+                odd in right,
+                f"{full.en}the {en} behind operation {number}, {crash['operation']}: "
+                f"{case['name']!r} is {told(odd)[0]}, expected {due[0]}",
+                f"{full.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}："
+                f"{case['name']!r} {told(odd)[1]}，应为{due[1]}",
+                mistakes=[one["mistake"]] * bool(one["mistake"]),
+            )
+
+
+def told(left: str | None) -> tuple[str, str]:
     if left is None:
-        return "no file", "（没有文件）"
-    return (f"{len(left)} bytes, {shortened(left, 30)},", f" {len(left)} 个字节 {shortened(left, 30)}") if left else (
-        "an empty file",
-        "空文件",
-    )
+        return "not there", "不存在"
+    return (f"{left!r}, {len(left)} bytes", f"是 {left!r}，{len(left)} 个字节") if left else ("empty", "是空的")
 
 
-def judge_end(case: Mapping[str, Any], outcome: Outcome) -> Iterator[Finding]:
-    """It tells, and nothing else has changed."""
-    known = [one["mistake"] for one in outcome["crashes"] if one["mistake"]][:1]
-    got = outcome["now"].get(case["name"])
+def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Finding]:
+    """The checkpoint is there, it was told of, and nothing else has changed."""
+    got, known = good["now"].get(case["name"]), [good["mistake"]] * bool(good["mistake"])
+    en, zh = f"afterwards {case['name']!r} is {told(got)[0]}", f"之后 {case['name']!r} {told(got)[1]}"
     yield expect(
-        got == case["data"],
-        f"afterwards there is {held(got)[0].rstrip(',')} as {case['name']!r}, expected {shortened(case['data'], 30)}",
-        f"之后 {case['name']!r} 处是{held(got)[1]}，应为 {shortened(case['data'], 30)}",
-        mistakes=known,
+        got == case["data"], f"{en}, expected {case['data']!r}", f"{zh}，应为 {case['data']!r}", mistakes=known
     )
-    yield expect(outcome["told"], "it never calls tell()", "从未调用 tell()")
-    strangers = sorted(set(outcome["now"]) - set(case["files"]) - {case["name"]})
-    yield expect(not strangers, f"it leaves {shortened(strangers)} behind", f"留下了 {shortened(strangers)}")
-    kept = outcome["now"].get("other.pt") == case["files"]["other.pt"]
-    yield expect(kept, "it changes 'other.pt', which is another checkpoint", "改动了 'other.pt'，那是另一个检查点")
-
-
-def judge_error(case: Mapping[str, Any], outcome: Outcome) -> Iterator[Finding]:
-    """An OSError goes to the caller, nobody is told, and the crash states are as good as without it."""
-    safe = outcome["raised"] or outcome["told"]
-    yield expect(
-        bool(safe),
-        "the disk raises OSError (no space left), and save returns as if nothing were wrong",
-        "磁盘抛出 OSError（空间不足），save 却像没事一样返回",
-    )
-    yield from judge_crashes(case, outcome)
+    yield expect(good["told"], "save never calls tell()", "save 从未调用 tell()")
+    strangers = sorted(set(good["now"]) - set(case["files"]) - {case["name"]})
+    yield expect(not strangers, f"save leaves {strangers} behind", f"save 留下了 {strangers}")
+    kept = good["now"].get("other.pt") == case["files"]["other.pt"]
+    yield expect(kept, "'other.pt', another checkpoint, has changed", "另一个检查点 'other.pt' 变了")
 
 
 TASK = Task(

@@ -61,6 +61,38 @@ def judge_answers(
         yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
 
 
+def asking(
+    key: str,
+    signature: str,
+    *,
+    what: Words | Sequence[Words],
+    make: Callable[..., list[dict[str, Any]]],
+    right: Answer,
+    wrong: Mapping[str, Sequence[Answer]],
+    hints: Mapping[str, Words],
+    act: Callable[..., list[Any]] = act,
+    keeps: tuple[str, ...] = (),
+) -> Task:
+    """A task of such questions in one process. what: an answer, or each of its values, judged apart."""
+
+    def judge(world: World) -> Iterator[Finding]:
+        cases, got = world.inputs[0]["cases"], world.outputs[0]
+        if isinstance(what, Words):
+            yield from judge_answers(task, what, cases, got, right, wrong)
+            return
+        for place, said in enumerate(what):
+            ways = {name: [_of(place, one) for one in several] for name, several in wrong.items()}
+            yield from judge_answers(task, said, cases, [one[place] for one in got], _of(place, right), ways)
+
+    where = {"world_sizes": (1,), "unit": "device"}
+    task = Task(key=key, signature=signature, make=make, act=act, judge=judge, keeps=keeps, hints=hints, **where)
+    return task
+
+
+def _of(place: int, answer: Answer) -> Answer:
+    return lambda *case: answer(*case)[place]
+
+
 def judge_two_answers(
     task: Task,
     both: Words,
