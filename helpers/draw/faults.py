@@ -125,33 +125,38 @@ def _bar(
 def partings_scene(
     runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, stopped: int, title: str, width: float = WIDTH
 ) -> Scene:
-    """A small plot per name: losses by step, undisturbed (wide) and with something forgotten; dashed: the stop.
+    """A small plot per name: by how much a loss is off that of the undisturbed run, a dot per step, zero in the middle.
 
-    stopped: steps before the stop, the same in all. Each plot has its own scale of the loss.
+    runs: (losses undisturbed, losses of the other). stopped: steps before the stop, which is dashed. Each plot has a
+    scale of its own, and says the step from which it is off, and the most that it is off by.
     """
-    looks = [(say("partings.calm"), {"fill": "buffers"}), (say("partings.forgotten"), {"fill": "sign"})]
-    head, top = heading(title, looks, width)
-    wide, high = (width - 28) / len(runs), 150.0
+    head, top = heading(title, [(say("partings.off"), {"fill": "sign"})], width)
+    wide, high, steps = (width - 28) / len(runs), 130.0, len(next(iter(runs.values()))[0])
     items, said = [*head], []
-    for place, (name, pair) in enumerate(runs.items()):
-        left = 14 + place * wide
-        items += [Label(x=left + wide / 2 - 6, y=top + 14, text=name, anchor="middle", bold=True)]
-        items += _plot(pair, stopped, left, top + 28, wide - 12, high)
-        items.append(Label(x=left, y=top + high + 40, text="1", colour="muted"))
-        end = f"{len(pair[0])}" if place < len(runs) - 1 else say("partings.step", step=len(pair[0]))
-        items.append(Label(x=left + wide - 12, y=top + high + 40, text=end, anchor="end", colour="muted"))
-        parts = next((n for n, (a, b) in enumerate(zip(*pair, strict=True), 1) if a != b), 0)
-        said.append(say("partings.row", name=name, step=parts))
-    return Scene(width=width, height=top + high + 52, title=title, summary=" ".join(said), items=items)
+    for place, (name, (calm, other)) in enumerate(runs.items()):
+        left, off = 14 + place * wide, [loss - least for least, loss in zip(calm, other, strict=True)]
+        first, most = next((n for n, loss in enumerate(off, 1) if loss), 0), max(map(abs, off))
+        tells = say("partings.from", step=first) if first else say("partings.equal")
+        middle, below = {"x": left + wide / 2 - 6, "anchor": "middle"}, top + high + 46
+        items += [Label(**middle, y=top + 10, text=name, bold=True), Label(**middle, y=top + 28, text=tells)]
+        items += _plot(off, stopped, left, top + 40, wide - 12, high)
+        items += [Label(x=left, y=below + 4, text="1", colour="muted")]
+        items.append(Label(x=left + wide - 12, y=below + 4, text=f"{steps}", anchor="end", colour="muted"))
+        items.append(Label(**middle, y=below + 4, text=say("partings.most", most=f"{most:.2g}"), colour="muted"))
+        said.append(f"{name}: {tells}.")
+    middle = {"x": width / 2, "anchor": "middle", "colour": "muted"}
+    items.append(Label(**middle, y=top + high + 72, text=say("partings.axis", stopped=stopped)))
+    return Scene(width=width, height=top + high + 84, title=title, summary=" ".join(said), items=items)
 
 
-def _plot(pair, stopped: int, x: float, y: float, wide: float, high: float) -> Iterator[Rect | Line]:
+def _plot(off: Sequence[float], stopped: int, x: float, y: float, wide: float, high: float) -> Iterator[Rect | Line]:
     yield Rect(x=x, y=y, width=wide, height=high, stroke="rule")
-    least, most, last = min(map(min, pair)), max(map(max, pair)), len(pair[0]) - 1
-    at = x + wide * (stopped - 0.5) / last
+    yield Line(x1=x, y1=y + high / 2, x2=x + wide, y2=y + high / 2, colour="muted")
+    pitch, most = wide / len(off), max(map(abs, off)) or 1.0
+    at = x + pitch * stopped
     yield Line(x1=at, y1=y, x2=at, y2=y + high, colour="ink", dashed=True)
-    for losses, colour, thick in zip(pair, ("buffers", "sign"), (9, 2.5), strict=True):
-        heights = [y + 8 + (high - 16) * (most - loss) / (most - least) for loss in losses]
-        spots = [(x + wide * n / last, height) for n, height in enumerate(heights)]
-        for (x1, y1), (x2, y2) in zip(spots, spots[1:], strict=False):
-            yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=thick)
+    spots = [(x + pitch * (n + 0.5), y + high / 2 * (1 - 0.85 * loss / most)) for n, loss in enumerate(off)]
+    for (x1, y1), (x2, y2) in zip(spots, spots[1:], strict=False):
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour="sign", width=2)
+    for across, down in spots:
+        yield Rect(x=across - 3, y=down - 3, width=6, height=6, radius=2.9, fill="ink")

@@ -43,6 +43,6 @@ def test_steps_that_an_earlier_generation_had_done_are_striped():
 
 
 def test_the_step_in_which_two_runs_part_is_told():
-    scene = partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5])}, stopped=2, title="partings")
-    assert "RNG: the losses part in step 3" in scene.summary
+    scene = partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5]), "none": ([3, 2], [3, 2])}, stopped=2, title="partings")
+    assert scene.summary == "RNG: off from step 3 on. none: equal in all steps."
     assert sum(isinstance(item, Label) and item.text == "RNG" for item in scene.items) == 1
