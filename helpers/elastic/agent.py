@@ -142,14 +142,16 @@ class Agent:
 
     @staticmethod
     def _judge(crew: Crew, listener: Listener, beats: dist.Store, trains: bool) -> dict[int, str]:
-        """The ranks that are hung or dead. Nobody is judged before all are in a step: they wait for each other."""
-        said = {rank: heard(beats, rank) for rank in crew.ranks}
+        """The ranks that are hung or dead. Nobody is judged before all are in a step, since they wait for each other,
+        nor after its work: then its heart stops, too."""
+        said = {rank: heard(beats, rank) for rank, member in crew.ranks.items() if not member.done}
         if not said or any(beat is None or not (beat.step or trains) for beat in said.values()):
             return {}
         for rank, beat in said.items():
             silent = rank in listener.signs and listener.signs[rank].silent > MAX_GAP
             listener.listen(rank, beat, time.monotonic(), works=silent and crew.ranks[rank].works())
-        return {rank: what for rank, what in verdict(listener.signs).items() if what in ("hung", "dead")}
+        signs = {rank: listener.signs[rank] for rank in said}
+        return {rank: what for rank, what in verdict(signs).items() if what in ("hung", "dead")}
 
     @staticmethod
     def _ended(crew: Crew, lost: list[Member]) -> Ending:

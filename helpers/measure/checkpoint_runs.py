@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import resource
@@ -14,7 +15,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -25,8 +27,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from helpers.compose import Plan, Trainer
-from helpers.compose.checkpoint import AsyncSaver, newest, step_folder
-from helpers.compose.checkpoint import saving as steps_of_a_save
+from helpers.compose.checkpoint import AsyncSaver, newest, saving, step_folder
 from helpers.compose.checkpoint.manifest import MANIFEST, Contents, Manifest, read
 from helpers.measure.compose_runs import example
 from helpers.measure.equality import assert_equal
@@ -35,16 +36,17 @@ from helpers.words import Words, book
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 SAYS = book("checkpoint").section("harm")
-HOW = dict(loss=token_loss, optimizer=AdamW, lr=3e-3)
-SMALL = GPTConfig.tiny(num_layers=4, hidden=64, num_heads=4)
+MEDIUM, TINY = GPTConfig.tiny(num_layers=4, hidden=64, num_heads=4), GPTConfig.tiny(context=16)
+SHARDED = Plan(dp=2, zero=1)
 
 
-def trainer_of(plan: Plan, config: GPTConfig = SMALL, folder: Path | None = None) -> Trainer:
+def trainer_of(plan: Plan, config: GPTConfig, folder: Path | None = None) -> Trainer:
     """On a rank: after a step, so that the optimizer has its state; or as a checkpoint has it."""
     torch.manual_seed(0)
+    how = dict(loss=token_loss, optimizer=AdamW, lr=3e-3)
     if folder is not None:
-        return Trainer.load(folder, GPT(config), plan, **HOW)
-    trainer = Trainer(GPT(config), plan, **HOW)
+        return Trainer.load(folder, GPT(config), plan, **how)
+    trainer = Trainer(GPT(config), plan, **how)
     trainer.step(*example(0))
     return trainer
 
@@ -53,7 +55,8 @@ def trainer_of(plan: Plan, config: GPTConfig = SMALL, folder: Path | None = None
 
 
 class Beside(NamedTuple):
-    """Seconds of a save, and for how long an asynchronous one stops the step. equal: the verdict on both, resharded."""
+    """Seconds until an asynchronous save is on the disk, and for how long it stops the step. equal: the verdict on all
+    tensors of both, loaded under another cut."""
 
     ours: float
     torch: float
@@ -62,80 +65,74 @@ class Beside(NamedTuple):
     equal: str
 
 
-def beside_torch(ranks: Ranks, config: GPTConfig = SMALL, repeats: int = 3) -> Beside:
-    """On 4 ranks: saved sharded by ZeRO-3 (torch: Shard(0)), loaded by dp 2 x tp 2 (torch: Shard(1) on 2 x 2).
+def beside_torch(ranks: Ranks, config: GPTConfig = MEDIUM, repeats: int = 3) -> Beside:
+    """On 2 ranks: saved as ZeRO-3 shards it (torch: Shard(0)), asynchronously, and loaded by tp 2 (torch: Shard(-1)).
 
-    Medians of `repeats` saves, each of which takes as long as its slowest rank; the first of all is not counted.
+    Medians of `repeats` saves, each as long as its slowest rank takes; a first one is not counted.
     """
-    with tempfile.TemporaryDirectory() as place:
-        ours = ranks[:4].run(_ours, Path(place), config, repeats)
-        theirs = ranks[:4].run(_torchs, Path(place), repeats)
-        again = ranks[:4].run(_resharded, Path(place), config)
-        verdict = assert_equal(_values(Path(place) / "ours_0"), [*again, *(found for found, _ in theirs)], rtol=0)
-    pairs = ours, [times for _, times in theirs]
-    (our_save, our_stall), (their_save, their_stall) = (
-        (statistics.median(max(times) for times in zip(*rows, strict=True)) for rows in zip(*side, strict=True))
-        for side in pairs
-    )
-    return Beside(our_save, their_save, our_stall, their_stall, verdict)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        ours = ranks[:2].run(_ours, place, config, repeats)
+        theirs = ranks[:2].run(_torchs, place, repeats)
+        found = ranks[:2].run(_resharded, place, config)
+        equal = assert_equal(_values(place / "ours_0"), [*found, *(values for values, _ in theirs)], rtol=0)
+    seconds = [
+        statistics.median(max(pair) for pair in zip(*by_rank, strict=True))
+        for side in (ours, [times for _, times in theirs])
+        for by_rank in zip(*side, strict=True)
+    ]
+    return Beside(seconds[0], seconds[2], seconds[1], seconds[3], equal)
 
 
 def _ours(place: Path, config: GPTConfig, repeats: int) -> tuple[list[float], list[float]]:
-    trainer = trainer_of(Plan(dp=4, zero=3), config)
-    saver = AsyncSaver(trainer)
-    whole = [_seconds(lambda to=place / f"ours_{i}": (saver.save(to), saver.wait())) for i in range(repeats + 1)]
-    stalls = []
-    for i in range(repeats):
-        stalls.append(_seconds(lambda to=place / f"later_{i}": saver.save(to)))
-        saver.wait()
-    return whole[1:], stalls
+    saver = AsyncSaver(trainer_of(Plan(dp=2, zero=3), config))
+    return _timed(lambda i: saver.save(place / f"ours_{i}"), lambda _: saver.wait(), repeats)
 
 
 def _torchs(place: Path, repeats: int) -> tuple[dict[str, Tensor], tuple[list[float], list[float]]]:
     import torch.distributed.checkpoint as dcp  # with DTensor, seconds that only this needs
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import Shard, distribute_tensor
 
-    line, square = init_device_mesh("cpu", (4,)), init_device_mesh("cpu", (2, 2))
-    values = _values(place / "ours_0")
-    state = {name: distribute_tensor(one, line, [Shard(0)]) for name, one in values.items() if one.dim()}
-    single = {name: one for name, one in values.items() if not one.dim()}
-    whole = [
-        _seconds(lambda to=place / f"torch_{i}": dcp.save(state | single, checkpoint_id=to)) for i in range(repeats + 1)
-    ]
-    stalls, writing = [], []
-    for i in range(repeats):
-        to = place / f"torch_later_{i}"
-        stalls.append(_seconds(lambda to=to: writing.append(dcp.async_save(state | single, checkpoint_id=to))))
-        writing.pop().result()
-    empty = {name: torch.zeros_like(one) for name, one in values.items()}
-    cut = {
-        name: distribute_tensor(one, square, [Replicate(), Shard(one.dim() - 1)]) if one.dim() else one
-        for name, one in empty.items()
-    }
-    dcp.load(cut, checkpoint_id=place / "torch_later_0")
-    return {name: one.full_tensor() if one.dim() else one for name, one in cut.items()}, (whole[1:], stalls)
+    mesh, values = init_device_mesh("cpu", (2,)), _values(place / "ours_0")
+
+    def cut(dim: int, times: int) -> dict[str, Tensor]:
+        made = {name: one * times for name, one in values.items()}
+        return {
+            n: distribute_tensor(one, mesh, [Shard(dim % one.dim())]) if one.dim() else one for n, one in made.items()
+        }
+
+    rows, columns = cut(0, 1), cut(-1, 0)
+    times = _timed(
+        lambda i: dcp.async_save(rows, checkpoint_id=place / f"torch_{i}"), lambda made: made.result(), repeats
+    )
+    dcp.load(columns, checkpoint_id=place / "torch_0")
+    return {name: one.full_tensor() if one.dim() else one for name, one in columns.items()}, times
+
+
+def _timed(begin: Callable, wait: Callable, repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of whole saves, and for how long each stopped the step."""
+    whole, stalls = [], []
+    for i in range(repeats + 1):
+        dist.barrier()
+        begun = time.perf_counter()
+        made = begin(i)
+        stalls.append(time.perf_counter() - begun)
+        wait(made)
+        whole.append(time.perf_counter() - begun)
+    return whole[1:], stalls[1:]
 
 
 def _resharded(place: Path, config: GPTConfig) -> dict[str, Tensor]:
     """Ours, loaded under another plan and saved from there."""
-    trainer = trainer_of(Plan(dp=2, tp=2), config, place / "later_0")
-    trainer.save(place / "resharded")
+    trainer_of(Plan(tp=2), config, place / "ours_0").save(place / "resharded")
     return _values(place / "resharded")
 
 
 def _values(folder: Path) -> dict[str, Tensor]:
     """Every whole tensor of a checkpoint."""
     contents = Contents(folder, read(folder))
-    names = [(name, key) for name in contents.pieces for key in contents.keys(name)]
-    return {f"{key} of {name}": contents.value(name, key) for name, key in names}
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    dist.barrier()
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+    return {f"{key} of {name}": contents.value(name, key) for name in contents.pieces for key in contents.keys(name)}
 
 
 # ---- damages ----
@@ -149,7 +146,7 @@ class Damage(NamedTuple):
     offered: str
 
 
-def kill() -> None:
+def kill(*_) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -157,67 +154,29 @@ def no_space() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def before(owner: object, name: str, act: Callable[[], object], call: int = 1) -> AbstractContextManager:
-    """In here, `act` comes before the so-manieth call of a step of the save."""
-    real, calls = getattr(owner, name), iter(range(1, 1_000_000))
+def half_then(act: Callable[[], object], tensors: list[Tensor], file: io.BufferedWriter) -> None:
+    """As torch.save, until half of the bytes are written."""
+    whole = io.BytesIO()
+    _save(tensors, whole)
+    file.write(whole.getvalue()[: whole.tell() // 2])
+    file.flush()
+    act()
 
-    def instead(*args):
-        if next(calls) == call:
-            act()
-        return real(*args)
 
-    return patch.object(owner, name, instead)
+def late(*given) -> None:
+    time.sleep(2)
+    _save(*given)
 
 
 @contextmanager
-def small_files(size: int = 4096) -> Iterator[None]:
-    """In here, no file grows beyond so many bytes: the system says no, as it does where a quota is used up."""
+def small_files() -> Iterator[None]:
+    """In here, no file grows beyond 4 KiB: the system says no, as it does where a quota is used up."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-FILE = steps_of_a_save._File
-KILLED = {  # the rank, and what comes before what
-    "before_data": (1, lambda: before(FILE, "__enter__", kill)),
-    "amid_data": (1, lambda: before(FILE, "write", kill, call=9)),
-    "before_manifest": (0, lambda: before(Manifest, "write", kill)),
-    "before_name": (0, lambda: before(steps_of_a_save, "_to_disk", kill)),
-}
-REFUSED = {
-    "no_space": (1, lambda: before(FILE, "write", no_space, call=9)),
-    "small_files": (1, small_files),
-    "slow_rank": (1, lambda: before(FILE, "__enter__", lambda: time.sleep(2))),
-}
-
-
-def harmed_save(folder: Path, harm: str) -> str:
-    """On a rank: what an asynchronous save says to which something happens."""
-    trainer = trainer_of(Plan(dp=2, zero=1), GPTConfig.tiny(context=16))
-    rank, make = (KILLED | REFUSED)[harm]
-    saver = AsyncSaver(trainer, limit=0.5 if harm == "slow_rank" else 60)
-    with make() if dist.get_rank() == rank else nullcontext():
-        try:
-            saver.save(folder)
-            saver.wait()
-        except ValueError as error:
-            return str(error)
-    return ""
-
-
-def plain_save(folder: Path) -> None:
-    trainer_of(Plan(dp=2, zero=1), GPTConfig.tiny(context=16)).save(folder)
-
-
-def plain_load(folder: Path) -> str:
-    try:
-        trainer_of(Plan(dp=2, zero=1), GPTConfig.tiny(context=16), folder)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def flip(path: Path) -> None:
@@ -227,6 +186,18 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+_save = torch.save
+KILLED = {  # which rank, and what happens there instead of a step of the save
+    "before_data": (1, lambda: patch.object(torch, "save", kill)),
+    "amid_data": (1, lambda: patch.object(torch, "save", partial(half_then, kill))),
+    "before_manifest": (0, lambda: patch.object(Manifest, "write", kill)),
+    "before_name": (0, lambda: patch.object(saving, "_to_disk", kill)),
+}
+REFUSED = {
+    "no_space": (1, lambda: patch.object(torch, "save", partial(half_then, no_space))),
+    "small_files": (1, small_files),
+    "slow_rank": (1, lambda: patch.object(torch, "save", late)),
+}
 DAMAGED: dict[str, Callable[[Path], object]] = {
     "flipped": lambda folder: flip(folder / "rank_1.pt"),
     "half": lambda folder: os.truncate(folder / "rank_1.pt", (folder / "rank_1.pt").stat().st_size // 2),
@@ -236,36 +207,41 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 }
 
 
+def attempt(folder: Path, *, harm: str = "", load: bool = False) -> str:
+    """On a rank: what a load says, or an asynchronous save to which something happens."""
+    rank, make = (KILLED | REFUSED).get(harm, (0, nullcontext))
+    try:
+        trainer = trainer_of(SHARDED, TINY, folder if load else None)
+        if not load:
+            saver = AsyncSaver(trainer, limit=0.5 if harm == "slow_rank" else 60)
+            with make() if dist.get_rank() == rank else nullcontext():
+                saver.save(folder)
+                saver.wait()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def damages(*only: str) -> list[Damage]:
     """Of two checkpoints the second meets with something, on 2 ranks: a writer is killed, cannot write or is slow, or
-    what was written is damaged. Names of KILLED, REFUSED and DAMAGED, all if none is given."""
+    what was written is damaged. only: names of KILLED, REFUSED and DAMAGED; all if none is given."""
     with Ranks(2, device="cpu", quiet=True) as ranks:
         return [_met(ranks, harm) for harm in only or (*KILLED, *REFUSED, *DAMAGED)]
 
 
 def _met(ranks: Ranks, harm: str) -> Damage:
     with tempfile.TemporaryDirectory() as place:
-        folder, second = Path(place), step_folder(place, 20)
-        ranks.run(plain_save, step_folder(place, 10))
-        if harm in REFUSED:
-            said = ranks.run(harmed_save, second, harm)[0]
-        else:
-            if harm in KILLED:
-                _expect_a_death(ranks, second, harm)
-            else:
-                ranks.run(plain_save, second)
-                DAMAGED[harm](second)
-            said = ranks.run(plain_load, second)[0]
-        found = newest(folder)
-    short = re.sub(r"\.\w{8}\.partial", ".partial", said.replace(f"{folder}{os.sep}", ""))
+        first, second = (step_folder(place, steps) for steps in (10, 20))
+        ranks.run(attempt, first)
+        try:
+            said = ranks.run(attempt, second, harm=harm)[0]
+        except RankError as error:
+            if harm not in KILLED or error.kind != "died":
+                raise
+        if harm in DAMAGED:
+            DAMAGED[harm](second)
+        if harm not in REFUSED:
+            said = ranks.run(attempt, second, load=True)[0]
+        found = newest(place)
+    short = re.sub(r"\.\w{8}\.partial", ".partial", said.replace(f"{place}{os.sep}", ""))
     return Damage(SAYS[harm], short, found.folder.name if found else "")
-
-
-def _expect_a_death(ranks: Ranks, folder: Path, harm: str) -> None:
-    try:
-        ranks.run(harmed_save, folder, harm)
-    except RankError as error:
-        if error.kind == "died":
-            return
-        raise
-    raise RuntimeError(f"nobody died {harm}")

@@ -9,7 +9,6 @@ A process that dies between any two of them leaves what was there before, and a 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -25,7 +24,17 @@ from torch import Tensor
 
 from helpers.compose.checkpoint.held import Held, held, inner, is_first
 from helpers.compose.checkpoint.keeping import Keeper
-from helpers.compose.checkpoint.manifest import MANIFEST, PARTIAL, SAYS, WEIGHT, Manifest, Piece, checksum, leftovers
+from helpers.compose.checkpoint.manifest import (
+    MANIFEST,
+    PARTIAL,
+    SAYS,
+    WEIGHT,
+    Manifest,
+    Piece,
+    checksum,
+    digest,
+    leftovers,
+)
 
 Vote = dict[str, Any]  # of a rank: pieces, files and random, as in the manifest; or the problem
 
@@ -98,37 +107,15 @@ class Copy:
         """Needs no other rank, so it may run in a thread."""
         path = partial / f"rank_{self.rank}.pt"
         try:
-            with _File(path) as file:
+            with path.open("wb") as file:
                 torch.save(self.tensors, file)
+                file.flush()
+                os.fsync(file.fileno())
+            told = {"sha256": digest(path), "bytes": path.stat().st_size}
         except (OSError, RuntimeError) as error:  # torch's own writer may wrap the first in the second
             return {"problem": SAYS("not_written", rank=self.rank, path=path, why=why(error))}
         pieces = [asdict(replace(one, crc32=checksum(self.tensors[one.place]))) for one in self.pieces]
-        return {"pieces": pieces, "files": {path.name: file.told}, "random": self.random}
-
-
-class _File:
-    """What torch.save writes into. When it is closed it lies on the disk, and told has its sha256 and bytes."""
-
-    def __init__(self, path: Path):
-        self.path, self.sum, self.size = path, hashlib.sha256(), 0
-
-    def __enter__(self) -> _File:
-        self.file = self.path.open("wb")
-        return self
-
-    def write(self, content: memoryview) -> int:
-        self.sum.update(content)
-        self.size += len(content)
-        return self.file.write(content)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def __exit__(self, *_) -> None:
-        with self.file:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        self.told = {"sha256": self.sum.hexdigest(), "bytes": self.size}
+        return {"pieces": pieces, "files": {path.name: told}, "random": self.random}
 
 
 def _contents(trainer) -> Iterator[tuple[Held, str, Tensor]]:
