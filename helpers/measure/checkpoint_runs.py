@@ -10,12 +10,13 @@ import io
 import os
 import re
 import resource
+import shutil
 import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,7 @@ from helpers.words import Words, book
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 SAYS = book("checkpoint").section("harm")
-MEDIUM, TINY = GPTConfig.tiny(num_layers=4, hidden=64, num_heads=4), GPTConfig.tiny(context=16)
+MEDIUM, TINY = GPTConfig.tiny(num_layers=1, hidden=128, context=16), GPTConfig.tiny(context=16)
 SHARDED = Plan(dp=2, zero=1)
 
 
@@ -99,7 +100,8 @@ def _torchs(place: Path, repeats: int) -> tuple[dict[str, Tensor], tuple[list[fl
     def cut(dim: int, times: int) -> dict[str, Tensor]:
         made = {name: one * times for name, one in values.items()}
         return {
-            n: distribute_tensor(one, mesh, [Shard(dim % one.dim())]) if one.dim() else one for n, one in made.items()
+            n: distribute_tensor(one, mesh, [Shard(dim % one.dim())], src_data_rank=None) if one.dim() else one
+            for n, one in made.items()
         }
 
     rows, columns = cut(0, 1), cut(-1, 0)
@@ -225,23 +227,21 @@ def attempt(folder: Path, *, harm: str = "", load: bool = False) -> str:
 def damages(*only: str) -> list[Damage]:
     """Of two checkpoints the second meets with something, on 2 ranks: a writer is killed, cannot write or is slow, or
     what was written is damaged. only: names of KILLED, REFUSED and DAMAGED; all if none is given."""
-    with Ranks(2, device="cpu", quiet=True) as ranks:
-        return [_met(ranks, harm) for harm in only or (*KILLED, *REFUSED, *DAMAGED)]
+    with Ranks(2, device="cpu", quiet=True) as ranks, tempfile.TemporaryDirectory() as place:
+        ranks.run(attempt, Path(place) / "whole")
+        return [_met(ranks, harm, Path(place) / "whole") for harm in only or (*KILLED, *REFUSED, *DAMAGED)]
 
 
-def _met(ranks: Ranks, harm: str) -> Damage:
+def _met(ranks: Ranks, harm: str, whole: Path) -> Damage:
     with tempfile.TemporaryDirectory() as place:
-        first, second = (step_folder(place, steps) for steps in (10, 20))
-        ranks.run(attempt, first)
-        try:
-            said = ranks.run(attempt, second, harm=harm)[0]
-        except RankError as error:
-            if harm not in KILLED or error.kind != "died":
-                raise
+        second, said = step_folder(place, 20), ""
+        shutil.copytree(whole, step_folder(place, 10))
         if harm in DAMAGED:
-            DAMAGED[harm](second)
-        if harm not in REFUSED:
-            said = ranks.run(attempt, second, load=True)[0]
+            DAMAGED[harm](shutil.copytree(whole, second))
+        else:
+            with suppress(RankError) if harm in KILLED else nullcontext():
+                said = ranks.run(attempt, second, harm=harm)[0]
         found = newest(place)
+        said = said or ranks.run(attempt, second, load=True)[0]
     short = re.sub(r"\.\w{8}\.partial", ".partial", said.replace(f"{place}{os.sep}", ""))
     return Damage(SAYS[harm], short, found.folder.name if found else "")
