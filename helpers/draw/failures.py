@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
-from helpers.predict.failures import Stretch, Week, daly_interval, effective_time
+from helpers.predict.failures import Week, daly_interval, effective_time
+from helpers.predict.failures.rates import DAY
+from helpers.predict.failures.week import Stretch
 from helpers.words import book
 
 say = book("failures")
-DAY = 86_400.0
 KINDS = {"work": "forward", "saves": "optimizer", "lost": "weight_grad", "repair": "waiting"}
-_LEFT, _RIGHT, _BAR, _PITCH, _HOURS = 74.0, 20.0, 20.0, 30.0, range(0, 25, 4)
+_LEFT, _RIGHT, _BAR, _LEAST, _PITCH, _HOURS = 74.0, 20.0, 20.0, 1.5, 30.0, range(0, 25, 4)
 _MINUTES = (0.1, 1, 10, 100, 1000)  # of the curve's axis
 _POINTS = 120
 _UNITS = ((2 * DAY, DAY, "d"), (3600.0, 3600.0, "h"), (60.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -92,12 +93,12 @@ def _hours(days: int, top: float, scale: float) -> Iterator[Label | Line]:
 
 
 def _bar(stretch: Stretch, x: float, y: float, wide: float) -> Iterator[Rect]:
-    """A stretch as far as it lies on this day; of a kept one the strip below is as high as the saves' share of it."""
+    """A stretch as far as it lies on this day; below a kept one its saves, as high as their share, at least a line."""
     long = stretch.end - stretch.start
     kind = "work" if stretch.kind == "kept" else stretch.kind
     look = _look(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
     tooltip = say("stretch", kind=say(f"kind.{kind}"), seconds=time_words(stretch.work or long))
-    strip = _BAR * (1 - stretch.work / long) if kind == "work" else 0.0
+    strip = max(_LEAST, _BAR * (1 - stretch.work / long)) if kind == "work" else 0.0
     yield Rect(x=x, y=y, width=wide, height=_BAR - strip, tooltip=tooltip, **look)
     if strip:
         saves = say("stretch", kind=say("kind.saves"), seconds=time_words(long - stretch.work))

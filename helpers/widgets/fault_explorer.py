@@ -5,25 +5,16 @@ from __future__ import annotations
 from helpers.draw import Scene
 from helpers.draw.failures import effective_scene, time_words, week_scene
 from helpers.draw.stack import stacked_scene
-from helpers.predict.failures import (
-    META_RSC1,
-    META_RSC2,
-    WEEK,
-    Week,
-    availability_interval,
-    daly_interval,
-    effective_time,
-    lost_gpu_hours,
-    mtbf,
-    simulate_week,
-    young_interval,
-)
+from helpers.predict import failures
+from helpers.predict.failures.rates import DAY
+from helpers.predict.failures.week import WEEK
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.words import book
 
 NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
-RATES = {"0.5": 0.5e-3, "rsc2": META_RSC2, "llama3": 3.79e-3, "rsc1": META_RSC1, "20": 20e-3}
+LLAMA3 = 419 / 54 / 2048
+RATES = (0.5e-3, failures.META_RSC2, LLAMA3, failures.META_RSC1, 20e-3)  # per node and day
 SAVES = (1, 5, 10, 30, 60, 120, 300, 600)
 REPAIRS = (10, 60, 120, 300, 600, 1200, 3600)
 INTERVALS = (10, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200)
@@ -42,9 +33,9 @@ class FaultExplorer(Explorer):
 
     def __init__(self, *, seed: int = 2) -> None:
         self._seed = seed
-        rates = [(say(f"rates.{name}") if f"rates.{name}" in say else name, rate) for name, rate in RATES.items()]
+        rates = [(say("every", time=time_words(DAY / rate)), rate) for rate in RATES]
         self.nodes = dial([(f"{n:,}", n) for n in NODES], 2048, say("nodes"), tooltip=say("stops"))
-        self.rate = dial(rates, META_RSC1, say("rate"), tooltip=say("per"))
+        self.rate = dial(rates, failures.META_RSC1, say("rate"), tooltip=say("per"))
         self.save = dial([(time_words(n), n) for n in SAVES], 60, say("save"), tooltip=say("stands"))
         self.repair = dial([(time_words(n), n) for n in REPAIRS], 600, say("repair"), tooltip=say("until"))
         self.interval = dial([(time_words(n), n) for n in INTERVALS], 3600, say("interval"), tooltip=say("between"))
@@ -53,10 +44,10 @@ class FaultExplorer(Explorer):
     @property
     def mtbf(self) -> float:
         """Mean seconds between failures of the job."""
-        return mtbf(nodes=self.nodes.value, per_node_day=self.rate.value)
+        return failures.mtbf(nodes=self.nodes.value, per_node_day=self.rate.value)
 
     @property
-    def week(self) -> Week:
+    def week(self) -> failures.Week:
         """The week of the dials as they stand."""
         return self._week(self.interval.value)
 
@@ -66,25 +57,28 @@ class FaultExplorer(Explorer):
         save = self.save.value
         return {
             "yours": self.interval.value,
-            "young": young_interval(save, self.mtbf),
-            "daly": daly_interval(save, self.mtbf),
-            "availability": availability_interval(save, self.mtbf, self.repair.value),
+            "young": failures.young_interval(save, self.mtbf),
+            "daly": failures.daly_interval(save, self.mtbf),
+            "availability": failures.availability_interval(save, self.mtbf, self.repair.value),
         }
 
     def effective(self, interval: float) -> float:
         """The share of the time that is kept with this interval, in closed form."""
-        return effective_time(interval=interval, save=self.save.value, mtbf=self.mtbf, repair=self.repair.value)
+        return failures.effective_time(interval=interval, **self._job)
 
-    def _week(self, interval: float) -> Week:
+    @property
+    def _job(self) -> dict[str, float]:
+        return {"mtbf": self.mtbf, "save": self.save.value, "repair": self.repair.value}
+
+    def _week(self, interval: float) -> failures.Week:
         job = {"nodes": self.nodes.value, "per_node_day": self.rate.value, "seed": self._seed}
-        return simulate_week(interval=interval, save=self.save.value, repair=self.repair.value, **job)
+        return failures.simulate_week(interval=interval, save=self.save.value, repair=self.repair.value, **job)
 
     @property
     def scene(self) -> Scene:
         """The week above, the curve below."""
         title = say("title", nodes=self.nodes.value)
-        job = {"mtbf": self.mtbf, "save": self.save.value, "repair": self.repair.value}
-        curve = effective_scene(interval=self.interval.value, **job)
+        curve = effective_scene(interval=self.interval.value, **self._job)
         return stacked_scene(week_scene(self.week, title=title), curve, title=title)
 
     @property
@@ -94,7 +88,7 @@ class FaultExplorer(Explorer):
         best = self.intervals["daly"]
         share, most = self.effective(interval), self.effective(best)
         advice = say("better", interval=time_words(best), share=most) if most > share + 0.01 else say("good")
-        hours = float(f"{lost_gpu_hours(gpus=GPUS * nodes, effective=kept, seconds=WEEK):.2e}")  # three digits
+        hours = float(f"{failures.lost_gpu_hours(gpus=GPUS * nodes, effective=kept, seconds=WEEK):.2e}")  # three digits
         shown = {"mtbf": time_words(self.mtbf), "interval": time_words(interval), "advice": advice}
         return say("sentence", nodes=nodes, share=share, week=kept, hours=hours, **shown)
 

@@ -38,10 +38,3 @@ def test_the_curve_is_marked_at_its_best_and_at_the_interval_given():
     best, yours = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
     assert min(each.y1 for each in line) == pytest.approx(best.y + 7, abs=0.5) and yours.y > best.y
     assert len(effective_scene(mtbf=6490, save=60).labels()) == len(texts) - 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(10, "10 s"), (90, "1.5 min"), (3600, "1 h"), (6490, "1.8 h"), (2000 * 86_400, "2,000 days")]
-)
-def test_times_have_three_digits_and_a_unit(seconds, text):
-    assert time_words(seconds) == text

@@ -35,9 +35,7 @@ def test_the_same_failures_strike_whatever_the_interval_is():
     assert shown.week == simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600, seed=3)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_the_gpu_hours_are_those_of_the_week_shown(seed):
-    shown = FaultExplorer(seed=seed)
-    lost = 16_384 * 7 * 24 * (1 - shown.week.shares["work"])
+def test_the_gpu_hours_are_those_of_the_week_shown():
+    shown = FaultExplorer(seed=3)
     said = int(shown.sentence.partition(" GPU-hours")[0].rpartition(" ")[2].replace(",", ""))
-    assert said == pytest.approx(lost, rel=0.005)
+    assert said == pytest.approx(16_384 * 7 * 24 * (1 - shown.week.shares["work"]), rel=0.005)

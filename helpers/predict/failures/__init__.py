@@ -28,7 +28,7 @@ from helpers.predict.failures.rates import (
     spares_needed,
 )
 from helpers.predict.failures.saves import checkpoint_bytes, save_seconds
-from helpers.predict.failures.week import WEEK, Stretch, Week, simulate_week, simulate_weeks
+from helpers.predict.failures.week import Week, simulate_week, simulate_weeks
 
 __all__ = [
     "LLAMA3",
@@ -36,8 +36,6 @@ __all__ = [
     "LLAMA3_SECONDS",
     "META_RSC1",
     "META_RSC2",
-    "WEEK",
-    "Stretch",
     "Week",
     "availability_interval",
     "checkpoint_bytes",

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from math import isnan
+from collections.abc import Callable
 
 
 def above_zero(**values: float) -> None:
     """ValueError that names the first value which is no number above 0."""
-    for name, value in values.items():
-        if not _number(value) or not value > 0:
-            raise ValueError(f"{name} is {value!r}, but it must be above 0 (times in seconds)")
+    _hold(values, "above 0 (times in seconds)", lambda value: value > 0)
 
 
 def not_negative(**values: float) -> None:
     """ValueError that names the first value which is no number of 0 or more."""
-    for name, value in values.items():
-        if not _number(value) or not value >= 0:
-            raise ValueError(f"{name} is {value!r}, but it must be 0 or more (times in seconds)")
+    _hold(values, "0 or more (times in seconds)", lambda value: value >= 0)
 
 
 def whole(**values: int) -> None:
     """ValueError that names the first value which is no whole number of 1 or more."""
+    _hold(values, "a whole number of 1 or more", lambda value: isinstance(value, int) and value >= 1)
+
+
+def _hold(values: dict[str, float], expected: str, holds: Callable[[float], bool]) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}, but it must be a whole number of 1 or more")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not isnan(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not holds(value):
+            raise ValueError(f"{name} is {value!r}, but it must be {expected}")

@@ -94,7 +94,7 @@ def _run(start: float, end: float, interval: float, save: float, *, failed: bool
     """A run that a failure ends, or the week."""
     cycles, rest = divmod(end - start, interval + save)
     kept = end - rest if failed else end
-    work = cycles * interval + (0.0 if failed else min(rest, interval))
+    work = end - start - rest - cycles * save + (0.0 if failed else min(rest, interval))  # interval may be inf: never
     if kept > start:
         yield Stretch(kind="kept", start=start, end=kept, work=work)
     if end > kept:

@@ -25,11 +25,6 @@ def test_young_loses_least(save, mtbf):
     assert save / best == pytest.approx(best / (2 * mtbf))  # both costs are equal there
 
 
-def test_four_times_the_devices_halve_the_interval():
-    one, four = (young_interval(60, job_mtbf(50_000 * HOUR, n)) for n in (1000, 4000))
-    assert one == pytest.approx(2 * four)
-
-
 def test_daly_is_young_for_short_checkpoints_and_the_mtbf_for_long_ones():
     """Daly 2006: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d, and M from d = 2M on."""
     assert daly_interval(1, 1e9) == pytest.approx(young_interval(1, 1e9), rel=1e-4)
@@ -42,10 +37,6 @@ def test_llama_3_failed_every_three_hours():
     one = device_mtbf(419, 16_384, 54 * 24 * HOUR)
     assert job_mtbf(one, 16_384) / HOUR == pytest.approx(3.09, abs=0.01)
     assert expected_failures(54 * 24 * HOUR, job_mtbf(one, 16_384)) == pytest.approx(419)
-
-
-def test_restarts_cost_what_they_take():
-    assert lost_share(600, 60, 10_000, 100) - lost_share(600, 60, 10_000) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("mtbf", "minutes"), [(24 * 60, "117"), (6 * 60, "57"), (15, "9.1")])
@@ -79,17 +70,12 @@ def test_the_ratio_of_meta_is_best_near_young_and_close_to_the_complete_form():
 
 def test_a_job_that_never_reaches_a_save_keeps_nothing():
     assert effective_time(interval=1e7, save=10, mtbf=100) == 0.0
-    assert effective_time(interval=600, save=0, mtbf=1e12) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_an_interval_of_nothing_is_a_sentence(value):
-    for share in (effective_time, expected_ettr):
-        with pytest.raises(ValueError, match="interval is .*, but it must be above 0"):
-            share(interval=value, save=10, mtbf=1000)
-
-
-@pytest.mark.parametrize("value", [0, -1, True, "60"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), True, "60"])
 def test_bad_times_are_a_sentence(value):
     with pytest.raises(ValueError, match="save is"):
         young_interval(value, 1000)
+    for share in (effective_time, expected_ettr):
+        with pytest.raises(ValueError, match="interval is .*, but it must be above 0"):
+            share(interval=value, save=10, mtbf=1000)
