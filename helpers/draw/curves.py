@@ -62,8 +62,7 @@ def curves_scene(
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
     the point, off a curve that rises. marks_apart: the number of a mark to the pixels from its point down to its words,
-    where both together would lie on each other; marks_left: numbers of marks whose words stand on the left, below a
-    curve that falls. dots: a dot on each point, as counted.
+    where two would lie on each other; marks_left: numbers of marks whose words stand on the left. dots: on each point.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
@@ -81,12 +80,10 @@ def curves_scene(
     for name, points in curves.items():
         items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
+    lower = dict.fromkeys(range(len(marks)), 10 if marks_below else -33) | dict(marks_apart or {})
     for number, mark in enumerate(marks):
-        lower = (marks_apart or {}).get(number, 10 if marks_below else -33)
-        items += _mark(*mark, frame, lower, on_left=number in marks_left)
-    said = [
-        say("curves.row", name=name, first=_said(p[0], frame), last=_said(p[-1], frame)) for name, p in curves.items()
-    ]
+        items += _mark(*mark, frame, lower[number], on_left=number in marks_left)
+    said = [say("curves.row", name=n, first=_said(p[0], frame), last=_said(p[-1], frame)) for n, p in curves.items()]
     summary = " ".join([*said, *(say("curves.mark", text=text) for _, _, text in (*marks, *gaps))])
     return Scene(width=width, height=_TOP + _HIGH + _BELOW, title=title, summary=summary, items=tuple(items))
 

@@ -65,15 +65,19 @@ def effective_scene(
     chosen = {"best": best} if interval in (None, best) else {"best": best, "yours": interval}
     shares = {name: effective_time(interval=seconds, **job) for name, seconds in chosen.items()}
     words = {n: say(f"curve.{n}", interval=time_words(seconds), share=shares[n]) for n, seconds in chosen.items()}
-    room = shares.get("yours", 1.0) > 0.15  # for words below its point
+    yours, low_down = chosen.get("yours", best), shares.get("yours", 1.0) < 0.15
+    apart, on_left = {0: -33, 1: -33}, [int(yours < best)]  # words away from each other, above the curve
+    if min(best, yours) < 90 or max(best, yours) > 4500:  # near an end of the axis both stand on one side
+        apart = {0: -62 if low_down and shares["best"] < 0.3 else -33, 1: -33 if low_down else 10}
+        on_left = [1] if yours > best and not low_down else []
     return curves_scene(
         {say("curve.name"): [(each, 100 * effective_time(interval=60 * each, **job)) for each in minutes]},
         x=Axis(name=say("curve.x"), ticks=_MINUTES, log=True),
         y=Axis(name=say("curve.y"), ticks=range(0, 101, 20)),
         title=say("curve.title"),
         marks=[(min(max(chosen[n] / 60, low), high), 100 * shares[n], words[n]) for n in chosen],
-        marks_apart={0: -62 if not room and shares["best"] < 0.3 else -33, 1: 10 if room else -33},
-        marks_left=[1] if room and chosen.get("yours", 0) > best else [],
+        marks_apart=apart,
+        marks_left=on_left,
         width=width,
     )
 
@@ -98,8 +102,9 @@ def _bar(stretch: Stretch, x: float, y: float, wide: float) -> Iterator[Rect]:
     kind = "work" if stretch.kind == "kept" else stretch.kind
     look = _look(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
     tooltip = say("stretch", kind=say(f"kind.{kind}"), seconds=time_words(stretch.work or long))
-    strip = max(_LEAST, _BAR * (1 - stretch.work / long)) if kind == "work" else 0.0
+    saves = long - stretch.work if kind == "work" else 0.0
+    strip = max(_LEAST, _BAR * saves / long) if saves > 1e-6 else 0.0
     yield Rect(x=x, y=y, width=wide, height=_BAR - strip, tooltip=tooltip, **look)
     if strip:
-        saves = say("stretch", kind=say("kind.saves"), seconds=time_words(long - stretch.work))
-        yield Rect(x=x, y=y + _BAR - strip, width=wide, height=strip, fill=KINDS["saves"], tooltip=saves)
+        tooltip = say("stretch", kind=say("kind.saves"), seconds=time_words(saves))
+        yield Rect(x=x, y=y + _BAR - strip, width=wide, height=strip, fill=KINDS["saves"], tooltip=tooltip)

@@ -33,7 +33,7 @@ class FaultExplorer(Explorer):
 
     def __init__(self, *, seed: int = 2) -> None:
         self._seed = seed
-        rates = [(say("every", time=time_words(DAY / rate)), rate) for rate in RATES]
+        rates = [(time_words(DAY / rate), rate) for rate in RATES]
         self.nodes = dial([(f"{n:,}", n) for n in NODES], 2048, say("nodes"), tooltip=say("stops"))
         self.rate = dial(rates, failures.META_RSC1, say("rate"), tooltip=say("per"))
         self.save = dial([(time_words(n), n) for n in SAVES], 60, say("save"), tooltip=say("stands"))

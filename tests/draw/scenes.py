@@ -185,6 +185,7 @@ SCENES = {
     "close to the best": effective_scene(mtbf=6490, save=60, repair=600, interval=600),
     "far right": effective_scene(mtbf=6490, save=60, repair=600, interval=43_200),
     "far left": effective_scene(mtbf=10_000_000, save=600, interval=10),
+    "left of the best": effective_scene(mtbf=6490, save=60, repair=600, interval=120),
     "nothing is kept": effective_scene(mtbf=300, save=60, repair=1200, interval=300),
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "a mark per timeline": timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
