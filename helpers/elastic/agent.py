@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import signal
 import tempfile
@@ -10,16 +11,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
+from helpers.compose.checkpoint import newest
+from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.elastic.account import Account, Generation
 from helpers.elastic.chaos import Kill
 from helpers.elastic.crew import MEMBER, Crew, Member
 from helpers.elastic.heartbeat import heard
-from helpers.elastic.member import Orders, Task, newest, train
+from helpers.elastic.member import train
 from helpers.elastic.regroup import regroup
 from helpers.elastic.settings import Settings, say
 from helpers.elastic.verdict import MAX_GAP, Listener, verdict
@@ -54,7 +58,7 @@ class Agent:
         return Account(history=tuple(self.history), generations=tuple(self.generations), weights=self.weights)
 
     def order(self, kill: Kill) -> None:
-        Orders.give(self.store, self.num_orders, kill)
+        self.store.set(f"order{self.num_orders}", json.dumps(asdict(kill)))
         self.num_orders += 1
 
     def close(self) -> None:
@@ -103,16 +107,19 @@ class Agent:
     @contextmanager
     def _crew(self, number: int, plan: Plan, count: int) -> Iterator[tuple[Crew, int]]:
         """The processes, and after how many steps they begin."""
-        told, scratch = self.settings, Path(self.scratch)
-        checkpoints = told.folder or scratch / "checkpoints"
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        resume = newest(checkpoints)
-        where = dict(port=self.store.port, checkpoints=checkpoints, resume=resume, boards=scratch / f"boards{number}")
-        task = Task(settings=told, generation=number, plan=plan, **where)
-        work = pack_call(train, (task,), {}, num_ranks=count)
+        scratch = Path(self.scratch)
+        folder = self.settings.folder or scratch / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        found = newest(folder)
+        resumed = found.steps if found else 0
+        for path in (path for steps, path in checkpoints(folder).items() if steps > resumed):
+            path.rename(path.with_name(path.name + ".damaged"))  # or the save of that step would find it there
+        where = dict(port=self.store.port, folder=folder, boards=scratch / f"boards{number}")
+        what = (self.settings, number, plan)
+        work = pack_call(train, what, where | {"resume": found and found.folder}, num_ranks=count)
         self.crew = crew = Crew(work, count, self.scratch, partial(self._step, number))
         try:
-            yield crew, int(resume.name.removeprefix("step_")) if resume else 0
+            yield crew, resumed
         finally:
             self.crew = None
             crew.end()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.compose import Trainer
+from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill, arm
 from helpers.elastic.heartbeat import Heartbeat
 from helpers.elastic.rendezvous import Rendezvous
@@ -30,19 +30,6 @@ TEXT = characters()
 HOW = dict(optimizer=torch.optim.AdamW, lr=1e-3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What every process of a generation is told. port: of the store. resume: the checkpoint to go on from."""
-
-    settings: Settings
-    generation: int
-    plan: Plan
-    port: int
-    checkpoints: Path
-    resume: Path | None
-    boards: Path
-
-
 def connect(port: int) -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
 
@@ -53,52 +40,50 @@ def model(seed: int) -> GPT:
     return GPT(CONFIG).double()
 
 
-def train(task: Task) -> dict[str, Tensor] | None:
-    """All that this process does in its generation; from rank 0 the weights at its end."""
-    num_ranks, store = task.plan.world_size, connect(task.port)
-    meeting = Rendezvous(store, task.generation)
+def train(told: Settings, number: int, plan: Plan, port: int, resume: Path | None, folder: Path, boards: Path):
+    """All that this process does in generation `number`; from rank 0 the weights at its end.
+
+    port: of the store. resume: the checkpoint to go on from. folder: for new ones. boards: where ranks compare calls.
+    """
+    num_ranks, store = plan.world_size, connect(port)
+    meeting = Rendezvous(store, number)
     rank = meeting.join(num_ranks)
     tell("placed", rank)
     if rank is None:
         return meeting.wait_for_the_end()
-    task.boards.mkdir(exist_ok=True)
-    wire.install(wire.WireConfig(rank=rank, world_size=num_ranks, board_dir=str(task.boards)))
-    beats = dist.PrefixStore(f"generation {task.generation}", connect(task.port))  # its own: the other may be waiting
+    boards.mkdir(exist_ok=True)
+    wire.install(wire.WireConfig(rank=rank, world_size=num_ranks, board_dir=str(boards)))
+    beats = dist.PrefixStore(f"generation {number}", connect(port))  # its own connection: the other may be waiting
     with Heartbeat(beats, rank) as heart:
         meeting.make_group(rank, num_ranks, backend="wire")
-        trainer = begin(task)
-        run(trainer, task, heart, Orders(store, rank))
+        how = dict(loss=token_loss, **HOW)
+        trainer = Trainer.load(resume, model(told.seed), plan, **how) if resume else None
+        trainer = trainer or Trainer(model(told.seed), plan, **how)
+        run(trainer, told, folder, heart, Orders(store, rank))
         weights = trainer.full_state()
     return weights if rank == 0 else None
 
 
-def begin(task: Task) -> Trainer:
-    how, fresh = dict(loss=token_loss, **HOW), model(task.settings.seed)
-    if task.resume is None:
-        return Trainer(fresh, task.plan, **how)
-    return Trainer.load(task.resume, fresh, task.plan, **how)
-
-
-def run(trainer: Trainer, task: Task, heart: Heartbeat, orders: Orders) -> None:
+def run(trainer: Trainer, told: Settings, folder: Path, heart: Heartbeat, orders: Orders) -> None:
     """The batch depends on the seed and the step alone: who resumes sees what the dead would have seen."""
-    told, usual = task.settings, {"step": 0.02, "save": 0.02}  # seconds, until one was measured
+    usual = {"step": 0.02, "save": 0.02}  # seconds, until one was measured
 
-    def timed(what: str, action: Callable[[], Tensor | None]) -> Tensor | None:
+    def timed(what: str, action: Callable[..., Tensor | None], *given: Tensor | Path) -> Tensor | None:
         orders.look(heart.step, what, usual[what])
         start = time.monotonic()
-        made = action()
+        made = action(*given)
         usual[what] = time.monotonic() - start
         return made
 
     while trainer.steps < told.steps:
         heart.step, start = trainer.steps + 1, time.monotonic()
         batch = TEXT.batch(trainer.steps, told.batch, CONFIG.context, seed=told.seed)
-        loss = timed("step", lambda batch=batch: trainer.step(*batch))
+        loss = timed("step", trainer.step, *batch)
         time.sleep(max(0.0, told.pace - (time.monotonic() - start)))
         if dist.get_rank() == 0:
             tell("step", (heart.step, loss.item(), time.monotonic()))
         if trainer.steps % told.save_every == 0:
-            timed("save", lambda: trainer.save(task.checkpoints / f"step_{trainer.steps:05d}"))
+            timed("save", trainer.save, step_folder(folder, trainer.steps))
 
 
 def tell(what: str, value: object) -> None:
@@ -112,10 +97,6 @@ class Orders:
     def __init__(self, store: dist.Store, rank: int):
         self.store, self.rank, self.read, self.open = store, rank, 0, {}
 
-    @staticmethod
-    def give(store: dist.Store, number: int, kill: Kill) -> None:
-        store.set(f"order{number}", json.dumps(asdict(kill)))
-
     def look(self, step: int, during: str, usual: float) -> None:
         """Ahead of a step or a save: what is meant for it, or was meant for one that is over already."""
         while self.store.check([key := f"order{self.read}"]):
@@ -126,8 +107,3 @@ class Orders:
                 del self.open[number]
                 if self.store.add(f"obeyed{number}", 1) == 1:  # a step that is done again kills nobody again
                     arm(kill, usual)
-
-
-def newest(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder that is whole."""
-    return max((path.parent for path in folder.glob("step_*/manifest.json")), default=None)

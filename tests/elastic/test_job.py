@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.elastic import Job, Kill
 from helpers.ranks.limits import SHARED, folder_prefix
 from helpers.specs import Plan
@@ -126,18 +127,21 @@ def test_a_job_that_cannot_go_on_says_why(limits, said):
             job.kill(0)
 
 
-def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_its_folder(tmp_path):
+def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whole_in_its_folder(tmp_path):
     with Job(**SMALL | dict(steps=1000), folder=tmp_path) as job:
         job.start()
         with pytest.raises(TimeoutError, match="the job goes on"):
             job.wait(0)
         with job.agent.news:
-            job.agent.news.wait_for(lambda: job.account.steps > 5)
+            job.agent.news.wait_for(lambda: job.account.steps > 9)
         pids = [member.pid for member in job.agent.crew.states]
     assert job.agent.over.is_set() and not any(map(psutil.pid_exists, pids))
-    done = job.account.steps
-    account, job = run(tmp_path, [], steps=4 * (done // 4 + 2))
-    assert account.generations[0].first_step > 4
+    steps, newest = next(iter(checkpoints(tmp_path).items()))
+    with open(newest / "rank_0.pt", "r+b") as file:
+        file.truncate(100)
+    account, job = run(tmp_path, [], steps=steps + 2)
+    assert account.generations[0].first_step == steps - 3  # from the older one, and a new one takes the place
+    assert next(iter(checkpoints(tmp_path))) == steps
 
 
 @pytest.mark.parametrize(
