@@ -10,13 +10,8 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="12",
     topic="fault_tolerance",
-    tasks=(
-        "saving.TASK",
-        "reading.RESUME",
-        "deciding.VERDICT",
-        "deciding.INTERVAL",
-        "reading.RESHARD",
-        "deciding.REGROUP",
+    tasks=tuple(
+        "saving.TASK reading.RESUME deciding.VERDICT deciding.INTERVAL reading.RESHARD deciding.REGROUP".split()
     ),
     forbids=("torch.distributed.checkpoint", "torch.distributed.elastic", "torch.utils.data"),
 )

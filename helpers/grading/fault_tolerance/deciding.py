@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -26,16 +27,17 @@ NEVER = None  # has sent nothing yet
 def make_verdict(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Jobs far from every limit: small ones, then any mixture."""
     jobs = [[WELL, WELL], [WELL, SLOW], [WAITS, BEHIND], [GONE, WAITS], [WAITS, WAITS], [WAITS, (15.0, 6, 40.0), WAITS]]
-    jobs += [[BEHIND, WAITS, WAITS, SLOW], [NEVER, WELL], [WAITS, GONE, BEHIND]]
+    jobs += [[BEHIND, WAITS, WAITS, SLOW], [NEVER, WELL], [WELL, NEVER], [WAITS, GONE, BEHIND]]
     for odd in (NEVER, GONE) * 8:
         jobs.append([rng.one_of(WELL, WAITS, SLOW, BEHIND, odd) for _ in range(rng.integer(2, 5))])
-    return [{"cases": [watched(rng, job) for job in jobs]}]
+    begun = [(1.0, 5.0, 15.0, 45.0)[number % 4] if NEVER in job else 60.0 for number, job in enumerate(jobs)]
+    return [{"cases": [watched(rng, job, ago) for job, ago in zip(jobs, begun, strict=True)]}]
 
 
-def watched(rng: Draw, job: list[Told | None]) -> list[Any]:
-    """The beats of each rank, whose clock may be hours away."""
+def watched(rng: Draw, job: list[Told | None], ago: float) -> list[Any]:
+    """The beats of each rank, whose clock may be hours away. The job began `ago` seconds ago."""
     now = 1000.0 + rng.integer(0, 4000)
-    started = now - (rng.one_of(1.0, 5.0, 15.0, 45.0) if NEVER in job else 60.0)
+    started = now - ago
     beats: list[Beat] = []
     for rank, told in enumerate(job):
         if told is not NEVER:
@@ -45,29 +47,35 @@ def watched(rng: Draw, job: list[Told | None]) -> list[Any]:
     return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
 
 
-def told_by(beats: list[Beat], ranks: int, started: float, now: float, clock: int) -> list[Told]:
+def told_by(beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Told | None) -> list[Told]:
     """clock: the place in a beat of the time that counts."""
     last, step, since = [started] * ranks, [0] * ranks, [started] * ranks
     for beat in beats:
         rank, last[beat[0]] = beat[0], beat[clock]
         if beat[1] > step[rank]:
             step[rank], since[rank] = beat[1], beat[clock]
-    return [(now - last[rank], step[rank], now - since[rank]) for rank in range(ranks)]
+    told = [(now - last[rank], step[rank], now - since[rank]) for rank in range(ranks)]
+    heard = {beat[0] for beat in beats}
+    return [one if never is None or rank in heard else never for rank, one in enumerate(told)]
 
 
 def named(
-    *, clocks: tuple[int, int] = (3, 3), dead_stop_all: bool = True, smallest: bool = True, hangs: bool = True
+    *,
+    clocks: tuple[int, int] = (3, 3),
+    may_wait: Sequence[str] = ("dead", "smaller"),
+    hangs: bool = True,
+    never: Told | None = None,
 ) -> Callable[..., list[str]]:
-    """clocks: for silence and for standing. dead_stop_all: with a dead rank nobody is hung. smallest: only ranks with
-    the smallest step are. hangs: somebody may be."""
+    """clocks: for silence and for standing. may_wait: for whom a rank that stands still may wait: one that is dead, one
+    with a smaller step. hangs: somebody may be hung. never: what counts for who has sent nothing."""
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
-        silent, standing = (told_by(beats, ranks, started, now, clock) for clock in clocks)
-        nobody = not hangs or (dead_stop_all and any(one[0] > limits["dead"] for one in silent))
+        silent, standing = (told_by(beats, ranks, started, now, clock, never) for clock in clocks)
+        nobody = not hangs or ("dead" in may_wait and any(one[0] > limits["dead"] for one in silent))
         least = min(one[1] for one in standing)
         words = []
         for (silence, *_), (_, step, still) in zip(silent, standing, strict=True):
-            hung = still > limits["hung"] and not nobody and not (smallest and step > least)
+            hung = still > limits["hung"] and not nobody and not ("smaller" in may_wait and step > least)
             known = {"dead": silence > limits["dead"], "late": silence > limits["late"], "hung": hung, "alive": True}
             words.append(next(word for word, fits in known.items() if fits))
         return words
@@ -75,37 +83,20 @@ def named(
     return verdict
 
 
-def unheard(word: str) -> Callable[..., list[str]]:
-    """Who has sent nothing gets this word, and is left out where the others are compared."""
-
-    def verdict(beats: list[Beat], ranks: int, *rest: Any) -> list[str]:
-        heard = sorted({beat[0] for beat in beats})
-        own = [(heard.index(beat[0]), *beat[1:]) for beat in beats]
-        words = dict(zip(heard, named()(own, len(heard), *rest), strict=True)) if heard else {}
-        return [words.get(rank, word) for rank in range(ranks)]
-
-    return verdict
-
-
 WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
     "clocks_compared": [named(clocks=(2, 2)), named(clocks=(2, 3))],
-    "waiting_called_hung": [
-        named(dead_stop_all=False, smallest=False),
-        named(smallest=False),
-        named(dead_stop_all=False),
-    ],
+    "waiting_called_hung": [named(may_wait=one) for one in ((), ("dead",), ("smaller",))],
     "steps_ignored": [named(hangs=False)],
-    "never_heard_forgotten": [unheard(word) for word in ("alive", "dead", "late")],
+    "never_heard_forgotten": [named(never=one) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0))],
 }
 VERDICT = answers.asking(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
-    what=Words(en="the verdict on each rank", zh="对各 rank 的判断"),
+    Words(en="the verdict on each rank", zh="对各 rank 的判断"),
+    named(),
+    WRONG_WORDS,
     make=make_verdict,
-    right=named(),
-    wrong=WRONG_WORDS,
     hints=LAB.hints(*WRONG_WORDS),
-    keeps=("beats", "limits"),
 )
 
 # -- 12.interval -----------------------------------------------------------------------------------------------------
@@ -133,28 +124,27 @@ def steps_in(nodes: int, node_mtbf: float, save: float, repair: float, step: flo
     return sqrt(2 * save * (node_mtbf / nodes + repair)) / step
 
 
-def whole(steps: float) -> int:
-    return max(1, round(steps))
+def best(*job: float, share: float = 1.0) -> int:
+    return max(1, round(share * steps_in(*job)))
 
 
 WRONG_STEPS: dict[str, list[Callable[..., int]]] = {
-    "repair_not_counted": [lambda nodes, mtbf, save, repair, step: whole(steps_in(nodes, mtbf, save, 0, step))],
-    "nodes_forgotten": [lambda nodes, *others: whole(steps_in(1, *others))],
-    "whole_interval_lost": [lambda *job: whole(steps_in(*job) / sqrt(2))],
+    "repair_not_counted": [lambda nodes, mtbf, save, repair, step: best(nodes, mtbf, save, 0, step)],
+    "nodes_forgotten": [lambda nodes, *others: best(1, *others)],
+    "whole_interval_lost": [partial(best, share=sqrt(0.5))],
 }
 INTERVAL = answers.asking(
     "12.interval",
     "best_interval(nodes, node_mtbf, save, repair, step)",
-    what=Words(en="the number of steps", zh="步数"),
+    Words(en="the number of steps", zh="步数"),
+    best,
+    WRONG_STEPS,
     make=make_interval,
-    right=lambda *job: whole(steps_in(*job)),
-    wrong=WRONG_STEPS,
     hints=LAB.hints(*WRONG_STEPS),
 )
 
 # -- 12.regroup ------------------------------------------------------------------------------------------------------
-Names = Sequence[str]
-Group = list[Any]  # ranks, spares and keys, or three times None
+Names, Group = Sequence[str], list[Any]  # a group: ranks, spares and keys, or three times None
 
 
 def make_regroup(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -204,17 +194,22 @@ def way(
     *,
     places: Callable[[Names, Names, Names], list[str]] = in_their_places,
     awaited: Callable[[Names, Names], Names] = lambda now, ranks: now,
-    prefix: Callable[[int, int], Any] = lambda generation, restarts: f"{generation + 1}/",
+    prefix: str = "{new}/",
 ) -> Callable[..., Group]:
     """places: the new ranks, from the old ones, the living spares and the dead. awaited: who has to say that it is
-    there, from the new ranks and the old ones. prefix: of a key, from the generation and the restarts of the node."""
+    there, from the new ranks and the old ones. prefix: of a key, with the generation, old or new, or
+    the restarts of the node, or one more."""
 
     def grouped(
         ranks: Names, spares: Names, dead: Names, least: int, generation: int, restarts: dict[str, int]
     ) -> Group:
         living = [name for name in spares if name not in dead]
         now = places(ranks, living, dead)
-        keys = [f"{prefix(generation, restarts[name])}{name}" for name in awaited(now, ranks)]
+        counts = {"old": generation, "new": generation + 1}
+        keys = [
+            prefix.format(restarts=restarts[name], more=restarts[name] + 1, **counts) + name
+            for name in awaited(now, ranks)
+        ]
         return [now, [name for name in living if name not in now], keys] if len(now) >= least else [None] * 3
 
     return grouped
@@ -226,14 +221,8 @@ WRONG_GROUPS: dict[str, list[Callable[..., Group]]] = {
         way(awaited=lambda now, ranks: [*now, *(name for name in ranks if name not in now)]),
         way(awaited=lambda now, ranks: [*ranks, *(name for name in now if name not in ranks)]),
     ],
-    "restart_count_as_key": [
-        way(prefix=lambda generation, restarts: f"{restarts}/"),
-        way(prefix=lambda generation, restarts: f"{restarts + 1}/"),
-    ],
-    "old_keys": [
-        way(prefix=lambda generation, restarts: f"{generation}/"),
-        way(prefix=lambda generation, restarts: ""),
-    ],
+    "restart_count_as_key": [way(prefix="{restarts}/"), way(prefix="{more}/")],
+    "old_keys": [way(prefix="{old}/"), way(prefix="")],
     "places_not_kept": [
         way(places=at_the_end),
         way(places=lambda *given: sorted(in_their_places(*given))),
@@ -243,11 +232,11 @@ WRONG_GROUPS: dict[str, list[Callable[..., Group]]] = {
 REGROUP = answers.asking(
     "12.regroup",
     "regroup(ranks, spares, dead, min_ranks, generation, restarts)",
-    what=(Words(en="ranks", zh=" ranks "), Words(en="spares", zh=" spares "), Words(en="keys", zh=" keys ")),
+    [Words(en=name, zh=f" {name} ") for name in ("ranks", "spares", "keys")],
+    way(),
+    WRONG_GROUPS,
     make=make_regroup,
     act=act_regroup,
-    right=way(),
-    wrong=WRONG_GROUPS,
     hints=LAB.hints(*WRONG_GROUPS),
     keeps=("ranks", "spares", "dead"),
 )

@@ -22,7 +22,6 @@ class Content:
     machine: bytes = b""
     platter: bytes = b""
 
-    @property
     def is_safe(self) -> bool:
         return not self.process and self.machine == self.platter
 
@@ -35,7 +34,6 @@ class File:
 
     def write(self, data: bytes) -> int:
         """Into the memory of the process."""
-        self.must_be_open("write")
         with self.disk.does(f"write {len(data)} bytes to {self.name!r}"):
             self.content.process += bytes(data)
         return len(data)
@@ -51,11 +49,6 @@ class File:
         if not self.is_closed:
             self.is_closed = True
             self.flush("close")
-
-    def must_be_open(self, what: str) -> None:
-        """Raises ValueError where it is closed."""
-        if self.is_closed:
-            raise ValueError(f"{what}: the file {self.name!r} is closed; call {what} before that")
 
     def __enter__(self) -> File:
         return self
@@ -89,21 +82,20 @@ class Disk:
 
     def fsync(self, file: File) -> None:
         """What the machine has of this file goes to the platter."""
-        file.must_be_open("fsync")
+        if file.is_closed:
+            raise ValueError(f"fsync: the file {file.name!r} is closed; call fsync before that")
         with self.does(f"fsync {file.name!r}"):
             file.content.platter = file.content.machine
 
     def replace(self, old: str, new: str) -> None:
         """The file `old` is called `new`, at once; a file that was called `new` is gone."""
-        with self.does(f"replace {new!r} by {old!r}"):
-            self._must_be_there(old)
-            self._blame("renamed_too_early", new == self.watched and not self.names[old].is_safe)
+        with self.does(f"replace {new!r} by {old!r}", needs=old):
+            self._blame("renamed_too_early", new == self.watched and not self.names[old].is_safe())
             self.names[new] = self.names.pop(old)
 
     def remove(self, name: str) -> None:
         """This file is gone."""
-        with self.does(f"remove {name!r}"):
-            self._must_be_there(name)
+        with self.does(f"remove {name!r}", needs=name):
             self._blame("old_removed_first", name == self.watched)
             del self.names[name]
 
@@ -115,19 +107,21 @@ class Disk:
     def tell(self) -> None:
         """The others are told that the new checkpoint is there."""
         content, is_synced = self.names.get(self.watched, Content()), all(one == self.names for one in self.may_be)
-        self._blame("told_too_early", not (content.machine and content.is_safe and is_synced))
+        self._blame("told_too_early", not (content.machine and content.is_safe() and is_synced))
         self.told = True
         with self.does("tell()", fails=False):
             pass
 
     @contextlib.contextmanager
-    def does(self, operation: str, *, fails: bool = True) -> Iterator[None]:
-        """Within, the operation. Raises OSError before it where it is to fail."""
+    def does(self, operation: str, *, fails: bool = True, needs: str = "") -> Iterator[None]:
+        """Within, the operation. Raises OSError before it where it is to fail, or where the file is not there."""
         self.count += 1
         if self.count > MOST:
             raise RuntimeError(f"save needs more than {MOST} operations on the disk")
         if fails and self.fails_at is not None and self.count > self.fails_at:
             raise OSError(28, "No space left on device")
+        if needs and needs not in self.names:
+            raise FileNotFoundError(f"there is no file {needs!r}")
         yield
         self.may_be.append(dict(self.names))
         contents = [names.get(self.watched) for names in self.may_be]
@@ -137,7 +131,3 @@ class Disk:
 
     def _blame(self, mistake: str, made: bool) -> None:
         self.mistake = self.mistake or (mistake if made else "")
-
-    def _must_be_there(self, name: str) -> None:
-        if name not in self.names:
-            raise FileNotFoundError(f"there is no file {name!r}")

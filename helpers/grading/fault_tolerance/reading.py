@@ -4,6 +4,7 @@ tensor that other ranks saved."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,7 @@ from helpers.words import Words
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
 EPOCHS = 8  # drawn orders; a wrong answer may ask for a later one, and gets the first ones again
-State = dict[str, int]
-Orders = list[list[int]]
-Rows = list[list[int]]  # of each step
+State, Rows = dict[str, int], list[list[int]]  # rows: of each step; and so are the orders of the epochs
 
 
 def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -38,7 +37,7 @@ def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
 
 
 def act_resume(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    def asked(state: State, orders: Orders, *args: int) -> Any:
+    def asked(state: State, orders: Rows, *args: int) -> Any:
         return submitted(dict(state), lambda epoch: list(orders[epoch % EPOCHS]), *args)
 
     return answers.act(asked, inputs, trial, RESUME)
@@ -51,7 +50,7 @@ def going_on(
     """start: where to go on, from the state, the batch and the number of samples. epoch_of: whose order is read, from
     the epochs of a position and of the first one."""
 
-    def rows(state: State, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Rows:
+    def rows(state: State, orders: Rows, batch: int, rank: int, dp: int, steps: int) -> Rows:
         n, own = len(orders[0]), batch // dp
         first = start(state, batch, n)
         begins = [first + step * batch + rank * own for step in range(steps)]
@@ -63,7 +62,7 @@ def going_on(
 def in_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[..., Rows]:
     """Each rank has its share of an epoch, and a position of its own in it: what was trained on, divided by dp."""
 
-    def rows(state: State, orders: Orders, batch: int, rank: int, dp: int, steps: int) -> Rows:
+    def rows(state: State, orders: Rows, batch: int, rank: int, dp: int, steps: int) -> Rows:
         epoch, done = divmod(state["trained"], len(orders[0]))
         line = [i for order in orders[epoch:] + orders for i in share(order, rank, dp)][done // dp :]
         return [line[step * (batch // dp) :][: batch // dp] for step in range(steps)]
@@ -74,11 +73,8 @@ def in_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[...
 WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
     "counted_in_steps": [going_on(lambda state, batch, n: state["step"] * batch)],
     "prefetched_skipped": [going_on(lambda state, batch, n: state["handed_out"])],
-    "epoch_begun_again": [
-        going_on(lambda state, batch, n: state["trained"] // n * n),
-        going_on(lambda state, batch, n: 0),
-    ],
-    "order_kept": [going_on(epoch_of=lambda now, first: first), going_on(epoch_of=lambda now, first: 0)],
+    "epoch_begun_again": [going_on(lambda state, batch, n: state["trained"] // n * n), going_on(lambda *_: 0)],
+    "order_kept": [going_on(epoch_of=lambda now, first: first), going_on(epoch_of=lambda *_: 0)],
     "counted_per_rank": [
         in_shares(lambda order, rank, dp: order[rank::dp]),
         in_shares(lambda order, rank, dp: order[rank * len(order) // dp : (rank + 1) * len(order) // dp]),
@@ -87,11 +83,11 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
 RESUME = answers.asking(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
-    what=Words(en="the samples of each step", zh="各步的样本"),
+    Words(en="the samples of each step", zh="各步的样本"),
+    going_on(),
+    WRONG_ROWS,
     make=make_resume,
     act=act_resume,
-    right=going_on(),
-    wrong=WRONG_ROWS,
     hints=LAB.hints(*WRONG_ROWS),
 )
 
@@ -151,27 +147,20 @@ def whole_files(pieces: list[Piece], total: int, rank: int, ranks: int) -> Part:
     return [found, sum(stop - start for _, start, stop in pieces if any(start <= i < stop for i in found))]
 
 
-def wrong_part(**how: Any) -> Callable[..., Part]:
-    return lambda *case: part(*case, **how)
-
-
 WRONG_PARTS: dict[str, list[Callable[..., Part]]] = {
-    "places_in_whole": [wrong_part(in_file=False)],
-    "off_by_one": [wrong_part(ends=ends) for ends in ((0, 1), (0, -1), (1, 0), (1, 1))],
-    "order_of_list": [wrong_part(by_start=False)],
+    "places_in_whole": [partial(part, in_file=False)],
+    "off_by_one": [partial(part, ends=ends) for ends in ((0, 1), (0, -1), (1, 0), (1, 1))],
+    "order_of_list": [partial(part, by_start=False)],
     "whole_files_read": [whole_files, lambda *case: [part(*case)[0], case[1]]],
 }
+WHAT = (Words(en="the elements of this rank", zh="本 rank 的元素"), Words(en="how many are read", zh="读出的个数"))
 RESHARD = answers.asking(
     "12.reshard",
     "own_part(pieces, total, rank, ranks, read)",
-    what=(
-        Words(en="the elements of this rank", zh="本 rank 的元素"),
-        Words(en="the number of elements read", zh="读出的元素个数"),
-    ),
+    WHAT,
+    part,
+    WRONG_PARTS,
     make=make_reshard,
     act=act_reshard,
-    right=part,
-    wrong=WRONG_PARTS,
     hints=LAB.hints(*WRONG_PARTS),
-    keeps=("pieces",),
 )

@@ -64,16 +64,13 @@ def judge_answers(
 def asking(
     key: str,
     signature: str,
-    *,
     what: Words | Sequence[Words],
-    make: Callable[..., list[dict[str, Any]]],
     right: Answer,
     wrong: Mapping[str, Sequence[Answer]],
-    hints: Mapping[str, Words],
-    act: Callable[..., list[Any]] = act,
-    keeps: tuple[str, ...] = (),
+    **more: Any,
 ) -> Task:
-    """A task of such questions in one process. what: an answer, or each of its values, judged apart."""
+    """A task of such questions, in one process. what: an answer, or each of its values, judged apart. more: make, hints
+    and the like, as a Task has them."""
 
     def judge(world: World) -> Iterator[Finding]:
         cases, got = world.inputs[0]["cases"], world.outputs[0]
@@ -84,8 +81,8 @@ def asking(
             ways = {name: [_of(place, one) for one in several] for name, several in wrong.items()}
             yield from judge_answers(task, said, cases, [one[place] for one in got], _of(place, right), ways)
 
-    where = {"world_sizes": (1,), "unit": "device"}
-    task = Task(key=key, signature=signature, make=make, act=act, judge=judge, keeps=keeps, hints=hints, **where)
+    more = {"act": act, "world_sizes": (1,), "unit": "device"} | more
+    task = Task(key=key, signature=signature, judge=judge, **more)
     return task
 
 
