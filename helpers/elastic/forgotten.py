@@ -35,7 +35,7 @@ FORGETTABLE = ("sampler", "sampler_in_steps", "rng", "rng_of_rank_0", "loss_scal
 STEPS, STOP = 16, 8  # of a run, and before it is stopped
 ROWS, TOKENS, SAMPLES = 4, 16, 192  # of a micro-batch, of a sample, of an epoch
 MICRO_BATCHES, FEWER = 4, 2  # of a step; after dp was halved
-START_SCALE, SQUARE = 2.0**20, Plan(dp=2, tp=2)
+START_SCALE, SQUARE = 2.0**22, Plan(dp=2, tp=2)
 GENERATORS = ("python", "numpy", "torch")
 Losses = list[float]
 

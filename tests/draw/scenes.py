@@ -1,5 +1,7 @@
 """The scenes that the tests of this folder look at."""
 
+from types import SimpleNamespace
+
 from helpers.draw import (
     Axis,
     Line,
@@ -14,6 +16,7 @@ from helpers.draw import (
     cube_scene,
     curves_scene,
     effective_scene,
+    healing_scene,
     kinds_scene,
     magnitudes_scene,
     means_scene,
@@ -76,6 +79,15 @@ def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP st
             spans.append(span(rank, "communication", link_free - 2.5, link_free, "all_reduce", 25_000_000))
         spans.append(span(rank, "optimizer", link_free, link_free + 1, "AdamW"))
     return Timeline(spans=spans, source=source, title=title)
+
+
+def rounds_of_healing():
+    """Copy 2 of three dies in step 2, which the others do again, and is healed by copy 0 before step 3."""
+    all_three, two = (0, 1, 2), (0, 1)
+    told = [(0, all_three, all_three, 6, ()), (1, all_three, (), 0, ()), (1, two, two, 4, ())]
+    told.append((2, all_three, all_three, 6, (2,)))
+    names = ("step", "members", "done", "samples", "behind")
+    return [SimpleNamespace(source=0, **dict(zip(names, one, strict=True))) for one in told]
 
 
 def span(rank, kind, start, end, name="work", num_bytes=0):
@@ -166,6 +178,7 @@ SCENES = {
         title="Names that would lie on each other",
     ),
     "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
+    "healing": healing_scene(rounds_of_healing(), title="Copy 2 dies and returns"),
     "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),

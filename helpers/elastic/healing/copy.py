@@ -16,9 +16,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import AdamW
 
 from helpers.elastic.healing.lighthouse import Round
+from helpers.words import book
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 ROWS, TOKENS = 16, 16  # of a global batch
+SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")
+say = book("healing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,22 @@ class Settings:
     share: str = "fewer"
     moment: str = "sum"
     limit: float = 10.0
+
+    def __post_init__(self) -> None:
+        last, end = self.copies - 1, self.steps - 1
+        if not 1 <= self.copies <= ROWS or end < 0 or not self.limit > 0:
+            raise ValueError(say("copies", copies=self.copies, steps=self.steps, limit=self.limit, rows=ROWS))
+        if self.share not in SHARES or self.moment not in MOMENTS:
+            told = dict(share=self.share, moment=self.moment, shares=list(SHARES), moments=list(MOMENTS))
+            raise ValueError(say("share", **told))
+        for copy, step in self.kill.items():
+            if copy not in range(self.copies) or step not in range(self.steps):
+                raise ValueError(say("kill", copy=copy, step=step, last=last, end=end))
+            if all(self.kill.get(one, self.steps) <= step < self.back.get(one, self.steps) for one in range(last + 1)):
+                raise ValueError(say("nobody", step=step))
+        for copy, step in self.back.items():
+            if not self.kill.get(copy, self.steps) < step < self.steps:
+                raise ValueError(say("back", copy=copy, step=step, kill=str(self.kill)))
 
 
 def rows_of(copy: int, told: Round, settings: Settings) -> Tensor:

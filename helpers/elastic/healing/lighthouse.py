@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass, replace
 
 import torch.distributed as dist
 
+from helpers.words import book
+
+say = book("healing")
 PATIENCE = 5  # rounds in a row without a step, after which something else than a death is the cause
 
 
@@ -67,7 +70,7 @@ class Lighthouse:
         if self.rounds:
             self.rounds[-1] = _with_reports(self.rounds[-1], self.asked)
         if len(self.rounds) >= PATIENCE and not any(one.done for one in self.rounds[-PATIENCE:]):
-            raise RuntimeError(f"{PATIENCE} rounds without a step; at last: {self.asked}")
+            raise RuntimeError(say("stuck", rounds=PATIENCE, said=self.asked))
         steps = {copy: self.asked[copy]["steps"] for copy in lives}
         told = quorum(steps, self.rounds[-1] if self.rounds else None)
         for life in lives.values():
