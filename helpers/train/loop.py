@@ -18,7 +18,8 @@ from helpers.train.options import Settings, checkpoints_of
 from helpers.train.screen import Screen, command, say, shown
 from helpers.train.stop import Stop
 
-ENDED, FAILED, INTERRUPTED = 0, 1, 128  # the last one plus the signal's number
+ENDED, FAILED = 0, 1
+INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 class Loop:
@@ -73,7 +74,7 @@ class Loop:
             self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
         if problem or not is_equal:
             return FAILED
-        return ENDED if is_done or is_launched() else INTERRUPTED + stop.number  # torchrun would take it for a failure
+        return ENDED if is_done or is_launched() else self._asked_by()  # torchrun would take it for a failure
 
     def _steps(self, stop: Stop) -> str:
         """All that are left, or until somebody wants an end. Why the last save failed, or nothing."""
@@ -157,7 +158,10 @@ class Loop:
         for line in why + left[:1]:
             self.screen.line(line)
         self.screen.lines(left[1:])
-        return INTERRUPTED + (self.stop.number or signal.SIGINT) if interrupted else FAILED
+        return self._asked_by() if interrupted else FAILED
+
+    def _asked_by(self) -> int:
+        return PREEMPTED if self.stop.number == signal.SIGTERM else INTERRUPTED
 
     def _left(self) -> list[str]:
         """The last checkpoint, and how to go on from there."""

@@ -21,7 +21,7 @@ class Stop:
     A signal that was ignored before, as `nohup` and `&` in a script do, is ignored on.
     """
 
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float = 25.0) -> None:
         self.grace, self.number, self.is_late, self.before = grace, 0, False, {}
 
     @property
@@ -47,7 +47,7 @@ class Stop:
         again, self.number = self.asked, self.number or number
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number == signal.SIGTERM:
+        if number == signal.SIGTERM and not signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, self.grace)
         if not again and os.environ.get("LOCAL_RANK", "0") == "0":
             text = say("stopping") if number == signal.SIGINT else say("preempted", grace=self.grace)
