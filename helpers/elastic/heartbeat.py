@@ -18,14 +18,14 @@ class Beat:
     """What a process says of itself. number: of this beat, counted from 1. step: the one that it is in.
 
     calls: collectives that it has issued. busy: whether its main thread has used a core since the last beat, or wants
-    one. awaits: the ranks that have not issued the collective in which its main thread waits.
+    one. waits: whether that thread waits for other ranks in a collective.
     """
 
     number: int
     step: int
     calls: int
     busy: bool
-    awaits: tuple[int, ...] = ()
+    waits: bool = False
 
 
 class Heartbeat:
@@ -39,7 +39,7 @@ class Heartbeat:
         self.store, self.rank, self.every = store, rank, every
         self.step, self.number = 0, 0
         self.main, self.stopped = threading.main_thread(), threading.Event()
-        self.clock, self.used = time.pthread_getcpuclockid(self.main.ident), 0.0
+        self.clock, self.used = _clock_of(self.main), 0.0
         self.thread = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
 
     def __enter__(self) -> Heartbeat:
@@ -59,16 +59,18 @@ class Heartbeat:
         """What there is to say now."""
         before, self.used = self.used, time.clock_gettime(self.clock)  # seconds on a core, of the main thread
         busy = self.used - before > 0.001 or is_runnable(self.main.native_id)
-        awaits = {rank for op in wire.pending() if op.waiting for rank in op.missing}
+        waits, calls = any(op.waiting for op in wire.pending()), sum(wire.counters().values())
         self.number += 1
-        calls = sum(wire.counters().values())
-        return Beat(number=self.number, step=self.step, calls=calls, busy=busy, awaits=tuple(sorted(awaits)))
+        return Beat(number=self.number, step=self.step, calls=calls, busy=busy, waits=waits)
 
 
 def heard(store: dist.Store, rank: int) -> Beat | None:
     """The last beat of a rank; None before its first, since asking for a key that is not there would wait for it."""
     key = f"beat{rank}"
-    if not store.check([key]):
-        return None
-    said = json.loads(store.get(key))
-    return Beat(**said | {"awaits": tuple(said["awaits"])})
+    return Beat(**json.loads(store.get(key))) if store.check([key]) else None
+
+
+def _clock_of(thread: threading.Thread) -> int:
+    """A clock of the seconds for which this thread was on a core; of the whole process where there is none (macOS)."""
+    known = getattr(time, "pthread_getcpuclockid", None)
+    return known(thread.ident) if known else time.CLOCK_PROCESS_CPUTIME_ID

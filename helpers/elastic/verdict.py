@@ -15,13 +15,13 @@ class Sign:
     """What is known of one rank, in seconds of the listener's own clock, since two machines' clocks differ.
 
     silent: since its last beat came in. still: in which it came no further, neither a step nor a collective.
-    idle: in which it neither used a core nor wanted one. awaits: the ranks for which it waits in a collective.
+    idle: in which it neither used a core nor wanted one. waits: whether it waits for others in a collective.
     """
 
     silent: float = 0.0
     still: float = 0.0
     idle: float = 0.0
-    awaits: tuple[int, ...] = ()
+    waits: bool = False
 
 
 def verdict(signs: Mapping[int, Sign], *, limit: float = 2.0, patience: float = 60.0) -> dict[int, str]:
@@ -35,10 +35,10 @@ def verdict(signs: Mapping[int, Sign], *, limit: float = 2.0, patience: float = 
     """
     found = {}
     for rank, sign in signs.items():
-        others_wait = all(other.awaits or other.idle >= limit for one, other in signs.items() if one != rank)
+        others_wait = all(other.waits or other.idle >= limit for one, other in signs.items() if one != rank)
         if sign.silent >= limit:
             found[rank] = "dead"
-        elif sign.still < limit or sign.awaits:
+        elif sign.still < limit or sign.waits:
             found[rank] = "alive"
         elif (sign.idle >= limit and others_wait) or sign.still >= patience:
             found[rank] = "hung"
@@ -68,6 +68,6 @@ class Listener:
             silent=0.0 if fresh or works else sign.silent + gap,
             still=0.0 if further else sign.still + gap,
             idle=0.0 if beat.busy or works else sign.idle + gap,
-            awaits=beat.awaits,
+            waits=beat.waits,
         )
         self.beats[rank] = beat

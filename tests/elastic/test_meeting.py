@@ -49,7 +49,7 @@ def test_a_heart_beats_while_its_main_thread_stands_still_and_says_so():
     with heart:
         heart.step = 7
         busy = beat_until(heart, store, lambda beat: beat.number > 3 and beat.busy)  # this very loop computes
-        assert busy.step == 7 and busy.awaits == ()
+        assert busy.step == 7 and not busy.waits
         listener = threading.Thread(target=lambda: (beat_until(heart, store, lambda beat: not beat.busy), free.set()))
         listener.start()
         assert free.wait(60)  # the main thread stands still here, and still beats come

@@ -8,7 +8,7 @@ from helpers.elastic import Beat, Sign, verdict
 from helpers.elastic.verdict import MAX_GAP, Listener
 
 WELL = Sign()
-WAITS = Sign(still=5.0, idle=5.0, awaits=(1,))
+WAITS = Sign(still=5.0, idle=5.0, waits=True)
 
 
 @pytest.mark.parametrize(
