@@ -24,9 +24,9 @@ from helpers.elastic.chaos import Kill
 from helpers.elastic.crew import MEMBER, Crew, Member
 from helpers.elastic.heartbeat import heard
 from helpers.elastic.member import train
-from helpers.elastic.regroup import regroup
+from helpers.elastic.regrouping import regroup
 from helpers.elastic.settings import Settings, say
-from helpers.elastic.verdict import MAX_GAP, Listener, verdict
+from helpers.elastic.verdicts import MAX_GAP, Listener, verdict
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.sites import names_of
@@ -43,7 +43,7 @@ class Agent:
     """Runs in a thread of the notebook's kernel, as torchrun's agent is a process beside its ranks."""
 
     def __init__(self, settings: Settings):
-        self.settings, self.problem, self.weights = settings, None, {}
+        self.settings, self.plan, self.problem, self.weights = settings, settings.plan, None, {}
         self.history: list[tuple[int, int, float, float]] = []
         self.generations: list[Generation] = []
         self.crew: Crew | None = None
@@ -60,6 +60,22 @@ class Agent:
     def order(self, kill: Kill) -> None:
         self.store.set(f"order{self.num_orders}", json.dumps(asdict(kill)))
         self.num_orders += 1
+
+    def trains(self) -> bool:
+        """Whether the present generation has finished a step."""
+        return self.crew is not None and bool(self.history) and self.history[-1][0] == len(self.generations)
+
+    def wait_until_it_trains(self) -> None:
+        with self.news:
+            self.news.wait_for(lambda: self.over.is_set() or self.trains())
+        if self.over.is_set():
+            raise ValueError(say("kill.over"))
+
+    def pid(self, rank: int) -> int:
+        """Of a rank of the present generation. ProcessLookupError where that has ended in this moment."""
+        if (crew := self.crew) is None or rank not in crew.ranks:
+            raise ProcessLookupError
+        return crew.ranks[rank].pid
 
     def close(self) -> None:
         self.stopping.set()
@@ -92,6 +108,7 @@ class Agent:
                 raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=why))
             if number > told.max_restarts:
                 raise RuntimeError(say("restarts", most=told.max_restarts, why=why))
+            self.plan = plan
             with self._crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
             last = max((step for generation, step, *_ in self.history if generation == number), default=resumed)
@@ -139,8 +156,7 @@ class Agent:
             if crew.is_done:
                 self.weights = unpack(crew.ranks[0].value)
                 return "done", [], say["done"]
-            trains = bool(self.history) and self.history[-1][0] == number
-            if found := self._judge(crew, listener, beats, trains):
+            if found := self._judge(crew, listener, beats, self.trains()):
                 how = "hung" if "hung" in found.values() else "silent"
                 return how, sorted(found), say[how].format(ranks=names_of(found))
             if not listener.beats and crew.clock > UNMET:

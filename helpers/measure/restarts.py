@@ -46,7 +46,7 @@ class Happened:
     generations: tuple[Generation, ...]
     losses: dict[int, float]
     done_again: int
-    lines: dict[int, tuple[str, ...]]
+    lines: dict[int, list[str]]
     returncodes: tuple[int, ...]
     seconds: float
 
@@ -83,8 +83,11 @@ def run_job(
     """Start torchrun once for each of `agents`, options of its command line, and wait until all have ended.
 
     dies: rank and step; what: "rank", or "node" for its agent, too. back_at: an agent that was killed is started again,
-    and the others wait for it before this step. Raises TimeoutError after `limit` seconds. No process stays behind.
+    and the others wait for it before this step. No process stays behind.
+    Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
     """
+    if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
+        raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
     told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, _Agents(folder, told | {"limit": limit}) as job:
@@ -138,43 +141,33 @@ class _Agents:
 
     def __exit__(self, *_: object) -> None:
         """Its ranks have sessions of their own, and a dead agent no longer ends them: the folder's name tells them."""
+        for agent in self.running:
+            agent.kill()
+            agent.wait()
         for process in psutil.process_iter(["cmdline"]):
             if str(self.folder) in (process.info["cmdline"] or ()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        for agent in self.running:
-            agent.wait()
         self.out.close(), self.err.close()
 
 
 def _happened(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> Happened:
-    told = [json.loads(line) for line in lines]
-    by_rank = {
-        rank: tuple(line for line, one in zip(lines, told, strict=True) if one["rank"] == rank)
-        for rank in sorted({one["rank"] for one in told})
-    }
+    by_rank: dict[int, list[str]] = {}
     starts: list[dict[str, Any]] = []
     losses: dict[int, float] = {}
-    done = 0
-    for one in told:
-        if one["rank"]:
-            continue
-        if "ranks" in one:
+    for line in lines:
+        one = json.loads(line)
+        by_rank.setdefault(one["rank"], []).append(line)
+        if one["rank"] == 0 and "ranks" in one:
             starts.append({"ranks": one["ranks"], "after": one["after"], "last_step": one["after"]})
-        else:
+        elif one["rank"] == 0:
             starts[-1]["last_step"] = one["step"]
             losses[one["step"]] = one["loss"]
-            done += 1
     real = [one for one in starts if one["last_step"] > one["after"]]  # one node may be early, and wait for the other
     generations = tuple(Generation(number=number, **one) for number, one in enumerate(real))
-    return Happened(
-        generations=generations,
-        losses=losses,
-        done_again=done - len(losses),
-        lines=by_rank,
-        returncodes=returncodes,
-        seconds=seconds,
-    )
+    again = sum(one.last_step - one.after for one in generations) - len(losses)
+    how = {"returncodes": returncodes, "seconds": seconds, "lines": by_rank}
+    return Happened(generations=generations, losses=losses, done_again=again, **how)
 
 
 def undisturbed(steps: int = 12) -> dict[int, float]:
