@@ -46,6 +46,7 @@ class Agent:
         self.settings, self.plan, self.problem, self.weights = settings, settings.plan, None, {}
         self.history: list[tuple[int, int, float, float]] = []
         self.generations: list[Generation] = []
+        self.unsaved: dict[int, str] = {}
         self.crew: Crew | None = None
         self.news, self.stopping, self.over = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -55,7 +56,8 @@ class Agent:
     # -- what the job asks -----------------------------------------------------------------------------------------
     @property
     def account(self) -> Account:
-        return Account(history=tuple(self.history), generations=tuple(self.generations), weights=self.weights)
+        told = dict(generations=tuple(self.generations), unsaved=dict(self.unsaved), weights=self.weights)
+        return Account(history=tuple(self.history), **told)
 
     def order(self, kill: Kill) -> None:
         self.store.set(f"order{self.num_orders}", json.dumps(asdict(kill)))
@@ -134,17 +136,20 @@ class Agent:
         where = dict(port=self.store.port, folder=folder, boards=scratch / f"boards{number}")
         what = (self.settings, number, plan)
         work = pack_call(train, what, where | {"resume": found and found.folder}, num_ranks=count)
-        self.crew = crew = Crew(work, count, self.scratch, partial(self._step, number))
+        self.crew = crew = Crew(work, count, self.scratch, partial(self._told, number))
         try:
             yield crew, resumed
         finally:
             self.crew = None
             crew.end()
 
-    def _step(self, number: int, row: tuple[int, float, float]) -> None:
-        step, loss, at = row
+    def _told(self, number: int, what: str, row: tuple) -> None:
         with self.news:
-            self.history.append((number, step, loss, at - self.started))
+            if what == "unsaved":
+                self.unsaved.update([row])
+            else:
+                step, loss, at = row
+                self.history.append((number, step, loss, at - self.started))
             self.news.notify_all()
 
     def _watch(self, crew: Crew, number: int) -> Ending:

@@ -79,7 +79,10 @@ def run(trainer: Trainer, told: Settings, folder: Path, heart: Heartbeat, orders
         if dist.get_rank() == 0:
             tell("step", (heart.step, loss.item(), time.monotonic()))
         if trainer.steps % told.save_every == 0:
-            timed("save", trainer.save, step_folder(folder, trainer.steps))
+            try:
+                timed("save", trainer.save, step_folder(folder, trainer.steps))
+            except ValueError as problem:  # the same on every rank: a disk that is full ends no training
+                tell("unsaved", (heart.step, str(problem)))
 
 
 def tell(what: str, value: object) -> None:
