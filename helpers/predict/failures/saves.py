@@ -13,7 +13,7 @@ def checkpoint_bytes(num_params: int, plan: Plan | None = None) -> float:
     """Bytes of weights and optimizer state of a whole model; gradients are not saved.
 
     14 bytes per parameter in mixed precision with AdamW: BLOOM's 176,247,271,424 parameters are 2.3 TB, and 329 GB
-    without the optimizer, as `du -h` shows them (in powers of two, rounded up). BigScience 2022.
+    without the optimizer, when counted as `du -h` counts: in powers of two, rounded up. BigScience 2022.
     """
     whole(num_params=num_params)
     plan = plan or Plan()

@@ -29,7 +29,7 @@ def test_the_kinds_of_llama_3_add_up():
 
 @pytest.mark.parametrize(("gpus", "hours"), [(16_384, "1.80"), (131_072, "0.23")])
 def test_meta_projects_the_time_between_failures_to_larger_jobs(gpus, hours):
-    """Kokolis 2025, section III: 6.50 failures per thousand nodes and days; 1.8 h and 0.23 h."""
+    """Kokolis 2025: 6.50 failures per thousand nodes and days; 1.8 h and 0.23 h."""
     assert f"{mtbf(nodes=gpus // 8, per_node_day=META_RSC1) / HOUR:.2f}" == hours
     assert mtbf(nodes=8, per_node_day=0.01) == pytest.approx(job_mtbf(100 * DAY, 8))
 

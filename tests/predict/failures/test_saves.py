@@ -11,7 +11,7 @@ BLOOM = 176_247_271_424  # parameters, of its model card
 
 
 def test_bloom_weighs_two_point_three_terabytes():
-    """BigScience 2022: 329GB of bf16 weights, 2.3TB with optimizer states. `du -h` rounds up powers of two."""
+    """BigScience 2022: 329GB of bf16 weights, 2.3TB with optimizer states; powers of two, rounded up."""
     assert ceil(10 * checkpoint_bytes(BLOOM) / 2**40) / 10 == 2.3 and ceil(BLOOM * 2 / 2**30) == 329
     assert checkpoint_bytes(10, Plan(precision="fp32", optimizer="sgd")) == 40  # no gradients
 
@@ -19,7 +19,7 @@ def test_bloom_weighs_two_point_three_terabytes():
 def test_published_times_of_saves():
     """Bekman 2024, Machine Learning Engineering: BLOOM in 40 s on 48 nodes, every 3 hours, 0.37 % of the time.
 
-    Gemini (Wang 2023), section 2: MT-NLG over 20 Gb/s in 42 minutes; 12 bytes for each of 530e9 parameters.
+    Gemini (Wang 2023): MT-NLG over 20 Gb/s in 42 minutes; 12 bytes for each of 530e9 parameters.
     """
     bloom = [save_seconds(num_bytes=2.3e12, nodes=n, shared_bandwidth=2.3e12 / 40) for n in (1, 8, 48, 2048)]
     assert bloom == pytest.approx([40] * 4) and f"{bloom[2] / (3 * 3600):.2%}" == "0.37%"  # nodes do not help
