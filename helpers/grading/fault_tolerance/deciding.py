@@ -94,7 +94,7 @@ WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
 VERDICT = answers.asking(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
-    Words(en="the verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
+    Words(en="the list of verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
     named(),
     WRONG_WORDS,
     make=make_verdict,

@@ -64,7 +64,7 @@ def in_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[...
 
     def rows(state: State, orders: Rows, batch: int, rank: int, dp: int, steps: int) -> Rows:
         epoch, done = divmod(state["trained"], len(orders[0]))
-        line = [i for order in orders[epoch:] + orders for i in share(order, rank, dp)][done // dp :]
+        line = [i for order in (orders * 3)[epoch:] for i in share(order, rank, dp)][done // dp :]
         return [line[step * (batch // dp) :][: batch // dp] for step in range(steps)]
 
     return rows
@@ -83,7 +83,7 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
 RESUME = answers.asking(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
-    Words(en="the samples of each step", zh="各步的样本"),
+    Words(en="the list of samples, step by step", zh="各步的样本"),
     going_on(),
     WRONG_ROWS,
     make=make_resume,
@@ -154,7 +154,7 @@ WRONG_PARTS: dict[str, list[Callable[..., Part]]] = {
     "whole_files_read": [whole_files, lambda *case: [part(*case)[0], case[1]]],
 }
 WHAT = (
-    Words(en="the elements of this rank", zh="本 rank 的元素"),
+    Words(en="the list of elements of this rank", zh="本 rank 的元素"),
     Words(en="the number of elements read", zh="读取个数"),
 )
 RESHARD = answers.asking(

@@ -60,11 +60,9 @@ def judge(world: World) -> Iterator[Finding]:
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
         for at, one in enumerate(failing, start=1):
-            yield from judge_crashes(case, one, FULL.format(at))
-            quiet = not (one["raised"] or one["told"])
-            yield expect(
-                not quiet, "the disk is full, and save returns without OSError", "磁盘已满，save 却没有抛出 OSError"
-            )
+            full, is_known = FULL.format(at), one["raised"] or one["told"]
+            yield from judge_crashes(case, one, full)
+            yield expect(is_known, f"{full.en}save returns without OSError", f"{full.zh}save 却没有抛出 OSError")
 
 
 def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Finding]:
