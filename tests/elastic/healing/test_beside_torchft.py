@@ -18,7 +18,7 @@ from helpers.elastic.healing.run import ALIKE, trained_alone
 from helpers.measure.equality import assert_equal
 
 pytest.importorskip("torchft", reason="torchft is not installed: see the top of this file")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 WORKER = Path(__file__).with_name("torchft_copy.py")
 DIES, BACK, STEPS = 2, 4, 7
 
@@ -28,7 +28,9 @@ class Theirs:
         self.file = folder / f"{life}.pt"
         command = [sys.executable, str(WORKER), str(number), life, lighthouse, str(self.file), str(dies_in)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout.readline() == "ready\n"
+
+    def is_ready(self) -> bool:
+        return self.process.stdout.readline() == "ready\n"
 
     def ask(self) -> None:
         self.process.stdin.write("\n")
@@ -51,10 +53,12 @@ def test_its_copies_and_ours_come_to_the_weights_of_one_process(tmp_path):
     copies = [Theirs(0, "0.0", house.address(), tmp_path), Theirs(1, "1.0", house.address(), tmp_path, DIES)]
     rounds = []
     try:
+        assert all(copy.is_ready() for copy in copies)
         while len(done := [one for one in rounds if one["report"]]) < STEPS:
             assert len(rounds) < 3 * STEPS, rounds
             if len(done) == BACK and len(copies) == 1:
                 copies.append(Theirs(1, "1.1", house.address(), tmp_path))
+                assert copies[1].is_ready()
             for copy in copies:
                 copy.ask()
             said = [copy.said() for copy in copies]
