@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 
 import torch
@@ -40,6 +41,22 @@ class Axes:
         noise that is not independent.
         """
         torch.manual_seed(seed + SEEDS_OF_A_STAGE * (self.place["dp"] + self.mesh.dp * self.place["pp"]))
+
+    def random_state(self) -> dict[str, str]:
+        """Where this rank's generators are, as text: with them a resumed run drops what it would have dropped."""
+        found = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            found["cuda"] = torch.cuda.get_rng_state()
+        return {device: base64.b64encode(state.numpy().tobytes()).decode() for device, state in found.items()}
+
+    def set_random_state(self, told: dict[str, str]) -> None:
+        states = {
+            device: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+            for device, text in told.items()
+        }
+        torch.set_rng_state(states["cpu"])
+        if "cuda" in states and torch.cuda.is_initialized():
+            torch.cuda.set_rng_state(states["cuda"])
 
 
 @cache

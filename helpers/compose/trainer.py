@@ -62,7 +62,8 @@ class Trainer:
     ):
         refused.check(model, plan)
         self.plan, self.mesh, self.max_norm, self.axes = plan, plan.mesh, max_norm, Axes(plan.mesh)
-        self.steps, self.grad_norm = 0, None
+        self.steps, self.grad_norm, self.seed = 0, None, seed
+        self.also: dict = {}  # what the caller stored with the checkpoint from which this goes on
         self.names = Names(model)
         dp, tp, pp = (self.axes.group(axis) for axis in ("dp", "tp", "pp"))
         if plan.tp > 1:  # 1: cut the matrices
@@ -130,9 +131,12 @@ class Trainer:
         """The state dict of the model before it was cut, on every rank. Every rank must call it."""
         return full_state(self)
 
-    def save(self, folder: str | os.PathLike) -> None:
-        """Write a checkpoint that any plan can load (checkpoint/). Every rank calls it, between two steps."""
-        checkpoint.save(self, folder)
+    def save(self, folder: str | os.PathLike, **how) -> None:
+        """Write a checkpoint that any plan can load (checkpoint/). Every rank calls it, between two steps.
+
+        how: as for checkpoint.save. A checkpoint.AsyncSaver does it while the next steps run.
+        """
+        checkpoint.save(self, folder, **how)
 
     @classmethod
     def load(cls, folder: str | os.PathLike, model: nn.Module, plan: Plan, **how) -> Trainer:

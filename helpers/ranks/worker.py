@@ -79,7 +79,10 @@ class Worker:
                 self.step(self.tasks.get())
 
     def join_group(self, generation: int) -> None:
-        """Enter a world of its own files, so that nothing of an earlier generation can be met again."""
+        """Enter a world of its own files, so that nothing of an earlier generation can be met again.
+
+        Backend "none": whoever calls makes the groups, as the members of an elastic job do.
+        """
         if self.group_is_up:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
@@ -87,6 +90,8 @@ class Worker:
         if self.spec["device"] == "cuda":
             torch.cuda.set_device(self.spec["local_device"])
         backend = self.spec["backend"]
+        if backend == "none":
+            return
         if backend == "wire":
             wire.reset()
             wire.install(self.wire_config(generation))
@@ -151,7 +156,7 @@ class Worker:
     def where(self) -> Where:
         return Where(
             frames=self.own_frames(frames_of(sys._current_frames().get(self.main_thread.ident))),
-            runnable=_is_runnable(self.main_thread.native_id),
+            runnable=is_runnable(self.main_thread.native_id),
             waiting=[Waiting(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
             counters=dict(wire.counters()),
         )
@@ -219,7 +224,8 @@ class Worker:
         )
 
 
-def _is_runnable(native_id: int) -> bool:
+def is_runnable(native_id: int) -> bool:
+    """Whether this thread of the process has work, and runs or wants a core. False where the system does not tell."""
     try:
         with open(f"/proc/self/task/{native_id}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "RD"

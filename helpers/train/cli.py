@@ -17,7 +17,10 @@ REFUSED = 2  # the exit code, as argparse has it
 
 
 def main(arguments: list[str]) -> int:
-    """0 when all steps are done, 1 when ranks failed or the end was not saved, 2 for a sentence, 130 after Ctrl-C."""
+    """0 when all steps are done, 1 when ranks failed or the end was not saved, 2 for a sentence.
+
+    130 after Ctrl-C and 143 after SIGTERM, but 0 under torchrun, once the run is saved.
+    """
     speaks = os.environ.get("RANK", "0") == "0"
     try:
         told = settings(arguments)
@@ -25,6 +28,10 @@ def main(arguments: list[str]) -> int:
         from helpers.train import fits  # torch comes only when there is something to train
 
         done = fits.check(told)
+        if done >= told.steps:  # --go-on
+            if speaks:
+                print(say("all_done", steps=done, checkpoint=told.resume))
+            return 0
 
         from helpers.ranks import Ranks
         from helpers.train.loop import Loop

@@ -68,7 +68,7 @@ def _steps_of(settings: Settings, model: GPT) -> int:
     if problem := another_model(Names(model), manifest, settings.resume):
         raise ValueError(f"{problem} (--size)")
     done = manifest.extra["steps"]
-    if settings.steps <= done:
+    if settings.steps <= done and not settings.go_on:
         raise ValueError(f"{settings.resume} is at step {done} already: give --steps above {done} to go on")
     return done
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from helpers.compose import Trainer
 from helpers.compose.checkpoint.held import inner
 from helpers.compose.parts import Stages
+from helpers.elastic.chaos import Kill, arm, strike
 from helpers.measure.comms import record_comms
 from helpers.measure.memory import record_memory
 from helpers.measure.timeline import TimelineRecorder, communication_span, record_timeline
@@ -56,8 +57,6 @@ class Run:
             self.trainer = Trainer(model, settings.plan, lr=settings.lr, **how)
         else:
             self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **how)
-            if settings.dropout:  # not the masks of the first steps once more
-                self.trainer.axes.seed(settings.seed + self.trainer.steps)
         for group in inner(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
         self.context = config.context
@@ -65,6 +64,8 @@ class Run:
     def step(self, asked: bool) -> Report:
         """The batch depends on the seed and the step alone, so a run that is resumed sees what it would have seen."""
         told = self.settings
+        if told.dropout:  # its masks do, too
+            self.trainer.axes.seed(told.seed + self.trainer.steps)
         batch = self.text.batch(self.trainer.steps, told.batch, self.context, seed=told.seed)
         tokens, targets = (part.to(self.device) for part in batch)
         start = time.perf_counter()
@@ -135,14 +136,27 @@ def start(settings: Settings, device: str) -> tuple[str, Path]:
     return "", folder
 
 
-def step(asked: bool, weigh: bool, clock: bool) -> Report:
-    return _run.watched(asked, weigh=weigh, clock=clock) if weigh or clock else _run.step(asked)
+def step(asked: bool, weigh: bool, clock: bool, kill: Kill | None = None, usual: float = 0.0) -> Report:
+    with _dying(kill, usual):
+        return _run.watched(asked, weigh=weigh, clock=clock) if weigh or clock else _run.step(asked)
 
 
-def save(folder: Path) -> str:
+def save(folder: Path, kill: Kill | None = None, usual: float = 0.0) -> str:
     """Why nothing could be saved, the same on every rank, or nothing. What was there before stays."""
     try:
-        _run.trainer.save(folder)
+        with _dying(kill, usual):
+            _run.trainer.save(folder)
     except ValueError as problem:
         return str(problem)
     return ""
+
+
+@contextmanager
+def _dying(kill: Kill | None, usual: float) -> Iterator[None]:
+    """Within, the rank that is to die does so at its moment; at the end at the latest, if it was faster than usual."""
+    is_mine = kill is not None and kill.rank == dist.get_rank()
+    if is_mine:
+        arm(kill, usual)
+    yield
+    if is_mine:
+        strike(kill)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ DEFAULTS = {
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
+# Of one attempt alone, never a resumed run's. grace: torchrun kills its ranks 30 s after it was told to end.
+OF_THE_ATTEMPT = {"save": None, "resume": None, "go_on": False, "chaos": 0.0, "grace": 25.0}
 RUNS = "runs"
 A_RUN = "a run, such as runs/1123-0512, or one of its steps"
 SAID = "train.json"  # beside the checkpoints of a run: what it was told
@@ -33,7 +36,8 @@ SAID = "train.json"  # beside the checkpoints of a run: what it was told
 class Settings:
     """What a run is told. said: all of it, for SAID. folder: where it saves; under torchrun rank 0's counts.
 
-    resume: the checkpoint to go on from. new_lr: a learning rate that replaces the checkpoint's.
+    resume: the checkpoint to go on from. new_lr: a learning rate that replaces the checkpoint's. go_on: a run that is
+    done already is no mistake. chaos: the probability with which a step or its save kills a rank. grace: see Stop.
     """
 
     plan: Plan
@@ -49,6 +53,9 @@ class Settings:
     folder: Path
     resume: Path | None
     new_lr: float | None
+    go_on: bool
+    chaos: float
+    grace: float
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,18 +89,45 @@ def parser() -> argparse.ArgumentParser:
     add("--save", type=Path, metavar="FOLDER", help="for checkpoints and pictures (default: a new one in runs/)")
     add("--save-every", type=int, metavar="STEPS", help="besides the end and Ctrl-C (default: 100)")
     add("--resume", type=Path, metavar="FOLDER", help="a run, or one of its checkpoints; another --plan is welcome")
+    add(
+        "--go-on",
+        action="store_true",
+        help="from the newest checkpoint in --save, if there is one: for a line that is started again",
+    )
+    add(
+        "--chaos",
+        type=float,
+        metavar="0.02",
+        help="kill a rank in a step with this probability, by --seed, and account for it",
+    )
+    add("--grace", type=float, metavar="SECONDS", help="from SIGTERM to the end, for a step and a save (default: 25)")
     return made
 
 
 def settings(arguments: Sequence[str]) -> Settings:
     """Raises ValueError, as a sentence, for what cannot be read or does not go together; SystemExit(0) for --help."""
     given = vars(parser().parse_args(arguments))
-    folder, asked = given.pop("save", None), given.pop("resume", None)
-    resume = asked and checkpoint_in(asked)
+    here = {name: given.pop(name, usual) for name, usual in OF_THE_ATTEMPT.items()}
+    _check_attempt(here)
+    folder, resume = here["save"], here["resume"] and checkpoint_in(here["resume"])
+    if here["go_on"]:
+        resume = newest_in(folder)
     before = told(resume.parent) if resume else {}
-    if "plan" in given:  # another plan has options of its own
+    if "plan" in given or here["go_on"]:  # another plan has options of its own; a line that goes on says all of its own
         before = {name: value for name, value in before.items() if name not in OF_THE_PLAN}
     said = DEFAULTS | before | given
+    if here["chaos"] and "save_every" not in given:
+        said["save_every"] = best_interval(here["chaos"])
+    _check_numbers(said)
+    said["plan"] = said["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
+    folder = folder or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
+    of_the_run = {name: value for name, value in said.items() if name not in OF_THE_PLAN}
+    where = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
+    of_the_attempt = {name: here[name] for name in ("go_on", "chaos", "grace")}
+    return Settings(plan=plan_of(said), said=said, **of_the_run, **where, **of_the_attempt)
+
+
+def _check_numbers(said: dict[str, Any]) -> None:
     for name in ("steps", "batch", "save_every"):
         if said[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} {said[name]}: expected 1 or more")
@@ -101,11 +135,27 @@ def settings(arguments: Sequence[str]) -> Settings:
         raise ValueError(f"--dropout {said['dropout']}: expected 0 or more and below 1, such as 0.1")
     if not said["lr"] > 0:
         raise ValueError(f"--lr {said['lr']}: expected a number above 0, such as 0.0005")
-    said["plan"] = said["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
-    folder = folder or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
-    of_the_run = {name: value for name, value in said.items() if name not in OF_THE_PLAN}
-    where = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
-    return Settings(plan=plan_of(said), said=said, **of_the_run, **where)
+
+
+def _check_attempt(here: dict[str, Any]) -> None:
+    if not 0 <= here["chaos"] <= 1:
+        raise ValueError(f"--chaos {here['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
+    if here["chaos"] and "RANK" in os.environ:
+        raise ValueError(
+            "--chaos kills ranks that this command has started itself, and keeps the account; torchrun starts all of "
+            "them again as new processes, so nobody would be left who could. Leave it out, and kill a rank by hand"
+        )
+    if not here["grace"] > 0:
+        raise ValueError(f"--grace {here['grace']:g}: expected the seconds that are left after SIGTERM, such as 25")
+    if here["go_on"] and (here["resume"] or not here["save"]):
+        raise ValueError(
+            "--go-on looks for the newest checkpoint in the folder of --save: give --save, and no --resume"
+        )
+
+
+def best_interval(rate: float) -> int:
+    """Steps between two saves by which least is lost, if a save takes as long as a step: Young's sqrt(2 / rate)."""
+    return max(1, round(math.sqrt(2 / rate)))
 
 
 def plan_of(said: dict[str, Any]) -> Plan:
@@ -157,6 +207,11 @@ def checkpoint_in(folder: Path) -> Path:
     if whole := checkpoints_of(folder):
         return whole[max(whole)]
     raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {A_RUN}")
+
+
+def newest_in(folder: Path) -> Path | None:
+    whole = checkpoints_of(folder)
+    return whole[max(whole)] if whole else None
 
 
 def checkpoints_of(folder: Path) -> dict[int, Path]:

@@ -1,10 +1,10 @@
-"""Ctrl-C ends a run after a step: a rank that stopped in the middle of one would leave the others waiting."""
+"""Ctrl-C and SIGTERM end a run after a step: a rank that stopped inside of one would leave the others waiting."""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from types import FrameType
 
 from helpers.ranks.waiting import SIGNALS
 from helpers.words import book
@@ -14,29 +14,45 @@ HEARD = (signal.SIGINT, signal.SIGTERM)  # the second is what a cluster sends wh
 
 
 class Stop:
-    """`with Stop() as stop:`, then `stop.asked` says whether somebody wants an end. A second Ctrl-C interrupts at once.
+    """`with Stop(25) as stop:`, then `stop.asked` tells whether somebody wants an end. A second Ctrl-C ends it at once.
 
+    grace: the seconds after SIGTERM in which the step and a save must be done. Whoever sent it kills after that, so the
+    run is interrupted where it stands (`is_late`), and can still say which checkpoint there is.
     A signal that was ignored before, as `nohup` and `&` in a script do, is ignored on.
     """
 
-    def __init__(self) -> None:
-        self.asked, self.before = False, {}
+    def __init__(self, grace: float = 25.0) -> None:
+        self.grace, self.number, self.is_late, self.before = grace, 0, False, {}
+
+    @property
+    def asked(self) -> bool:
+        return self.number > 0
 
     def __enter__(self) -> Stop:
         SIGNALS.heard = False  # gloo goes on waiting: what it waits for comes, since all ranks end the step
         for number in HEARD:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self.before[number] = signal.signal(number, self._ask)
+        self.before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._be_late)
         return self
 
     def __exit__(self, *_: object) -> None:
         SIGNALS.heard = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def _ask(self, *_: Any) -> None:
-        if self.asked:
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        """A cluster may send its signal twice; a person who presses twice means it."""
+        again, self.number = self.asked, self.number or number
+        if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            os.write(2, f"\n{say('stopping')}\n".encode())  # print() may be what was interrupted
+        if number == signal.SIGTERM and not signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, self.grace)
+        if not again and os.environ.get("LOCAL_RANK", "0") == "0":
+            text = say("stopping") if number == signal.SIGINT else say("preempted", grace=self.grace)
+            os.write(2, f"\n{text}\n".encode())  # print() may be what was interrupted
+
+    def _be_late(self, number: int, frame: FrameType | None) -> None:
+        self.is_late = True
+        raise KeyboardInterrupt

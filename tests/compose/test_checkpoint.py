@@ -105,7 +105,7 @@ def no_file(folder: Path) -> None:
         (flip, "rank_1.pt is damaged: its SHA-256"),
         (no_manifest, "holds no checkpoint of a Trainer"),
         (half_a_manifest, "cannot be read"),
-        (other_format, "another format than 1"),
+        (other_format, "is of format 7"),
         (no_file, "rank_0.pt is missing"),
     ],
 )

@@ -42,6 +42,9 @@ def refused(capsys, line: str) -> str:
         ("--depth 3", "unrecognized arguments: --depth 3"),
         ("--lr nan", "expected a number above 0"),
         ("--dropout 1", "--dropout 1.0: expected 0 or more and below 1"),
+        ("--chaos 1.5", "--chaos 1.5: expected a probability per step from 0 to 1"),
+        ("--grace 0", "--grace 0: expected the seconds that are left after SIGTERM"),
+        ("--go-on", "give --save, and no --resume"),
         ("--resume nowhere", "there is no such folder; give a run"),
         ("--plan dp=100000 --batch 100000", "ranks need about"),
     ],
@@ -54,6 +57,11 @@ def test_a_plan_for_other_ranks_than_torchrun_started(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert "for 8 ranks, but torchrun started 4" in refused(capsys, "--plan dp=2,tp=2,pp=2")
     assert settings([]).plan.dp == 4, "without a plan all of them are copies"
+
+
+def test_chaos_is_not_for_torchruns_ranks(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    assert "nobody would be left who could" in refused(capsys, "--chaos 0.1")
 
 
 def test_torchruns_report_ends_with_the_sentence(capsys, monkeypatch, tmp_path):

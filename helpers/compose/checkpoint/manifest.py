@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import zlib
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from helpers.parallel.tensor_parallel.tensor_plan import Cut
+from helpers.words import book
 
-FORMAT = 1
+SAYS = book("checkpoint")
+FORMAT = 2
+READS = (1, FORMAT)  # 1 had no checksum of tensors and of the manifest, no sizes of files, and no random numbers
 MANIFEST = "manifest.json"
+PARTIAL = ".partial"  # what the name of a folder ends in that is no checkpoint yet
 WEIGHT = "weight"  # the key of a weight or buffer; other keys are the optimizer's: exp_avg, step, …
 
 
@@ -23,6 +29,7 @@ class Piece:
     """Elements start … start + numel of a rank's flattened part of tensor `name`; part `tp` of `cut`, or the whole.
 
     key: WEIGHT, or of the optimizer's state. file, place: where it lies. single: one number, not a range.
+    crc32: of its bytes, by which damage gets a name; None in format 1.
     """
 
     name: str
@@ -34,43 +41,72 @@ class Piece:
     start: int
     numel: int
     single: bool = False
+    crc32: int | None = None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """shapes, dtypes: of the plain model, by name. files: their SHA-256. extra: steps, options, scaler."""
+    """shapes, dtypes: of the plain model, by name. files: of each its sha256 and bytes. extra: steps, options, scaler,
+    and what the caller stored with it. random: of each rank, the state of its generators."""
 
     shapes: dict[str, list[int]]
     dtypes: dict[str, str]
     pieces: list[Piece]
-    files: dict[str, str]
+    files: dict[str, dict]
     extra: dict
     plan: str
+    random: list[dict[str, str]] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1), encoding="utf-8")
+        told = asdict(self)
+        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "crc32": _sum(told)} | told, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read(folder: Path) -> Manifest:
     """ValueError for a folder without a whole checkpoint, or with one of another format."""
     path = folder / MANIFEST
+    if folder.name.endswith(PARTIAL) or (not folder.exists() and any(leftovers(folder))):
+        raise ValueError(SAYS("partial", folder=folder))
     if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no checkpoint of a Trainer: there is no {MANIFEST}, which is written last. An interrupted "
-            "save leaves only a folder that ends in .partial; take an older checkpoint"
-        )
+        raise ValueError(SAYS("none", folder=folder, manifest=MANIFEST))
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        if said.pop("format") != FORMAT:
-            raise ValueError(f"another format than {FORMAT}")
-        return Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]})
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ValueError(f"{path} cannot be read ({problem}): it is damaged or no manifest of a Trainer") from None
+        format, told = said.pop("format"), said.pop("crc32", None)
+        if format == 1:
+            said["files"] = {name: {"sha256": digest} for name, digest in said["files"].items()}
+        elif format == FORMAT and told != _sum(said):
+            raise ValueError(SAYS("sum"))
+        manifest = (
+            Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]}) if format in READS else None
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(SAYS("unreadable", path=path, why=problem)) from None
+    if manifest is None:
+        raise ValueError(SAYS("format", path=path, format=format, ours=READS))
+    return manifest
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What saves under this name are writing, or left when they were interrupted."""
+    return list(folder.parent.glob(f"{folder.name}.*{PARTIAL}"))
+
+
+def _sum(told: dict) -> int:
+    """Of what stands in a manifest, the same before it is written and after it is read."""
+    return zlib.crc32(json.dumps(told).encode())
 
 
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of a flat tensor's bytes."""
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
 class Contents:

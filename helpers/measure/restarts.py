@@ -1,0 +1,197 @@
+"""A job under torchrun that loses a rank or a node, and goes on: what happened, as data.
+
+restart_job.py is the script that torchrun starts. Two agents stand for two nodes of a cluster; both are here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+JOB = "helpers.measure.restart_job"
+LIMIT = 120.0  # seconds for all of it; a busy machine imports torch slowly
+# An agent that answers no more is left out after 3 s (torchrun's own values make it 15), and those who are there wait
+# 1 s for others before they begin (30).
+QUICK = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One start of all ranks: how many, after which step they went on, and the last step they did."""
+
+    number: int
+    ranks: int
+    after: int
+    last_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """losses: by step; of a step that was done again, the last. returncodes: of the agents, -9 for one that was killed.
+
+    lines: what was printed, by rank. seconds: from the first start to the end.
+    """
+
+    generations: tuple[Generation, ...]
+    losses: dict[int, float]
+    done_again: int
+    lines: dict[int, tuple[str, ...]]
+    returncodes: tuple[int, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        rows = []
+        for one in self.generations:
+            who = f"{one.ranks} rank{'s' * (one.ranks > 1)}"
+            rows.append(f"generation {one.number}: {who}, steps {one.after + 1} to {one.last_step}")
+        return "\n".join([*rows, f"{len(self.losses)} steps, {self.done_again} done again"])
+
+
+def rank_dies(*, ranks: int = 2, at_step: int = 6, max_restarts: int = 1, **how: Any) -> Happened:
+    """One agent; its last rank is killed in step `at_step`, and `--max-restarts` lets torchrun start all of them again.
+
+    With `max_restarts=0` the job ends there. how: steps, save_every, limit, as for run_job.
+    """
+    options = ["--nnodes=1", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}"]
+    return run_job([options], ranks=ranks, dies=(ranks - 1, at_step), **how)
+
+
+def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int = 3, **how: Any) -> Happened:
+    """Two agents with one rank each, `--nnodes=1:2`; one node loses its power in step `at_step`, the other goes on.
+
+    back_at: before this step the dead node is there again, and both go on from the newest checkpoint.
+    """
+    node = ["--nnodes=1:2", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
+    return run_job([node, node], ranks=2, dies=(1, at_step), what="node", back_at=back_at, **how)
+
+
+def run_job(
+    agents: list[list[str]], *, ranks: int, dies: tuple[int, int] | None = None, what: str = "rank",
+    back_at: int | None = None, steps: int = 12, save_every: int = 4, limit: float = LIMIT,
+) -> Happened:  # fmt: skip
+    """Start torchrun once for each of `agents`, options of its command line, and wait until all have ended.
+
+    dies: rank and step; what: "rank", or "node" for its agent, too. back_at: an agent that was killed is started again,
+    and the others wait for it before this step. Raises TimeoutError after `limit` seconds. No process stays behind.
+    """
+    told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, _Agents(folder, told | {"limit": limit}) as job:
+        for options in agents:
+            job.start(options)
+        waits = back_at is not None
+        while None in [agent.poll() for agent in job.running]:
+            if time.monotonic() > began + limit:
+                raise TimeoutError(f"the job had not ended after {limit:g} s. {job.said()}")
+            dead = [at for at, agent in enumerate(job.running) if agent.returncode == -signal.SIGKILL]
+            if dead and waits and any(json.loads(line).get("step") == back_at - 1 for line in job.lines()):
+                waits = False  # the others have gone on without it
+                job.start(agents[dead[0]])
+            time.sleep(0.05)
+        return _happened(job.lines(), tuple(agent.returncode for agent in job.running), time.monotonic() - began)
+
+
+class _Agents:
+    """torchrun's agents, which meet at a store of this process: it outlives each of them, and nobody has to win a port.
+
+    On a cluster the first node holds the store, and with it the job ends.
+    """
+
+    def __init__(self, folder: str, told: dict[str, Any]):
+        import torch.distributed as dist
+
+        self.folder, self.told = Path(folder), told
+        self.running: list[subprocess.Popen] = []
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.out, self.err = (open(self.folder / name, "ab") for name in ("out", "err"))
+
+    def __enter__(self) -> _Agents:
+        return self
+
+    def start(self, options: list[str]) -> None:
+        """Each attempt gets a store of its own for its ranks: in an older one stale keys would wait for them."""
+        where = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
+        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={QUICK}", *where, "--monitor-interval=0.1"]
+        command = [sys.executable, "-m", "torch.distributed.run", *meet, *options, "-m", JOB]
+        env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        line = [*command, str(self.folder), json.dumps(self.told)]
+        self.running.append(subprocess.Popen(line, env=env, stdout=self.out, stderr=self.err))
+
+    def lines(self) -> list[str]:
+        said = (self.folder / "out").read_text(encoding="utf-8").splitlines()
+        return [line for line in said if line.startswith("{")]
+
+    def said(self) -> str:
+        err = (self.folder / "err").read_text(encoding="utf-8", errors="replace")
+        return f"Its ranks said {self.lines()[-3:]}, its agents: {err[-1000:]}"
+
+    def __exit__(self, *_: object) -> None:
+        """Its ranks have sessions of their own, and a dead agent no longer ends them: the folder's name tells them."""
+        for process in psutil.process_iter(["cmdline"]):
+            if str(self.folder) in (process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        for agent in self.running:
+            agent.wait()
+        self.out.close(), self.err.close()
+
+
+def _happened(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> Happened:
+    told = [json.loads(line) for line in lines]
+    by_rank = {
+        rank: tuple(line for line, one in zip(lines, told, strict=True) if one["rank"] == rank)
+        for rank in sorted({one["rank"] for one in told})
+    }
+    starts: list[dict[str, Any]] = []
+    losses: dict[int, float] = {}
+    done = 0
+    for one in told:
+        if one["rank"]:
+            continue
+        if "ranks" in one:
+            starts.append({"ranks": one["ranks"], "after": one["after"], "last_step": one["after"]})
+        else:
+            starts[-1]["last_step"] = one["step"]
+            losses[one["step"]] = one["loss"]
+            done += 1
+    real = [one for one in starts if one["last_step"] > one["after"]]  # one node may be early, and wait for the other
+    generations = tuple(Generation(number=number, **one) for number, one in enumerate(real))
+    return Happened(
+        generations=generations,
+        losses=losses,
+        done_again=done - len(losses),
+        lines=by_rank,
+        returncodes=returncodes,
+        seconds=seconds,
+    )
+
+
+def undisturbed(steps: int = 12) -> dict[int, float]:
+    """Step -> loss of the same training on one process, which nobody disturbs. No Trainer: plain torch."""
+    import torch
+
+    from helpers.measure.restart_job import LR, ROWS
+    from helpers.workloads import GPT, GPTConfig, characters, token_loss
+
+    torch.manual_seed(0)
+    model, text, losses = GPT(GPTConfig.tiny()).double(), characters(), {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    for step in range(1, steps + 1):
+        tokens, targets = text.batch(step, ROWS, GPTConfig.tiny().context)
+        optimizer.zero_grad()
+        loss = token_loss(model(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        losses[step] = loss.item()
+    return losses

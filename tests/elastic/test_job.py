@@ -1,0 +1,174 @@
+"""Ranks that die at any moment: the losses and weights are those of a run in which nobody did, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.compose.checkpoint.keeping import checkpoints
+from helpers.elastic import Job, Kill
+from helpers.ranks.limits import SHARED, folder_prefix
+from helpers.specs import Plan
+
+SMALL = dict(ranks=3, steps=12, save_every=4, pace=0.0)
+HOWS = ("sigkill", "exception", "hang")
+EQUAL = 1e-10
+
+
+def left() -> list[str]:
+    """Folders of this kernel's processes in every place where they could lie."""
+    places = {tempfile.gettempdir(), SHARED} & {
+        place for place in (tempfile.gettempdir(), SHARED) if os.path.isdir(place)
+    }
+    return [name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())]
+
+
+def run(folder: Path, kills, **changes):
+    """The account of a job, and the job; all that it has started is gone."""
+    before, processes = left(), set()
+    with Job(**SMALL | changes, kills=kills, folder=folder) as job:
+        job.start()
+        while not job.agent.over.wait(0.02):
+            crew = job.agent.crew
+            processes |= {member.pid for member in crew.states} if crew else set()
+        account = job.wait()
+    assert not [pid for pid in processes if psutil.pid_exists(pid)]
+    assert left() == before and not list(folder.glob("*.partial"))
+    return account, job
+
+
+def drawn(number: int) -> Kill:
+    """The death of run `number`: of every kind, in steps and in saves, at a moment that nobody chose."""
+    dice = random.Random(number)
+    how, during = HOWS[number % 3], ("step", "save")[number // 3 % 2]
+    step = dice.choice((4, 8, 12)) if during == "save" else dice.randint(1, 12)
+    return Kill(rank=dice.randrange(3), step=step, how=how, during=during, after=1.2 * dice.random())
+
+
+def holds(folder: Path, kill: Kill) -> None:
+    account, job = run(folder, [kill])
+    assert account.difference(job.undisturbed()) < EQUAL, kill
+    assert account.steps == 12 and len(account.generations) <= 2, kill
+    if len(account.generations) == 2:  # else it came when all was done
+        first, second = account.generations
+        assert (first.ranks, second.ranks, second.how) == (3, 2, "done"), kill
+        assert first.how == {"sigkill": "died", "exception": "raised", "hang": "hung"}[kill.how], (kill, first)
+        assert first.lost == (kill.rank,) and second.first_step <= first.last_step + 1, (kill, first)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_rank_that_ends_at_a_random_moment_changes_no_loss_and_no_weight(number, tmp_path):
+    holds(tmp_path / "run", drawn(number))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_hundred_random_deaths_change_nothing(seed, tmp_path):
+    for number in range(100):
+        holds(tmp_path / f"run{number}", drawn(1000 * seed + number))
+
+
+@pytest.fixture
+def four_busy_processes():
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_of_fifty_undisturbed_jobs_on_a_busy_machine_nobody_is_declared_dead(four_busy_processes, tmp_path):
+    for number in range(50):
+        account, _ = run(tmp_path / f"run{number}", [], ranks=4)
+        assert [one.how for one in account.generations] == ["done"], account.generations
+
+
+def test_a_spare_takes_the_place_of_the_dead_and_a_copy_is_never_cut(tmp_path):
+    """Two deaths: first the spare comes in, then one copy of two tp ranks is left."""
+    kills = [Kill(rank=3, step=3), Kill(rank=0, step=6)]
+    account, job = run(tmp_path, kills, ranks=4, spares=1, plan=Plan(dp=2, tp=2), min_ranks=2)
+    assert [one.ranks for one in account.generations] == [4, 4, 2]
+    assert [(one.first_step, one.last_step) for one in account.generations] == [(1, 2), (1, 5), (5, 12)]
+    assert account.done_again == 3 and account.difference(job.undisturbed()) < EQUAL
+
+
+def test_a_live_rank_is_killed_by_hand_and_another_is_frozen():
+    with Job(**SMALL | dict(steps=60, pace=0.02)) as job:
+        job.start()
+        job.kill(2)
+        job.agent.news.acquire()
+        job.agent.news.wait_for(lambda: job.agent.generations)
+        job.agent.news.release()
+        job.kill(0, "freeze")
+        account = job.wait(120)
+    assert [(one.how, one.lost) for one in account.generations] == [("died", (2,)), ("silent", (0,)), ("done", ())]
+    assert "SIGKILL" in str(account.generations[0].why) and "heartbeat" in str(account.generations[1].why)
+    assert account.difference(job.undisturbed()) < EQUAL
+
+
+@pytest.mark.parametrize(
+    "limits, said", [(dict(min_ranks=3), "too few for min_ranks=3"), (dict(max_restarts=0), "max_restarts")]
+)
+def test_a_job_that_cannot_go_on_says_why(limits, said):
+    with Job(**SMALL | limits, kills=[Kill(rank=1, step=2, how="exception")]) as job:
+        job.start()
+        with pytest.raises(RuntimeError, match=f"{said}.*rank 1 raised RuntimeError"):
+            job.wait()
+        with pytest.raises(ValueError, match="the job has ended"):
+            job.kill(0)
+
+
+def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whole_in_its_folder(tmp_path):
+    with Job(**SMALL | dict(steps=1000), folder=tmp_path) as job:
+        job.start()
+        with pytest.raises(TimeoutError, match="the job goes on"):
+            job.wait(0)
+        with job.agent.news:
+            job.agent.news.wait_for(lambda: job.account.steps > 9)
+        pids = [member.pid for member in job.agent.crew.states]
+    assert job.agent.over.is_set() and not any(map(psutil.pid_exists, pids))
+    steps, newest = next(iter(checkpoints(tmp_path).items()))
+    with open(newest / "rank_0.pt", "r+b") as file:
+        file.truncate(100)
+    account, job = run(tmp_path, [], steps=steps + 2)
+    assert account.generations[0].first_step == steps - 3  # from the older one, and a new one takes the place
+    assert next(iter(checkpoints(tmp_path))) == steps
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (dict(plan=Plan(dp=2)), "ranks=3"),
+        (dict(steps=0), "at least 1 step"),
+        (dict(save_every=0), "at least 1 step"),
+        (dict(pace=5), "pace from 0 to 1"),
+        (dict(spares=4), "more would wait for ever"),
+        (dict(min_ranks=4), "give 1 to 3"),
+        (dict(batch=10), "multiple of 3"),
+        (dict(ranks=4, plan=Plan(tp=4)), "give min_ranks=4 or more"),
+        (dict(kills=[Kill(rank=3, step=1)]), "ranks 0 to 2"),
+        (dict(ranks=0), "at least 1 rank"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        Job(**SMALL | wrong)
+
+
+def test_a_job_that_has_not_started_takes_orders_for_later_alone():
+    job = Job(**SMALL)
+    for ask in (job.wait, lambda: job.kill(1)):
+        with pytest.raises(ValueError, match="job.start()"):
+            ask()
+    for ask, said in ((lambda: job.kill(7, at_step=1), "no rank 7"), (lambda: job.kill(1, "tea"), "'hang'")):
+        with pytest.raises(ValueError, match=said):
+            ask()
