@@ -57,6 +57,7 @@ def curves_scene(
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
     bands: Collection[str] = (),
+    gaps: Sequence[tuple[float, float, str]] = (),
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
@@ -65,6 +66,7 @@ def curves_scene(
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
+    gaps: (from, to, words) on the x axis, hatched, where nothing is done.
     ValueError without a curve or for more of them than there are colours.
     """
     if not 1 <= len(curves) <= len(COLOURS):
@@ -72,6 +74,8 @@ def curves_scene(
     right = width - 40 - max(text_width(name, 13, bold=True) for name in curves)
     frame = _Frame(x=x, y=y, right=right)
     items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True), *_grid(frame)]
+    for gap in gaps:
+        items += _gap(*gap, frame)
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
         items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
@@ -80,7 +84,7 @@ def curves_scene(
     for number, mark in enumerate(marks):
         items += _mark(*mark, frame, lower[number], on_left=number in marks_left)
     said = [say("curves.row", name=n, first=_said(p[0], frame), last=_said(p[-1], frame)) for n, p in curves.items()]
-    summary = " ".join([*said, *(say("curves.mark", text=text) for _, _, text in marks)])
+    summary = " ".join([*said, *(say("curves.mark", text=text) for _, _, text in (*marks, *gaps))])
     return Scene(width=width, height=_TOP + _HIGH + _BELOW, title=title, summary=summary, items=tuple(items))
 
 
@@ -105,6 +109,12 @@ def _grid(frame: _Frame) -> Iterator[Label | Line]:
         yield Label(x=_LEFT - 10, y=at, text=frame.y.form.format(tick), size=12, anchor="end", colour="muted")
     yield Label(x=14, y=_TOP - 14, text=frame.y.name, size=12, colour="muted")
     yield Label(x=(_LEFT + frame.right) / 2, y=bottom + 34, text=frame.x.name, size=12, anchor="middle", colour="muted")
+
+
+def _gap(start: float, end: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
+    x, right = (frame.at((at, frame.y.ticks[0]))[0] for at in (start, end))
+    yield Rect(x=x, y=_TOP, width=right - x, height=_HIGH, fill="waiting", texture="hatch", opacity=0.6, tooltip=text)
+    yield Label(x=(x + right) / 2, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
 
 
 def _curve(

@@ -46,6 +46,7 @@ from helpers.draw import (
 )
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
+from helpers.draw.faults import beats_scene, clock_scene, generations_scene, partings_scene
 from helpers.draw.recut import recut_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
@@ -181,6 +182,12 @@ SCENES = {
     "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
+    "beats": beats_scene({0: [(1, 7), (2, 7)], 1: [(1, 7)]}, {0: "hung", 1: "dead"}, now=9.5, title="Two ranks"),
+    "clock": clock_scene([(0, 1, 4, 0.1), (0, 2, 3, 0.2), (1, 2, 3, 1.3)], death="rank 2 dies", title="By the clock"),
+    "generations": generations_scene(
+        [("of 4", 1, 22, "dies"), ("of 3", 21, 40, "done")], steps=40, every=10, title="G"
+    ),
+    "partings": partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5]), "step": ([3, 2], [3, 1])}, stopped=1, title="Apart"),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
