@@ -7,7 +7,6 @@ The job never imports the course; `python -m helpers profile` records it, operat
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -47,7 +46,7 @@ def main() -> None:
         start = time.perf_counter()
         told = explain(read(traces))
         seconds = time.perf_counter() - start
-        events = sum(len(json.loads(one.read_text(encoding="utf-8"), strict=False)["traceEvents"]) for one in files)
+        events = sum(one.read_bytes().count(b'"ph":') for one in files)
         megabytes = sum(one.stat().st_size for one in files) / 1e6
     row = {"ranks": len(told.ranks), "steps": len(told.steps), "events": events, "MB": round(megabytes)}
     row |= {"explain, s": round(seconds, 1)}

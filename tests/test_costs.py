@@ -35,7 +35,7 @@ def test_formulas_equal_the_messages_counted_one_by_one(collective, algorithm):
     for n in SIZES:
         plan = schedule(collective, n, algorithm)
         elements = 60 * plan.num_chunks
-        sent = [plan.sent_elements(rank, elements) for rank in range(n)]
+        sent = [plan.sent_bytes(rank, elements) for rank in range(n)]
         assert costs.rounds(collective, n, algorithm) == plan.num_steps
         assert costs.sent_bytes(collective, elements, n, algorithm) == pytest.approx(max(sent))
         assert costs.total_bytes(collective, elements, n, algorithm) == pytest.approx(sum(sent))

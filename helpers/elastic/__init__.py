@@ -6,33 +6,32 @@
         account = job.wait()
 
 heartbeat.py    a thread in each rank that says that it lives, and how far it has come
-verdict.py      alive, slow, hung or dead: from what all heartbeats say
+verdicts.py     alive, slow, hung or dead: from what all heartbeats say
 rendezvous.py   where processes become ranks of a generation, and of the next one after a death
-regroup.py      the plan for those who are left
-member.py       what a process does in one generation
+regrouping.py   the plan for those who are left
+member.py       what a process does in one generation; warm.py is imported before it is forked
 crew.py         the processes of one generation       agent.py    one generation after the other
 job.py          the face of it                        account.py  what became of it
-chaos.py        who dies when: seeded data
+chaos.py        who dies when: seeded data            settings.py what a job can be asked for
 """
 
-from helpers.elastic.account import Account, Generation
-from helpers.elastic.chaos import Kill, kill_plan
-from helpers.elastic.heartbeat import Beat, Heartbeat
-from helpers.elastic.job import Job
-from helpers.elastic.regroup import regroup
-from helpers.elastic.rendezvous import Rendezvous
-from helpers.elastic.verdict import Sign, verdict
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "Account",
-    "Beat",
-    "Generation",
-    "Heartbeat",
-    "Job",
-    "Kill",
-    "Rendezvous",
-    "Sign",
-    "kill_plan",
-    "regroup",
-    "verdict",
-]
+_HOMES = {
+    "account": ("Account", "Generation"),
+    "chaos": ("Kill", "kill_plan"),
+    "heartbeat": ("Beat", "Heartbeat"),
+    "job": ("Job",),
+    "regrouping": ("regroup",),
+    "rendezvous": ("Rendezvous",),
+    "verdicts": ("Sign", "verdict"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Each name comes from its file when it is first asked for: whoever wants a kill plan waits for no Trainer."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"helpers.elastic has no {name}")

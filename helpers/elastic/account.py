@@ -34,11 +34,12 @@ class Account:
     """history: (generation, step, loss, seconds since the start) in the order in which steps were finished.
 
     repairs: for each death, the seconds from the last step before it to the first step of the next generation.
-    weights: of the whole model, float64; empty as long as the job runs.
+    unsaved: step to why its save failed. weights: of the whole model, float64; empty as long as the job runs.
     """
 
     history: tuple[tuple[int, int, float, float], ...]
     generations: tuple[Generation, ...] = ()
+    unsaved: Mapping[int, str] = field(default_factory=dict)
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property

@@ -24,9 +24,9 @@ from helpers.elastic.chaos import Kill
 from helpers.elastic.crew import MEMBER, Crew, Member
 from helpers.elastic.heartbeat import heard
 from helpers.elastic.member import train
-from helpers.elastic.regroup import regroup
+from helpers.elastic.regrouping import regroup
 from helpers.elastic.settings import Settings, say
-from helpers.elastic.verdict import MAX_GAP, Listener, verdict
+from helpers.elastic.verdicts import MAX_GAP, Listener, verdict
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.sites import names_of
@@ -43,9 +43,10 @@ class Agent:
     """Runs in a thread of the notebook's kernel, as torchrun's agent is a process beside its ranks."""
 
     def __init__(self, settings: Settings):
-        self.settings, self.problem, self.weights = settings, None, {}
+        self.settings, self.plan, self.problem, self.weights = settings, settings.plan, None, {}
         self.history: list[tuple[int, int, float, float]] = []
         self.generations: list[Generation] = []
+        self.unsaved: dict[int, str] = {}
         self.crew: Crew | None = None
         self.news, self.stopping, self.over = threading.Condition(), threading.Event(), threading.Event()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -55,11 +56,28 @@ class Agent:
     # -- what the job asks -----------------------------------------------------------------------------------------
     @property
     def account(self) -> Account:
-        return Account(history=tuple(self.history), generations=tuple(self.generations), weights=self.weights)
+        told = dict(generations=tuple(self.generations), unsaved=dict(self.unsaved), weights=self.weights)
+        return Account(history=tuple(self.history), **told)
 
     def order(self, kill: Kill) -> None:
         self.store.set(f"order{self.num_orders}", json.dumps(asdict(kill)))
         self.num_orders += 1
+
+    def trains(self) -> bool:
+        """Whether the present generation has finished a step."""
+        return self.crew is not None and bool(self.history) and self.history[-1][0] == len(self.generations)
+
+    def wait_until_it_trains(self) -> None:
+        with self.news:
+            self.news.wait_for(lambda: self.over.is_set() or self.trains())
+        if self.over.is_set():
+            raise ValueError(say("kill.over"))
+
+    def pid(self, rank: int) -> int:
+        """Of a rank of the present generation. ProcessLookupError where that has ended in this moment."""
+        if (crew := self.crew) is None or rank not in crew.ranks:
+            raise ProcessLookupError
+        return crew.ranks[rank].pid
 
     def close(self) -> None:
         self.stopping.set()
@@ -92,6 +110,7 @@ class Agent:
                 raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=why))
             if number > told.max_restarts:
                 raise RuntimeError(say("restarts", most=told.max_restarts, why=why))
+            self.plan = plan
             with self._crew(number, plan, alive) as (crew, resumed):
                 how, lost, why = self._watch(crew, number)
             last = max((step for generation, step, *_ in self.history if generation == number), default=resumed)
@@ -117,17 +136,20 @@ class Agent:
         where = dict(port=self.store.port, folder=folder, boards=scratch / f"boards{number}")
         what = (self.settings, number, plan)
         work = pack_call(train, what, where | {"resume": found and found.folder}, num_ranks=count)
-        self.crew = crew = Crew(work, count, self.scratch, partial(self._step, number))
+        self.crew = crew = Crew(work, count, self.scratch, partial(self._told, number))
         try:
             yield crew, resumed
         finally:
             self.crew = None
             crew.end()
 
-    def _step(self, number: int, row: tuple[int, float, float]) -> None:
-        step, loss, at = row
+    def _told(self, number: int, what: str, row: tuple) -> None:
         with self.news:
-            self.history.append((number, step, loss, at - self.started))
+            if what == "unsaved":
+                self.unsaved.update([row])
+            else:
+                step, loss, at = row
+                self.history.append((number, step, loss, at - self.started))
             self.news.notify_all()
 
     def _watch(self, crew: Crew, number: int) -> Ending:
@@ -139,8 +161,7 @@ class Agent:
             if crew.is_done:
                 self.weights = unpack(crew.ranks[0].value)
                 return "done", [], say["done"]
-            trains = bool(self.history) and self.history[-1][0] == number
-            if found := self._judge(crew, listener, beats, trains):
+            if found := self._judge(crew, listener, beats, self.trains()):
                 how = "hung" if "hung" in found.values() else "silent"
                 return how, sorted(found), say[how].format(ranks=names_of(found))
             if not listener.beats and crew.clock > UNMET:

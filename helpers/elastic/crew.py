@@ -14,15 +14,15 @@ from helpers.ranks import process
 from helpers.ranks.limits import loopback
 from helpers.ranks.watch import RankState, Watch
 
-MEMBER = "helpers.elastic.member"  # what a process has imported before it is forked
+MEMBER = "helpers.elastic.warm"  # what a process has imported before it is forked
 SETTLE = 0.3  # seconds in which the cause of a failure can show after its first consequence
 
 
 @dataclass
 class Member(RankState):
-    """One process. rank: None for a spare, and until the rendezvous has given it a place. report: hears its steps."""
+    """One process. rank: None for a spare, and until the rendezvous has given it a place. report: is told its steps."""
 
-    report: Callable[[tuple], None] | None = None
+    report: Callable[[str, tuple], None] | None = None
     placed: bool = False
     seconds: float = 0.0  # that it has used on a core, as of the last question
 
@@ -30,8 +30,8 @@ class Member(RankState):
         match message:
             case ("placed", rank):
                 self.rank, self.placed = rank, True
-            case ("step", row):
-                self.report(row)
+            case ("step" | "unsaved" as what, row):
+                self.report(what, row)
             case ("ready", _):
                 pass  # its work follows
             case _:
@@ -51,9 +51,9 @@ class Member(RankState):
 
 
 class Crew(Watch):
-    """`count` processes that each do `work`, a packed call. report: hears each step."""
+    """`count` processes that each do `work`, a packed call. report: is told each step."""
 
-    def __init__(self, work: bytes, count: int, folder: str, report: Callable[[tuple], None]):
+    def __init__(self, work: bytes, count: int, folder: str, report: Callable[[str, tuple], None]):
         self.zygote, members = process.zygote(MEMBER), []
         for index in range(count):
             pid, conn = self.zygote.fork(spec(index, folder))

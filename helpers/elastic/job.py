@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -56,13 +57,16 @@ class Job:
         and may be called before `start`. A step that is over already: the rank ends in the next one.
         Raises ValueError for a rank that is not there, and for a job that has ended.
         """
-        order = Kill(rank=rank, step=at_step or 1, how=how)
+        order = Kill(rank=rank, step=1 if at_step is None else at_step, how=how)
         if self.agent.over.is_set():
             raise ValueError(say("kill.over"))
-        pids = self._pids() if at_step is None else {}
-        _check_rank(rank, len(pids) or self._num_ranks())
-        if pids and how in FROM_OUTSIDE:
-            os.kill(pids[rank], FROM_OUTSIDE[how])
+        if at_step is None:
+            self._check_started()
+            self.agent.wait_until_it_trains()
+        _check_rank(rank, self.agent.plan.world_size)
+        if at_step is None and how in FROM_OUTSIDE:
+            with contextlib.suppress(ProcessLookupError):  # it has died by itself in this moment
+                os.kill(self.agent.pid(rank), FROM_OUTSIDE[how])
         else:
             self.agent.order(order)
 
@@ -107,26 +111,11 @@ class Job:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Job(ranks={self._num_ranks()}, step {self.account.steps} of {self.settings.steps})"
+        return f"Job(ranks={self.agent.plan.world_size}, step {self.account.steps} of {self.settings.steps})"
 
     def _check_started(self) -> None:
         if self.agent.thread.ident is None:
             raise ValueError(say("not_started"))
-
-    def _pids(self) -> dict[int, int]:
-        """The processes of the present generation by rank, once it trains."""
-        self._check_started()
-        agent = self.agent
-        with agent.news:
-            trains = lambda: agent.history and agent.history[-1][0] == len(agent.generations)  # noqa: E731
-            agent.news.wait_for(lambda: agent.over.is_set() or (agent.crew and trains()))
-            if agent.over.is_set():
-                raise ValueError(say("kill.over"))
-            return {rank: member.pid for rank, member in agent.crew.ranks.items()}
-
-    def _num_ranks(self) -> int:
-        crew = self.agent.crew
-        return len(crew.ranks) if crew is not None and crew.ranks else self.settings.ranks
 
 
 def _check_rank(rank: int, num_ranks: int) -> None:

@@ -1,7 +1,4 @@
-"""What a process of the job does in one generation: meet, load, train, save. Imported once, before it is forked.
-
-What is imported below takes seconds; a process that is forked with it starts in 0.1 s.
-"""
+"""What a process of the job does in one generation: meet, load, train, save."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch._dynamo  # noqa: F401 - what the first optimizer of a process would import
 import torch.distributed as dist
 from torch import Tensor
 
@@ -83,7 +79,10 @@ def run(trainer: Trainer, told: Settings, folder: Path, heart: Heartbeat, orders
         if dist.get_rank() == 0:
             tell("step", (heart.step, loss.item(), time.monotonic()))
         if trainer.steps % told.save_every == 0:
-            timed("save", trainer.save, step_folder(folder, trainer.steps))
+            try:
+                timed("save", trainer.save, step_folder(folder, trainer.steps))
+            except ValueError as problem:  # the same on every rank: a disk that is full ends no training
+                tell("unsaved", (heart.step, str(problem)))
 
 
 def tell(what: str, value: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from helpers.elastic.regroup import regroup
+from helpers.elastic.regrouping import regroup
 from helpers.ranks.limits import check_num_ranks
 from helpers.specs import Plan
 from helpers.words import book

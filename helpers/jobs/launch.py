@@ -18,6 +18,7 @@ import psutil
 
 from helpers.jobs import inside
 from helpers.measure.agents import free_port
+from helpers.measure.torchrun import WHOLE_LINES
 from helpers.words import book
 
 say = book("jobs")
@@ -84,10 +85,9 @@ def started(
         job, load, port = Job([], Path(name)), Path(name) / "load", free_port()
         load.mkdir()
         files = {"_ranks_job": inside.__file__} | dict(parts or {})
-        (load / "sitecustomize.py").write_text(LOADED.format(parts=files), encoding="utf-8")
+        (load / "sitecustomize.py").write_text(WHOLE_LINES + LOADED.format(parts=files), encoding="utf-8")
         path = os.pathsep.join([str(load), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # A rank that hangs would keep its last lines to itself.
-        given = {"PYTHONUNBUFFERED": "1", **os.environ, **(env or {}), "PYTHONPATH": path}
+        given = {**os.environ, **(env or {}), "PYTHONPATH": path}
         given |= {inside.FOLDER: name, inside.WATCHER: str(os.getpid())}
         try:
             for rank in range(world or 1):

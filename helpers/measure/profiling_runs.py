@@ -71,10 +71,9 @@ def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
     """The number of the step of median length, and rank -> part -> seconds in it: a machine that is busy in another
     step does not count."""
     fall = Waterfall.of(run)
-    tables = {rank: fall.seconds(rank) for rank in run.ranks}
-    lengths = [max(sum(table[place].values()) for table in tables.values()) for place in range(len(fall.steps))]
+    lengths = [max(sum(table[place].values()) for table in fall.tables.values()) for place in range(len(fall.steps))]
     place = lengths.index(statistics.median_low(lengths))
-    return fall.steps[place], {rank: table[place] for rank, table in tables.items()}
+    return fall.steps[place], {rank: table[place] for rank, table in fall.tables.items()}
 
 
 def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:

@@ -14,16 +14,26 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from helpers.ranks.limits import crowd
+
 JOB = "helpers.measure.restart_job"
-LIMIT = 120.0  # seconds for all of it; a busy machine imports torch slowly
-# An agent that answers no more is left out after 3 s (torchrun's own values make it 15), and those who are there wait
-# 1 s for others before they begin (30).
-QUICK = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
+
+
+def quick() -> str:
+    """An agent that is silent for 3 s is left out (torchrun's own values make it 15), and who is there waits 1 s (30).
+
+    On a crowded machine longer: a node that is left out though it lives goes on waiting for ranks that do not know it.
+    """
+    return (
+        f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={ceil(3 * crowd())},last_call_timeout={ceil(crowd())}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +56,7 @@ class Happened:
     generations: tuple[Generation, ...]
     losses: dict[int, float]
     done_again: int
-    lines: dict[int, tuple[str, ...]]
+    lines: dict[int, list[str]]
     returncodes: tuple[int, ...]
     seconds: float
 
@@ -83,8 +93,11 @@ def run_job(
     """Start torchrun once for each of `agents`, options of its command line, and wait until all have ended.
 
     dies: rank and step; what: "rank", or "node" for its agent, too. back_at: an agent that was killed is started again,
-    and the others wait for it before this step. Raises TimeoutError after `limit` seconds. No process stays behind.
+    and the others wait for it before this step. No process stays behind.
+    Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
     """
+    if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
+        raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
     told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, _Agents(folder, told | {"limit": limit}) as job:
@@ -113,6 +126,7 @@ class _Agents:
 
         self.folder, self.told = Path(folder), told
         self.running: list[subprocess.Popen] = []
+        self.conf = quick()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.out, self.err = (open(self.folder / name, "ab") for name in ("out", "err"))
 
@@ -122,7 +136,7 @@ class _Agents:
     def start(self, options: list[str]) -> None:
         """Each attempt gets a store of its own for its ranks: in an older one stale keys would wait for them."""
         where = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
-        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={QUICK}", *where, "--monitor-interval=0.1"]
+        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={self.conf}", *where, "--monitor-interval=0.1"]
         command = [sys.executable, "-m", "torch.distributed.run", *meet, *options, "-m", JOB]
         env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
         line = [*command, str(self.folder), json.dumps(self.told)]
@@ -138,43 +152,33 @@ class _Agents:
 
     def __exit__(self, *_: object) -> None:
         """Its ranks have sessions of their own, and a dead agent no longer ends them: the folder's name tells them."""
+        for agent in self.running:
+            agent.kill()
+            agent.wait()
         for process in psutil.process_iter(["cmdline"]):
             if str(self.folder) in (process.info["cmdline"] or ()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-        for agent in self.running:
-            agent.wait()
         self.out.close(), self.err.close()
 
 
 def _happened(lines: list[str], returncodes: tuple[int, ...], seconds: float) -> Happened:
-    told = [json.loads(line) for line in lines]
-    by_rank = {
-        rank: tuple(line for line, one in zip(lines, told, strict=True) if one["rank"] == rank)
-        for rank in sorted({one["rank"] for one in told})
-    }
+    by_rank: dict[int, list[str]] = {}
     starts: list[dict[str, Any]] = []
     losses: dict[int, float] = {}
-    done = 0
-    for one in told:
-        if one["rank"]:
-            continue
-        if "ranks" in one:
+    for line in lines:
+        one = json.loads(line)
+        by_rank.setdefault(one["rank"], []).append(line)
+        if one["rank"] == 0 and "ranks" in one:
             starts.append({"ranks": one["ranks"], "after": one["after"], "last_step": one["after"]})
-        else:
+        elif one["rank"] == 0:
             starts[-1]["last_step"] = one["step"]
             losses[one["step"]] = one["loss"]
-            done += 1
     real = [one for one in starts if one["last_step"] > one["after"]]  # one node may be early, and wait for the other
     generations = tuple(Generation(number=number, **one) for number, one in enumerate(real))
-    return Happened(
-        generations=generations,
-        losses=losses,
-        done_again=done - len(losses),
-        lines=by_rank,
-        returncodes=returncodes,
-        seconds=seconds,
-    )
+    again = sum(one.last_step - one.after for one in generations) - len(losses)
+    how = {"returncodes": returncodes, "seconds": seconds, "lines": by_rank}
+    return Happened(generations=generations, losses=losses, done_again=again, **how)
 
 
 def undisturbed(steps: int = 12) -> dict[int, float]:

@@ -23,7 +23,7 @@ LIMIT = 240.0  # seconds for everything; a busy machine imports torch slowly
 _PATIENCE = 10.0  # seconds until a process that was told to end is killed
 _ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without gloo's place in its own source
 # A line leaves its process in one piece and at once: in pieces, two ranks' words mix; kept back, a hang would hide it.
-_WHOLE_LINES = "import sys; sys.stdout.reconfigure(line_buffering=True, write_through=False)\n"
+WHOLE_LINES = "import sys; sys.stdout and sys.stdout.reconfigure(line_buffering=True, write_through=False)\n"
 _BLAMED = re.compile(r"Root Cause.*?\brank +: (\d+)", re.DOTALL)
 
 
@@ -70,7 +70,7 @@ def torchrun(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
-        path.write_text(_WHOLE_LINES + script, encoding="utf-8")
+        path.write_text(WHOLE_LINES + script, encoding="utf-8")
         job = _start(path, ranks, restarts, env or {})
         try:
             return _watch(job, ranks, silence, time.monotonic() + limit)

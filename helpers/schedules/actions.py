@@ -132,20 +132,6 @@ class Schedule:
         csv.writer(text, lineterminator="\n").writerows(self.actions)
         return text.getvalue()
 
-    @classmethod
-    def from_csv(cls, text: str, *, name: str = "from CSV") -> Schedule:
-        """The schedule in `text`, also as PyTorch writes it, where an empty cell is a pause. ValueError if it is none.
-
-        Stages and micro-batches are counted; `validate` says whether it runs.
-        """
-        rows = [tuple(Action.parse(cell) for cell in row if cell.strip()) for row in csv.reader(io.StringIO(text))]
-        singles = [single for row in rows for single in _singles(row)]
-        if not singles:
-            raise ValueError("this text holds no action: give a line for each rank, such as 0F0,0B0")
-        num_stages = 1 + max(single.stage for single in singles)
-        num_chunks = max(1, num_stages // len(rows))
-        return cls(name, num_stages, 1 + max(single.microbatch for single in singles), tuple(rows), num_chunks)
-
     def __str__(self) -> str:
         return "\n".join(f"rank {rank}: {' '.join(map(str, row))}" for rank, row in enumerate(self.actions))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 
-from helpers.traces.run import Run
+from helpers.records import Span
+from helpers.traces.run import Run, uncollected
 from helpers.traces.stragglers import Straggler, find_straggler
 from helpers.traces.waterfall import PARTS, Segment, Waterfall
 from helpers.words import Words
@@ -73,16 +76,17 @@ class Explanation:
         return asdict(self) | {"exposed": self.exposed, "notes": [str(note) for note in self.notes]}
 
 
+@uncollected()
 def explain(run: Run) -> Explanation:
     """Raises ValueError, as a sentence, where the ranks' steps have nothing in common."""
     fall = Waterfall.of(run)
-    tables = {rank: fall.seconds(rank) for rank in run.ranks}
     by_rank = {
-        rank: {part: statistics.fmean(step[part] for step in table) for part in PARTS} for rank, table in tables.items()
+        rank: {part: statistics.fmean(step[part] for step in table) for part in PARTS}
+        for rank, table in fall.tables.items()
     }
     parts = {part: statistics.fmean(row[part] for row in by_rank.values()) for part in PARTS}
     others, count = max(1, len(run.ranks) - 1), len(fall.steps)
-    waited_for = {rank: sum(row) / others / count for rank, row in fall.waited_for().items()}
+    waited_for = {rank: sum(row) / others / count for rank, row in fall.waited_for.items()}
     path = sorted(fall.path().items(), key=lambda item: -item[1])
     return Explanation(
         title=run.timeline.title, ranks=run.ranks, world_size=run.world_size, steps=fall.steps,
@@ -108,22 +112,20 @@ def compare(one: Explanation, other: Explanation) -> dict[str, tuple[float, floa
 
 
 def _gaps(run: Run, fall: Waterfall) -> tuple[Gap, ...]:
-    longest = sorted(
-        ((one.seconds, rank, one) for rank, row in fall.segments.items() for one in row if one.part == "host"),
-        key=lambda item: -item[0],
-    )[:MOST]
+    gaps = ((one.seconds, rank, one) for rank, row in fall.segments.items() for one in row if one.part == "host")
+    longest = heapq.nlargest(MOST, gaps, key=itemgetter(0))
+    hosts = [one for one in run.timeline.spans if one.lane == "host" and one.name]
     return tuple(
-        Gap(rank=rank, step=run.steps[rank][one.step].number, seconds=seconds, name=_inside(run, rank, one))
+        Gap(rank=rank, step=run.steps[rank][one.step].number, seconds=seconds, name=_inside(hosts, rank, one))
         for seconds, rank, one in longest
     )
 
 
-def _inside(run: Run, rank: int, gap: Segment) -> str:
+def _inside(hosts: list[Span], rank: int, gap: Segment) -> str:
     """What the host was in for most of a gap, by name."""
-    named = (one for one in run.timeline.spans if one.rank == rank and one.lane == "host" and one.name)
-    over = {one.name: min(one.end, gap.end) - max(one.start, gap.start) for one in named if one.start < gap.end}
-    best = max(over, key=over.get, default="")
-    return best if best and over[best] > 0 else ""
+    within = [one for one in hosts if one.start < gap.end and one.end > gap.start and one.rank == rank]
+    over = {one.name: min(one.end, gap.end) - max(one.start, gap.start) for one in within}
+    return max(over, key=over.get, default="")
 
 
 def _operators(run: Run) -> tuple[Operator, ...]:

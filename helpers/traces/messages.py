@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
-from helpers.traces.files import number
+from helpers.traces.files import Event, number
 
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 _OPS |= {"sendrecv": "sendrecv"}  # NCCL's kernel for both and for an all-to-all: the name alone does not tell which
@@ -70,12 +71,12 @@ class Message:
     late: int | None = None
 
 
-def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | None:
+def message_of(event: Event, rank: int, origin: float) -> Message | None:
     """None for an event that carries no bytes. origin: microseconds of the event's clock that become 0."""
-    name = event["name"]
+    name = event.name
     if not is_message(name):
         return None
-    args = event["args"]
+    args = event.args
     title = _TITLE.match(name)
     op = _op_of(str(args.get("Collective name") or title[1] or title[2]))
     sides = (number(args, "Src Rank"), number(args, "Dst Rank"))
@@ -83,16 +84,16 @@ def message_of(event: dict[str, Any], rank: int, origin: float) -> Message | Non
         group = tuple(rank if side is None else side for side in sides)
     else:
         group = _ranks(args)
-    ready = (event["ts"] - origin) * 1e-6
+    ready = (event.ts - origin) * 1e-6
     sequence = None if op in _SENDS else number(args, "Seq")
     return Message(
-        rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event["dur"] * 1e-6,
+        rank=rank, name=name, op=op, group=group, ready=ready, end=ready + event.dur * 1e-6,
         num_bytes=_num_bytes(args), sequence=sequence, root=number(args, "Root Rank"),
         shape=str(args.get("Input Dims", "")), within=str(args.get("Process Group Name", "")),
     )  # fmt: skip
 
 
-def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tuple[int, ...]], origin: float) -> None:
+def complete(messages: Iterable[Message], calls: Iterable[Event], groups: set[tuple[int, ...]], origin: float) -> None:
     """What gloo's events do not tell. When its rank was ready: at the call, after which a thread of gloo took it up.
 
     The group, where this rank has only one. Of a send or a receive the other side, which stands in the call.
@@ -105,11 +106,11 @@ def complete(messages: Iterable[Message], calls: Iterable[dict], groups: set[tup
             one.group = one.group or only or unknown
             rows[one.op + one.shape].append(one)
     issued: dict[str, list[tuple[float, str, list]]] = defaultdict(list)
-    for call in sorted(calls, key=lambda event: event["ts"]):
-        args, op = call["args"], _op_of(call["name"].partition("::")[2])
+    for call in sorted(calls, key=attrgetter("ts")):
+        args, op = call.args, _op_of(call.name.partition("::")[2])
         names = [kind + shape for shape in _shapes(_list(args, "Input Dims")) for kind in (op, *_PLAYED_BY.get(op, ()))]
         name = next((name for name in names if name in rows), "")
-        issued[name].append(((call["ts"] - origin) * 1e-6, op, _list(args, "Concrete Inputs")))
+        issued[name].append(((call.ts - origin) * 1e-6, op, _list(args, "Concrete Inputs")))
     for name, row in rows.items():
         at = [call[0] for call in issued[name]]
         as_many = len(row) == len(at)  # else one of them is lost: then the last call before

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from helpers.records import Span, Timeline
@@ -40,28 +42,31 @@ class Run:
         return tuple(self.steps)
 
 
-def read(path: str | Path) -> Run:
-    """The traces of torch.profiler in a file, a folder (one per rank) or an archive, whole or in part.
-
-    What is missing is said in `notes`. ValueError, as a sentence, where nothing can be read.
-    """
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Hundreds of thousands of events without a circle: looking for one takes half of the time."""
     collected = gc.isenabled()
-    gc.disable()  # millions of events without a circle: looking for one takes three quarters of the time
+    gc.disable()
     try:
-        return _run(path)
+        yield
     finally:
         if collected:
             gc.enable()
 
 
-def _run(path: str | Path) -> Run:
+@uncollected()
+def read(path: str | Path) -> Run:
+    """The traces of torch.profiler in a file, a folder (one per rank) or an archive, whole or in part.
+
+    What is missing is said in `notes`. ValueError, as a sentence, where nothing can be read.
+    """
     files = load(path)
     notes = [note for file in files for note in file.notes]
     chosen = _by_rank(files, notes)
     bases = {rank: min(file.base for file in mine) for rank, mine in chosen.items()}
     first = min(bases.values())
     shifts = {rank: (base - first) / 1e3 for rank, base in bases.items()}  # microseconds
-    zero = min(event["ts"] + shifts[rank] for rank, mine in chosen.items() for file in mine for event in file.events)
+    zero = min(file.first + shifts[rank] for rank, mine in chosen.items() for file in mine)
     tracks = {rank: _track(mine, rank, zero - shifts[rank]) for rank, mine in chosen.items()}
     if not any(track.spans or track.messages for track in tracks.values()):
         raise ValueError(f"{path}: this trace holds no operator and no kernel; did the profiler record CPU or CUDA?")
@@ -102,9 +107,11 @@ def _by_rank(files: list[File], notes: list[Words]) -> dict[int, list[File]]:
             if len(files) > 1:
                 notes.append(SAYS["note.no_rank"].format(file=file.name, rank=max(found)))
     for rank, mine in found.items():
-        mine.sort(key=lambda file: file.base / 1e3 + min(event["ts"] for event in file.events))
-        names = [{e["name"] for e in file.events if str(e.get("name")).startswith("ProfilerStep#")} for file in mine]
-        if len(mine) > 1 and max(Counter(name for one in names for name in one or {""}).values()) > 1:
+        if len(mine) == 1:
+            continue
+        mine.sort(key=lambda file: file.base / 1e3 + file.first)
+        names = [{event.name for event in file.events if event.name.startswith("ProfilerStep#")} for file in mine]
+        if max(Counter(name for one in names for name in one or {""}).values()) > 1:
             notes.append(SAYS["note.twice"].format(rank=rank, count=len(mine), file=mine[-1].name))
             found[rank] = mine[-1:]
     return dict(sorted(found.items()))
@@ -156,7 +163,7 @@ def _timeline(tracks: Mapping[int, Track], title: str) -> Timeline:
             move = (track.rank, "communication", one.op, "communication", moves, one.end, one.num_bytes)
             spans.append(Span.unchecked(*move))
     held = [holding for track in tracks.values() for holding in track.held]
-    return Timeline(spans=sorted(spans, key=lambda span: span.start), source="recorded", title=title, held=held)
+    return Timeline(spans=sorted(spans, key=attrgetter("start")), source="recorded", title=title, held=held)
 
 
 def _lacks(tracks: Mapping[int, Track], world: int, told: Mapping[int, Clock]) -> list[Words]:

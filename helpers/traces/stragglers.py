@@ -38,8 +38,8 @@ def find_straggler(fall: Waterfall) -> Straggler | None:
     A rank is one where two things come together: one part of its step is longer than the others', and the others wait
     for it, longer than it waits itself. In the median of the steps: always. Else in one step of ten: now and then.
     """
-    tables = {rank: fall.seconds(rank) for rank in fall.segments}
-    blamed, others = fall.waited_for(), len(tables) - 1
+    tables, blamed = fall.tables, fall.waited_for
+    others = len(tables) - 1
     if not others:
         return None
     length = statistics.median(sum(step.values()) for row in tables.values() for step in row)

@@ -6,6 +6,7 @@ one that waits, and what is left is the host's: Python, launches, a GPU that nob
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
@@ -57,12 +58,17 @@ def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
     found: list[Segment] = []
     running = dict.fromkeys(_FIRST, 0)
     waits: dict[int | None, int] = defaultdict(int)
-    at, step = 0.0, -1
+    at, step, last = 0.0, -1, None
     for when, change, claimed, which in claims:
         if step >= 0 and when > at:
-            part = next((one for one in _FIRST if running[one]), "host")
+            part = next(filter(running.get, _FIRST), "host")
             late = next((rank for rank, count in waits.items() if count), None) if part == "waiting" else None
-            _extend(found, Segment(at, when, part, step, late, bool(running["communication"] or running["waiting"])))
+            new = (part, step, late, bool(running["communication"] or running["waiting"]))
+            if last == new:
+                found[-1].end = when
+            else:
+                found.append(Segment(at, when, *new))
+            last = new
         at = when
         if not change:
             step = which if claimed == "begins" else -1 if step == which else step  # the next one may have begun
@@ -71,14 +77,6 @@ def _swept(claims: list[tuple[float, int, str, int | None]]) -> list[Segment]:
         if claimed == "waiting":
             waits[which] += change
     return found
-
-
-def _extend(found: list[Segment], new: Segment) -> None:
-    last = found[-1] if found else None
-    if last and (last.part, last.step, last.late, last.talks) == (new.part, new.step, new.late, new.talks):
-        last.end = new.end
-    else:
-        found.append(new)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +107,15 @@ class Waterfall:
         }
         return cls(segments={rank: segments(run, rank, own[rank]) for rank in own}, steps=tuple(common), places=places)
 
-    def seconds(self, rank: int) -> list[dict[str, float]]:
-        """For each step: part -> seconds."""
-        table = [dict.fromkeys(PARTS, 0.0) for _ in self.steps]
-        for one in self.segments[rank]:
-            if (place := self.places[rank].get(one.step)) is not None:
-                table[place][one.part] += one.seconds
-        return table
+    @functools.cached_property
+    def tables(self) -> dict[int, list[dict[str, float]]]:
+        """Rank -> for each step: part -> seconds."""
+        found = {rank: [dict.fromkeys(PARTS, 0.0) for _ in self.steps] for rank in self.segments}
+        for rank, row in self.segments.items():
+            for one in row:
+                if (place := self.places[rank].get(one.step)) is not None:
+                    found[rank][place][one.part] += one.end - one.start
+        return found
 
     def hidden(self) -> float:
         """Seconds per step and rank in which messages are under way and something else is done."""
@@ -124,6 +124,7 @@ class Waterfall:
         )
         return behind / len(self.segments) / len(self.steps)
 
+    @functools.cached_property
     def waited_for(self) -> dict[int, list[float]]:
         """Rank -> for each step: seconds that all others together waited for it and did nothing else."""
         table = {rank: [0.0] * len(self.steps) for rank in self.segments}

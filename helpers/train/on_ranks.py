@@ -64,8 +64,6 @@ class Run:
     def step(self, asked: bool) -> Report:
         """The batch depends on the seed and the step alone, so a run that is resumed sees what it would have seen."""
         told = self.settings
-        if told.dropout:  # its masks do, too
-            self.trainer.axes.seed(told.seed + self.trainer.steps)
         batch = self.text.batch(self.trainer.steps, told.batch, self.context, seed=told.seed)
         tokens, targets = (part.to(self.device) for part in batch)
         start = time.perf_counter()

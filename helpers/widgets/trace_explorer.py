@@ -41,8 +41,8 @@ class TraceExplorer(Explorer):
     ) -> None:
         self.run = example(say("example")) if trace is None else trace if isinstance(trace, Run) else read(trace)
         self._fall = Waterfall.of(self.run)
-        self._tables = {rank: self._fall.seconds(rank) for rank in self.run.ranks}
-        self._waits, found = self._fall.waited_for(), find_straggler(self._fall)
+        self._tables = self._fall.tables
+        self._waits, found = self._fall.waited_for, find_straggler(self._fall)
         self.ranks = tuple(ranks) or self._first(found.rank if found else None)
         if unknown := set(self.ranks) - set(self.run.ranks):
             raise ValueError(say("no_rank", ranks=sorted(unknown), there=self.run.ranks))

@@ -56,7 +56,7 @@ def holds(folder: Path, kill: Kill) -> None:
     account, job = run(folder, [kill])
     assert account.difference(job.undisturbed()) < EQUAL, kill
     assert account.steps == 12 and len(account.generations) <= 2, kill
-    if len(account.generations) == 2:  # else it came when all was done
+    if len(account.generations) == 2:  # else it came when all was done, or a writer's error ended its save alone
         first, second = account.generations
         assert (first.ranks, second.ranks, second.how) == (3, 2, "done"), kill
         assert first.how == {"sigkill": "died", "exception": "raised", "hang": "hung"}[kill.how], (kill, first)
@@ -113,6 +113,16 @@ def test_a_live_rank_is_killed_by_hand_and_another_is_frozen():
     assert [(one.how, one.lost) for one in account.generations] == [("died", (2,)), ("silent", (0,)), ("done", ())]
     assert "SIGKILL" in str(account.generations[0].why) and "heartbeat" in str(account.generations[1].why)
     assert account.difference(job.undisturbed()) < EQUAL
+
+
+def test_a_save_that_fails_is_told_and_ends_no_training(tmp_path):
+    with Job(**SMALL | dict(pace=0.1), folder=tmp_path) as job:
+        job.start()
+        with job.agent.news:
+            job.agent.news.wait_for(lambda: job.account.steps)
+        (tmp_path / "step_00012" / "somebody's").mkdir(parents=True)
+        account = job.wait()
+    assert account.steps == 12 and list(account.unsaved) == [12] and "step_00012" in account.unsaved[12]
 
 
 @pytest.mark.parametrize(

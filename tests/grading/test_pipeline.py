@@ -17,7 +17,8 @@ from helpers.grading.pipeline import cutting, orders, playing, stage
 from helpers.grading.task import Run, World
 from helpers.parallel.pipeline.partition import balanced
 from helpers.predict.time.pipeline import simulate
-from helpers.schedules import Schedule, validate
+from helpers.schedules import validate
+from tests.schedules.written import written
 
 SEEDS = range(6)
 
@@ -31,7 +32,7 @@ def cases_of(key: str, seed: int) -> list:
 def test_the_bubble_and_what_is_held_are_those_of_the_chapter(seed):
     """Rank 0 begins and ends every step, so its span is the whole step's."""
     for actions, forward, backward in cases_of("06.bubble", seed):
-        schedule = Schedule.from_csv("\n".join(map(",".join, actions)))
+        schedule = written("\n".join(map(",".join, actions)))
         halves = {"backward_input": backward, "backward_weight": [0.0] * len(backward)}
         timeline = simulate(validate(schedule), forward=forward, **halves)
         assert playing.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)

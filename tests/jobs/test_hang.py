@@ -54,6 +54,29 @@ def test_a_script_runs_as_it_would_alone(job, tmp_path, monkeypatch):
     assert (found.verdict.kind, found.verdict.ranks) == ("exited", (1,)) and "exit code 7" in str(found)
 
 
+LINES = """
+    import os, sys, torch.distributed as dist
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "0":
+        print("half of", end=" ")
+    dist.barrier()
+    if os.environ["RANK"] == "1":
+        print("another", "line")
+    dist.barrier()
+    if os.environ["RANK"] == "0":
+        print("a line")
+    dist.barrier()
+    os._exit(0)  # nobody flushes
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_of_two_ranks_stay_whole_and_come_at_once(job, capfd, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    job(LINES, nproc=2)
+    assert {"half of a line", "another line"} <= set(capfd.readouterr().out.splitlines())
+
+
 HANGS = """
     import os, time, threading
     if os.environ["RANK"] == "1":

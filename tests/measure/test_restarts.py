@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import tempfile
 
 import psutil
 import pytest
 
-from helpers.measure import restarts
 from helpers.measure.restarts import Generation, _happened, node_dies, rank_dies, undisturbed
 
 
-def left() -> list[int]:
-    return [one.pid for one in psutil.process_iter(["cmdline"]) if restarts.JOB in (one.info["cmdline"] or ())]
+@pytest.fixture
+def left(monkeypatch, tmp_path):
+    """left(): the processes of this test's jobs, whose folders lie in its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def find() -> list[int]:
+        every = psutil.process_iter(["cmdline"])
+        return [one.pid for one in every if str(tmp_path) in " ".join(one.info["cmdline"] or ())]
+
+    return find
 
 
-def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back():
+@pytest.mark.timeout(300)
+def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back(left):
     job = node_dies(at_step=4, back_at=6, steps=7, save_every=2)
     starts = [(one.ranks, one.after, one.last_step) for one in job.generations]
     assert starts == [(2, 0, 3), (1, 2, 5), (2, 4, 7)]
@@ -25,10 +34,16 @@ def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back():
     assert not left()
 
 
-def test_without_restarts_a_job_that_never_ends_is_given_up_and_nothing_of_it_is_left():
+def test_without_restarts_a_job_that_never_ends_is_given_up_and_nothing_of_it_is_left(left):
     with pytest.raises(TimeoutError, match="had not ended after 0.3 s. Its ranks said "):
         rank_dies(max_restarts=0, limit=0.3)
     assert not left()
+
+
+@pytest.mark.parametrize("when", [{"at_step": 0}, {"at_step": 13}, {"back_at": 6}, {"back_at": 13}])
+def test_a_death_or_a_return_at_no_step_is_a_sentence(when):
+    with pytest.raises(ValueError, match="give steps from 1 to 12, first the death"):
+        node_dies(**when)
 
 
 def test_what_happened_is_read_from_the_lines_of_rank_0():

@@ -6,6 +6,7 @@ import pytest
 from torch.distributed.pipelining import schedules as torchs
 
 from helpers.schedules import ORDERS, Action, Schedule, gpipe, interleaved, zb_h1
+from tests.schedules.written import written
 
 PAIR = "(1F3;2B0)OVERLAP_F_B"
 
@@ -24,13 +25,13 @@ def test_other_text_gets_a_sentence(text):
 @pytest.mark.parametrize("name", ORDERS)
 def test_csv_there_and_back(name):
     schedule = ORDERS[name](4, 4)
-    again = Schedule.from_csv(schedule.to_csv(), name=name)
+    again = written(schedule.to_csv(), name)
     assert again == schedule
 
 
 def test_csv_keeps_overlapped_pairs():
     text = "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n"
-    schedule = Schedule.from_csv(text)
+    schedule = written(text)
     assert schedule.to_csv() == text
     assert schedule.actions[0][2].singles == (Action(0, "F", 2), Action(0, "B", 0))
 
@@ -44,10 +45,6 @@ def test_pytorch_loads_our_csv(name, tmp_path):
     with open(path, newline="") as lines:
         order = {rank: [torchs._Action.from_str(cell) for cell in row] for rank, row in enumerate(csv.reader(lines))}
     torchs._validate_schedule(order, schedule.num_ranks, schedule.num_stages, schedule.num_microbatches)
-
-
-def test_pauses_of_pytorchs_csv_are_skipped():
-    assert Schedule.from_csv("0F0,,0B0\n,1F0,1B0\n").actions == gpipe(2, 1).actions
 
 
 def test_gpipes_order_is_pytorchs():
@@ -74,11 +71,6 @@ def printed(schedule) -> list[list[str]]:
     return [list(map(str, row)) for row in schedule.actions]
 
 
-def test_empty_text_gets_a_sentence():
-    with pytest.raises(ValueError, match="holds no action"):
-        Schedule.from_csv("\n")
-
-
 def test_rows_and_stages_must_agree():
     with pytest.raises(ValueError, match="2 rows of actions times 1 chunks are not its 3 stages"):
         Schedule("mine", 3, 1, gpipe(2, 1).actions)
@@ -86,9 +78,9 @@ def test_rows_and_stages_must_agree():
 
 def test_a_stage_on_two_ranks_gets_a_sentence():
     with pytest.raises(ValueError, match="0B0 stands in rank 1's row, but stage 0 belongs to rank 0"):
-        _ = Schedule.from_csv("0F0\n1F0,1B0,0B0\n").rank_of
+        _ = written("0F0\n1F0,1B0,0B0\n").rank_of
 
 
 def test_in_flight_counts_to_w_where_backward_is_split():
     assert zb_h1(1, 3).in_flight(0) == 1
-    assert Schedule.from_csv("0F0,0F1,0I0,0I1,0W0,0W1\n").in_flight(0) == 2
+    assert written("0F0,0F1,0I0,0I1,0W0,0W1\n").in_flight(0) == 2

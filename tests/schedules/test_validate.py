@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.schedules import Schedule, gpipe, one_f_one_b, validate, zb_h1
+from tests.schedules.written import written
 
 
 def without(schedule, text):
@@ -30,7 +31,7 @@ def test_half_of_a_backward_is_not_enough():
 
 def test_twice_is_too_often():
     with pytest.raises(ValueError, match="does more than once 0F0"):
-        validate(Schedule.from_csv("0F0,0F0,0B0\n"))
+        validate(written("0F0,0F0,0B0\n"))
 
 
 def test_a_stage_or_micro_batch_that_is_not_there_is_named():
@@ -41,7 +42,7 @@ def test_a_stage_or_micro_batch_that_is_not_there_is_named():
 
 def test_a_deadlock_is_named_with_what_each_rank_waits_for():
     with pytest.raises(ValueError) as caught:
-        validate(Schedule.from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", name="mine"))
+        validate(written("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", name="mine"))
     assert str(caught.value) == (
         "schedule mine would hang: rank 0 at 0B0, which needs 1B0 or 1I0 of rank 1; "
         "rank 1 at 1F1, which needs 0F1 of rank 0"
@@ -50,10 +51,10 @@ def test_a_deadlock_is_named_with_what_each_rank_waits_for():
 
 def test_an_action_before_what_it_needs_in_its_own_row_is_named():
     with pytest.raises(ValueError, match="rank 0 at 0B0, which needs 0F0 later in its own row"):
-        validate(Schedule.from_csv("0B0,0F0\n"))
+        validate(written("0B0,0F0\n"))
 
 
 def test_a_pair_needs_what_both_parts_need():
-    validate(Schedule.from_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"))
+    validate(written("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"))
     with pytest.raises(ValueError, match="would hang: rank 0 at .*OVERLAP_F_B, which needs 0F1"):
-        validate(Schedule.from_csv("0F0,(0B1;0B0)OVERLAP_F_B,0F1\n"))
+        validate(written("0F0,(0B1;0B0)OVERLAP_F_B,0F1\n"))

@@ -63,6 +63,16 @@ def test_a_packed_trace_and_an_archive_are_read_as_the_folder_is(good, tmp_path)
     assert explain(read(good)).seconds == explain(read(tmp_path / "run.zip")).seconds == seconds
 
 
+@pytest.mark.parametrize("junk", [b"\x01", b"\xff", "\u9605".encode()], ids=repr)
+def test_characters_that_are_no_json_cost_nothing(good, junk):
+    seconds = explain(read(good)).parts
+    for rank in (0, 1):
+        path = file_of(good, rank)
+        path.write_bytes(path.read_bytes().replace(b"aten::linear", b"aten::linear" + junk))
+    told = explain(read(good))
+    assert told.parts == seconds and "aten::linear" + junk.decode(errors="replace") in {x.name for x in told.operators}
+
+
 def test_another_version_is_said_and_read(good):
     def older(data):
         data["schemaVersion"] = 7

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from helpers.traces import explain, read
+from helpers.traces.files import Event
 from helpers.traces.messages import is_message, message_of
 
 DEVICE = {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85_000_000_000, "warpSize": 32, "numSms": 132}
@@ -132,7 +134,7 @@ def test_a_send_meets_its_receive_and_waits_for_it(run):
     ],
 )
 def test_kernels_of_every_nccl_are_messages(name, op):
-    assert message_of(event(name, "kernel", 0, 1), 0, 0.0).op == op
+    assert message_of(Event(name, 0, "X", "kernel", 1), 0, 0.0).op == op
     assert not any(map(is_message, ("nccl:all_reduce", "sm90_xmma_gemm_bf16", "Memcpy DtoD (Device -> Device)")))
 
 
@@ -140,4 +142,5 @@ def test_kernels_of_every_nccl_are_messages(name, op):
     ("kind", "size"), [("c10::BFloat16", 2), ("long int", 8), ("Float8_e4m3fn", 1), ("unsigned char", 1), ("Float", 4)]
 )
 def test_bytes_follow_the_type(kind, size):
-    assert message_of(message("AllReduce", 0, 1, "allreduce", 10, dtype=kind), 0, 0.0).num_bytes == 10 * size
+    told = json.dumps(message("AllReduce", 0, 1, "allreduce", 10, dtype=kind))
+    assert message_of(msgspec.json.decode(told, type=Event), 0, 0.0).num_bytes == 10 * size

@@ -111,7 +111,8 @@ def test_it_is_ill_its_cure_cures_and_the_watchdog_finds_what_it_says(name, pool
 def test_under_torchrun_too_and_with_the_watchdog_in_it(name, tmp_path, monkeypatch):
     one = ALL[name]
     monkeypatch.setenv("PYTHONPATH", str(zoo.FOLDER.parents[1]))
-    settings = f'every=5, patience=4, stacks=open(f"{tmp_path}/{{rank}}", "w")'
+    patience = 4 if one.watchdog == "stacks" else 200  # a busy machine may take long over a step, or over its end
+    settings = f'every=5, patience={patience}, stacks=open(f"{tmp_path}/{{rank}}", "w")'
     ill = torchrun(watched(one, one.script, settings), ranks=one.ranks, silence=12 if one.ends == "silent" else 60)
     cured = torchrun(one.cured, ranks=one.ranks, silence=60)
     said, alone = [*ill.lines, *ill.errors], []
@@ -120,4 +121,5 @@ def test_under_torchrun_too_and_with_the_watchdog_in_it(name, tmp_path, monkeypa
     assert IS_ILL[name](said, alone) and not IS_ILL[name](list(cured.lines), alone) and cured.returncode == 0
     assert {"well": 0, "silent": None, "error": 1}[one.ends] == ill.returncode and is_in(one.log, said)
     stacks = ["main" in path.read_text() for path in sorted(tmp_path.iterdir())]
-    assert found(said) == {one.watchdog} - {"", "stacks"} and (one.watchdog == "stacks") == all(stacks)
+    by_load = {"late"} - {one.watchdog}  # beside other work any rank may be late
+    assert found(said) - by_load == {one.watchdog} - {"", "stacks"} and (one.watchdog == "stacks") == all(stacks)

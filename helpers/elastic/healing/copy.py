@@ -41,16 +41,13 @@ class Settings:
     limit: float = 10.0
 
     def __post_init__(self) -> None:
-        last, end = self.copies - 1, self.steps - 1
-        if not 1 <= self.copies <= ROWS or end < 0 or not self.limit > 0:
-            raise ValueError(say("copies", copies=self.copies, steps=self.steps, limit=self.limit, rows=ROWS))
-        if self.share not in SHARES or self.moment not in MOMENTS:
-            told = dict(share=self.share, moment=self.moment, shares=list(SHARES), moments=list(MOMENTS))
-            raise ValueError(say("share", **told))
+        known = self.share in SHARES and self.moment in MOMENTS
+        if not (known and 1 <= self.copies <= ROWS and self.steps > 0 and self.limit > 0):
+            raise ValueError(say("settings", rows=ROWS, shares=list(SHARES), moments=list(MOMENTS), **vars(self)))
         for copy, step in self.kill.items():
             if copy not in range(self.copies) or step not in range(self.steps):
-                raise ValueError(say("kill", copy=copy, step=step, last=last, end=end))
-            if all(self.kill.get(one, self.steps) <= step < self.back.get(one, self.steps) for one in range(last + 1)):
+                raise ValueError(say("kill", copy=copy, step=step, last=self.copies - 1, end=self.steps - 1))
+            if all(self.kill.get(c, self.steps) <= step < self.back.get(c, self.steps) for c in range(self.copies)):
                 raise ValueError(say("nobody", step=step))
         for copy, step in self.back.items():
             if not self.kill.get(copy, self.steps) < step < self.steps:
@@ -73,8 +70,7 @@ class Copy:
         self.text = characters(4_000)
         self.model = GPT(GPTConfig.tiny(context=TOKENS)).double()
         self.optimizer = AdamW(self.model.parameters(), lr=3e-3, eps=1e-6)
-        self.steps = self.questions = 0
-        self.group, self.met, self.limit = None, -1, timedelta(seconds=settings.limit)
+        self.steps, self.group, self.met = 0, None, -1
 
     def go_on(self) -> dict[str, Tensor]:
         """Until all steps are done; then the weights."""
@@ -93,10 +89,10 @@ class Copy:
 
     def ask(self, report: dict | None, error: str) -> Round:
         told = {"steps": self.steps, "report": report, "error": error}
-        self.store.set(f"{self.life}/ask{self.questions}", json.dumps(told))
-        told = json.loads(self.store.get(f"{self.life}/told{self.questions}"))
-        self.questions += 1
-        return Round(**{key: tuple(value) if isinstance(value, list) else value for key, value in told.items()})
+        self.store.set(f"{self.life}/ask", json.dumps(told))
+        answer = json.loads(self.store.get(f"{self.life}/told"))
+        self.store.delete_key(f"{self.life}/told")
+        return Round(**{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()})
 
     def meet(self, told: Round) -> None:
         """Connect to the members of the quorum, unless we are. No key of an earlier group is met again."""
@@ -104,7 +100,7 @@ class Copy:
         if self.met != told.group:
             store = dist.PrefixStore(f"group{told.group}", self.store)
             place = told.members.index(self.number)
-            self.group = dist.ProcessGroupGloo(store, place, len(told.members), self.limit)
+            self.group = dist.ProcessGroupGloo(store, place, len(told.members), timedelta(seconds=self.settings.limit))
             self.met = told.group
 
     def heal(self, told: Round) -> None:
@@ -125,6 +121,10 @@ class Copy:
             self.optimizer.load_state_dict(optimizer)
             self.steps = told.step
 
+    def add_up(self, message: Tensor) -> None:
+        """In place, over all members. RuntimeError where one of them is gone."""
+        self.group.allreduce(message).wait()
+
     def step(self, told: Round) -> dict:
         """One step of all members: the sum of their gradients over the number of samples that they have together."""
         samples = sum(len(rows_of(copy, told, self.settings)) for copy in told.members)
@@ -136,7 +136,7 @@ class Copy:
         parameters = list(self.model.parameters())
         message = torch.cat([parameters_to_vector(one.grad for one in parameters), loss.detach()[None]])  # (P + 1,)
         self.die("sum", told.step)
-        self.group.allreduce(message).wait()
+        self.add_up(message)
         self.die("after", told.step)
         vector_to_parameters(message[:-1], [one.grad for one in parameters])
         self.optimizer.step()

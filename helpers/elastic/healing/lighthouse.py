@@ -57,35 +57,30 @@ class Lighthouse:
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.rounds: list[Round] = []
         self.asked: dict[int, dict] = {}
-        self.questions: dict[str, int] = {}
 
     def hear(self, copy: int, life: str) -> None:
-        """Whether this copy has asked, and what it has done since."""
-        key = f"{life}/ask{self.questions.setdefault(life, 0)}"
-        if copy not in self.asked and self.store.check([key]):
-            self.asked[copy] = json.loads(self.store.get(key))
+        """How many steps this copy has done, and what it tells of the last round, if it has asked."""
+        if copy not in self.asked and self.store.check([f"{life}/ask"]):
+            self.asked[copy] = json.loads(self.store.get(f"{life}/ask"))
+            self.store.delete_key(f"{life}/ask")
 
-    def answer(self, lives: Mapping[int, str]) -> Round:
-        """Tell all of `lives`, each of which has asked."""
+    def answer(self, lives: Mapping[int, str]) -> None:
+        """Tell all of `lives`, each of which has asked. RuntimeError where no step was done for long."""
         if self.rounds:
             self.rounds[-1] = _with_reports(self.rounds[-1], self.asked)
         if len(self.rounds) >= PATIENCE and not any(one.done for one in self.rounds[-PATIENCE:]):
             raise RuntimeError(say("stuck", rounds=PATIENCE, said=self.asked))
         steps = {copy: self.asked[copy]["steps"] for copy in lives}
-        told = quorum(steps, self.rounds[-1] if self.rounds else None)
+        self.rounds.append(quorum(steps, self.rounds[-1] if self.rounds else None))
         for life in lives.values():
-            self.store.set(f"{life}/told{self.questions[life]}", json.dumps(asdict(told)))
-            self.questions[life] += 1
+            self.store.set(f"{life}/told", json.dumps(asdict(self.rounds[-1])))
         self.asked = {}
-        self.rounds.append(told)
-        return told
 
 
 def _with_reports(last: Round, asked: Mapping[int, dict]) -> Round:
     """What the members told of the round before. One that died since tells nothing."""
-    reports = {copy: asked[copy]["report"] for copy in last.members if copy in asked and asked[copy]["report"]}
-    if not reports:
+    told = {copy: asked[copy]["report"] for copy in last.members if copy in asked and asked[copy]["report"]}
+    if not told:
         return last
-    (loss, samples), *_ = {(one["loss"], one["samples"]) for one in reports.values()}
-    digests = tuple(one["digest"] for one in reports.values())
-    return replace(last, done=tuple(reports), loss=loss, samples=samples, digests=digests)
+    first, digests = next(iter(told.values())), tuple(one["digest"] for one in told.values())
+    return replace(last, done=tuple(told), loss=first["loss"], samples=first["samples"], digests=digests)

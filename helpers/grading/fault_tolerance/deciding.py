@@ -17,33 +17,35 @@ from helpers.grading.task import Trial
 from helpers.words import Words
 
 # -- 12.verdict ------------------------------------------------------------------------------------------------------
-LIMITS = {"late": 3.0, "dead": 10.0, "hung": 20.0}  # seconds
+LIMITS = {"late": 3, "dead": 10, "hung": 20}  # seconds
 Beat = tuple[int, int, float, float]  # rank, step, sent on its own clock, arrived on the watcher's
 Told = tuple[float, int, float]  # of a rank: how long it is silent, its step, for how long it has had that
-WELL, WAITS, SLOW, GONE, BEHIND = (0.5, 7, 1.0), (1.0, 7, 30.0), (5.0, 7, 5.0), (15.0, 7, 40.0), (0.5, 6, 31.0)
+WELL, WAITS, SLOW, GONE, BEHIND = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
 NEVER = None  # has sent nothing yet
 
 
 def make_verdict(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Jobs far from every limit: small ones, then any mixture."""
-    jobs = [[WELL, WELL], [WELL, SLOW], [WAITS, BEHIND], [GONE, WAITS], [WAITS, WAITS], [WAITS, (15.0, 6, 40.0), WAITS]]
+    jobs = [[WELL, WELL], [WELL, SLOW], [WAITS, BEHIND], [GONE, WAITS], [WAITS, WAITS], [WAITS, (15, 6, 40), WAITS]]
     jobs += [[BEHIND, WAITS, WAITS, SLOW], [NEVER, WELL], [WELL, NEVER], [WAITS, GONE, BEHIND]]
     for odd in (NEVER, GONE) * 8:
         jobs.append([rng.one_of(WELL, WAITS, SLOW, BEHIND, odd) for _ in range(rng.integer(2, 5))])
-    begun = [(1.0, 5.0, 15.0, 45.0)[number % 4] if NEVER in job else 60.0 for number, job in enumerate(jobs)]
+    begun = [(1, 5, 15, 45)[number % 4] if NEVER in job else 60 for number, job in enumerate(jobs)]
     return [{"cases": [watched(rng, job, ago) for job, ago in zip(jobs, begun, strict=True)]}]
 
 
 def watched(rng: Draw, job: list[Told | None], ago: float) -> list[Any]:
     """The beats of each rank, whose clock may be hours away. The job began `ago` seconds ago."""
-    now = 1000.0 + rng.integer(0, 4000)
+    now = rng.integer(60, 99)
     started = now - ago
     beats: list[Beat] = []
     for rank, told in enumerate(job):
         if told is not NEVER:
-            last, since, ahead = now - told[0], max(started, now - told[2]), 0.25 * rng.integer(-20000, 20000)
-            arrivals = [(since - 1.5, told[1] - 1), *((at, told[1]) for at in (since, (since + last) / 2, last))]
-            beats += [(rank, step, at + ahead - 0.25, at) for at, step in arrivals if started <= at <= last]
+            last, since, ahead = now - told[0], max(started, now - told[2]), rng.integer(-9000, 9000)
+            arrivals = (
+                [(since - 2, told[1] - 1)] * (len(job) > 2) + [(since, told[1])] + [(last, told[1])] * (last > since)
+            )
+            beats += [(rank, step, at + ahead, at) for at, step in arrivals if started <= at]
     return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
 
 
@@ -92,7 +94,7 @@ WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
 VERDICT = answers.asking(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
-    Words(en="the verdict on each rank", zh="对各 rank 的判断"),
+    Words(en="the list of verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
     named(),
     WRONG_WORDS,
     make=make_verdict,
@@ -104,10 +106,10 @@ EDGE = 0.1  # of a step: no case is so near to the middle between two numbers, s
 
 
 def make_interval(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Young's own example, a large job (Meta's failures per node and day), one that saves after each step; then any."""
+    """Young's own example, a large job (0.0065 failures per node and day), one that saves after each step; then any."""
     jobs = [
         [1, 6000, 10, 600, 15],
-        [2048, 86_400 / 6.5e-3, 60, 300, 4],
+        [2048, 13_292_308, 60, 300, 4],
         [4, 2000, 1, 100, 300],
         [100, 1e6, 20, 4000, 2],
     ]
@@ -232,7 +234,7 @@ WRONG_GROUPS: dict[str, list[Callable[..., Group]]] = {
 REGROUP = answers.asking(
     "12.regroup",
     "regroup(ranks, spares, dead, min_ranks, generation, restarts)",
-    [Words(en=name, zh=f" {name} ") for name in ("ranks", "spares", "keys")],
+    [Words(en=name, zh=f" {name}") for name in ("ranks", "spares", "keys")],
     way(),
     WRONG_GROUPS,
     make=make_regroup,

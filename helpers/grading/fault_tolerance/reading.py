@@ -17,7 +17,7 @@ from helpers.grading.task import Trial
 from helpers.words import Words
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
-EPOCHS = 8  # drawn orders; a wrong answer may ask for a later one, and gets the first ones again
+EPOCHS = 4  # drawn orders, few enough for a line; whoever asks for a later one gets the first ones again
 State, Rows = dict[str, int], list[list[int]]  # rows: of each step; and so are the orders of the epochs
 
 
@@ -25,12 +25,12 @@ def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """All ranks of jobs in the middle of an epoch, one sample before its end (2) and at its end (5). The batch has
     changed on the way, so that steps say nothing about samples."""
     cases: list[list[Any]] = []
-    for number, (samples, dp) in enumerate(((10, 1), (10, 2), (13, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
+    for number, (samples, dp) in enumerate(((5, 1), (5, 2), (7, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
         batch = dp * rng.integer(1, 2)
         orders = [torch.randperm(samples, generator=rng).tolist() for _ in range(EPOCHS)]
-        trained = rng.integer(1, samples - 1) + samples * (number and rng.integer(1, 3))
+        trained = rng.integer(2, samples - 1) + samples * (number and rng.integer(0, 2))
         trained = {2: 2 * samples - 1, 5: 2 * samples}.get(number, trained)
-        step = next(n for n in range(rng.integer(1, 4), 99) if n * batch != trained)
+        step = rng.one_of(*(n for n in range(1, trained + 1) if n * batch != trained))
         state = {"step": step, "trained": trained, "handed_out": trained + batch * rng.integer(1, 3), "dp": dp + 1}
         cases += [[state, orders, batch, rank, dp, rng.integer(2, 4)] for rank in range(dp)]
     return [{"cases": cases}]
@@ -64,7 +64,7 @@ def in_shares(share: Callable[[list[int], int, int], list[int]]) -> Callable[...
 
     def rows(state: State, orders: Rows, batch: int, rank: int, dp: int, steps: int) -> Rows:
         epoch, done = divmod(state["trained"], len(orders[0]))
-        line = [i for order in orders[epoch:] + orders for i in share(order, rank, dp)][done // dp :]
+        line = [i for order in (orders * 3)[epoch:] for i in share(order, rank, dp)][done // dp :]
         return [line[step * (batch // dp) :][: batch // dp] for step in range(steps)]
 
     return rows
@@ -83,7 +83,7 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
 RESUME = answers.asking(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
-    Words(en="the samples of each step", zh="各步的样本"),
+    Words(en="the list of samples, step by step", zh="各步的样本"),
     going_on(),
     WRONG_ROWS,
     make=make_resume,
@@ -153,7 +153,10 @@ WRONG_PARTS: dict[str, list[Callable[..., Part]]] = {
     "order_of_list": [partial(part, by_start=False)],
     "whole_files_read": [whole_files, lambda *case: [part(*case)[0], case[1]]],
 }
-WHAT = (Words(en="the elements of this rank", zh="本 rank 的元素"), Words(en="how many are read", zh="读出的个数"))
+WHAT = (
+    Words(en="the list of elements of this rank", zh="本 rank 的元素"),
+    Words(en="the number of elements read", zh="读取个数"),
+)
 RESHARD = answers.asking(
     "12.reshard",
     "own_part(pieces, total, rank, ranks, read)",

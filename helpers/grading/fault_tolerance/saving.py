@@ -13,9 +13,9 @@ from helpers.grading.task import Finding, Task, Trial, World
 from helpers.words import Words
 
 Case = Mapping[str, Any]  # files, the name of the checkpoint, its data
-GOOD, FULL = Words.of(""), Words(en="the disk is full from operation {} on, and ", zh="磁盘从第 {} 个操作起已满，")
+GOOD, FULL = Words.of(""), Words(en="on a disk that is full from operation {} on, ", zh="磁盘从第 {} 个操作起已满，")
 DUE = {True: ("the new checkpoint", "新的检查点"), False: ("the old checkpoint or the new one", "旧的或新的检查点")}
-KINDS = {"killed": ("process is killed", "进程被杀死"), "powers": ("power fails", "断电")}
+KINDS = {"killed": ("a kill", "进程被杀死"), "powers": ("a power cut", "断电")}
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -60,11 +60,9 @@ def judge(world: World) -> Iterator[Finding]:
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
         for at, one in enumerate(failing, start=1):
-            yield from judge_crashes(case, one, FULL.format(at))
-            quiet = not (one["raised"] or one["told"])
-            yield expect(
-                not quiet, "the disk is full, and save returns without OSError", "磁盘已满，save 却没有抛出 OSError"
-            )
+            full, is_known = FULL.format(at), one["raised"] or one["told"]
+            yield from judge_crashes(case, one, full)
+            yield expect(is_known, f"{full.en}save returns without OSError", f"{full.zh}save 却没有抛出 OSError")
 
 
 def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Finding]:
@@ -78,24 +76,24 @@ def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Ite
             odd = next((text for text in left if text not in right), new)
             yield expect(
                 odd in right,
-                f"{full.en}the {en} behind operation {number}, {crash['operation']}: "
-                f"{case['name']!r} is {told(odd)[0]}, expected {due[0]}",
-                f"{full.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}："
-                f"{case['name']!r} {told(odd)[1]}，应为{due[1]}",
+                f"{full.en}{en} after operation {number}, {crash['operation']}, "
+                f"leaves {case['name']!r} {told(odd)[0]}, expected {due[0]}",
+                f"{full.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}，"
+                f"留下的 {case['name']!r} {told(odd)[1]}，应为{due[1]}",
                 mistakes=[one["mistake"]] * bool(one["mistake"]),
             )
 
 
 def told(left: str | None) -> tuple[str, str]:
     if left is None:
-        return "not there", "不存在"
-    return (f"{left!r}, {len(left)} bytes", f"是 {left!r}，{len(left)} 个字节") if left else ("empty", "是空的")
+        return "missing", "不存在"
+    return (f"with the {len(left)} bytes {left!r}", f"有 {len(left)} 个字节 {left!r}") if left else ("empty", "是空的")
 
 
 def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Finding]:
     """The checkpoint is there, it was told of, and nothing else has changed."""
     got, known = good["now"].get(case["name"]), [good["mistake"]] * bool(good["mistake"])
-    en, zh = f"afterwards {case['name']!r} is {told(got)[0]}", f"之后 {case['name']!r} {told(got)[1]}"
+    en, zh = f"save leaves {case['name']!r} {told(got)[0]}", f"save 留下的 {case['name']!r} {told(got)[1]}"
     yield expect(
         got == case["data"], f"{en}, expected {case['data']!r}", f"{zh}，应为 {case['data']!r}", mistakes=known
     )

@@ -1,48 +1,9 @@
-"""Rounding to few bits: what a format can still tell apart, and stochastic rounding, which is right on average.
-
-Legend: p = bits of the significand, the leading 1 included: float32 24, float16 11, bfloat16 8, float8_e4m3fn 4,
-float8_e5m2 3.
-Between two powers of two the numbers of a format stand a fixed step apart, so what counts is a ratio: weight / update.
-"""
+"""Stochastic rounding to few bits, which is right on average."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
-
-
-def significand_bits(dtype: torch.dtype) -> int:
-    """p: float16 11, bfloat16 8. Raises ValueError for a dtype that is not floating point."""
-    return 1 - round(math.log2(relative_step(dtype)))
-
-
-def relative_step(dtype: torch.dtype) -> float:
-    """From 1 to the next larger number, 2**(1 - p): float16 2**-10, bfloat16 2**-7. ValueError as above."""
-    if not dtype.is_floating_point:
-        raise ValueError(f"{dtype} is not a floating-point type: give one such as torch.bfloat16 or torch.float16")
-    return torch.finfo(dtype).eps
-
-
-def lost_update_ratios(dtype: torch.dtype) -> tuple[float, float]:
-    """The ratios weight / update beyond which adding the update can change nothing, and beyond which it never does.
-
-    (2**p, 2**(p + 1)): float16 (2**11, 2**12), bfloat16 (2**8, 2**9). An update below half a step rounds away, and a
-    step is 2**(1 - p) of a weight at a power of two but only half as much, relatively, of one below the next power.
-    """
-    bits = significand_bits(dtype)
-    return 2.0**bits, 2.0 ** (bits + 1)
-
-
-def smallest_subnormal(dtype: torch.dtype) -> float:
-    """The smallest number above 0: float16 2**-24, bfloat16 2**-133."""
-    return torch.finfo(dtype).tiny * relative_step(dtype)
-
-
-def zero_below(dtype: torch.dtype) -> float:
-    """Values below this round to 0, and so does the value itself, a tie that goes to the even side: float16 2**-25."""
-    return smallest_subnormal(dtype) / 2
 
 
 def stochastic_round(

@@ -2,8 +2,8 @@
 
 Ours: `model_states` and `activations` (states.py, activations.py), after the ZeRO paper and Korthikanti et al. 2022.
 These functions restate other tools' formulas as their sources have them; they change with versions. What the tests
-hold: DeepSpeed's against the tables that its documentation prints; EleutherAI's and Megatron-LM's against values worked
-out by hand from their formulas, not against a run of the tools. All answers are bytes; the tools print GiB and MiB and
+hold: DeepSpeed's against the tables that its documentation prints; Megatron-LM's against values worked
+out by hand from its formulas, not against a run of the tool. All answers are bytes; the tools print GiB and MiB and
 call them GB and MB.
 """
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from helpers.predict.memory.states import weight_bytes
-from helpers.records import MemoryBreakdown
 from helpers.specs import ModelSpec, Plan
 
 
@@ -64,37 +62,6 @@ def deepspeed_zero3(
     per_param = (18 if offload_params else 16) / num_nodes
     host = num_params * (per_param if zero_init else max(loading, per_param))
     return HostAndGPU(int(host * buffer_factor), layer + (0 if offload_params else int(2 * num_params / num_gpus)))
-
-
-def eleuther(
-    model: ModelSpec, plan: Plan, *, gradient_bytes: int = 4, mlp_linears: int = 2, misc: float = 0.0,
-    partition_activations: bool = False,
-) -> MemoryBreakdown:  # fmt: skip
-    """calc_transformer_mem.py of EleutherAI's cookbook, without experts: bytes of one GPU.
-
-    How it differs from ours: gradients are 4 bytes by default and the optimizer 12 always. ZeRO divides by all GPUs,
-    not by dp, on top of tp * pp for the weights; without ZeRO gradients and optimizer are not divided at all. Both
-    embeddings and learned positions always count, and a gated feed-forward needs mlp_linears=3. Activations are
-    sbhl (34 + 5as/h) whole on each GPU, unless `partition_activations` divides by tp; recomputation of any kind drops
-    5as/h only. temporaries: DeepSpeed's buckets of 5e8 numbers, with ZeRO-3 1e9 more, and `misc`.
-    """
-    h, layers, s, low = model.hidden, model.num_layers, model.seq, 2
-    kv_ratio = model.kv_heads / model.num_heads
-    params = 2 * model.vocab * h + h * s + 8 * h * layers + 2 * h
-    params += int(2 * (1 + kv_ratio) * layers * h * h) + mlp_linears * layers * h * model.ffn
-    weights = params * weight_bytes(plan) / (plan.tp * plan.pp)
-    maps = 0 if plan.recompute != "none" else (2 * low + 1) * model.num_heads * s / h
-    activations = s * plan.micro_batch * h * layers * (16 * low + 2 + maps)
-    alone = plan.world_size == 1
-    buckets = (5e8 if plan.zero >= 1 else 0) + (1e9 if plan.zero == 3 else 0)
-    return MemoryBreakdown(
-        parameters=ceil(weights / (plan.world_size if plan.zero == 3 else 1)),
-        gradients=ceil(params * gradient_bytes / (plan.world_size if plan.zero >= 2 else 1)),
-        optimizer=ceil(params * 12 / (plan.world_size if plan.zero >= 1 else 1)),
-        activations=ceil(activations / (plan.tp if partition_activations else 1)),
-        temporaries=ceil((0 if alone else buckets * weight_bytes(plan)) + misc),
-        instant="EleutherAI's calculator",
-    )
 
 
 class MegatronReport(NamedTuple):

@@ -88,15 +88,6 @@ def simulate_zero3_step(
     return _Play(step, link, world_size, prefetch, limit, keep_parameters).run(num_shown)
 
 
-def prefetch_gain(step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1, limit: int = 2) -> float:
-    """Seconds of a step without prefetch over seconds with it: at 1.25 the step without takes a quarter more."""
-    without, with_it = (
-        simulate_zero3_step(step, link=link, world_size=world_size, prefetch=k, limit=limit, shown_ranks=1).duration
-        for k in (0, prefetch)
-    )
-    return without / with_it
-
-
 @dataclass
 class _Play:
     """One clock for compute, one for the link."""

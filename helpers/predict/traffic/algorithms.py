@@ -45,16 +45,6 @@ class Schedule:
     def step(self, number: int) -> tuple[Message, ...]:
         return tuple(message for message in self.messages if message.step == number)
 
-    def chunk_sizes(self, num_elements: int) -> list[int]:
-        """Elements of each chunk: they differ by one at most, the longer ones first, as torch.tensor_split cuts."""
-        each, left = divmod(num_elements, self.num_chunks)
-        return [each + (1 if chunk < left else 0) for chunk in range(self.num_chunks)]
-
-    def sent_elements(self, rank: int, num_elements: int) -> int:
-        """Elements that `rank` sends, exactly, for a tensor of any size."""
-        sizes = self.chunk_sizes(num_elements)
-        return sum(sum(sizes[m.first : m.last]) for m in self.messages if m.sender == rank)
-
     def _share(self, message: Message) -> float:
         """Of the whole buffer, all chunks being equal."""
         return (message.last - message.first) / self.num_chunks

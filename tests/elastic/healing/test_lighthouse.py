@@ -36,20 +36,19 @@ def test_rows_are_left_out_or_shared_and_never_taken_twice(share):
 def test_rounds_without_a_step_come_to_an_end():
     lighthouse = Lighthouse()
     with pytest.raises(RuntimeError, match="5 rounds in a row brought no step; .*no such shape"):
-        for number in range(9):
-            lighthouse.store.set(f"0.0/ask{number}", '{"steps": 0, "report": null, "error": "no such shape"}')
+        for _ in range(6):  # the sixth finds five behind it
+            lighthouse.store.set("0.0/ask", '{"steps": 0, "report": null, "error": "no such shape"}')
             lighthouse.hear(0, "0.0")
             lighthouse.answer({0: "0.0"})
-    assert number == 5
 
 
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        (dict(copies=0), "copies=0, .*give 1 to 16 copies"),
+        (dict(copies=0), "copies=0, .*: give 1 to 16 copies"),
         (dict(steps=0), "steps=0"),
-        (dict(limit=0), "limit=0"),
-        (dict(share="half"), "share=half, moment=sum: share is one of"),
+        (dict(limit=0.0), "limit=0"),
+        (dict(share="half"), "share=half, .* a share of"),
         (dict(moment="dawn"), "moment=dawn"),
         (dict(kill={4: 1}), "copies count from 0 to 3"),
         (dict(kill={1: 12}), "0 to 11"),

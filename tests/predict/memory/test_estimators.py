@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.memory import activations, logits, model_states
-from helpers.predict.memory.estimators import deepspeed_zero2, deepspeed_zero3, eleuther, megatron
-from helpers.specs import PRESETS, ModelSpec, Plan
+from helpers.predict.memory.estimators import deepspeed_zero2, deepspeed_zero3, megatron
+from helpers.specs import PRESETS, Plan
 
 GIB = 2**30
 T5_3B, LARGEST = 2_851_000_000, 32_899_072  # "2851M total params, 32M largest layer params": 32,128 rows of 1024
@@ -55,45 +55,6 @@ def test_deepspeed_answers_more_than_the_zero_paper():
     )
     assert then / paper == pytest.approx((4 + 16 / 64) / (2 + 14 / 64))
     assert now / paper == pytest.approx((2 + 18 / 64) / (2 + 14 / 64))
-
-
-SMALL = ModelSpec(num_layers=2, hidden=8, num_heads=2, vocab=100, seq=16)
-SMALL_PARAMS = 2 * 100 * 8 + 8 * 16 + 8 * 8 * 2 + 2 * 8 + 2 * 2 * 2 * 64 + 2 * 2 * 8 * 32
-
-
-def test_eleuther_by_hand():
-    """1 GPU: 2, 4 and 12 bytes a parameter; sbhl (34 + 5as/h)."""
-    found = eleuther(SMALL, Plan(micro_batch=3))
-    assert (found.parameters, found.gradients, found.optimizer) == tuple(SMALL_PARAMS * n for n in (2, 4, 12))
-    assert found.activations == 16 * 3 * 8 * 2 * (34 + 5 * 2 * 16 / 8)
-    assert found.temporaries == 0
-    assert eleuther(SMALL, Plan(recompute="full")).activations == 16 * 8 * 2 * 34
-
-
-def test_eleuther_divides_by_all_gpus_once_zero_shards():
-    plan = Plan(dp=4, tp=2)
-    whole, sharded = eleuther(SMALL, plan), eleuther(SMALL, replace(plan, zero=3))
-    assert whole.gradients == SMALL_PARAMS * 4  # not divided by tp
-    assert whole.parameters == SMALL_PARAMS * 2 / 2
-    assert (sharded.parameters, sharded.gradients) == (SMALL_PARAMS * 2 / 2 / 8, SMALL_PARAMS * 4 / 8)
-    assert sharded.optimizer == SMALL_PARAMS * 12 / 8
-    assert sharded.temporaries == 2 * (5e8 + 1e9)
-    assert eleuther(SMALL, plan, partition_activations=True).activations * 2 == whole.activations
-
-
-def test_eleuther_counts_two_tables_for_a_tied_model():
-    gpt2 = PRESETS["gpt2"]
-    theirs = eleuther(gpt2, Plan()).parameters / 2
-    biases = 12 * (9 * 768)  # of the linear layers, which it leaves out
-    assert theirs - gpt2.num_params == 50_257 * 768 - biases + 12 * 4 * 768  # it counts 8 h of norms a layer, not 4 h
-
-
-def test_eleuther_must_be_told_of_a_gate():
-    """Llama-3 8B: learned positions of 8192 and twice the norms are too much, the gate too little."""
-    llama = PRESETS["llama3-8b"]
-    two, three = (eleuther(llama, Plan(), mlp_linears=n).parameters / 2 for n in (2, 3))
-    assert three - two == 32 * 4096 * 14_336
-    assert three - llama.num_params == 8192 * 4096 + 32 * (8 - 2) * 4096 + 4096
 
 
 def test_megatron_by_hand():

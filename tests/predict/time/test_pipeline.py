@@ -3,8 +3,9 @@
 import pytest
 
 from helpers.predict.time.pipeline import _Play, durations, simulate
-from helpers.schedules import ORDERS, Schedule, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
+from helpers.schedules import ORDERS, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
 from helpers.schedules.actions import BACKWARD, FORWARD
+from tests.schedules.written import written
 
 # Qi et al. 2023, table 4: stages, micro-batches, milliseconds of F, B (here: I), W and send, and the bubble rates.
 SMALL = (8, 24, 18.522, 18.086, 9.337, 0.601)
@@ -104,7 +105,7 @@ def test_a_send_does_not_occupy_the_rank():
 
 
 def test_chunks_of_one_rank_send_nothing_to_each_other():
-    schedule = Schedule.from_csv("0F0,1F0,1B0,0B0\n")
+    schedule = written("0F0,1F0,1B0,0B0\n")
     assert play(schedule, send=100.0).duration == 6.0
 
 
@@ -115,7 +116,7 @@ def test_a_slow_stage_slows_all():
 
 
 def test_a_pair_takes_the_time_of_both():
-    schedule = Schedule.from_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n")
+    schedule = written("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n")
     assert play(schedule).duration == 6.0
 
 
@@ -144,7 +145,7 @@ def test_every_action_is_a_span_on_its_rank(name):
 
 def test_a_schedule_that_hangs_gets_the_validators_sentence():
     with pytest.raises(ValueError, match="would hang: rank 0 at 0B0"):
-        play(Schedule.from_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"))
+        play(written("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"))
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,6 @@ def test_a_rank_sends_and_receives_at_most_one_message_a_step(collective):
             assert len({m.sender for m in step}) == len({m.receiver for m in step}) == len(step) > 0
 
 
-def test_chunks_cover_sizes_that_do_not_divide():
-    plan = schedule("all_reduce", 4)
-    assert plan.chunk_sizes(10) == [3, 3, 2, 2]
-    assert plan.chunk_sizes(2) == [1, 1, 0, 0]
-    assert sum(plan.sent_elements(rank, 10) for rank in range(4)) == 2 * 3 * 10
-
-
 @pytest.mark.parametrize("wrong", [("all_to_all", 4, None), ("all_reduce", 0, None), ("all_gather", 4, "tree")])
 def test_bad_input_gets_a_sentence(wrong):
     with pytest.raises(ValueError, match="known are|at least 1"):

@@ -9,5 +9,5 @@ def best_interval(nodes, node_mtbf, save, repair, step):
     def lost(seconds):
         return save / seconds + seconds / 2 / every
 
-    best = min(range(1, 100_000), key=lambda steps: lost(steps * step))
+    best = min(range(1, 5_000), key=lambda steps: lost(steps * step))
     return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.elastic import Beat, Sign, verdict
-from helpers.elastic.verdict import MAX_GAP, Listener
+from helpers.elastic.verdicts import MAX_GAP, Listener
 
 WELL = Sign()
 WAITS = Sign(still=5.0, idle=5.0, waits=True)
