@@ -31,6 +31,7 @@ mesh_scene             a device mesh on its nodes, and the groups of one rank
 mesh_plan_scene        the same with cards to click, what the rank sends on each axis, and what it holds
 cube_scene             dp x pp x tp as a solid, and the groups of one rank
 chart_axes, chart      a matplotlib plot that looks like the rest
+healing_scene          copies of a model over the rounds of a run: who was there, who was healed by whom
 guesses_scene          each guess beside the truth, on a logarithmic axis
 votes_scene            how a class answered a question
 show                   the source of a class or function
@@ -60,6 +61,7 @@ from helpers.draw.first_contact import (
 )
 from helpers.draw.formats import number_formats_scene
 from helpers.draw.guesses import GuessMark, guesses_scene, votes_scene
+from helpers.draw.healing import healing_scene
 from helpers.draw.lines import lines_scene
 from helpers.draw.magnitudes import magnitudes_scene
 from helpers.draw.matrix import Matrix
@@ -119,6 +121,7 @@ __all__ = [
     "collective_step_scene",
     "effective_scene",
     "guesses_scene",
+    "healing_scene",
     "week_scene",
     "kinds_scene",
     "course_map_scene",

@@ -76,7 +76,7 @@ def beside_torch(ranks: Ranks, config: GPTConfig = MEDIUM, repeats: int = 3) -> 
         ours = ranks[:2].run(_ours, place, config, repeats)
         theirs = ranks[:2].run(_torchs, place, repeats)
         found = ranks[:2].run(_resharded, place, config)
-        equal = assert_equal(_values(place / "ours_0"), [*found, *(values for values, _ in theirs)], rtol=0)
+        equal = assert_equal(values_in(place / "ours_0"), [*found, *(values for values, _ in theirs)], rtol=0)
     seconds = [
         statistics.median(max(pair) for pair in zip(*by_rank, strict=True))
         for side in (ours, [times for _, times in theirs])
@@ -95,7 +95,7 @@ def _torchs(place: Path, repeats: int) -> tuple[dict[str, Tensor], tuple[list[fl
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh, values = init_device_mesh("cpu", (2,)), _values(place / "ours_0")
+    mesh, values = init_device_mesh("cpu", (2,)), values_in(place / "ours_0")
 
     def cut(dim: int, times: int) -> dict[str, Tensor]:
         made = {name: one * times for name, one in values.items()}
@@ -128,10 +128,10 @@ def _timed(begin: Callable, wait: Callable, repeats: int) -> tuple[list[float], 
 def _resharded(place: Path, config: GPTConfig) -> dict[str, Tensor]:
     """Ours, loaded under another plan and saved from there."""
     trainer_of(Plan(tp=2), config, place / "ours_0").save(place / "resharded")
-    return _values(place / "resharded")
+    return values_in(place / "resharded")
 
 
-def _values(folder: Path) -> dict[str, Tensor]:
+def values_in(folder: Path) -> dict[str, Tensor]:
     """Every whole tensor of a checkpoint."""
     contents = Contents(folder, read(folder))
     return {f"{key} of {name}": contents.value(name, key) for name in contents.pieces for key in contents.keys(name)}
@@ -152,17 +152,14 @@ def kill(*_) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def no_space() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def half_then(act: Callable[[], object], tensors: list[Tensor], file: io.BufferedWriter) -> None:
-    """As torch.save, until half of the bytes are written."""
-    whole = io.BytesIO()
-    _save(tensors, whole)
+def half(tensors: list[Tensor], file: io.BufferedWriter, *, killed: bool) -> None:
+    """As torch.save, until half of the bytes are written: then the process dies, or the disk is full."""
+    _save(tensors, whole := io.BytesIO())
     file.write(whole.getvalue()[: whole.tell() // 2])
     file.flush()
-    act()
+    if killed:
+        kill()
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def late(*given) -> None:
@@ -191,12 +188,12 @@ def flip(path: Path) -> None:
 _save = torch.save
 KILLED = {  # which rank, and what happens there instead of a step of the save
     "before_data": (1, lambda: patch.object(torch, "save", kill)),
-    "amid_data": (1, lambda: patch.object(torch, "save", partial(half_then, kill))),
+    "amid_data": (1, lambda: patch.object(torch, "save", partial(half, killed=True))),
     "before_manifest": (0, lambda: patch.object(Manifest, "write", kill)),
     "before_name": (0, lambda: patch.object(saving, "_to_disk", kill)),
 }
 REFUSED = {
-    "no_space": (1, lambda: patch.object(torch, "save", partial(half_then, no_space))),
+    "no_space": (1, lambda: patch.object(torch, "save", partial(half, killed=False))),
     "small_files": (1, small_files),
     "slow_rank": (1, lambda: patch.object(torch, "save", late)),
 }

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def train(folder: Path, told: dict[str, Any]) -> None:
     from helpers.compose import Plan, Trainer
     from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # or a rank would wait half an hour for the others
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model, plan = GPT(GPTConfig.tiny()).double(), Plan(dp=world)

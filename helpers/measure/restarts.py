@@ -14,16 +14,26 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from helpers.ranks.limits import crowd
+
 JOB = "helpers.measure.restart_job"
-LIMIT = 120.0  # seconds for all of it; a busy machine imports torch slowly
-# An agent that answers no more is left out after 3 s (torchrun's own values make it 15), and those who are there wait
-# 1 s for others before they begin (30).
-QUICK = "is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
+
+
+def quick() -> str:
+    """An agent that is silent for 3 s is left out (torchrun's own values make it 15), and who is there waits 1 s (30).
+
+    On a crowded machine longer: a node that is left out though it lives goes on waiting for ranks that do not know it.
+    """
+    return (
+        f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={ceil(3 * crowd())},last_call_timeout={ceil(crowd())}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +126,7 @@ class _Agents:
 
         self.folder, self.told = Path(folder), told
         self.running: list[subprocess.Popen] = []
+        self.conf = quick()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.out, self.err = (open(self.folder / name, "ab") for name in ("out", "err"))
 
@@ -125,7 +136,7 @@ class _Agents:
     def start(self, options: list[str]) -> None:
         """Each attempt gets a store of its own for its ranks: in an older one stale keys would wait for them."""
         where = [f"--rdzv-endpoint=127.0.0.1:{self.store.port}", "--rdzv-id=job", "--local-addr=127.0.0.1"]
-        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={QUICK}", *where, "--monitor-interval=0.1"]
+        meet = ["--rdzv-backend=c10d", f"--rdzv-conf={self.conf}", *where, "--monitor-interval=0.1"]
         command = [sys.executable, "-m", "torch.distributed.run", *meet, *options, "-m", JOB]
         env = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
         line = [*command, str(self.folder), json.dumps(self.told)]

@@ -1,5 +1,7 @@
 """The scenes that the tests of this folder look at."""
 
+from types import SimpleNamespace
+
 from helpers.draw import (
     Axis,
     Line,
@@ -14,6 +16,7 @@ from helpers.draw import (
     cube_scene,
     curves_scene,
     effective_scene,
+    healing_scene,
     kinds_scene,
     magnitudes_scene,
     means_scene,
@@ -43,6 +46,7 @@ from helpers.draw import (
 )
 from helpers.draw.calls import blocking_sends
 from helpers.draw.cuts import cuts_scene
+from helpers.draw.faults import beats_scene, clock_scene, generations_scene, partings_scene
 from helpers.draw.recut import recut_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
@@ -75,6 +79,15 @@ def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP st
             spans.append(span(rank, "communication", link_free - 2.5, link_free, "all_reduce", 25_000_000))
         spans.append(span(rank, "optimizer", link_free, link_free + 1, "AdamW"))
     return Timeline(spans=spans, source=source, title=title)
+
+
+def rounds_of_healing():
+    """Copy 2 of three dies in step 2, which the others do again, and is healed by copy 0 before step 3."""
+    all_three, two = (0, 1, 2), (0, 1)
+    told = [(0, all_three, all_three, 6, ()), (1, all_three, (), 0, ()), (1, two, two, 4, ())]
+    told.append((2, all_three, all_three, 6, (2,)))
+    names = ("step", "members", "done", "samples", "behind")
+    return [SimpleNamespace(source=0, **dict(zip(names, one, strict=True))) for one in told]
 
 
 def span(rank, kind, start, end, name="work", num_bytes=0):
@@ -165,9 +178,21 @@ SCENES = {
         title="Names that would lie on each other",
     ),
     "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
+    "healing": healing_scene(rounds_of_healing(), title="Copy 2 dies and returns"),
     "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
+    "beats": beats_scene(
+        {0: [(1, 7, True), (2, 7, False), (3, 7, True)], 1: [(1, 7, False)]},
+        {0: "hung", 1: "dead"},
+        now=9.5,
+        title="Two ranks",
+    ),
+    "clock": clock_scene([(0, 1, 4, 0.1), (0, 2, 3, 0.2), (1, 2, 3, 1.3)], death="rank 2 dies", title="By the clock"),
+    "generations": generations_scene(
+        [("of 4", 1, 22, "dies"), ("of 3", 21, 40, "done")], steps=40, every=10, title="G"
+    ),
+    "partings": partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5]), "step": ([3, 2], [3, 1])}, stopped=1, title="Apart"),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),

@@ -23,6 +23,7 @@ def left(monkeypatch, tmp_path):
     return find
 
 
+@pytest.mark.timeout(300)
 def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back(left):
     job = node_dies(at_step=4, back_at=6, steps=7, save_every=2)
     starts = [(one.ranks, one.after, one.last_step) for one in job.generations]

@@ -67,7 +67,9 @@ class AsyncSaver:
         try:
             vote = self.copy.write(partial)
             self.problem = vote.get("problem", "")
-            _cast(vote, partial / f"rank_{self.copy.rank}.vote")
+            half = partial / f"rank_{self.copy.rank}.half"  # a vote has its name only when it is whole
+            half.write_text(json.dumps(vote), encoding="utf-8")
+            os.replace(half, half.with_suffix(".vote"))
             self.voted.set()
             if self.copy.rank == 0 and (votes := self._votes(partial, folder)):
                 self.problem = commit(head, votes, partial, folder, self.keeper)
@@ -89,10 +91,3 @@ class AsyncSaver:
                 self.problem = SAYS("late", ranks=late, folder=folder, seconds=self.limit)
                 return []
             self.no_more.wait(LOOK_EVERY)
-
-
-def _cast(vote: Vote, path: Path) -> None:
-    """The vote has its name only when it is whole."""
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(vote), encoding="utf-8")
-    os.replace(half, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +77,7 @@ def _damaged_tensors(path: Path, manifest: Manifest) -> list[str]:
 
 def offered(problem: str, folder: Path) -> str:
     """The problem with a checkpoint, and the newest whole one that lies beside it."""
-    name = folder.name.partition(".")[0]
-    steps = name.removeprefix("step_")
-    try:
-        found = newest(folder.parent, before=int(steps) if steps.isdecimal() else None)
-    except (ValueError, OSError):
-        found = None
-    return SAYS("offer", problem=problem, folder=found.folder) if found else problem
+    with suppress(ValueError, OSError):
+        if found := newest(folder.parent):  # it is not this one
+            return SAYS("offer", problem=problem, folder=found.folder)
+    return problem

@@ -79,14 +79,11 @@ def read(folder: Path) -> Manifest:
             said["files"] = {name: {"sha256": digest} for name, digest in said["files"].items()}
         elif format == FORMAT and told != _sum(said):
             raise ValueError(SAYS("sum"))
-        manifest = (
-            Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]}) if format in READS else None
-        )
+        if format in READS:
+            return Manifest(**said | {"pieces": [Piece(**piece) for piece in said["pieces"]]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise ValueError(SAYS("unreadable", path=path, why=problem)) from None
-    if manifest is None:
-        raise ValueError(SAYS("format", path=path, format=format, ours=READS))
-    return manifest
+    raise ValueError(SAYS("format", path=path, format=format, ours=READS))
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -61,6 +61,35 @@ def judge_answers(
         yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
 
 
+def asking(
+    key: str,
+    signature: str,
+    what: Words | Sequence[Words],
+    right: Answer,
+    wrong: Mapping[str, Sequence[Answer]],
+    **more: Any,
+) -> Task:
+    """A task of such questions, in one process. what: an answer, or each of its values, judged apart. more: make, hints
+    and the like, as a Task has them."""
+
+    def judge(world: World) -> Iterator[Finding]:
+        cases, got = world.inputs[0]["cases"], world.outputs[0]
+        if isinstance(what, Words):
+            yield from judge_answers(task, what, cases, got, right, wrong)
+            return
+        for place, said in enumerate(what):
+            ways = {name: [_of(place, one) for one in several] for name, several in wrong.items()}
+            yield from judge_answers(task, said, cases, [one[place] for one in got], _of(place, right), ways)
+
+    more = {"act": act, "world_sizes": (1,), "unit": "device"} | more
+    task = Task(key=key, signature=signature, judge=judge, **more)
+    return task
+
+
+def _of(place: int, answer: Answer) -> Answer:
+    return lambda *case: answer(*case)[place]
+
+
 def judge_two_answers(
     task: Task,
     both: Words,

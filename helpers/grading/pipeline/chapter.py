@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import Answer, act, judge_answers
+from helpers.grading.kit.answers import Answer, asking
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
 
 
@@ -39,20 +37,12 @@ MISTAKES: dict[str, list[Answer]] = {
     "a_message_too_many": [lambda p, *case: math.ceil(exactly(p, *case, cuts=2 * p))],
     "not_rounded_up": [exactly, lambda *case: int(exactly(*case)), lambda *case: round(exactly(*case))],
 }
-
-
-def judge(world: World) -> Iterator[Finding]:
-    yield from judge_answers(UNDER_WAY, WHAT, world.inputs[0]["cases"], world.outputs[0], under_way, MISTAKES)
-
-
-WHAT = Words(en="the number of micro-batches", zh="微批次的个数")
-UNDER_WAY = Task(
-    key="06.under_way",
-    signature="under_way(num_stages, forward, backward, message)",
+UNDER_WAY = asking(
+    "06.under_way",
+    "under_way(num_stages, forward, backward, message)",
+    Words(en="the number of micro-batches", zh="微批次的个数"),
+    under_way,
+    MISTAKES,
     make=make,
-    act=act,
-    judge=judge,
     hints=LAB.hints(*MISTAKES),
-    world_sizes=(1,),
-    unit="device",
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import Trial
 from helpers.words import Words
 
 QUARTER = 0.25  # seconds: every time is a multiple, so that sums are exact
@@ -101,22 +101,15 @@ WRONG_SPLIT: dict[str, list[Callable[[Calls], Parts]]] = {
     "moving_from_call": [lambda calls: parts(by_name(calls), lambda c, r, last: (min(last, r) - c, r - c))],
 }
 PARTS = Words(en="[rank, name, waiting, moving]", zh=" [rank, 名字, 等待, 传输] ")
-
-
-def judge_split(world: World) -> Iterator[Finding]:
-    cases, got = world.inputs[0]["cases"], world.outputs[0]
-    yield from answers.judge_answers(SPLIT, PARTS, cases, got, right_split, WRONG_SPLIT)
-
-
-SPLIT = Task(
-    key="10.split",
-    signature="split(calls)",
+SPLIT = answers.asking(
+    "10.split",
+    "split(calls)",
+    PARTS,
+    right_split,
+    WRONG_SPLIT,
     make=make_split,
     act=act_split,
-    judge=judge_split,
     hints=LAB.hints(*WRONG_SPLIT),
-    world_sizes=(1,),
-    unit="device",
 )
 
 
@@ -177,20 +170,12 @@ WRONG_EXPOSED: dict[str, list[Callable[[list[Span], list[Span]], float]]] = {
     ],
 }
 SECONDS = Words(en="the seconds", zh="秒数")
-
-
-def judge_exposed(world: World) -> Iterator[Finding]:
-    cases, got = world.inputs[0]["cases"], world.outputs[0]
-    yield from answers.judge_answers(EXPOSED, SECONDS, cases, got, exposed, WRONG_EXPOSED)
-
-
-EXPOSED = Task(
-    key="10.exposed",
-    signature="exposed(communication, compute)",
+EXPOSED = answers.asking(
+    "10.exposed",
+    "exposed(communication, compute)",
+    SECONDS,
+    exposed,
+    WRONG_EXPOSED,
     make=make_exposed,
-    act=answers.act,
-    judge=judge_exposed,
     hints=LAB.hints(*WRONG_EXPOSED),
-    world_sizes=(1,),
-    unit="device",
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
-from helpers.grading.task import Finding, Task, World
 from helpers.words import Words
 
 CAUSES = ("data", "compute", "link")
@@ -151,19 +150,4 @@ WRONG: dict[str, list[Callable[[Timelines], Any]]] = {
     "somebody_always": [lambda timelines: named(timelines, always=True)],
 }
 ANSWER = Words(en="the straggler and its cause", zh="掉队者及原因")
-
-
-def judge(world: World) -> Iterator[Finding]:
-    yield from answers.judge_answers(TASK, ANSWER, world.inputs[0]["cases"], world.outputs[0], named, WRONG)
-
-
-TASK = Task(
-    key="10.straggler",
-    signature="straggler(timelines)",
-    make=make,
-    act=answers.act,
-    judge=judge,
-    hints=LAB.hints(*WRONG),
-    world_sizes=(1,),
-    unit="device",
-)
+TASK = answers.asking("10.straggler", "straggler(timelines)", ANSWER, named, WRONG, make=make, hints=LAB.hints(*WRONG))

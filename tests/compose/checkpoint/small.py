@@ -7,10 +7,8 @@ from pathlib import Path
 
 import cloudpickle
 import torch
-from torch import Tensor
 
 from helpers.compose import Plan, Trainer
-from helpers.compose.checkpoint.manifest import Contents, read
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -27,12 +25,6 @@ def trainer_of(plan: Plan, folder: Path | None = None, *, dropout: float = 0.0, 
 
 def train(trainer: Trainer, steps: int) -> list[float]:
     return [trainer.step(*characters().batch(trainer.steps, 8, 16)).item() for _ in range(steps)]
-
-
-def values(folder: Path) -> dict[str, Tensor]:
-    """Every whole tensor of a checkpoint."""
-    contents = Contents(folder, read(folder))
-    return {f"{key} of {name}": contents.value(name, key) for name in contents.pieces for key in contents.keys(name)}
 
 
 def said_by(work) -> str:

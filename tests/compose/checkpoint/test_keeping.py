@@ -37,25 +37,16 @@ def test_the_last_ones_and_each_kth_stay(run, keeper, left):
     assert keeper.prune(run) == []
 
 
-def test_only_whole_ones_count_and_what_is_not_a_checkpoint_stays(run):
-    others = [run / name for name in ("notes.txt", "best", "step_last", "step_00200.0123abcd.partial")]
-    for other in others:
-        other.mkdir()
-    left = run / "step_00095.0123abcd.partial"  # of a save that was interrupted, before the newest
-    left.mkdir()
+def test_only_whole_ones_count_and_what_is_not_of_the_past_stays(run):
+    others = [
+        run / name for name in ("best", "step_last", "step_00095.0123abcd.partial", "step_00200.0123abcd.partial")
+    ]
+    past = run / "step_00085.0123abcd.partial"  # of a save that was interrupted, before the newest whole one
+    for folder in (*others, past):
+        folder.mkdir()
     (step_folder(run, 100) / MANIFEST).unlink()
     Keeper(keep=2).prune(run)
-    assert steps_in(run) == [80, 90, 100] and all(other.is_dir() for other in others)
-    assert left.exists()  # the newest whole one is step 90, so this may still be written
-    Keeper(keep=1).prune(run.parent / run.name)
-    assert steps_in(run) == [90, 100]
-
-
-def test_what_an_interrupted_save_left_before_the_newest_goes(run):
-    left = run / "step_00095.0123abcd.partial"
-    left.mkdir()
-    Keeper().prune(run)
-    assert not left.exists()
+    assert steps_in(run) == [80, 90, 100] and all(other.is_dir() for other in others) and not past.exists()
 
 
 @pytest.mark.parametrize("numbers", [{"keep": 0}, {"keep": 3, "every": 0}])

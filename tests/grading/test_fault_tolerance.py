@@ -1,0 +1,66 @@
+"""Lab 12: a disk that loses what real ones lose, cases in which each mistake shows, and rules that leave no doubt."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+
+from helpers.grading.fault_tolerance import deciding, reading
+from helpers.grading.fault_tolerance.disk import Disk
+from tests.grading.planted import assert_told_apart, each, world_of
+
+SEEDS = range(20)
+ROOMS = {
+    "12.resume": (reading.going_on(), reading.WRONG_ROWS),
+    "12.reshard": (reading.part, reading.WRONG_PARTS),
+    "12.verdict": (deciding.named(), deciding.WRONG_WORDS),
+    "12.interval": (deciding.best, deciding.WRONG_STEPS),
+    "12.regroup": (deciding.way(), deciding.WRONG_GROUPS),
+}
+
+
+@pytest.mark.parametrize("key", ROOMS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
+    right, wrong = ROOMS[key]
+    cases = world_of(key, 1, seed).inputs[0]["cases"]
+    answers = {name: [[one(*case) for case in cases] for one in several] for name, several in wrong.items()}
+    assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_drawn_cases_hold_what_the_texts_speak_of(seed):
+    drawn = {key: world_of(key, 1, seed).inputs[0]["cases"] for key in ROOMS}
+    assert deciding.best(1, 6000, 10, 600, 15) == 24, "Young's own example"
+    words = [word for case in drawn["12.verdict"] for word in deciding.named()(*case)]
+    assert set(words) == {"alive", "late", "hung", "dead"}
+    for nodes, node_mtbf, save, repair, step in drawn["12.interval"]:
+        lost = {k: save / (k * step) + k * step / 2 / (node_mtbf / nodes + repair) for k in range(1, 5000)}
+        assert min(lost, key=lost.get) == deciding.best(nodes, node_mtbf, save, repair, step), "round is not the least"
+    groups = [deciding.way()(*case) for case in drawn["12.regroup"]]
+    assert [None] * 3 in groups and any(group[1] for group in groups) and any(group[1] == [] for group in groups)
+    for pieces, total, _, _ in drawn["12.reshard"]:
+        assert sorted(i for _, start, stop in pieces for i in range(start, stop)) == list(range(total))
+
+
+def left_by(disk: Disk) -> tuple[str | None, list[str | None]]:
+    return disk.crashes[-1]["killed"], disk.crashes[-1]["powers"]
+
+
+def test_a_kill_takes_what_is_not_flushed_and_a_power_cut_what_is_not_synced_bytes_and_names_alike():
+    disk = Disk({"a": "old"}, "a")
+    with disk.open("b") as file:
+        file.write(b"new")
+        disk.replace("b", "a")
+        assert left_by(disk) == ("", ["old", ""])
+        file.flush()
+        assert left_by(disk) == ("new", ["old", ""])
+        disk.fsync(file)
+        assert left_by(disk) == ("new", ["old", "new"])
+    disk.fsync_folder()
+    assert left_by(disk) == ("new", ["new"])
+    with pytest.raises(ValueError, match="fsync: the file 'b' is closed; call fsync before that"):
+        disk.fsync(file)
+    disk.remove("a")
+    assert left_by(disk) == (None, ["new", None]) and disk.mistake == "renamed_too_early"
