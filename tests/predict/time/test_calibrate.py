@@ -43,6 +43,8 @@ def test_what_the_rows_did_not_see_stays_nominal_and_is_said():
     found = calibrate([row])
     assert found.constants.network == 1.0 and found.known["network"] == pytest.approx(0)
     assert "network        1  not seen by these rows, so nominal" in str(found)
+    with pytest.raises(ValueError, match="say of which the estimate is"):
+        found.estimate(row.model, row.plan, row.cluster)
     assert str(found).startswith("6 constants from 1 row;")
 
 
@@ -76,13 +78,6 @@ def test_four_of_five_held_out_rows_lie_in_their_interval():
 def test_bad_rows_get_a_sentence(rows, names, said):
     with pytest.raises(ValueError, match=said):
         calibrate(rows, names=names)
-
-
-def test_an_estimate_without_a_stack_asks_for_one():
-    row = SINGLE[0]
-    with pytest.raises(ValueError, match="say of which the estimate is"):
-        calibrate([row]).estimate(row.model, row.plan, row.cluster)
-    assert calibrate([row], row.stack).estimate(row.model, row.plan, row.cluster).seconds > 0
 
 
 def test_published_rows_one_anchor_per_stack():

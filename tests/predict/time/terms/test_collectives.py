@@ -40,10 +40,6 @@ def test_an_all_gather_goes_round_the_ring_and_a_sum_may_take_the_tree():
     assert hop_seconds("all_reduce", 1e9, 1536, 192) < hop_seconds("all_gather", 1e9, 1536, 192) / 10
 
 
-def test_one_rank_has_nothing_to_send():
-    assert collective_seconds("all_gather", 1e9, 1, H100) == (0.0, 0.0)
-
-
 def test_a_send_stays_in_the_node_where_the_next_stage_does():
     assert send_seconds(1e8, H100, block=4, stages=2)[1] == 0
     inside, network = send_seconds(1e8, replace(H100, network_cards=1), block=8, stages=4)

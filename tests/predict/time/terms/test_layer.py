@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.time.stacks import FP8_SHARE, FSDP, MEGATRON_2022, MEGATRON_CORE, TORCHTITAN
-from helpers.predict.time.terms.layer import ends, layer, shapes
+from helpers.predict.time.terms.layer import layer, shapes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
 NODE, H100 = CLUSTERS["8 A100"], CLUSTERS["8 H100"]
@@ -57,8 +57,3 @@ def test_context_parallelism_splits_tokens_but_not_what_each_looks_at():
     model = replace(PRESETS["llama3-8b"], seq=65_536)
     one, four = (layer(model, Plan(cp=cp), H100, MEGATRON_CORE).forward for cp in (1, 4))
     assert four.attention == pytest.approx(one.attention / 4) and four.inside > 0 == one.inside
-
-
-def test_the_tables_gradient_is_added_up_only_where_there_are_several_micro_batches():
-    once, often = (ends(M22B, replace(PLAN, num_microbatches=m), NODE, MEGATRON_2022).head[1].memory for m in (1, 2))
-    assert often - once == pytest.approx(8 * 51_200 / 8 * 6144 / (0.85 * 2.039e12))
