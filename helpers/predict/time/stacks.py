@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from helpers.predict.time.terms.products import sustained
 from helpers.specs import GPU
+from helpers.specs.checks import check_positive
 
 # Products in 8 bits do not double: power binds sooner. Chosen so that TorchTitan's published gain, 8,532 over 6,667
 # tokens a second, comes out together with the bytes that casting moves.
@@ -48,6 +49,13 @@ class Stack:
     calls_per_collective: float = 0.03
     layer_launch: float = 0.3e-3
     chunk_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_hidden", "context_hidden", "data_hidden", "gather_hidden", "selective_products"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
+        for name in ("passes", "flash", "tensor_backward", "messages", "layer_launch"):
+            check_positive("Stack", name, getattr(self, name))
 
     def peak(self, gpu: GPU) -> float:
         """Operations a second that large products sustain."""

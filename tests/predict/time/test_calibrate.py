@@ -99,5 +99,6 @@ def test_vtrain_multi_node_one_model_by_the_other_and_pooled():
 
 def test_the_chosen_plan_among_measured_ones():
     """The must is 8 % lost."""
-    assert all(float(reached.split("%")[0]) < 7 for _, reached, *_ in choices(SINGLE, MODELS, PUBLISHED[29:44]))
+    bloom = [row for row in PUBLISHED if row.group == "BLOOM sweep"]
+    assert all(float(reached.split("%")[0]) < 7 for _, reached, *_ in choices(SINGLE, MODELS, bloom))
     assert lost(SINGLE[:3], Constants()) >= 0

@@ -1,7 +1,5 @@
 """The measured rows: how many, what a row says, and that no column is lost on the way."""
 
-from pathlib import Path
-
 import pytest
 
 from helpers.predict.time.measured import DATA, published, vtrain
@@ -31,10 +29,3 @@ def test_vtrains_rows_keep_their_batch_and_their_licence():
     assert first.plan.dp * first.plan.micro_batch * first.plan.num_microbatches == 32
     assert (first.model.hidden, first.seconds) == (1024, pytest.approx(0.219732754))
     assert "VIA Research Group at KAIST" in (DATA / "vtrain" / "LICENSE").read_text(encoding="utf-8")
-
-
-def test_a_table_that_is_not_there_gets_a_sentence():
-    with pytest.raises(ValueError, match="there is no table 'three_nodes'"):
-        vtrain("three_nodes")
-    with pytest.raises(ValueError, match="there is no table"):
-        vtrain(Path("nowhere.csv"))

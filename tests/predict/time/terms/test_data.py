@@ -15,10 +15,6 @@ def sent(stack=FSDP, **plan):
     return {flow.name: flow for flow in flows(8e9, 32, Plan(dp=32, num_microbatches=4, **plan), CLUSTER, stack)}
 
 
-def test_one_replica_sends_nothing():
-    assert flows(8e9, 32, Plan(tp=8), CLUSTERS["8 H100"], FSDP) == []
-
-
 @pytest.mark.parametrize("zero, often", [(0, {1}), (1, {1}), (2, {4, 1}), (3, {4})])
 def test_a_stage_sends_once_a_step_or_once_a_micro_batch(zero, often):
     assert {flow.often for flow in sent(zero=zero).values()} == often

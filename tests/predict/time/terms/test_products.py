@@ -17,12 +17,6 @@ def test_a_large_product_reaches_what_the_gpu_sustains():
         assert reached(65_536, 16_896, 65_536, gpu) == pytest.approx(sustained(gpu), rel=0.02)
 
 
-def test_one_tile_more_than_a_wave_holds_costs_a_whole_wave_of_small_tiles_at_most():
-    """108 SMs: 108 tiles of 256 x 128 are one wave (NVIDIA, Matrix Multiplication Background, wave quantization)."""
-    full, more = (product_seconds(256 * tiles, 128, 8192, A100) for tiles in (108, 109))
-    assert 1.2 * full < more <= 2 * full
-
-
 def test_a_product_with_one_row_takes_as_long_as_its_bytes():
     """A matrix that is read once: 16,384 x 16,384 numbers of 2 bytes at 85 % of 2.039e12 bytes a second."""
     assert product_seconds(1, 16_384, 16_384, A100) == pytest.approx(2 * 16_384**2 / (0.85 * 2.039e12), rel=0.01)

@@ -21,7 +21,3 @@ def test_equal_stages_have_the_published_bubble():
         parts = [1 / chunks] * 4 * chunks
         took = pipeline_seconds(4, 16, chunks, parts, [2 * one for one in parts])
         assert took / (16 * 3) - 1 == pytest.approx(3 / 16 / chunks)
-
-
-def test_one_stage_has_no_bubble():
-    assert pipeline_seconds(1, 5, 1, [1.0], [2.0]) == 15
