@@ -7,7 +7,7 @@ from functools import lru_cache
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import interleaved, one_f_one_b
 
-PLAYED_ACTIONS = 1500  # of the schedule that is played; beyond it the closed form, which a test holds beside
+PLAYED_ACTIONS = 600  # of the schedule that is played; beyond it the closed form, which a test holds beside
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.predict.time.stacks import FP8_SHARE, FSDP, MEGATRON_2022, MEGATRON_CORE, TORCHTITAN
+from helpers.predict.time.stacks import FP8_SHARE, FSDP, MEGATRON_2022, MEGATRON_CORE
 from helpers.predict.time.terms.layer import layer, shapes
 from helpers.specs import CLUSTERS, PRESETS, ModelSpec, Plan
 
@@ -37,12 +37,6 @@ def test_the_published_milliseconds_of_a_layer_within_a_tenth(sp, recompute, pub
 def test_grouped_queries_and_gates_are_in_the_shapes():
     """Llama 3 70B on 8 ranks: 8 query heads and one of key and of value each; up and gate side by side."""
     assert shapes(PRESETS["llama3-70b"], Plan(tp=8)) == ((1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584))
-
-
-def test_a_stack_that_repeats_half_of_its_products_does():
-    model, plan = PRESETS["llama3-8b"], Plan(recompute="selective")
-    parts = layer(model, plan, H100, TORCHTITAN)
-    assert parts.again.products == pytest.approx(parts.forward.products / 2)
 
 
 def test_eight_bits_quicken_large_products_and_are_refused_where_there_are_no_units():
