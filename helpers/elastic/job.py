@@ -87,13 +87,15 @@ class Job:
 
     def undisturbed(self) -> Account:
         """The same steps without a death, in plain PyTorch in this process: what all generations must equal."""
-        told, start = self.settings, time.monotonic()
+        told, start, threads = self.settings, time.monotonic(), torch.get_num_threads()
+        torch.set_num_threads(1)  # as on a rank: for a model this small, more of them wait for each other
         with torch.random.fork_rng():
             alone = model(told.seed)
         optimizer = HOW["optimizer"](alone.parameters(), lr=HOW["lr"])
         batches = (TEXT.batch(step, told.batch, CONFIG.context, seed=told.seed) for step in range(told.steps))
         losses = enumerate(train_alone(alone, optimizer, batches), start=1)
         history = tuple((0, step, loss, time.monotonic() - start) for step, loss in losses)
+        torch.set_num_threads(threads)
         return Account(history=history, weights=alone.state_dict())
 
     def close(self) -> None:
