@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.elastic.regrouping import regroup
@@ -27,7 +27,7 @@ class Settings:
     batch: int = 12
     seed: int = 0
     pace: float = 0.05
-    folder: Path | None = field(default=None)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         check_num_ranks(self.ranks)

@@ -186,16 +186,10 @@ def undisturbed(steps: int = 12) -> dict[int, float]:
     import torch
 
     from helpers.measure.restart_job import LR, ROWS
-    from helpers.workloads import GPT, GPTConfig, characters, token_loss
+    from helpers.workloads import GPT, GPTConfig, characters, train_alone
 
     torch.manual_seed(0)
-    model, text, losses = GPT(GPTConfig.tiny()).double(), characters(), {}
+    model = GPT(GPTConfig.tiny()).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    for step in range(1, steps + 1):
-        tokens, targets = text.batch(step, ROWS, GPTConfig.tiny().context)
-        optimizer.zero_grad()
-        loss = token_loss(model(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        losses[step] = loss.item()
-    return losses
+    batches = (characters().batch(step, ROWS, GPTConfig.tiny().context) for step in range(1, steps + 1))
+    return dict(enumerate(train_alone(model, optimizer, batches), start=1))
