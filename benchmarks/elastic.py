@@ -35,6 +35,7 @@ def repaired(how: str, dice: random.Random, jobs: int) -> dict[str, object]:
     """Seconds until it trains again, over several jobs."""
     kills = [Kill(rank=dice.randrange(4), step=dice.randint(2, 24), how=how) for _ in range(jobs)]
     took = [job([kill]).repairs[0] for kill in kills]
+    print(how, *(f"{seconds:.2f}" for seconds in took), flush=True)
     return {"what": how, "jobs": jobs, "median": f"{statistics.median(took):.2f} s", "worst": f"{max(took):.2f} s"}
 
 

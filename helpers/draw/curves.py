@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
 from helpers.words import book
@@ -33,6 +34,16 @@ class Axis:
         return (scaled(value) - first) / (last - first)
 
 
+class Mark(NamedTuple):
+    """A point to look at. lower: pixels from it down to its words, where they would lie on others."""
+
+    x: float
+    y: float
+    words: str
+    lower: float | None = None
+    on_left: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Frame:
     x: Axis
@@ -49,11 +60,9 @@ def curves_scene(
     x: Axis,
     y: Axis,
     title: str,
-    marks: Sequence[tuple[float, float, str]] = (),
+    marks: Sequence[Mark | tuple[float, float, str]] = (),
     dots: bool = False,
     marks_below: bool = False,
-    marks_apart: Mapping[int, float] | None = None,
-    marks_left: Collection[int] = (),
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
     bands: Collection[str] = (),
@@ -61,8 +70,7 @@ def curves_scene(
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
-    the point, off a curve that rises. marks_apart: the number of a mark to the pixels from its point down to its words,
-    where two would lie on each other; marks_left: numbers of marks whose words stand on the left. dots: on each point.
+    the point, off a curve that rises. dots: a dot on each point, as counted.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
@@ -80,11 +88,10 @@ def curves_scene(
     for name, points in curves.items():
         items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
-    lower = dict.fromkeys(range(len(marks)), 10 if marks_below else -33) | dict(marks_apart or {})
-    for number, mark in enumerate(marks):
-        items += _mark(*mark, frame, lower[number], on_left=number in marks_left)
+    for mark in marks:
+        items += _mark(Mark(*mark), frame, lower=10 if marks_below else -33)
     said = [say("curves.row", name=n, first=_said(p[0], frame), last=_said(p[-1], frame)) for n, p in curves.items()]
-    summary = " ".join([*said, *(say("curves.mark", text=text) for _, _, text in (*marks, *gaps))])
+    summary = " ".join([*said, *(say("curves.mark", text=one[2]) for one in (*marks, *gaps))])
     return Scene(width=width, height=_TOP + _HIGH + _BELOW, title=title, summary=summary, items=tuple(items))
 
 
@@ -137,13 +144,14 @@ def _names(curves: Mapping[str, Points], colours: Mapping[str, str], frame: _Fra
         yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
-def _mark(x: float, y: float, text: str, frame: _Frame, lower: float, *, on_left: bool) -> Iterator[Rect | Label]:
+def _mark(mark: Mark, frame: _Frame, *, lower: float) -> Iterator[Rect | Label]:
     """A ring, and the words beside it on the side where there is room."""
-    across, down = frame.at((x, y))
-    wide = text_width(text, 12, bold=True)
-    left = across + 14 if across + 24 + wide < frame.right and not on_left else across - 22 - wide
+    across, down = frame.at((mark.x, mark.y))
+    wide = text_width(mark.words, 12, bold=True)
+    left = across + 14 if across + 24 + wide < frame.right and not mark.on_left else across - 22 - wide
+    lower = lower if mark.lower is None else mark.lower
     yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
     box = {"x": left - 4, "y": down + lower, "width": wide + 12, "height": 22, "radius": 4}
     yield Rect(**box, fill="surface")
     yield Rect(**box, stroke="rule")
-    yield Label(x=left + 2, y=down + lower + 11, text=text, size=12, bold=True)
+    yield Label(x=left + 2, y=down + lower + 11, text=mark.words, size=12, bold=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from helpers.draw.curves import Axis, curves_scene
+from helpers.draw.curves import Axis, Mark, curves_scene
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
 from helpers.predict.failures import Week, daly_interval, effective_time
@@ -66,18 +66,20 @@ def effective_scene(
     shares = {name: effective_time(interval=seconds, **job) for name, seconds in chosen.items()}
     words = {n: say(f"curve.{n}", interval=time_words(seconds), share=shares[n]) for n, seconds in chosen.items()}
     yours, low_down = chosen.get("yours", best), shares.get("yours", 1.0) < 0.15
-    apart, on_left = {0: -33, 1: -33}, [int(yours < best)]  # words away from each other, above the curve
+    lower, on_left = (-33, -33), (yours >= best, yours < best)  # words away from each other, above the curve
     if min(best, yours) < 90 or max(best, yours) > 4500:  # near an end of the axis both stand on one side
-        apart = {0: -62 if low_down and shares["best"] < 0.3 else -33, 1: -33 if low_down else 10}
-        on_left = [1] if yours > best and not low_down else []
+        lower = (-62 if low_down and shares["best"] < 0.3 else -33, -33 if low_down else 10)
+        on_left = (False, yours > best and not low_down)
+    marks = [
+        Mark(min(max(seconds / 60, low), high), 100 * shares[name], words[name], *place)
+        for (name, seconds), *place in zip(chosen.items(), lower, on_left, strict=False)
+    ]
     return curves_scene(
         {say("curve.name"): [(each, 100 * effective_time(interval=60 * each, **job)) for each in minutes]},
         x=Axis(name=say("curve.x"), ticks=_MINUTES, log=True),
         y=Axis(name=say("curve.y"), ticks=range(0, 101, 20)),
         title=say("curve.title"),
-        marks=[(min(max(chosen[n] / 60, low), high), 100 * shares[n], words[n]) for n in chosen],
-        marks_apart=apart,
-        marks_left=on_left,
+        marks=marks,
         width=width,
     )
 

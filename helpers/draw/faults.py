@@ -15,8 +15,9 @@ say = book("pictures")
 _ROW, _BAR, _PITCH, _RIGHT = 40.0, 26.0, 50.0, 20.0  # pixels: of beats, of generations, the right margin
 _NEW = {"fill": "forward"}
 _AGAIN = {"fill": "backward", "texture": PAINTS["backward"].texture}
-_SAME = {"fill": "waiting", "texture": "hatch"}
-Beats = Mapping[int, Sequence[tuple[float, int]]]
+_WAITS = {"fill": "waiting", "texture": "hatch"}
+_STANDS = {"fill": "sign", "texture": "lines"}
+Beats = Mapping[int, Sequence[tuple[float, int, bool]]]
 
 
 def clock_scene(history: Sequence[tuple[int, int, float, float]], *, death: str, title: str) -> Scene:
@@ -54,13 +55,15 @@ def _axis(name: str, least: float, most: float) -> Axis:
 
 
 def beats_scene(beats: Beats, verdicts: Mapping[int, str], *, now: float, title: str, width: float = WIDTH) -> Scene:
-    """A row per rank, a mark per heartbeat, (seconds, step); it is hatched where the step is that of the beat before.
+    """A row per rank, a mark per heartbeat, (seconds, step, whether it waits for others); textured without a new step.
 
     verdicts: what the watcher says of each rank at `now`, the right end. ValueError without a rank.
     """
     if not beats or not now > 0:
         raise ValueError(f"beats_scene got {len(beats)} ranks and now = {now}; give at least one rank, and now above 0")
-    head, top = heading(title, [(say("beats.new"), _NEW), (say("beats.same"), _SAME)], width)
+    head, top = heading(
+        title, [(say("beats.new"), _NEW), (say("beats.waits"), _WAITS), (say("beats.stands"), _STANDS)], width
+    )
     right = width - _RIGHT - 12 - max(text_width(verdict, 13, bold=True) for verdict in verdicts.values())
     left, bottom = 78.0, top + 14 + len(beats) * _ROW
     items: list[Rect | Label | Line] = [*head]
@@ -68,8 +71,9 @@ def beats_scene(beats: Beats, verdicts: Mapping[int, str], *, now: float, title:
         y = top + 14 + (place + 0.5) * _ROW
         items += [Label(x=14, y=y, text=f"rank {rank}"), Line(x1=left, y1=y, x2=right, y2=y)]
         items.append(Label(x=right + 12, y=y, text=verdicts[rank], size=13, bold=True))
-        for before, (seconds, step) in zip([(0.0, -1), *row], row, strict=False):
-            at, look = left + seconds / now * (right - left), _NEW if step != before[1] else _SAME
+        for before, (seconds, step, waits) in zip([(0.0, -1), *row], row, strict=False):
+            at, same = left + seconds / now * (right - left), _WAITS if waits else _STANDS
+            look = same if step == before[1] else _NEW
             tip = say("beats.tip", rank=rank, step=step)
             items.append(Rect(x=at - 5, y=y - 11, width=10, height=22, stroke="ink", tooltip=tip, **look))
     items.append(Line(x1=right, y1=top + 8, x2=right, y2=bottom, colour="ink", width=2, dashed=True))

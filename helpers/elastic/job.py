@@ -89,7 +89,8 @@ class Job:
 
     def undisturbed(self) -> Account:
         """The same steps without a death, in plain PyTorch in this process: what all generations must equal."""
-        told, history, start = self.settings, [], time.monotonic()
+        told, history, start, threads = self.settings, [], time.monotonic(), torch.get_num_threads()
+        torch.set_num_threads(1)  # as on a rank: for a model this small, more of them wait for each other
         with torch.random.fork_rng():
             alone = model(told.seed)
         optimizer = HOW["optimizer"](alone.parameters(), lr=HOW["lr"])
@@ -100,6 +101,7 @@ class Job:
             loss.backward()
             optimizer.step()
             history.append((0, step + 1, loss.item(), time.monotonic() - start))
+        torch.set_num_threads(threads)
         return Account(history=tuple(history), weights=alone.state_dict())
 
     def close(self) -> None:

@@ -10,11 +10,11 @@ from helpers.elastic.heartbeat import heard
 from helpers.elastic.job import Job
 from helpers.elastic.member import connect
 
-Rows = dict[int, list[tuple[float, int]]]
+Rows = dict[int, list[tuple[float, int, bool]]]
 
 
 def listen(job: Job, *, generation: int = 0, every: float = 0.02) -> Rows:
-    """Rank to its heartbeats in this generation of a job that was started, (seconds since the first of all, step).
+    """Rank to its heartbeats in this generation of a job that was started: (seconds, step, whether it waits).
 
     Returns when the generation is over; what came later than the agent's verdict is not in it.
     """
@@ -27,6 +27,6 @@ def listen(job: Job, *, generation: int = 0, every: float = 0.02) -> Rows:
             if beat is None or not beat.step or numbers.get(rank) == beat.number:
                 continue
             start, numbers[rank] = start or time.monotonic(), beat.number
-            rows.setdefault(rank, []).append((time.monotonic() - start, beat.step))
+            rows.setdefault(rank, []).append((time.monotonic() - start, beat.step, beat.waits))
         time.sleep(every)
     return dict(sorted(rows.items()))

@@ -182,7 +182,12 @@ SCENES = {
     "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
     "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
     "blocking sends": blocking_sends(),
-    "beats": beats_scene({0: [(1, 7), (2, 7)], 1: [(1, 7)]}, {0: "hung", 1: "dead"}, now=9.5, title="Two ranks"),
+    "beats": beats_scene(
+        {0: [(1, 7, True), (2, 7, False), (3, 7, True)], 1: [(1, 7, False)]},
+        {0: "hung", 1: "dead"},
+        now=9.5,
+        title="Two ranks",
+    ),
     "clock": clock_scene([(0, 1, 4, 0.1), (0, 2, 3, 0.2), (1, 2, 3, 1.3)], death="rank 2 dies", title="By the clock"),
     "generations": generations_scene(
         [("of 4", 1, 22, "dies"), ("of 3", 21, 40, "done")], steps=40, every=10, title="G"

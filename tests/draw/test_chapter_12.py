@@ -6,7 +6,7 @@ from helpers.draw import Label, Rect
 from helpers.draw.faults import beats_scene, clock_scene, closed_scene, generations_scene, partings_scene
 
 HISTORY = [(0, 1, 4.0, 0.1), (0, 2, 3.5, 0.2), (0, 3, 3.2, 0.3), (1, 3, 3.2, 1.3), (1, 4, 3.0, 1.4)]
-BEATS = {0: [(1, 7), (2, 8), (3, 8)], 1: [(1, 7)]}
+BEATS = {0: [(1, 7, True), (2, 8, False), (3, 8, False), (4, 8, True)], 1: [(1, 7, False)]}
 ROWS = [("generation 0", 1, 22, "rank 2 dies"), ("generation 1", 21, 39, "rank 0 dies"), ("generation 2", 31, 40, "")]
 
 
@@ -23,10 +23,10 @@ def test_a_run_that_was_killed_lies_on_the_undisturbed_one():
     assert "undisturbed: from 4 (1) to 3.5 (2)" in scene.summary and "killed: from 4 (1) to 3.5 (2)" in scene.summary
 
 
-def test_a_beat_that_brings_no_new_step_is_hatched():
-    scene = beats_scene(BEATS, {0: "hung", 1: "dead"}, now=4, title="beats")
+def test_a_beat_without_a_new_step_shows_whether_its_rank_waits():
+    scene = beats_scene(BEATS, {0: "hung", 1: "dead"}, now=5, title="beats")
     beats = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
-    assert [beat.texture for beat in beats] == ["", "", "hatch", ""] and "rank 1: dead" in scene.summary
+    assert [beat.texture for beat in beats] == ["", "", "lines", "hatch", ""] and "rank 1: dead" in scene.summary
     with pytest.raises(ValueError, match="0 ranks"):
         beats_scene({}, {}, now=4, title="beats")
 
