@@ -37,6 +37,8 @@ class Job:
 
     def __init__(self, *, kills: Sequence[Kill] = (), **asked):
         self.settings = Settings(**asked)
+        if not (isinstance(kills, (list, tuple)) and all(isinstance(kill, Kill) for kill in kills)):
+            raise ValueError(say("check.kills", kills=repr(kills)))
         for kill in kills:
             _check_rank(kill.rank, self.settings.ranks)
         self.agent = Agent(self.settings)

@@ -96,6 +96,11 @@ def run_job(
     and the others wait for it before this step. No process stays behind.
     Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
     """
+    if not all(type(one) is int and one >= 1 for one in (ranks, steps, save_every, *(dies or ())[1:])) or not limit > 0:
+        raise ValueError(
+            f"ranks={ranks!r}, steps={steps!r}, save_every={save_every!r}, dies={dies!r}, "
+            f"limit={limit!r}: give whole numbers of 1 or more, and a limit above 0 s"
+        )
     if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
         raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
     told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}

@@ -42,6 +42,13 @@ class Settings:
     limit: float = 10.0
 
     def __post_init__(self) -> None:
+        whole = [self.copies, self.steps]
+        for pairs in (self.kill, self.back):
+            if not isinstance(pairs, dict) or not isinstance(self.limit, (int, float)):
+                raise ValueError(say("kinds", kill=repr(self.kill), back=repr(self.back), limit=repr(self.limit)))
+            whole += [*pairs, *pairs.values()]
+        if any(type(one) is not int for one in whole):
+            raise ValueError(say("whole", given=repr(next(one for one in whole if type(one) is not int))))
         known = self.share in SHARES and self.moment in MOMENTS
         if not (known and 1 <= self.copies <= ROWS and self.steps > 0 and self.limit > 0):
             raise ValueError(say("settings", rows=ROWS, shares=list(SHARES), moments=list(MOMENTS), **vars(self)))
