@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from helpers.draw.curves import Axis, Mark, curves_scene
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
 from helpers.predict.failures import Week, daly_interval, effective_time
 from helpers.predict.failures.rates import DAY
@@ -30,7 +30,7 @@ def time_words(seconds: float) -> str:
 def week_scene(week: Week, *, title: str, width: float = WIDTH) -> Scene:
     """A row for each day: work that is kept with a strip for its saves, lost work, repairs, a tick at each failure."""
     shares = {kind: say("of", kind=say(f"kind.{kind}"), share=share) for kind, share in week.shares.items()}
-    looks = [(text, _look(KINDS[kind])) for kind, text in shares.items()]
+    looks = [(text, look(KINDS[kind])) for kind, text in shares.items()]
     head, top = heading(title, [*looks, (say("failure"), {"fill": "ink"})], width)
     scale, days = (width - _LEFT - _RIGHT) / DAY, range(-int(-week.seconds // DAY))
     top += 10
@@ -84,10 +84,6 @@ def effective_scene(
     )
 
 
-def _look(kind: str) -> dict[str, str]:
-    return {"fill": kind, "texture": PAINTS[kind].texture}
-
-
 def _hours(days: int, top: float, scale: float) -> Iterator[Label | Line]:
     bottom = top + days * _PITCH - 6
     for hour in _HOURS:
@@ -102,11 +98,11 @@ def _bar(stretch: Stretch, x: float, y: float, wide: float) -> Iterator[Rect]:
     """A stretch as far as it lies on this day; below a kept one its saves, as high as their share, at least a line."""
     long = stretch.end - stretch.start
     kind = "work" if stretch.kind == "kept" else stretch.kind
-    look = _look(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
+    paint = look(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
     tooltip = say("stretch", kind=say(f"kind.{kind}"), seconds=time_words(stretch.work or long))
     saves = long - stretch.work if kind == "work" else 0.0
     strip = max(_LEAST, _BAR * saves / long) if saves > 1e-6 else 0.0
-    yield Rect(x=x, y=y, width=wide, height=_BAR - strip, tooltip=tooltip, **look)
+    yield Rect(x=x, y=y, width=wide, height=_BAR - strip, tooltip=tooltip, **paint)
     if strip:
         tooltip = say("stretch", kind=say("kind.saves"), seconds=time_words(saves))
         yield Rect(x=x, y=y + _BAR - strip, width=wide, height=strip, fill=KINDS["saves"], tooltip=tooltip)

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from helpers.draw.axis import round_step
 from helpers.draw.curves import Axis, curves_scene
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
 from helpers.words import book
 
 say = book("pictures")
 _ROW, _BAR, _PITCH, _RIGHT = 40.0, 26.0, 50.0, 20.0  # pixels: of beats, of generations, the right margin
-_NEW = {"fill": "forward"}
-_AGAIN = {"fill": "backward", "texture": PAINTS["backward"].texture}
-_WAITS = {"fill": "waiting", "texture": "hatch"}
+_NEW = look("forward")
+_AGAIN = look("backward")
+_WAITS = look("waiting")
 _STANDS = {"fill": "sign", "texture": "lines"}
 Beats = Mapping[int, Sequence[tuple[float, int, bool]]]
 
@@ -73,9 +73,9 @@ def beats_scene(beats: Beats, verdicts: Mapping[int, str], *, now: float, title:
         items.append(Label(x=right + 12, y=y, text=verdicts[rank], size=13, bold=True))
         for before, (seconds, step, waits) in zip([(0.0, -1), *row], row, strict=False):
             at, same = left + seconds / now * (right - left), _WAITS if waits else _STANDS
-            look = same if step == before[1] else _NEW
+            paint = same if step == before[1] else _NEW
             tip = say("beats.tip", rank=rank, step=step)
-            items.append(Rect(x=at - 5, y=y - 11, width=10, height=22, stroke="ink", tooltip=tip, **look))
+            items.append(Rect(x=at - 5, y=y - 11, width=10, height=22, stroke="ink", tooltip=tip, **paint))
     items.append(Line(x1=right, y1=top + 8, x2=right, y2=bottom, colour="ink", width=2, dashed=True))
     for x, anchor, text in ((left, "start", "0 s"), (right, "middle", say("beats.now", seconds=f"{now:g}"))):
         items.append(Label(x=x, y=bottom + 14, text=text, anchor=anchor, colour="muted"))
@@ -116,9 +116,9 @@ def _bar(
     first: int, last: int, reached: int, why: str, left: float, y: float, step: float, width: float
 ) -> Iterator[Rect | Label]:
     """The steps done again, the new ones, and the words at the right end or, where there is no room, at the left."""
-    for start, end, look in ((first, min(last, reached), _AGAIN), (max(first, reached + 1), last, _NEW)):
+    for start, end, paint in ((first, min(last, reached), _AGAIN), (max(first, reached + 1), last, _NEW)):
         if end >= start:
-            yield Rect(x=left + (start - 1) * step, y=y, width=(end - start + 1) * step - 1, height=_BAR, **look)
+            yield Rect(x=left + (start - 1) * step, y=y, width=(end - start + 1) * step - 1, height=_BAR, **paint)
     wide, x = text_width(why, 12, bold=True), left + last * step + 8
     if x + wide > width:
         x = left + (first - 1) * step - 8 - wide

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from helpers.draw.palette import PAINTS
+from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
 from helpers.mesh import Mesh
 
@@ -153,8 +153,7 @@ def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Labe
 
 def axis_look(axis: str) -> dict[str, str]:
     """Fill and texture of an axis, the same in every picture."""
-    kind = AXIS_KINDS[axis]
-    return {"fill": kind, "texture": PAINTS[kind].texture}
+    return look(AXIS_KINDS[axis])
 
 
 def _rank(

@@ -89,6 +89,11 @@ def kind_word(kind: str) -> str:
     return f"rank {kind.removeprefix('rank')}" if kind.startswith("rank") else SAYS(f"kind.{kind}")
 
 
+def look(kind: str) -> dict[str, str]:
+    """What fills a Rect in the kind's colour and texture."""
+    return {"fill": kind, "texture": PAINTS[kind].texture}
+
+
 def rank_paint(rank: int) -> str:
     """The kind of a rank; from rank 8 on they repeat, so always write the rank too."""
     return f"rank{rank % NUM_RANK_PAINTS}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from helpers.draw.palette import PAINTS, TEXTURES, kind_word
+from helpers.draw.palette import PAINTS, TEXTURES, kind_word, look
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
@@ -141,14 +141,14 @@ def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[
     beside = 14 + text_width(title, 14, bold=True) + needed < width
     items: list[Rect | Label] = [Label(x=14, y=20, text=title, size=14, bold=True)]
     right, y = (width - 20, 20.0) if beside else (needed, 42.0)
-    for word, look in reversed(entries):
+    for word, swatch in reversed(entries):
         left = right - text_width(word, 11)
         items.append(Label(x=left, y=y, text=word, size=11, colour="muted"))
-        items.append(Rect(x=left - 18, y=y - 5, width=13, height=10, radius=2, **look))
+        items.append(Rect(x=left - 18, y=y - 5, width=13, height=10, radius=2, **swatch))
         right = left - 32
     return items, y + 16
 
 
 def kinds_legend(kinds: list[str]) -> list[tuple[str, dict]]:
     """The entries of `heading` for kinds of the palette."""
-    return [(kind_word(kind), {"fill": kind, "texture": PAINTS[kind].texture}) for kind in kinds]
+    return [(kind_word(kind), look(kind)) for kind in kinds]

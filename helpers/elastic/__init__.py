@@ -13,6 +13,7 @@ member.py       what a process does in one generation; warm.py is imported befor
 crew.py         the processes of one generation       agent.py    one generation after the other
 job.py          the face of it                        account.py  what became of it
 chaos.py        who dies when: seeded data            settings.py what a job can be asked for
+listening.py    a generation's heartbeats, read along for a picture
 forgotten.py    what is lost when it is not saved     healing/    go on without a restart, heal who returns
 """
 

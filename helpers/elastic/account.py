@@ -63,18 +63,6 @@ class Account:
         numbers = sorted(last)
         return tuple(first[new] - last[old] for old, new in zip(numbers, numbers[1:], strict=False))
 
-    @property
-    def seconds_lost(self) -> float:
-        """From the last step before a death until a step is finished that nobody had finished yet, over all deaths."""
-        lost, furthest, since = 0.0, 0, None
-        for before, row in zip((None, *self.history), self.history, strict=False):
-            if before is not None and row[0] != before[0] and since is None:
-                since = before[3]
-            if row[1] > furthest and since is not None:
-                lost, since = lost + row[3] - since, None
-            furthest = max(furthest, row[1])
-        return lost if since is None else lost + self.history[-1][3] - since
-
     def difference(self, other: Account) -> float:
         """How far the losses and the weights are from another account's at most, in units of their own size.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -34,7 +35,8 @@ class Kill:
     def __post_init__(self) -> None:
         if self.how not in HOWS or self.during not in DURING:
             raise ValueError(say("kill.how", how=self.how, hows=list(HOWS), during=self.during, durings=list(DURING)))
-        if self.rank < 0 or self.step < 1 or self.after < 0:
+        whole = type(self.rank) is type(self.step) is int
+        if not (whole and self.rank >= 0 and self.step >= 1 and _is_number(self.after) and self.after >= 0):
             raise ValueError(say("kill.place", rank=self.rank, step=self.step, after=self.after))
 
 
@@ -47,7 +49,10 @@ def kill_plan(
     plan, whatever Python's own generator did before, and the first steps of a longer run's plan are the shorter one's.
     Raises ValueError for a rate outside 0 to 1, and fewer than one step or rank.
     """
-    if not 0 <= rate <= 1 or steps < 1 or ranks < 1:
+    if not hows:
+        raise ValueError(say("kill.how", how=hows, hows=list(HOWS), during="step", durings=list(DURING)))
+    whole = type(steps) is type(ranks) is int and (save_every is None or type(save_every) is int)
+    if not (whole and _is_number(rate) and 0 <= rate <= 1 and steps >= 1 and ranks >= 1):
         raise ValueError(say("kill.plan", rate=rate, steps=steps, ranks=ranks))
     dice, plan = random.Random(seed), []
     for step in range(1, steps + 1):
@@ -58,6 +63,11 @@ def kill_plan(
         who = {"rank": int(rank * ranks), "how": hows[int(how * len(hows))]}
         plan.append(Kill(**who, step=step, during="save" if saves else "step", after=after))
     return tuple(plan)
+
+
+def _is_number(value: object) -> bool:
+    """A finite one."""
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def arm(kill: Kill, usual: float) -> None:

@@ -50,6 +50,8 @@ def run_forgetting(
     """
     if what not in FORGETTABLE:
         raise ValueError(f"run_forgetting({what!r}): expected one of {', '.join(FORGETTABLE)}")
+    if not isinstance(only, (tuple, list)) or not set(only) <= set(GENERATORS):
+        raise ValueError(f"only={only!r}: expected a tuple of names among {', '.join(GENERATORS)}")
     if what.startswith("rng"):
         with keep_current(), tempfile.TemporaryDirectory() as folder:
             with nullcontext(ranks) if ranks else Ranks(SQUARE.world_size, device="cpu", quiet=True) as ranks:

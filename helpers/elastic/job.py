@@ -16,7 +16,7 @@ from helpers.elastic.agent import Agent
 from helpers.elastic.chaos import Kill
 from helpers.elastic.member import CONFIG, HOW, TEXT, model
 from helpers.elastic.settings import Settings, say
-from helpers.workloads import token_loss
+from helpers.workloads import train_alone
 
 FROM_OUTSIDE = {"sigkill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
@@ -37,6 +37,8 @@ class Job:
 
     def __init__(self, *, kills: Sequence[Kill] = (), **asked):
         self.settings = Settings(**asked)
+        if not (isinstance(kills, (list, tuple)) and all(isinstance(kill, Kill) for kill in kills)):
+            raise ValueError(say("check.kills", kills=repr(kills)))
         for kill in kills:
             _check_rank(kill.rank, self.settings.ranks)
         self.agent = Agent(self.settings)
@@ -87,20 +89,16 @@ class Job:
 
     def undisturbed(self) -> Account:
         """The same steps without a death, in plain PyTorch in this process: what all generations must equal."""
-        told, history, start, threads = self.settings, [], time.monotonic(), torch.get_num_threads()
+        told, start, threads = self.settings, time.monotonic(), torch.get_num_threads()
         torch.set_num_threads(1)  # as on a rank: for a model this small, more of them wait for each other
         with torch.random.fork_rng():
             alone = model(told.seed)
         optimizer = HOW["optimizer"](alone.parameters(), lr=HOW["lr"])
-        for step in range(told.steps):
-            inputs, targets = TEXT.batch(step, told.batch, CONFIG.context, seed=told.seed)
-            optimizer.zero_grad()
-            loss = token_loss(alone(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            history.append((0, step + 1, loss.item(), time.monotonic() - start))
+        batches = (TEXT.batch(step, told.batch, CONFIG.context, seed=told.seed) for step in range(told.steps))
+        losses = enumerate(train_alone(alone, optimizer, batches), start=1)
+        history = tuple((0, step, loss, time.monotonic() - start) for step, loss in losses)
         torch.set_num_threads(threads)
-        return Account(history=tuple(history), weights=alone.state_dict())
+        return Account(history=history, weights=alone.state_dict())
 
     def close(self) -> None:
         """End all processes, and remove a temporary folder."""

@@ -75,9 +75,9 @@ def run(trainer: Trainer, told: Settings, folder: Path, heart: Heartbeat, orders
         heart.step, start = trainer.steps + 1, time.monotonic()
         batch = TEXT.batch(trainer.steps, told.batch, CONFIG.context, seed=told.seed)
         loss = timed("step", trainer.step, *batch)
-        time.sleep(max(0.0, told.pace - (time.monotonic() - start)))
-        if dist.get_rank() == 0:
+        if dist.get_rank() == 0:  # ahead of the pause: who dies as the next step begins does not take this one along
             tell("step", (heart.step, loss.item(), time.monotonic()))
+        time.sleep(max(0.0, told.pace - (time.monotonic() - start)))
         if trainer.steps % told.save_every == 0:
             try:
                 timed("save", trainer.save, step_folder(folder, trainer.steps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.elastic.regrouping import regroup
@@ -11,6 +11,20 @@ from helpers.specs import Plan
 from helpers.words import book
 
 say = book("elastic")
+
+
+def check_kinds(owner: type, **given: object) -> None:
+    """ValueError for a value of another kind than `owner`, whose annotations are text, says: a bool is no number."""
+    for name, value in given.items():
+        kind = owner.__annotations__[name]
+        fits = {
+            "int": type(value) is int,
+            "float": type(value) in (int, float),
+            "Plan": value is None or isinstance(value, Plan),
+            "Path | None": value is None or isinstance(value, (str, Path)),
+        }
+        if not fits[kind]:
+            raise ValueError(say("check.kind", name=name, value=repr(value), kind=kind))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +41,11 @@ class Settings:
     batch: int = 12
     seed: int = 0
     pace: float = 0.05
-    folder: Path | None = field(default=None)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         check_num_ranks(self.ranks)
+        check_kinds(Settings, **{name: value for name, value in vars(self).items() if name != "ranks"})
         plan = self.plan or Plan(dp=self.ranks)
         object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "folder", self.folder and Path(self.folder).resolve())
@@ -40,6 +55,7 @@ class Settings:
             "steps": self.steps < 1 or self.save_every < 1 or not 0 <= self.pace <= 1,
             "spares": not 0 <= self.spares <= self.ranks or self.max_restarts < 0,
             "least": not 1 <= self.min_ranks <= self.ranks,
+            "folder": self.folder is not None and self.folder.is_file(),
             "batch": self.batch < 1 or self.batch % parts,
             "copy": regroup(plan, self.min_ranks, self.batch) is None,
         }

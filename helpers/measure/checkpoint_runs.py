@@ -178,10 +178,10 @@ def small_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def flip(path: Path) -> None:
-    """One bit in the middle."""
+def flip(path: Path, at: int | None = None) -> None:
+    """One bit of a byte, in the middle if none is given."""
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2 if at is None else at] ^= 1
     path.write_bytes(content)
 
 

@@ -22,7 +22,7 @@ from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parall
 from helpers.ranks import Ranks
 from helpers.records import CommEvent, Timeline
 from helpers.specs import Link, Nodes
-from helpers.workloads import GPT, GPTConfig, characters, token_loss
+from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
 from helpers.workloads.gpt import RESIDUAL
 
 SQUARE = Plan(dp=2, tp=2)
@@ -106,15 +106,9 @@ def three_norms(ranks: Ranks) -> tuple[list[float], float, float, float]:
 
 def losses_of(model: nn.Module, steps: int) -> list[float]:
     """One process, one thread, batches of 8 rows."""
-    optimizer, losses, threads = AdamW(model.parameters(), lr=3e-3), [], torch.get_num_threads()
+    optimizer, threads = AdamW(model.parameters(), lr=3e-3), torch.get_num_threads()
     torch.set_num_threads(1)
-    for step in range(steps):
-        tokens, targets = characters().batch(step, 8, SEEDED.context)
-        optimizer.zero_grad()
-        loss = token_loss(model(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = list(train_alone(model, optimizer, (characters().batch(i, 8, SEEDED.context) for i in range(steps))))
     torch.set_num_threads(threads)
     return losses
 

@@ -96,6 +96,11 @@ def run_job(
     and the others wait for it before this step. No process stays behind.
     Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
     """
+    if not all(type(one) is int and one >= 1 for one in (ranks, steps, save_every, *(dies or ())[1:])) or not limit > 0:
+        raise ValueError(
+            f"ranks={ranks!r}, steps={steps!r}, save_every={save_every!r}, dies={dies!r}, "
+            f"limit={limit!r}: give whole numbers of 1 or more, and a limit above 0 s"
+        )
     if dies and not 0 < dies[1] <= steps or back_at is not None and not dies[1] < back_at <= steps:
         raise ValueError(f"death in step {dies[1]}, return at {back_at}: give steps from 1 to {steps}, first the death")
     told = {"steps": steps, "save_every": save_every, "ranks": ranks, "dies": dies, "what": what, "back_at": back_at}
@@ -186,16 +191,10 @@ def undisturbed(steps: int = 12) -> dict[int, float]:
     import torch
 
     from helpers.measure.restart_job import LR, ROWS
-    from helpers.workloads import GPT, GPTConfig, characters, token_loss
+    from helpers.workloads import GPT, GPTConfig, characters, train_alone
 
     torch.manual_seed(0)
-    model, text, losses = GPT(GPTConfig.tiny()).double(), characters(), {}
+    model = GPT(GPTConfig.tiny()).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    for step in range(1, steps + 1):
-        tokens, targets = text.batch(step, ROWS, GPTConfig.tiny().context)
-        optimizer.zero_grad()
-        loss = token_loss(model(tokens), targets)
-        loss.backward()
-        optimizer.step()
-        losses[step] = loss.item()
-    return losses
+    batches = (characters().batch(step, ROWS, GPTConfig.tiny().context) for step in range(1, steps + 1))
+    return dict(enumerate(train_alone(model, optimizer, batches), start=1))

@@ -133,8 +133,8 @@ def _check_numbers(said: dict[str, Any]) -> None:
             raise ValueError(f"--{name.replace('_', '-')} {said[name]}: expected 1 or more")
     if not 0 <= said["dropout"] < 1:
         raise ValueError(f"--dropout {said['dropout']}: expected 0 or more and below 1, such as 0.1")
-    if not said["lr"] > 0:
-        raise ValueError(f"--lr {said['lr']}: expected a number above 0, such as 0.0005")
+    if not 0 < said["lr"] < math.inf:
+        raise ValueError(f"--lr {said['lr']}: expected a finite number above 0, such as 0.0005")
 
 
 def _check_attempt(here: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from .data import (
     synthetic,
     synthetic_tokens,
 )
-from .gpt import GPT, GPTConfig, token_loss
+from .gpt import GPT, GPTConfig, token_loss, train_alone
 from .mlp import MLP
 from .resnet import SmallResNet, resnet_parameters
 
@@ -27,4 +27,5 @@ __all__ = [
     "synthetic",
     "synthetic_tokens",
     "token_loss",
+    "train_alone",
 ]

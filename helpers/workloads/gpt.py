@@ -10,12 +10,13 @@ Parameters, with biases and learned positions (GPT-2; Radford et al. 2019, secti
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from helpers.specs import ModelSpec
 
@@ -250,3 +251,13 @@ def token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tens
             "targets must have the logits' shape without the last dimension"
         )
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)
+
+
+def train_alone(model: nn.Module, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[float]:
+    """Plain PyTorch on one process, which other ways to train must equal: a step on each batch, and its loss."""
+    for tokens, targets in batches:
+        optimizer.zero_grad()
+        loss = token_loss(model(tokens), targets)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()

@@ -24,9 +24,7 @@ EQUAL = 1e-10
 
 def left() -> list[str]:
     """Folders of this kernel's processes in every place where they could lie."""
-    places = {tempfile.gettempdir(), SHARED} & {
-        place for place in (tempfile.gettempdir(), SHARED) if os.path.isdir(place)
-    }
+    places = filter(os.path.isdir, {tempfile.gettempdir(), SHARED})
     return [name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())]
 
 
@@ -42,6 +40,11 @@ def run(folder: Path, kills, **changes):
     assert not [pid for pid in processes if psutil.pid_exists(pid)]
     assert left() == before and not list(folder.glob("*.partial"))
     return account, job
+
+
+def wait_until(job: Job, what) -> None:
+    with job.agent.news:
+        job.agent.news.wait_for(what)
 
 
 def drawn(number: int) -> Kill:
@@ -105,9 +108,7 @@ def test_a_live_rank_is_killed_by_hand_and_another_is_frozen():
     with Job(**SMALL | dict(steps=60, pace=0.02)) as job:
         job.start()
         job.kill(2)
-        job.agent.news.acquire()
-        job.agent.news.wait_for(lambda: job.agent.generations)
-        job.agent.news.release()
+        wait_until(job, lambda: job.agent.generations)
         job.kill(0, "freeze")
         account = job.wait(120)
     assert [(one.how, one.lost) for one in account.generations] == [("died", (2,)), ("silent", (0,)), ("done", ())]
@@ -118,8 +119,7 @@ def test_a_live_rank_is_killed_by_hand_and_another_is_frozen():
 def test_a_save_that_fails_is_told_and_ends_no_training(tmp_path):
     with Job(**SMALL | dict(pace=0.1), folder=tmp_path) as job:
         job.start()
-        with job.agent.news:
-            job.agent.news.wait_for(lambda: job.account.steps)
+        wait_until(job, lambda: job.account.steps)
         (tmp_path / "step_00012" / "somebody's").mkdir(parents=True)
         account = job.wait()
     assert account.steps == 12 and list(account.unsaved) == [12] and "step_00012" in account.unsaved[12]
@@ -142,8 +142,7 @@ def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whol
         job.start()
         with pytest.raises(TimeoutError, match="the job goes on"):
             job.wait(0)
-        with job.agent.news:
-            job.agent.news.wait_for(lambda: job.account.steps > 9)
+        wait_until(job, lambda: job.account.steps > 9)
         pids = [member.pid for member in job.agent.crew.states]
     assert job.agent.over.is_set() and not any(map(psutil.pid_exists, pids))
     steps, newest = next(iter(checkpoints(tmp_path).items()))

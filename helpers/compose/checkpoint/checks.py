@@ -22,8 +22,8 @@ class Found:
     damaged: tuple[str, ...] = ()
 
 
-def newest(folder: str | os.PathLike, *, before: int | None = None) -> Found | None:
-    """The newest whole checkpoint of a run (step_00020 …), all of its bytes read; before: of fewer steps than these.
+def newest(folder: str | os.PathLike) -> Found | None:
+    """The newest whole checkpoint of a run (step_00020 …), all of its bytes read.
 
     None where there is none at all. Raises ValueError where the folder is none, and where all that are there are
     damaged: who then began anew would lose them. One process asks and tells the others.
@@ -32,10 +32,9 @@ def newest(folder: str | os.PathLike, *, before: int | None = None) -> Found | N
     if not folder.is_dir():
         raise ValueError(SAYS("no_folder_there", folder=folder))
     for steps, path in checkpoints(folder).items():
-        if before is None or steps < before:
-            if not (problem := problem_of(path)):
-                return Found(folder=path, steps=steps, damaged=tuple(problems))
-            problems.append(problem)
+        if not (problem := problem_of(path)):
+            return Found(folder=path, steps=steps, damaged=tuple(problems))
+        problems.append(problem)
     if problems:
         raise ValueError(SAYS("no_whole", folder=folder, problems=problems))
     return None

@@ -20,6 +20,7 @@ from helpers.words import book
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 ROWS, TOKENS = 16, 16  # of a global batch
+TEXT = characters(4_000)
 SHARES, MOMENTS = ("fewer", "all"), ("meet", "sum", "after")
 say = book("healing")
 
@@ -41,6 +42,13 @@ class Settings:
     limit: float = 10.0
 
     def __post_init__(self) -> None:
+        whole = [self.copies, self.steps]
+        for pairs in (self.kill, self.back):
+            if not isinstance(pairs, dict) or not isinstance(self.limit, (int, float)):
+                raise ValueError(say("kinds", kill=repr(self.kill), back=repr(self.back), limit=repr(self.limit)))
+            whole += [*pairs, *pairs.values()]
+        if any(type(one) is not int for one in whole):
+            raise ValueError(say("whole", given=repr(next(one for one in whole if type(one) is not int))))
         known = self.share in SHARES and self.moment in MOMENTS
         if not (known and 1 <= self.copies <= ROWS and self.steps > 0 and self.limit > 0):
             raise ValueError(say("settings", rows=ROWS, shares=list(SHARES), moments=list(MOMENTS), **vars(self)))
@@ -54,6 +62,19 @@ class Settings:
                 raise ValueError(say("back", copy=copy, step=step, kill=str(self.kill)))
 
 
+def fresh(seed: int) -> tuple[GPT, AdamW]:
+    """A model that nobody has trained, and its optimizer."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig.tiny(context=TOKENS)).double()
+    return model, AdamW(model.parameters(), lr=3e-3, eps=1e-6)
+
+
+def batch_of(rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """These rows of a step's global batch: inputs and targets."""
+    inputs, targets = TEXT.batch(step, ROWS, TOKENS)
+    return inputs[rows], targets[rows]
+
+
 def rows_of(copy: int, told: Round, settings: Settings) -> Tensor:
     """Which rows of the global batch this copy computes."""
     if settings.share == "all":
@@ -65,11 +86,9 @@ class Copy:
     """`life`: the process's name at the lighthouse. `die`: is told where the copy is; for tests and lessons."""
 
     def __init__(self, number: int, life: str, store: dist.Store, settings: Settings, die: Callable[[str, int], None]):
-        torch.manual_seed(int(life.partition(".")[2]))  # who comes back begins with other weights: healing replaces all
         self.number, self.life, self.store, self.settings, self.die = number, life, store, settings, die
-        self.text = characters(4_000)
-        self.model = GPT(GPTConfig.tiny(context=TOKENS)).double()
-        self.optimizer = AdamW(self.model.parameters(), lr=3e-3, eps=1e-6)
+        seed = int(life.partition(".")[2])  # who comes back begins with other weights: healing replaces all
+        self.model, self.optimizer = fresh(seed)
         self.steps, self.group, self.met = 0, None, -1
 
     def go_on(self) -> dict[str, Tensor]:
@@ -129,7 +148,7 @@ class Copy:
         """One step of all members: the sum of their gradients over the number of samples that they have together."""
         samples = sum(len(rows_of(copy, told, self.settings)) for copy in told.members)
         rows = rows_of(self.number, told, self.settings)
-        inputs, targets = (part[rows] for part in self.text.batch(told.step, ROWS, TOKENS))
+        inputs, targets = batch_of(rows, told.step)
         loss = token_loss(self.model(inputs), targets) * len(rows) / samples
         self.optimizer.zero_grad()
         loss.backward()

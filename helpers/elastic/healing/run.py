@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import AdamW
 
 from helpers.elastic.crew import Crew, Member, spec
-from helpers.elastic.healing.copy import ROWS, TOKENS, Copy, Settings, rows_of
+from helpers.elastic.healing.copy import Copy, Settings, batch_of, fresh, rows_of
 from helpers.elastic.healing.lighthouse import Lighthouse, Round
 from helpers.measure.equality import assert_equal
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.transport import pack_call, unpack
-from helpers.workloads import GPT, GPTConfig, characters, token_loss
+from helpers.workloads import train_alone
 
 ALIKE = {"*key.bias": 1e-9}  # a gradient that is zero in theory holds rounding noise
 TICK = 0.002  # seconds between two looks into the store
@@ -50,19 +49,14 @@ class Run:
 
 def trained_alone(rounds: Sequence[Round], settings: Settings) -> tuple[Tensor, dict[str, Tensor]]:
     """Losses and weights of one process on the samples of each step that was done."""
-    torch.manual_seed(0)
-    model, losses, text = GPT(GPTConfig.tiny(context=TOKENS)).double(), [], characters(4_000)
-    optimizer = AdamW(model.parameters(), lr=3e-3, eps=1e-6)
-    for told in rounds:
-        if told.done:
-            rows = torch.cat([rows_of(copy, told, settings) for copy in told.members])
-            inputs, targets = (part[rows] for part in text.batch(told.step, ROWS, TOKENS))
-            optimizer.zero_grad()
-            loss = token_loss(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    return torch.stack(losses), model.state_dict()
+    model, optimizer = fresh(seed=0)
+    batches = (
+        batch_of(torch.cat([rows_of(copy, told, settings) for copy in told.members]), told.step)
+        for told in rounds
+        if told.done
+    )
+    losses = torch.tensor([*train_alone(model, optimizer, batches)], dtype=torch.float64)
+    return losses, model.state_dict()
 
 
 def go_on(**said) -> Run:

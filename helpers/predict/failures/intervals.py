@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from math import exp, expm1, sqrt
 
-from helpers.predict.failures.checks import above_zero, not_negative
+from helpers.predict.failures.checks import above_zero, finite, not_negative
 
 _ENDLESS = 700.0  # mean times between failures: exp of more is no float, and the share kept is 0 long before
 
@@ -39,7 +39,7 @@ def availability_interval(save: float, mtbf: float, repair: float) -> float:
     """The same where failures are counted by the time that the job runs, and each costs a repair as well."""
     above_zero(save=save, mtbf=mtbf)
     not_negative(repair=repair)
-    return sqrt(2 * save * (mtbf + repair) + save**2)
+    return sqrt(2 * save * (mtbf + repair) + save * save)
 
 
 def lost_share(interval: float, save: float, mtbf: float, repair: float = 0.0) -> float:
@@ -53,6 +53,7 @@ def effective_time(*, interval: float, save: float, mtbf: float, repair: float =
     """Share of the time, 0 to 1, that is work which is never done again: Daly's complete cost function."""
     above_zero(interval=interval, mtbf=mtbf)
     not_negative(save=save, repair=repair)
+    finite(mtbf=mtbf)
     if (interval + save + repair) / mtbf > _ENDLESS:
         return 0.0
     return interval / (mtbf * exp(repair / mtbf) * expm1((interval + save) / mtbf))

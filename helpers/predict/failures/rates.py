@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from math import exp, lgamma, log
 
-from helpers.predict.failures.checks import above_zero, not_negative, whole
+from helpers.predict.failures.checks import above_zero, finite, not_negative, share, whole
 
 DAY = 86_400.0
+MOST_AWAY = 1e6
 META_RSC1, META_RSC2 = 6.50e-3, 2.34e-3
 LLAMA3_GPUS, LLAMA3_SECONDS = 16_384, 54 * DAY
 LLAMA3 = {
@@ -59,6 +60,7 @@ def device_mtbf(num_failures: int, num_devices: int, seconds: float) -> float:
 def expected_failures(seconds: float, mtbf: float) -> float:
     """Failures to expect in `seconds` of a job whose mean time between failures is `mtbf`."""
     above_zero(mtbf=mtbf)
+    not_negative(seconds=seconds)
     return seconds / mtbf
 
 
@@ -68,13 +70,17 @@ def spares_needed(*, nodes: int, per_node_day: float, away: float, probability: 
     away: seconds until a failed node is back. The nodes away at any moment are Poisson with mean away / mtbf (M/G/inf).
     """
     not_negative(away=away)
+    finite(away=away, per_node_day=per_node_day)
+    share(probability=probability)
     if not 0 < probability < 1:
         raise ValueError(
             f"probability is {probability!r}, but it must lie between 0 and 1; no number of spares is sure"
         )
     mean = away / mtbf(nodes=nodes, per_node_day=per_node_day)
+    if mean > MOST_AWAY:
+        raise ValueError(f"{mean:.3g} nodes would be away at once: give a shorter time, fewer nodes, or a lower rate")
     spares, within = 0, exp(-mean)
-    while within < probability and mean > 0:
+    while within < probability and 0 < mean and spares < 4 * mean + 1000:  # the rest is rounding
         spares += 1
         within += exp(spares * log(mean) - mean - lgamma(spares + 1))
     return spares
@@ -84,6 +90,5 @@ def lost_gpu_hours(*, gpus: int, effective: float, seconds: float) -> float:
     """GPU-hours that were paid and left nothing. effective: share of the time that was kept, 0 to 1."""
     whole(gpus=gpus)
     above_zero(seconds=seconds)
-    if not 0 <= effective <= 1:
-        raise ValueError(f"effective is {effective!r}, but a share lies between 0 and 1")
+    share(effective=effective)
     return gpus * seconds / 3600 * (1 - effective)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from helpers.predict.failures.checks import above_zero, not_negative, whole
+from helpers.predict.failures.checks import above_zero, finite, not_negative, whole
 from helpers.predict.failures.rates import DAY
 
 WEEK = 7 * DAY
+MOST = 1_000_000  # nodes, and failures that are played: seconds, and some memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,12 @@ def simulate_week(
     whole(nodes=nodes)
     above_zero(per_node_day=per_node_day, interval=interval, seconds=seconds)
     not_negative(save=save, repair=repair)
+    finite(per_node_day=per_node_day, save=save, seconds=seconds)
+    if nodes > MOST or nodes * per_node_day * seconds / DAY > MOST:
+        raise ValueError(
+            f"{nodes:.3g} nodes that fail {per_node_day:g} times per day are too many to be played for {seconds:g} s: "
+            f"give at most {MOST:,} nodes and as many failures, or take effective_time"
+        )
     failures = _failures(nodes, per_node_day / DAY, seconds, Random(seed))
     stretches: list[Stretch] = []
     start = 0.0  # of the present run

@@ -52,7 +52,7 @@ def test_so_many_spares_are_enough_that_often_and_one_fewer_is_not():
         (lambda: mtbf(nodes=8, per_node_day=float("nan")), "per_node_day is nan, but it must be above 0"),
         (lambda: spares_needed(nodes=8, per_node_day=0.1, away=-1), "away is -1, but it must be 0 or more"),
         (lambda: spares_needed(nodes=8, per_node_day=0.1, away=1, probability=1), "probability is 1, but it must lie"),
-        (lambda: lost_gpu_hours(gpus=8, effective=1.1, seconds=1), "effective is 1.1, but a share lies between"),
+        (lambda: lost_gpu_hours(gpus=8, effective=1.1, seconds=1), "effective is 1.1, but it must be a share, from 0"),
     ],
 )
 def test_bad_input_is_a_sentence(call, sentence):

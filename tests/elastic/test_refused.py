@@ -1,0 +1,70 @@
+"""What cannot be asked of a job, a death or copies is answered by a sentence before a rank starts."""
+
+import math
+
+import pytest
+
+from helpers.elastic import Job, Kill, kill_plan
+from helpers.elastic.forgotten import run_forgetting
+from helpers.elastic.healing import go_on
+from helpers.measure.restarts import run_job
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"spares": 1.5}, {"spares": "1"}, {"steps": math.inf}, {"steps": 2.5}, {"save_every": True}, {"plan": "dp=2"},
+        {"min_ranks": 1.5}, {"max_restarts": math.inf}, {"batch": 12.0}, {"seed": "x"}, {"pace": "a"}, {"folder": 5},
+    ],
+)  # fmt: skip
+def test_a_job_names_the_value_of_another_kind(asked):
+    (name,) = asked
+    with pytest.raises(ValueError, match=f"{name}=.*expected "):
+        Job(**asked)
+
+
+def test_a_job_refuses_a_file_as_folder_and_deaths_that_are_none(tmp_path):
+    (file := tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file"):
+        Job(folder=file)
+    for kills in (5, [5]):
+        with pytest.raises(ValueError, match="expected a list of Kill"):
+            Job(kills=kills)
+
+
+@pytest.mark.parametrize(
+    "said", [{"rank": "a"}, {"rank": 1.5}, {"step": 1.5}, {"after": math.nan}, {"after": math.inf}]
+)
+def test_a_death_has_a_whole_rank_and_step_and_a_finite_moment(said):
+    with pytest.raises(ValueError, match="ranks count from 0"):
+        Kill(**{"rank": 0, "step": 1} | said)
+
+
+@pytest.mark.parametrize("said", [{"steps": "a"}, {"ranks": 1.5}, {"rate": "a"}, {"save_every": 1.5}, {"hows": ()}])
+def test_a_plan_of_deaths_refuses_other_kinds(said):
+    with pytest.raises(ValueError, match="give a probability|ends by one of"):
+        kill_plan(**{"steps": 5, "ranks": 2, "rate": 0.5, "seed": 0} | said)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"copies": 2.5}, "whole numbers"), ({"steps": math.inf}, "whole numbers"), ({"kill": [1]}, "expected a dict"),
+        ({"kill": {1: 3}, "back": {1: "a"}}, "whole numbers"), ({"limit": "a"}, "expected a dict"),
+    ],
+)  # fmt: skip
+def test_copies_refuse_other_kinds(said, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        go_on(**said)
+
+
+@pytest.mark.parametrize("only", ["torch", ("x",), 5])
+def test_only_generators_can_be_forgotten(only):
+    with pytest.raises(ValueError, match="expected a tuple of names among python, numpy, torch"):
+        run_forgetting("rng", only=only)
+
+
+@pytest.mark.parametrize("said", [{"ranks": 0}, {"save_every": 1.5}, {"limit": 0}, {"dies": (0, "a")}])
+def test_a_job_under_torchrun_is_not_started_with_numbers_that_make_none(said):
+    with pytest.raises(ValueError, match="give whole numbers"):
+        run_job([], **{"ranks": 1} | said)
