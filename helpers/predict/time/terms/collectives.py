@@ -29,7 +29,7 @@ FAST = 400e9  # of a link: NVLink 4 and later
 # Seconds per hop and base, tuning.cc: (NVLink, network) for LL128, and for Simple, which large pieces take.
 HOPS_LL128, HOPS_SIMPLE, BASE = (1.9e-6, 4.0e-6), (3.4e-6, 14.0e-6), 14e-6
 LARGE_PIECE = 128 * 1024  # bytes per rank
-CARD_SHARE = 0.95  # of a card's rate that payload reaches: headers of packets, sketch of NCCL's own model
+CARD_SHARE = 0.95  # of a card's rate that payload reaches, beside the headers of packets; an assumption
 
 
 def _beyond_rate(bandwidth: float) -> tuple[tuple[float, float], ...]:

@@ -16,7 +16,8 @@ from helpers.specs import GPU
 # Rows and columns of a tile, and the share of an SM's rate that it reaches (the guide's figures for A100, rounded).
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (64, 64, 0.55))
 FILL = 160  # of k
-# The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most).
+# The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so
+# that the published rows of data/ lie on both sides; a calibration moves it.
 SUSTAINED = {"V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70, "GB200": 0.70}
 
 
