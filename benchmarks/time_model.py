@@ -30,9 +30,10 @@ CAUSES = {
     "TorchTitan, 8B 128k": "unexplained: with cp 2 the same form holds, with cp 4 a third of the step is missing",
     "TorchTitan": "H100 of 96 GB with slower memory and a lower power limit, and plans of unknown overlap",
     "nanotron, 64 nodes 3.57B": "unexplained: a quarter of the work per GPU of 16 nodes took four fifths of their time",
+    "nanotron, 2 nodes": "judged by anchors on 64 nodes, whose slow network passes for slow products",
     "nanotron": "its network reached about half its rate on 32 nodes and more, which one anchor seldom shows",
     "BLOOM": "unexplained: micro-batches of one or two under tp 8 lose more than any term says",
-    "Megatron-Core": "plan partly unknown, chunks above all",
+    "Megatron-Core": "unexplained, of a plan that is partly unknown",
     "Megatron 2020 V100": "one anchor for V100 and A100",
     "llm-foundry": "a small model: what a step costs beside its terms is known from one anchor only",
 }
