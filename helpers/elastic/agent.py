@@ -131,6 +131,8 @@ class Agent:
         folder.mkdir(parents=True, exist_ok=True)
         found = newest(folder)
         resumed = found.steps if found else 0
+        if not number and resumed >= self.settings.steps:
+            raise ValueError(say("beyond", folder=folder, there=resumed))
         for path in (path for steps, path in checkpoints(folder).items() if steps > resumed):
             path.rename(path.with_name(path.name + ".damaged"))  # or the save of that step would find it there
         where = dict(port=self.store.port, folder=folder, boards=scratch / f"boards{number}")

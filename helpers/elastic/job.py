@@ -48,7 +48,12 @@ class Job:
         self._end.atexit = False  # with the kernel the zygote goes, and with it all processes and the folder
 
     def start(self) -> Job:
-        """Returns at once; the first job of a notebook takes some seconds more until its first step."""
+        """Returns at once; the first job of a notebook takes some seconds more until its first step.
+
+        Raises ValueError where it was started before: a job is done once.
+        """
+        if self.agent.thread.ident is not None:
+            raise ValueError(say("started"))
         self.agent.thread.start()
         return self
 

@@ -73,7 +73,7 @@ def rank_dies(*, ranks: int = 2, at_step: int = 6, max_restarts: int = 1, **how:
 
     With `max_restarts=0` the job ends there. how: steps, save_every, limit, as for run_job.
     """
-    options = ["--nnodes=1", f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}"]
+    options = ["--nnodes=1", f"--nproc-per-node={ranks}", _restarts(max_restarts)]
     return run_job([options], ranks=ranks, dies=(ranks - 1, at_step), **how)
 
 
@@ -82,7 +82,7 @@ def node_dies(*, at_step: int = 6, back_at: int | None = None, max_restarts: int
 
     back_at: before this step the dead node is there again, and both go on from the newest checkpoint.
     """
-    node = ["--nnodes=1:2", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
+    node = ["--nnodes=1:2", "--nproc-per-node=1", _restarts(max_restarts)]
     return run_job([node, node], ranks=2, dies=(1, at_step), what="node", back_at=back_at, **how)
 
 
@@ -118,6 +118,12 @@ def run_job(
                 job.start(agents[dead[0]])
             time.sleep(0.05)
         return _happened(job.lines(), tuple(agent.returncode for agent in job.running), time.monotonic() - began)
+
+
+def _restarts(most: int) -> str:
+    if type(most) is not int or most < 0:
+        raise ValueError(f"max_restarts={most!r}: give 0 or more, how often the job may be started again")
+    return f"--max-restarts={most}"
 
 
 class _Agents:

@@ -61,6 +61,7 @@ class Loop:
         if problem := _first(problem for problem, _ in answers):
             raise ValueError(problem)
         _, self.folder = answers[0]
+        self.begun = self.done  # what a rank makes in its first step, it sends no more in the next
 
     def _train(self) -> int:
         with self.stop as stop:
@@ -99,7 +100,8 @@ class Loop:
         self.done = number
         self.chaos.stepped(number, reports[0].loss)
         self.weighed = reports if weigh else self.weighed
-        self.clocked = reports if clock else self.clocked
+        if clock:
+            self.clocked, self.is_first = reports, number == self.begun + 1
         self.screen.step(number, reports)
         return reports
 
@@ -143,7 +145,7 @@ class Loop:
         if self.weighed:
             self.screen.memory(self.weigh_at, self.weighed)
         if self.clocked:
-            self.screen.sent(self.clock_at, self.clocked, first_step=self.clock_at == self.first + 1)
+            self.screen.sent(self.clock_at, self.clocked, first_step=self.is_first)
             self.screen.timeline(self.clock_at, self.clocked, self.folder)
         if self.saved and self.saved != self.settings.resume:
             self.screen.line(say("saved", checkpoint=shown(self.saved)))

@@ -151,6 +151,10 @@ def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whol
     account, job = run(tmp_path, [], steps=steps + 2)
     assert account.generations[0].first_step == steps - 3  # from the older one, and a new one takes the place
     assert next(iter(checkpoints(tmp_path))) == steps
+    with Job(**SMALL | dict(steps=steps), folder=tmp_path) as done, pytest.raises(ValueError, match="give steps above"):
+        done.start().wait()
+    with pytest.raises(ValueError, match="make another Job"):
+        done.start()
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ def test_without_restarts_a_job_that_never_ends_is_given_up_and_nothing_of_it_is
     with pytest.raises(TimeoutError, match="had not ended after 0.3 s. Its ranks said "):
         rank_dies(max_restarts=0, limit=0.3)
     assert not left()
+    with pytest.raises(ValueError, match="max_restarts=-1: give 0 or more"):
+        rank_dies(max_restarts=-1)
 
 
 @pytest.mark.parametrize("when", [{"at_step": 0}, {"at_step": 13}, {"back_at": 6}, {"back_at": 13}])

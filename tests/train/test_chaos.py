@@ -32,8 +32,9 @@ def test_ranks_killed_in_a_step_and_in_a_save_leave_no_trace_in_the_losses(train
 def test_a_loss_that_differs_is_found_and_the_run_fails(train, ranks, monkeypatch):
     """The batch begins at the first one again after a death."""
     monkeypatch.setattr(Chaos, "compared", lambda self, other: REAL(self, other | {5: other[5] + 1e-12}))
-    code, said = train(ranks[:1], "--plan dp=1 --steps 6 --chaos 0.2 --save-every 3 --seed 7 --save run")
+    code, said = train(ranks[:2], "--plan pp=2 --steps 6 --chaos 0.2 --save-every 2 --seed 7 --save run")
     assert code == 1 and "The losses differ, first in step 5" in said
+    assert "handed over what was predicted, to the byte" in " ".join(said.split())  # step 3 is the first of new ranks
 
 
 REAL = Chaos.compared
