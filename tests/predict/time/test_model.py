@@ -77,6 +77,10 @@ def test_what_overlaps_is_covered_only_as_far_as_compute_lasts():
     assert 0 < saved < 0.1 * bar(plain, "gradients")
     assert bar(plain, "gradients") > 2 * 2 * params_per_rank(model, plan) / 0.125e9 * 63 / 64
     assert hidden.binds == "network"
+    covers = (replace(FSDP, data_hidden=share, gather_hidden=share) for share in (0.0, 1.0))
+    plain, hidden = (step_time(model, Plan(dp=64, zero=3), slow, stack) for stack in covers)
+    names = ("parameters, backward", "gradients")  # both behind the same backward pass, which covers once
+    assert sum(bar(plain, name) - bar(hidden, name) for name in names) == pytest.approx(saved, rel=0.01)
 
 
 def test_a_stack_that_always_interleaves_has_the_bubble_of_its_chunks():

@@ -39,3 +39,8 @@ def test_a_send_stays_in_the_node_where_the_next_stage_does():
     assert send_seconds(1e8, H100, block=4, stages=2)[1] == 0
     inside, network = send_seconds(1e8, replace(H100, network_cards=1), block=8, stages=4)
     assert inside == 0 and network == pytest.approx(1e8 / (0.95 * 50e9 / 8), rel=0.02)
+
+
+def test_a_small_message_is_latency_and_fewer_ranks_wait_less():
+    tiny = [collective_seconds("all_reduce", 1024, ranks, A100)[0] for ranks in (2, 4, 8)]
+    assert 3 * tiny[0] < 2 * tiny[1] < tiny[2] == pytest.approx(44e-6, rel=0.05)
