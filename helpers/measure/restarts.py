@@ -96,7 +96,8 @@ def run_job(
     and the others wait for it before this step. No process stays behind.
     Raises TimeoutError after `limit` seconds; ValueError for a death or a return that is not among the steps.
     """
-    if not all(type(one) is int and one >= 1 for one in (ranks, steps, save_every, *(dies or ())[1:])) or not limit > 0:
+    counts = (ranks, steps, save_every, *(dies or ())[1:])
+    if not all(type(one) is int for one in counts) or min(counts[:3]) < 1 or not limit > 0:
         raise ValueError(
             f"ranks={ranks!r}, steps={steps!r}, save_every={save_every!r}, dies={dies!r}, "
             f"limit={limit!r}: give whole numbers of 1 or more, and a limit above 0 s"

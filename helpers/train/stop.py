@@ -22,7 +22,8 @@ class Stop:
     """
 
     def __init__(self, grace: float = 25.0) -> None:
-        self.grace, self.number, self.is_late, self.before = grace, 0, False, {}
+        self.grace, self.number, self.before = grace, 0, {}
+        self.is_timed = self.is_late = False
 
     @property
     def asked(self) -> bool:
@@ -47,7 +48,8 @@ class Stop:
         again, self.number = self.asked, self.number or number
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number == signal.SIGTERM and not signal.getitimer(signal.ITIMER_REAL)[0]:
+        if number == signal.SIGTERM and not self.is_timed:  # the first one counts
+            self.is_timed = True
             signal.setitimer(signal.ITIMER_REAL, self.grace)
         if not again and os.environ.get("LOCAL_RANK", "0") == "0":
             text = say("stopping") if number == signal.SIGINT else say("preempted", grace=self.grace)

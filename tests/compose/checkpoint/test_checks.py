@@ -40,7 +40,7 @@ def changed(path, old, new):
 
 HARMS = {
     "a tensor": (DAMAGED["flipped"], "rank_1.pt is damaged: .*the checksum of [a-z_]+ of blocks"),
-    "the end": (lambda at: flip(at / "rank_1.pt", -1), "rank_1.pt is damaged: .*lies outside of its tensors"),
+    "the end": (lambda at: flip(at / "rank_1.pt", -1), "rank_1.pt is damaged: .*though all of its tensors are whole"),
     "half": (DAMAGED["half"], r"rank_1.pt has [\d,]+ of [\d,]+ bytes"),
     "gone": (DAMAGED["no_file"], "rank_0.pt is missing"),
     "a number": (lambda at: changed(at / MANIFEST, '"numel": 1', '"numel": 2'), "cannot be read .its checksum"),
