@@ -24,6 +24,7 @@ def train(folder: Path, told: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     from helpers.compose import Plan, Trainer
+    from helpers.compose.checkpoint import step_folder
     from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))  # or a rank would wait half an hour for the others
@@ -41,7 +42,7 @@ def train(folder: Path, told: dict[str, Any]) -> None:
         loss = trainer.step(*characters().batch(step, ROWS, GPTConfig.tiny().context))
         tell(rank, step=step, loss=loss.item())
         if step % told["save_every"] == 0:
-            trainer.save(folder / f"step_{step:05d}")
+            trainer.save(step_folder(folder, step))
     dist.destroy_process_group()
 
 

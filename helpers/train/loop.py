@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.inplace import is_launched, last_words
@@ -106,7 +107,7 @@ class Loop:
         return reports
 
     def _save(self) -> str:
-        checkpoint = self.folder / f"step_{self.done:05d}"
+        checkpoint = step_folder(self.folder, self.done)
         problem = _first(self.ranks.run(on_ranks.save, checkpoint, *self.chaos.enter("save", self.done)))
         self.chaos.leave("save")
         if problem:

@@ -204,8 +204,8 @@ def checkpoint_in(folder: Path) -> Path:
         raise ValueError(f"--resume {folder}: there is no such folder; give {A_RUN}")
     if (folder / "manifest.json").is_file():
         return folder
-    if whole := checkpoints_of(folder):
-        return whole[max(whole)]
+    if there := newest_in(folder):
+        return there
     raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {A_RUN}")
 
 
