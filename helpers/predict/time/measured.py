@@ -72,9 +72,9 @@ def _published(row: dict[str, str]) -> Row:
 
 
 def vtrain(table: str | Path) -> list[Row]:
-    """The rows of vTrain's "single_node", "multi_node" or a file like them: Megatron-DeepSpeed on A100, fp16, full
+    """The rows of vTrain's "single_node", "multi_node" or a file like them. ValueError for a table that is not there.
 
-    recomputation, no buckets. ValueError for a table that is not there.
+    Megatron-DeepSpeed on A100, fp16, full recomputation, no buckets.
     """
     path = DATA / "vtrain" / f"{table}.csv" if isinstance(table, str) else table
     if not path.exists():

@@ -159,10 +159,8 @@ class _Step:
 
     def _spent(self, work: Work) -> float:
         """Seconds of this work: the GPU's, or the host's that launches it, whichever is longer."""
-        c = self.constants
-        gpu = (work.products + work.attention) / c.products + work.memory / c.memory
-        gpu += work.inside / c.inside + work.network / c.network
-        host = work.calls * self.stack.layer_launch * c.launch
+        gpu = sum(self._gpu(work).values())
+        host = work.calls * self.stack.layer_launch * self.constants.launch
         longer = max(gpu, host)
         if not longer:
             return 0.0
