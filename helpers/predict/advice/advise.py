@@ -28,7 +28,7 @@ class Advice:
     """What `advise` found. `text`, the notebook's table, `page(path)` and `as_json()` say the same.
 
     best: up to ten plans, the first is the one to take; empty where none fits. candidates: each strategy with its best
-    plan and why it is left out. simplest: of the plans that fit. rule, because: the rule of thumb for this case, and the
+    plan and why it is left out. simplest: of the plans that fit. rule, because: the rule of thumb for this case and the
     arithmetic by which it applies. remarks: what else should be known. searched: plans that were looked at.
     """
 
@@ -99,12 +99,13 @@ class Advice:
     def as_json(self) -> dict[str, Any]:
         """Plain values: plans as dicts, seconds, bytes, shares."""
         found = {"global_batch": self.work.global_batch, "searched": self.searched, "sentence": self.sentence}
-        found |= {"remarks": list(self.remarks), "best": [_plain(one) for one in self.best]}
-        found["simplest"] = _plain(self.simplest) if self.simplest else None
-        return found | {"strategies": [_plain(one) for one in self.candidates]}
+        found |= {"remarks": list(self.remarks), "best": [plain(one) for one in self.best]}
+        found["simplest"] = plain(self.simplest) if self.simplest else None
+        return found | {"strategies": [plain(one) for one in self.candidates]}
 
 
-def _plain(one: Ranked) -> dict[str, Any]:
+def plain(one: Ranked) -> dict[str, Any]:
+    """A plan as plain values."""
     bars = [asdict(bar) for bar in one.step.bars] if one.step else []
     return {
         "name": one.name, "plan": asdict(one.plan) if one.plan else None, "fits": one.fits, "seconds": one.seconds,
@@ -131,13 +132,19 @@ def advise(
     if lora is not None:
         return _of(work, list(adapted(work, lora)))
     fit, searched = fitting(work)
-    found = warned(work, timed(work, fit)) or warned(work, list(offloaded(work)))
+    found = timed(work, fit) or list(offloaded(work))
+    searched, found = max(searched, len(found)), warned(work, found)
     candidates = strategies(work, found)
     if not found and all(one.plan is None for one in candidates):
         raise ValueError(say("cannot.batch_of_all", batch=work.global_batch, gpus=cluster.world_size))
     rule, because = rule_for(work, candidates)
     advice = _ranked(work, found, candidates, searched)
     return replace(advice, rule=rule, because=because, remarks=remarks(work, advice.best, found, advice.simplest))
+
+
+def default_batch(cluster: Cluster) -> int:
+    """512, or the next multiple of the GPUs."""
+    return ceil(DEFAULT_SEQUENCES / cluster.world_size) * cluster.world_size
 
 
 def asked(model, cluster, global_batch: int | None, seq: int | None, options: dict[str, Any]) -> Work:
@@ -150,7 +157,7 @@ def asked(model, cluster, global_batch: int | None, seq: int | None, options: di
     if seq is not None:
         model = replace(model, seq=seq)
     if global_batch is None:
-        global_batch = ceil(DEFAULT_SEQUENCES / cluster.world_size) * cluster.world_size
+        global_batch = default_batch(cluster)
     if isinstance(global_batch, bool) or not isinstance(global_batch, int) or global_batch < 1:
         raise ValueError(f"advise: global_batch is {global_batch!r}, but it must be a whole number of at least 1")
     if options.get("precision") == "fp32":
@@ -172,7 +179,7 @@ def _of(work: Work, tried: list[Ranked]) -> Advice:
 
 
 def _ranked(work: Work, found: Sequence[Ranked], candidates: tuple[Ranked, ...], searched: int) -> Advice:
-    best = best_of(found)
+    best = best_of(work, found)
     said = tuple(replace(one, reasons=reasons(work, one, best[0], found), is_chosen=one is best[0]) for one in best)
-    simplest = simplest_of(found) if found else None
+    simplest = simplest_of(work, found) if found else None
     return Advice(work=work, best=said, candidates=candidates, simplest=simplest, searched=searched)

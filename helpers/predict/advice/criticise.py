@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from helpers.predict.advice.advise import advise, asked
+from helpers.predict.advice.advise import advise, asked, plain
 from helpers.predict.advice.fit import fit, fullest
 from helpers.predict.advice.ranking import difference, warnings
 from helpers.predict.advice.search import ranked
-from helpers.predict.advice.work import Ranked, Work, plan_words, say
+from helpers.predict.advice.work import STEPS, Ranked, Work, plan_words, say
 from helpers.predict.time.model import StepTime, step_time
 from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
@@ -55,6 +55,11 @@ class Criticism:
     def lost(self) -> float | None:
         return self.mine.seconds / self.best.seconds - 1 if self.fits and self.best else None
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        told = {"fits": self.fits, "lost": self.lost, "sentences": list(self.sentences)}
+        return told | {"mine": plain(self.mine), "best": plain(self.best) if self.best else None}
+
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
 
@@ -74,8 +79,8 @@ def criticise(
     step = step_time(work.model, plan, cluster, work.stack, work.constants)  # refuses what does not suit
     stage, held = fullest(work.model, plan)
     mine = ranked(work, plan, stage, held, step)
+    mine = replace(mine, warnings=tuple(warnings(work, mine)))
     found = _advised(work)
-    object.__setattr__(mine, "warnings", tuple(warnings(work, mine)))
     fits = held.total <= work.usable
     return Criticism(mine=mine, fits=fits, best=found, sentences=tuple(_sentences(work, mine, found, fits)))
 
@@ -92,7 +97,7 @@ def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
     binds = max(mine.shares, key=mine.shares.get)
     share = 100 * mine.shares[binds] / mine.seconds
     yield say("mine.step", fits=fits, step=format_seconds(mine.seconds), mfu=100 * mine.mfu)
-    yield say("reason.binds", what=say(f"binds.{binds}"), share=share)
+    yield say("reason.binds", what=STEPS(f"binds.{binds}"), share=share)
     yield from (say("warned", words=words) for words in mine.warnings)
     if best is None:
         yield say("mine.none")

@@ -84,7 +84,9 @@ def images(work: Work) -> Iterator[Ranked]:
         if held.total > work.usable:
             yield Ranked(name=strategy(plan), plan=plan, held=held)
             continue
-        step = resnet_step(model, each // parts, work.cluster, constants=work.constants, data_hidden=work.stack.data_hidden)
+        step = resnet_step(
+            model, each // parts, work.cluster, constants=work.constants, data_hidden=work.stack.data_hidden
+        )
         once = ("gradients", "optimizer", "step's constant")
         bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
         step = replace(step, bars=bars)

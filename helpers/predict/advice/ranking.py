@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from math import log2
 
 from helpers.predict.advice.search import MOST_SUMS, layout
-from helpers.predict.advice.work import Ranked, Work, say
+from helpers.predict.advice.work import STEPS, Ranked, Work, say
 from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS, FULL = 0.15, 0.3, 64 * 2**20, 0.97
+LONG = 16_384  # tokens of a sequence
 ROUNDS = 4  # micro-batches per stage that a pipeline wants
 WARNED, ASKED = 0.06, 0.015  # of the seconds: a warning, a point of `asks`
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
@@ -22,19 +25,23 @@ AS_FAST = 1.05  # steps this close are called equal: the estimate is no better
 SHOWN = 10
 
 
-def asks(plan: Plan) -> float:
-    """What a plan asks of a training script and of those who watch it, in points; DDP on one node asks nothing."""
-    points = 1.0 * (plan.tp > 1) + 2 * (plan.pp > 1) + 2 * (plan.cp > 1) + 0.5 * (plan.num_chunks > 1)
-    return points + (0, 0.3, 0.6, 1)[plan.zero] + 0.3 * (plan.recompute != "none") + 0.3 * _sums_in_16_bits(plan)
+def asks(plan: Plan, seq: int) -> float:
+    """What a plan asks of a training script and of those who watch it, in points; DDP on one node asks nothing.
+
+    Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
+    """
+    context = (2 if seq > LONG else 4) * (plan.cp > 1)
+    points = context + 1.0 * (plan.tp > 1) + 2 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
+    return points + (0, 0.3, 0.6, 1)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
 def _sums_in_16_bits(plan: Plan) -> bool:
     return plan.num_microbatches > 1 and plan.precision == "mixed"
 
 
-def cost(one: Ranked) -> float:
+def cost(work: Work, one: Ranked) -> float:
     """Seconds, with warnings and what is asked on top."""
-    return one.seconds * (1 + WARNED * len(one.warnings) + ASKED * asks(one.plan))
+    return one.seconds * (1 + WARNED * len(one.warnings) + ASKED * asks(one.plan, getattr(work.model, "seq", 1)))
 
 
 def warned(work: Work, found: Sequence[Ranked]) -> list[Ranked]:
@@ -67,27 +74,31 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
     return said
 
 
-def best_of(found: Sequence[Ranked]) -> tuple[Ranked, ...]:
+def best_of(work: Work, found: Sequence[Ranked]) -> tuple[Ranked, ...]:
     """Up to ten, the cheapest of each layout, the cheapest first."""
     shown: dict[tuple, Ranked] = {}
-    for one in sorted(found, key=cost):
+    for one in sorted(found, key=partial(cost, work)):
         shown.setdefault(layout(one.plan), one)
     return tuple(shown.values())[:SHOWN]
 
 
-def simplest_of(found: Sequence[Ranked]) -> Ranked:
+def simplest_of(work: Work, found: Sequence[Ranked]) -> Ranked:
     """The plan that asks least; of equal ones the fastest."""
-    return min(found, key=lambda one: (asks(replace(one.plan, precision="mixed", recompute="none")), one.seconds))
+    plain, seq = dict(precision="mixed", recompute="none", num_microbatches=1), getattr(work.model, "seq", 1)
+    return min(found, key=lambda one: (asks(replace(one.plan, **plain), seq), one.seconds))
 
 
 def reasons(work: Work, one: Ranked, first: Ranked, found: Sequence[Ranked]) -> tuple[str, ...]:
     """Why a plan is where it is: what it holds, what binds it, and beside the first plan what makes the difference."""
     said = [say("reason.holds", held=format_bytes(one.held.total), usable=format_bytes(work.usable))]
     binds = max(one.shares, key=one.shares.get)
-    said.append(say("reason.binds", what=say(f"binds.{binds}"), share=100 * one.shares[binds] / one.seconds))
+    said.append(say("reason.binds", what=STEPS(f"binds.{binds}"), share=100 * one.shares[binds] / one.seconds))
     if one is not first:
         return (*said, difference(one, first))
-    return (*said, *(words for axis in ("tp", "cp", "pp", "zero", "recompute") if (words := _without(axis, one, found))))
+    return (
+        *said,
+        *(words for axis in ("tp", "cp", "pp", "zero", "recompute") if (words := _without(axis, one, found))),
+    )
 
 
 def difference(one: Ranked, first: Ranked) -> str:
@@ -96,8 +107,8 @@ def difference(one: Ranked, first: Ranked) -> str:
     more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
     most = max(more, key=more.get)
     if ratio < 0.0005:
-        return say("reason.equal", share=-100 * ratio)
-    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=say(f"binds.{most}"))
+        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio)
+    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=STEPS(f"binds.{most}"))
 
 
 def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:

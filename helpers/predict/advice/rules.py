@@ -30,7 +30,7 @@ say = book("advice")
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of thumb. name, cites: what its words are called under `rule` and `source` of helpers/words/advice.yaml."""
+    """A rule of thumb. name, cites: what its words are called under `rule` and `source` of words/advice.yaml."""
 
     name: str
     cites: str

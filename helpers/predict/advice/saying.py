@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.ranking import AS_FAST, best_of, cost, difference
+from helpers.predict.advice.ranking import FULL, MOST_TOKENS, best_of, cost, difference
 from helpers.predict.advice.search import fitting, refusal, spreads, timed
 from helpers.predict.advice.work import STRATEGIES, Name, Ranked, Work, say, strategy
 from helpers.predict.memory import adapters, memory
@@ -16,7 +17,6 @@ from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
 _MOST_GPUS = 2**14
-SECONDS_PER_YEAR = 365 * 86_400
 
 
 def strategies(
@@ -28,14 +28,14 @@ def strategies(
         names.append(Name.OFFLOAD)
     if tried is not None:
         names = list(tried)
-    first = min(found, key=cost, default=None)
+    first = min(found, key=partial(cost, work), default=None)
     missing = [name for name in names if not any(one.name == name for one in found)]
     lightest = _lightest(work, missing) if tried is None else {name: min(tried[name], key=_held) for name in missing}
     rows = []
     for name in names:
         of_it = [one for one in found if one.name == name]
         if of_it:
-            one = min(of_it, key=cost)
+            one = min(of_it, key=partial(cost, work))
             why = say("why.first") if one is first else say("why.slower", why=difference(one, first))
             rows.append(replace(one, why=why, is_chosen=one is first))
         elif name in lightest:
@@ -74,14 +74,13 @@ def _refused(work: Work, name: str) -> str:
     """Why no plan of this strategy can run."""
     if "TP" in name and work.cluster.gpus_per_node == 1:
         return say("cannot.one_card")
-    wanted = [spread for spread in spreads(work) if strategy(replace(spread, zero=int("ZeRO" in name))) == name]
+    zero = {Name.ZERO_2: 2, Name.ZERO_3: 3}.get(name, int("ZeRO" in name))
+    wanted = [spread for spread in spreads(work) if strategy(replace(spread, zero=zero)) == name]
     reasons = [reason for spread in wanted if (reason := refusal(work, spread))]
     return reasons[-1] if reasons else say("cannot.too_few", gpus=work.cluster.world_size)
 
 
-def remarks(
-    work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simplest: Ranked | None
-) -> tuple[str, ...]:
+def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simplest: Ranked | None) -> tuple[str, ...]:
     """What the simplest plan would lose, sizes that cannot be, what would be enough where nothing or little fits."""
     if isinstance(work.model, ResNet):
         return _of_images(work, best)
@@ -96,18 +95,15 @@ def remarks(
         said.append(say("reason.is_simplest") if same else say("reason.loses", longer=ratio >= 0, **words))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         said.append(tensor_size_words(work))
-    if work.global_batch % size:
+    if work.global_batch % size and size * work.model.seq <= MOST_TOKENS:
         said.append(say("remark.batch", gpus=size))
     if first and first.name == Name.OFFLOAD:
         said.append(say("remark.host", size=format_bytes(first.host_bytes)))
-    if first is None or first.name == Name.OFFLOAD or first.held.total > AS_TIGHT * work.usable:
+    if first is None or first.name == Name.OFFLOAD or first.held.total > FULL * work.usable:
         said.append(_eight_bits(work))
     if first is None or first.name == Name.OFFLOAD:
         said += [_more_gpus(work, first), _adapters(work)]
     return tuple(filter(None, said))
-
-
-AS_TIGHT = 0.97
 
 
 def _of_images(work: Work, best: tuple[Ranked, ...]) -> tuple[str, ...]:
@@ -134,7 +130,7 @@ def _eight_bits(work: Work) -> str:
     if work.optimizer != "adamw":
         return ""
     lighter = replace(work, optimizer="adamw_8bit")
-    best = best_of(timed(lighter, fitting(lighter)[0]))
+    best = best_of(lighter, timed(lighter, fitting(lighter)[0]))
     if not best:
         return ""
     words = {"plan": best[0].plan_words, "held": format_bytes(best[0].held.total)}
@@ -151,9 +147,10 @@ def _more_gpus(work: Work, chosen: Ranked | None) -> str:
             cluster = replace(cluster, num_nodes=2 * cluster.num_nodes)
         size = cluster.world_size
         wider = replace(work, cluster=cluster, global_batch=ceil(work.global_batch / size) * size)
-        fitting = [one for one in _lightest(wider, STRATEGIES).values() if one.held.total <= work.usable]
-        if fitting:
-            first = min(fitting, key=_held)
+        lightest = _lightest(wider, STRATEGIES)
+        enough = [lightest[name] for name in STRATEGIES if name in lightest and _held(lightest[name]) <= work.usable]
+        if enough:
+            first = enough[0]
             words = {"name": first.title, "size": format_bytes(first.held.total)}
             return say("remark.more_gpus", gpus=size, offloads=chosen is not None, **words)
     return say("remark.hopeless", gpus=_MOST_GPUS)

@@ -1,4 +1,4 @@
-"""What shall be trained and with what, and a plan for it with all that is known of it: memory, step, reasons, warnings."""
+"""What shall be trained and with what, and a plan with what is known of it: memory, step, reasons, warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.units import format_bytes
 from helpers.words import book
 
-say, KINDS = book("advice"), book("draw")
+say, KINDS, STEPS = book("advice"), book("draw"), book("steps")
 TRAFFIC = ("NVLink", "network")  # what binds where ranks wait for bytes
 
 
@@ -52,9 +52,9 @@ def strategy(plan: Plan) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The arguments of `advise`. global_batch: sequences (or images) of a step, all ranks. precision: None takes 16-bit
+    """The arguments of `advise`. global_batch: sequences (or images) of a step, all ranks.
 
-    gradients, and where more than 32 micro-batches are added up fp32 ones, as far as they fit.
+    precision: None takes the gradients that suit: fp32 ones where micro-batches are added up, as far as they fit.
     """
 
     model: ModelSpec | ResNet
@@ -79,10 +79,11 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A plan, or a strategy without one. held: the fullest rank, of pipeline stage `stage`. mfu, tokens_per_second: of
+    """A plan, or a strategy without one.
 
-    its step. host_bytes: of a node's memory, under offload. plan and held are None where a strategy cannot run here, and
-    step is None where it does not fit; `why` then says so. reasons: why it is there; warnings: what stands against it.
+    held: the fullest rank, of pipeline stage `stage`. mfu, tokens_per_second: of its step. host_bytes: of a node's
+    memory, under offload. plan and held are None where a strategy cannot run here, and step is None where it does not
+    fit; `why` then says so. reasons: why it is there. warnings: what stands against it.
     """
 
     name: str

@@ -31,10 +31,10 @@ def offloaded_step(
     here = params_per_rank(model, plan) / (num_shards(plan) if plan.zero else 1)
     backward = sum(pass_seconds(model, plan, cluster, stack, constants)[1])
     down = max(0.0, HOST_LINK.seconds(here * gradient_bytes(plan)) - backward) * plan.num_microbatches
-    touched = 2 * optimizer_bytes(plan) + gradient_bytes(plan) + weight_bytes(plan)
+    touched = (2 * optimizer_bytes(plan) + gradient_bytes(plan) + weight_bytes(plan)) * cluster.gpus_per_node * here
     bars += [
         Bar(name="gradients to the host", seconds=down, binds="host"),
-        Bar(name="optimizer on the host", seconds=cluster.gpus_per_node * here * touched / HOST_BANDWIDTH, binds="host"),
+        Bar(name="optimizer on the host", seconds=touched / HOST_BANDWIDTH, binds="host"),
         Bar(name="parameters from the host", seconds=HOST_LINK.seconds(here * weight_bytes(plan)), binds="host"),
     ]
     return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
@@ -48,7 +48,9 @@ def adapter_step(
     targets = tuple(matrices(model)) if is_quantized else ("query", "value")
     trained = adapter_params(model, rank=rank, targets=targets) / model.num_params
     tokens, passes = plan.micro_batch * model.seq, plan.num_microbatches * model.num_layers
-    spared = sum(product_seconds(n, k, tokens, cluster.gpu, peak=stack.peak(cluster.gpu)) for n, k in shapes(model, plan))
+    spared = sum(
+        product_seconds(n, k, tokens, cluster.gpu, peak=stack.peak(cluster.gpu)) for n, k in shapes(model, plan)
+    )
     factor = {"gradients": trained, "optimizer": trained}
     bars = []
     for bar in step_time(model, plan, cluster, stack, constants).bars:
