@@ -66,8 +66,9 @@ def main(arguments: list[str]) -> int:
             return 0
         columns = shutil.get_terminal_size(fallback=(120, 24)).columns
         for text in repr(found).split("\n"):
-            first = text[: len(text) - len(text.lstrip())]
-            print(*([text] if width(text) <= columns else wrap(text, columns, first=first, rest="     ")), sep="\n")
+            columned, gap, words = text.rpartition("  ")  # what stands in columns keeps its place
+            whole = width(text) <= columns
+            print(*([text] if whole else wrap(words, columns, first=columned + gap, rest="     ")), sep="\n")
         if asked.page and isinstance(found, Advice):
             print("", say("written", path=asked.page), sep="\n")
     return 0

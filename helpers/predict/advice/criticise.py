@@ -8,9 +8,9 @@ from typing import Any
 
 from helpers.predict.advice.advise import advise, asked, plain
 from helpers.predict.advice.fit import fit, fullest
-from helpers.predict.advice.ranking import difference, warnings
+from helpers.predict.advice.ranking import binding, difference, warnings
 from helpers.predict.advice.search import ranked
-from helpers.predict.advice.work import STEPS, Ranked, Work, plan_words, say
+from helpers.predict.advice.work import Ranked, Work, plan_words, say
 from helpers.predict.time.model import StepTime, step_time
 from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
@@ -97,7 +97,7 @@ def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
     binds = max(mine.shares, key=mine.shares.get)
     share = 100 * mine.shares[binds] / mine.seconds
     yield say("mine.step", fits=fits, step=format_seconds(mine.seconds), mfu=100 * mine.mfu)
-    yield say("reason.binds", what=STEPS(f"binds.{binds}"), share=share)
+    yield say("reason.binds", what=binding(work, binds), share=share)
     yield from (say("warned", words=words) for words in mine.warnings)
     if best is None:
         yield say("mine.none")
@@ -106,4 +106,5 @@ def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
     else:
         words = dict(plan=best.plan_words, step=format_seconds(best.seconds))
         yield say("mine.best", **words)
-        yield difference(mine, best)
+        if fits:
+            yield difference(work, mine, best)

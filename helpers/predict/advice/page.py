@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
+from helpers.predict.advice.ranking import binding
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
@@ -94,7 +95,7 @@ def bar_rows(advice: Advice) -> Rows:
     return [
         {
             "term": STEPS(f"term.{bar.name}"), "seconds": format_seconds(bar.seconds),
-            "share": f"{100 * bar.seconds / one.seconds:.1f} %", "binds": STEPS(f"binds.{bar.binds}"),
+            "share": f"{100 * bar.seconds / one.seconds:.1f} %", "binds": binding(advice.work, bar.binds),
         }
         for bar in (one.step.bars if one else ())
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
         said.append(say("warning.sums", count=plan.num_microbatches))
     if one.traffic > MOST_TRAFFIC:
         said.append(say("warning.traffic", share=100 * one.traffic))
-    if one.held and one.held.total > FULL * work.usable:
+    if FULL * work.usable < one.held.total <= work.usable:
         said.append(say("warning.full", held=format_bytes(one.held.total), usable=format_bytes(work.usable)))
     if work.cluster.gpu.name.split()[0] in NO_BF16:
         said.append(say("warning.bf16", gpu=work.cluster.gpu.name))
@@ -92,23 +92,28 @@ def reasons(work: Work, one: Ranked, first: Ranked, found: Sequence[Ranked]) -> 
     """Why a plan is where it is: what it holds, what binds it, and beside the first plan what makes the difference."""
     said = [say("reason.holds", held=format_bytes(one.held.total), usable=format_bytes(work.usable))]
     binds = max(one.shares, key=one.shares.get)
-    said.append(say("reason.binds", what=STEPS(f"binds.{binds}"), share=100 * one.shares[binds] / one.seconds))
+    said.append(say("reason.binds", what=binding(work, binds), share=100 * one.shares[binds] / one.seconds))
     if one is not first:
-        return (*said, difference(one, first))
+        return (*said, difference(work, one, first))
     return (
         *said,
         *(words for axis in ("tp", "cp", "pp", "zero", "recompute") if (words := _without(axis, one, found))),
     )
 
 
-def difference(one: Ranked, first: Ranked) -> str:
+def binding(work: Work, name: str) -> str:
+    """What sets some seconds, in words; the link inside a node by its own name."""
+    return work.cluster.intra.name.split(" (")[0] if name == "NVLink" else STEPS(f"binds.{name}")
+
+
+def difference(work: Work, one: Ranked, first: Ranked) -> str:
     """How much longer than the first, and what makes most of it."""
     ratio = one.seconds / first.seconds - 1
     more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
     most = max(more, key=more.get)
     if ratio < 0.0005:
         return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio)
-    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=STEPS(f"binds.{most}"))
+    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=binding(work, most))
 
 
 def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:

@@ -17,6 +17,7 @@ from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
 _MOST_GPUS = 2**14
+IMAGES = 256  # a batch whose learning rate is known: Goyal et al. 2017
 
 
 def strategies(
@@ -36,7 +37,7 @@ def strategies(
         of_it = [one for one in found if one.name == name]
         if of_it:
             one = min(of_it, key=partial(cost, work))
-            why = say("why.first") if one is first else say("why.slower", why=difference(one, first))
+            why = say("why.first") if one is first else say("why.slower", why=difference(work, one, first))
             rows.append(replace(one, why=why, is_chosen=one is first))
         elif name in lightest:
             one = lightest[name]
@@ -103,6 +104,8 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
         said.append(_eight_bits(work))
     if first is None or first.name == Name.OFFLOAD:
         said += [_more_gpus(work, first), _adapters(work)]
+    elif first.held.total > FULL * work.usable:
+        said.append(_more_gpus(work, first))
     return tuple(filter(None, said))
 
 
@@ -110,7 +113,9 @@ def _of_images(work: Work, best: tuple[Ranked, ...]) -> tuple[str, ...]:
     if not best:
         return (say("remark.fewer_images"),)
     rate = best[0].tokens_per_second
-    return say("remark.images", rate=rate, each=rate / work.cluster.world_size), say("remark.input", rate=rate)
+    said = [say("remark.images", rate=rate, each=rate / work.cluster.world_size), say("remark.input", rate=rate)]
+    times = work.global_batch / IMAGES
+    return (*said, *([say("remark.rate", batch=work.global_batch, times=times, base=IMAGES)] if times > 1 else []))
 
 
 def tensor_size_words(work: Work) -> str:
@@ -152,7 +157,8 @@ def _more_gpus(work: Work, chosen: Ranked | None) -> str:
         if enough:
             first = enough[0]
             words = {"name": first.title, "size": format_bytes(first.held.total)}
-            return say("remark.more_gpus", gpus=size, offloads=chosen is not None, **words)
+            kind = "roomier" if chosen and chosen.name != Name.OFFLOAD else "more_gpus"
+            return say(f"remark.{kind}", gpus=size, offloads=chosen is not None, **words)
     return say("remark.hopeless", gpus=_MOST_GPUS)
 
 

@@ -132,7 +132,10 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The name as it is shown; only names that are no abbreviations differ between languages."""
+        """The name as it is shown: with context parallelism all its axes, else only words differ between languages."""
+        if self.name == Name.CONTEXT and self.plan:
+            axes = " + ".join(axis.upper() for axis in ("tp", "cp", "pp", "dp") if getattr(self.plan, axis) > 1)
+            return f"{axes} + ZeRO-{self.plan.zero}" if self.plan.zero else axes
         return say(f"name.{self.name}") if f"name.{self.name}" in say else self.name
 
     @property
