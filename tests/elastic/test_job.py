@@ -22,10 +22,10 @@ HOWS = ("sigkill", "exception", "hang")
 EQUAL = 1e-10
 
 
-def left() -> list[str]:
+def left() -> set[str]:
     """Folders of this kernel's processes in every place where they could lie."""
     places = filter(os.path.isdir, {tempfile.gettempdir(), SHARED})
-    return [name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())]
+    return {name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())}
 
 
 def run(folder: Path, kills, **changes):
@@ -38,7 +38,7 @@ def run(folder: Path, kills, **changes):
             processes |= {member.pid for member in crew.states} if crew else set()
         account = job.wait()
     assert not [pid for pid in processes if psutil.pid_exists(pid)]
-    assert left() == before and not list(folder.glob("*.partial"))
+    assert left() <= before and not list(folder.glob("*.partial"))  # another test's folders may go meanwhile
     return account, job
 
 
