@@ -213,7 +213,7 @@ def test_how_the_world_introduces_itself(ranks):
 
 
 def a_second_world():
-    """A learner ends the world and makes another one: no board, name or count of the first one's groups is met again."""
+    """A learner ends the world and makes another: no board, name or count of the first one's groups is met again."""
     rank, n = dist.get_rank(), dist.get_world_size()
     own = [dist.new_group([0]), dist.new_group([1])][rank]
     dist.all_reduce(torch.ones(3), group=own)
