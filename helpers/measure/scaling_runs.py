@@ -142,7 +142,7 @@ class NoiseRun:
 
 
 def measure_noise_scale(
-    ranks: Ranks | None = None, *, batch: int = 4, batches: int = 24, trained: Sequence[int] = (0, 60), seed: int = 0
+    ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 100), seed: int = 0
 ) -> NoiseRun:
     """Of a GPT of 28,672 parameters, before training and after so many steps: each rank's gradient of `batch`
 
@@ -167,7 +167,7 @@ def _gradient_norms(
     place = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
     torch.manual_seed(seed)
     model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def square() -> float:
         return sum(float(one.grad.double().square().sum()) for one in model.parameters())
