@@ -231,17 +231,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=_short(link), rate=_rate(link))
-
-
-def _short(link: Link) -> str:
-    """The link's name without what stands in brackets; what `Cluster.network_for` adds, in words."""
-    name = link.name.split(" (")[0]
-    for way in ("shared by", "to a card"):
-        first, found, number = name.partition(f", {way}")
-        if found:
-            return say(f"link.{way}", name=first, number=number.strip())
-    return name
+    return say("value.link", name=link.name.split(" (")[0], rate=_rate(link))
 
 
 def _rate(link: Link) -> str:

@@ -17,7 +17,7 @@ from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS, FULL = 0.15, 0.3, 64 * 2**20, 0.97
-LONG = 16_384  # tokens of a sequence
+LONG, NARROW = 16_384, 512  # tokens of a sequence; columns that a matrix should keep under tensor parallelism
 ROUNDS = 4  # micro-batches per stage that a pipeline wants
 WARNED, ASKED = 0.06, 0.015  # of the seconds: a warning, a point of `asks`
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
@@ -31,8 +31,8 @@ def asks(plan: Plan, seq: int) -> float:
     Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)
-    points = context + 1.0 * (plan.tp > 1) + 2 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    return points + (0, 0.3, 0.6, 1)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
+    points = context + 2 * (plan.tp > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
+    return points + (0, 1, 1.5, 2)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
 def _sums_in_16_bits(plan: Plan) -> bool:
@@ -59,6 +59,8 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
         said.append(say("warning.bubble", share=100 * one.bubble))
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
         said.append(say("warning.few", count=plan.num_microbatches, stages=plan.pp, want=ROUNDS * plan.pp))
+    if plan.tp > 1 and work.model.hidden // plan.tp < NARROW:
+        said.append(say("warning.narrow", tp=plan.tp, hidden=work.model.hidden, columns=work.model.hidden // plan.tp))
     if work.tokens > MOST_TOKENS:
         said.append(say("warning.tokens", tokens=work.tokens / 1e6))
     if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * one.seconds:

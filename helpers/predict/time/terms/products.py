@@ -20,7 +20,8 @@ FILL = 160  # of k
 # that the published rows of data/ lie on both sides; a calibration moves it.
 # An A100 on PCIe has 300 W instead of 400: an assumption, since no row of data/ is of one.
 SUSTAINED = {
-    "A100 PCIe": 0.76, "V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70, "GB200": 0.70,
+    "A100 PCIe": 0.76, "V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70,
+    "GB200": 0.70,
 }  # fmt: skip
 
 
