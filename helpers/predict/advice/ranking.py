@@ -21,7 +21,6 @@ LONG, NARROW = 16_384, 512  # tokens of a sequence; columns that a matrix should
 ROUNDS = 4  # micro-batches per stage that a pipeline wants
 WARNED, ASKED = 0.06, 0.015  # of the seconds: a warning, a point of `asks`
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
-AS_FAST = 1.05  # steps this close are called equal: the estimate is no better
 SHOWN = 10
 
 
@@ -114,8 +113,9 @@ def difference(work: Work, one: Ranked, first: Ranked) -> str:
     more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
     most = max(more, key=more.get)
     if ratio < 0.0005:
-        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio)
-    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=binding(work, most))
+        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(one, first))
+    times = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+    return say("reason.longer", times=times, time=format_seconds(more[most]), what=binding(work, most))
 
 
 def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
@@ -130,4 +130,22 @@ def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
         return say("reason.needed", **words)
     other = min(others, key=lambda other: other.seconds)
     ratio = other.seconds / one.seconds - 1
-    return say("reason.without", **words, other=getattr(other.plan, axis), share=100 * abs(ratio), longer=ratio >= 0)
+    words |= {"other": getattr(other.plan, axis), "but": _more(other, one)}
+    times = say("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
+    return say("reason.without" if ratio >= 0 else "reason.but", **words, times=times, share=-100 * ratio)
+
+
+def _more(one: Ranked, first: Ranked) -> list[str]:
+    """What a plan has against it that the first has not, a few words each."""
+    mine, other = one.plan, first.plan
+    more = [
+        say("more.axis", axis=axis.upper())
+        for axis in ("tp", "cp", "pp")
+        if getattr(mine, axis) > 1 == getattr(other, axis)
+    ]
+    more += [say("more.zero", stage=mine.zero)] if mine.zero > other.zero else []
+    more += [say("more.chunks", chunks=mine.num_chunks)] if mine.num_chunks > other.num_chunks else []
+    more += [say("more.again", what=mine.recompute)] if mine.recompute != "none" == other.recompute else []
+    more += [say("more.sums")] if _sums_in_16_bits(mine) and not _sums_in_16_bits(other) else []
+    more += [say("more.warned")] if len(one.warnings) > len(first.warnings) else []
+    return more or [say("more.nothing")]
