@@ -6,6 +6,7 @@ Then each computes its part, and an all-reduce ends the step. Processes and mess
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -16,6 +17,22 @@ from helpers.measure.paced import wait_until
 from helpers.ranks import Ranks
 
 STEPS = 3
+
+
+def share_cores(ranks: Ranks, *, cores: int, counts: Sequence[int] = (1, 2, 4)) -> None:
+    """The worlds of so many ranks compute on the same few cores from now on, where the system can say so (Linux)."""
+    if cores < 1:
+        raise ValueError(f"share_cores: cores is {cores!r}; give at least 1")
+    for count in counts:
+        ranks[:count].run(_take_cores, cores)
+
+
+def _take_cores(cores: int) -> int:
+    """On a rank: how many of its cores it may use now."""
+    if not hasattr(os, "sched_setaffinity"):
+        return os.cpu_count() or 1
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    return len(os.sched_getaffinity(0))
 
 
 def divided_steps(
