@@ -87,7 +87,8 @@ class ScalingExplorer(Explorer):
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The same tensor and pipeline parallelism on every count of GPUs on which it fits."""
+        """The dials' plan on every count of GPUs on which it fits. ValueError where it does not on the dial's."""
+        self._at(self.gpus.value)
         found = {gpus: one for gpus in COUNTS if isinstance(one := self._planned(gpus), tuple)}
         steps = [step for _, step in found.values()]
         seconds = [step.seconds for step in steps]
@@ -128,7 +129,6 @@ class ScalingExplorer(Explorer):
     def sentence(self) -> str:
         """The step, what binds, what the whole training costs, and where more GPUs stop paying."""
         points = self.points
-        self._at(self.gpus.value)
         (here,) = (point for point in points if point.gpus == self.gpus.value)
         stops, whole, binds = where_it_stops(points, LIMIT), self.training(here), _most(here.step)
         told = {"gpus": here.gpus, "seconds": format_seconds(here.seconds), "mfu": self.mfu(here)}
