@@ -17,7 +17,7 @@ SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewe
 DRAWN = (
     ":is(svg, canvas, progress, button, p[aria-live]):visible"  # a quiz has buttons; who has not guessed, a sentence
 )
-# In the kernel: what authors wrote wrongly in guesses, and what did not come out as it was declared. ipywidgets keeps all.
+# In the kernel, where ipywidgets keeps all views: what is wrongly asked, and what did not come out as declared.
 WRONG = """[said for one in __import__("gc").get_objects() if type(one).__name__ in ("GuessView", "RevealView")
  if (said := one.question.wrong if type(one).__name__ == "GuessView" else one.wrong)]"""
 IS_DRAWN = "image => image.decode().then(() => image.naturalWidth > 0)"
