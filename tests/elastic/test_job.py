@@ -22,15 +22,15 @@ HOWS = ("sigkill", "exception", "hang")
 EQUAL = 1e-10
 
 
-def left() -> list[str]:
-    """Folders of this kernel's processes in every place where they could lie."""
+def folders() -> set[str]:
+    """Those of this kernel's processes in every place where they could lie. Pools of earlier tests may remove theirs."""
     places = filter(os.path.isdir, {tempfile.gettempdir(), SHARED})
-    return [name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())]
+    return {name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())}
 
 
 def run(folder: Path, kills, **changes):
     """The account of a job, and the job; all that it has started is gone."""
-    before, processes = left(), set()
+    before, processes = folders(), set()
     with Job(**SMALL | changes, kills=kills, folder=folder) as job:
         job.start()
         while not job.agent.over.wait(0.02):
@@ -38,7 +38,7 @@ def run(folder: Path, kills, **changes):
             processes |= {member.pid for member in crew.states} if crew else set()
         account = job.wait()
     assert not [pid for pid in processes if psutil.pid_exists(pid)]
-    assert left() == before and not list(folder.glob("*.partial"))
+    assert not folders() - before and not list(folder.glob("*.partial"))
     return account, job
 
 
