@@ -23,7 +23,7 @@ EQUAL = 1e-10
 
 
 def folders() -> set[str]:
-    """Those of this kernel's processes in every place where they could lie. Pools of earlier tests may remove theirs."""
+    """Of this kernel's processes, in every place where they could lie. Pools of earlier tests may remove theirs."""
     places = filter(os.path.isdir, {tempfile.gettempdir(), SHARED})
     return {name for place in places for name in os.listdir(place) if name.startswith(folder_prefix())}
 
