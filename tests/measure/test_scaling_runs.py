@@ -75,7 +75,7 @@ def test_gradients_agree_at_first_and_less_when_the_loss_has_fallen(ranks):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda ranks: live_speedup(ranks[:2], counts=(1, 2, 4)), "as many as there are ranks"),
+        (lambda ranks: live_speedup(ranks[:2], counts=(1, 2, 4)), "as many as you have ranks"),
         (lambda ranks: live_speedup(ranks[:2], counts=(2, 1)), "rising"),
         (lambda ranks: live_speedup(ranks[:2], counts=(1, 2), batch=5), "do not divide among 2 ranks"),
         (lambda ranks: live_speedup(ranks[:2], kind="both"), "strong, weak"),
