@@ -18,13 +18,12 @@ from helpers.predict.advice.work import Ranked, Work
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
 from helpers.predict.scaling.curves import points_of
 from helpers.predict.time.model import StepTime
-from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Plan
-from helpers.specs.clusters import INTRA
+from helpers.specs import GPUS, PRESETS, Cluster, Plan
 from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
-from helpers.widgets.strategy_explorer import NETWORKS
+from helpers.widgets.strategy_explorer import NETWORKS, cluster_of
 from helpers.words import book, language
 
 COUNTS = tuple(2**n for n in range(15))
@@ -180,12 +179,7 @@ def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple,
 
 def _cluster(gpu: str, network: str, gpus: int) -> Cluster:
     """Nodes of 8, or a part of one."""
-    cards, link = NETWORKS[network]
-    inside = min(NODE, gpus)
-    return Cluster(
-        gpu=GPUS[gpu], gpus_per_node=inside, num_nodes=gpus // inside, intra=INTRA[gpu], inter=LINKS[link],
-        network_cards=min(cards, inside),
-    )  # fmt: skip
+    return cluster_of(gpu, network, min(NODE, gpus), max(1, gpus // NODE))
 
 
 def _most(step: StepTime) -> tuple[str, float]:

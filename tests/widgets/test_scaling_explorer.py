@@ -13,7 +13,7 @@ from helpers.widgets import ScalingExplorer
 LLAMA = PRESETS["llama3-70b"]
 
 
-def test_the_plan_is_that_of_the_dials_and_fits_and_its_step_is_the_models():
+def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_step_times_all_steps():
     shown = ScalingExplorer()
     found, plan = shown.found, shown.found.plan
     assert (plan.tp, plan.pp, plan.zero, plan.recompute, plan.world_size) == (8, 4, 1, "none", 512)
@@ -21,6 +21,9 @@ def test_the_plan_is_that_of_the_dials_and_fits_and_its_step_is_the_models():
     assert found.held == fullest(LLAMA, plan)[1] and found.held.total <= USABLE_SHARE * 80e9
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=64)
     assert found.step == step_time(LLAMA, plan, cluster, MEGATRON_CORE)
+    (whole,) = (shown.training(point) for point in shown.points if point.gpus == 512)
+    assert whole.seconds == pytest.approx(15e12 / (1024 * 8192) * found.seconds)
+    assert f"{float(f'{512 * whole.days * 24:.3g}'):,.0f} GPU-hours" in shown.sentence
 
 
 def test_the_curve_has_every_count_that_fits_and_ends_with_the_batch():
@@ -32,15 +35,6 @@ def test_the_curve_has_every_count_that_fits_and_ends_with_the_batch():
     assert [point.gpus for point in shown.points][-1] == 64 * 32
     shown.batch.value = 16_384
     assert shown.sentence.endswith("Efficiency stays above 70% up to 16,384 GPUs.")
-
-
-def test_days_and_gpu_hours_are_steps_times_their_seconds():
-    shown = ScalingExplorer()
-    (here,) = (point for point in shown.points if point.gpus == 512)
-    whole = shown.training(here)
-    assert whole.seconds == pytest.approx(15e12 / (1024 * 8192) * shown.found.seconds)
-    assert f"{float(f'{whole.gpu_hours:.3g}'):,.0f} GPU-hours" in shown.sentence
-    assert whole.gpu_hours == pytest.approx(512 * whole.days * 24)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +53,13 @@ def test_what_cannot_be_gets_a_sentence(settings, sentence):
     assert sentence in shown.text and "alert" in shown.html.value
 
 
-def test_the_button_sets_the_dials_to_a_plan_that_fits():
+def test_the_button_sets_the_dials_to_a_plan_that_fits_or_says_until_a_dial_moves_that_none_does():
     shown = ScalingExplorer("llama3-8b", gpus=8, batch=64, tp=1, pp=8, zero=0)
     before = shown.html.value
     shown.planner.click()
     plan = shown.found.plan
     assert (plan.tp, plan.pp, plan.zero) == (shown.tp.value, shown.pp.value, shown.zero.value) != (1, 8, 0)
     assert "alert" not in shown.html.value != before
-
-
-def test_where_nothing_fits_the_button_says_so_until_a_dial_moves():
     shown = ScalingExplorer("llama3-405b", "T4", gpus=8, batch=64)
     shown.planner.click()
     assert shown.planner.description == "Nothing fits here" and not shown.planner.disabled
