@@ -42,7 +42,7 @@ def test_the_terms_of_a_predicted_step_add_up_to_it_and_its_interval_is_a_whiske
     assert list(bars(scene)) == ["products", "bubble", "optimizer", "2 short terms", "the step"]
     *terms, whole = bars(scene).values()
     assert [one.x for one in terms] == pytest.approx([whole.x, *(one.x + one.width for one in terms[:-1])])
-    assert sum(one.width for one in terms) == pytest.approx(whole.width)
+    assert sum(one.width for one in terms) == pytest.approx(whole.width, abs=0.01)
     assert "products: 750 ms · 75.0% · network." in scene.summary
     whisker, *_ = (item for item in scene.items if isinstance(item, Line))
     assert [(x - whole.x) / whole.width for x in (whisker.x1, whisker.x2)] == pytest.approx([0.8, 1.25])

@@ -21,6 +21,7 @@ def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_
     assert found.held == fullest(LLAMA, plan)[1] and found.held.total <= USABLE_SHARE * 80e9
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=64)
     assert found.step == step_time(LLAMA, plan, cluster, MEGATRON_CORE)
+    assert step_time(LLAMA, replace(plan, num_chunks=1), cluster, MEGATRON_CORE).seconds > found.seconds
     (whole,) = (shown.training(point) for point in shown.points if point.gpus == 512)
     assert whole.seconds == pytest.approx(15e12 / (1024 * 8192) * found.seconds)
     assert f"{float(f'{512 * whole.days * 24:.3g}'):,.0f} GPU-hours" in shown.sentence
