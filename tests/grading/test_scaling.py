@@ -7,6 +7,7 @@ import operator
 import pytest
 
 from helpers import schedules
+from helpers.grading import grade
 from helpers.grading.pipeline.playing import play, rows
 from helpers.grading.scaling import measuring, planning, timing
 from tests.grading.planted import assert_told_apart, each, world_of
@@ -56,3 +57,9 @@ def test_in_every_job_each_rule_refuses_a_plan_and_the_fastest_is_refused_by_one
         assert len(plans) == 200 and all(len(names) < 2 for names in fastest)
         chosen.append(planning.best()(plans, job))
     assert refused == set(planning.RULES) and chosen[-1] is None and None not in chosen[:-1]
+
+
+def test_what_is_not_as_many_values_as_were_asked_gets_a_sentence(ranks):
+    for answer in (None, 25.9, (1.0,)):
+        verdict = grade("11.days", lambda *case, answer=answer: answer, ranks=ranks)
+        assert "expected 2 values: the days, the GPU-hours" in verdict.text("en") and "2 个值" in verdict.text("zh")
