@@ -52,19 +52,13 @@ class Speedups:
             + (say("runs.predicted", times=self.predicted[place]) if self.predicted else "")
             for place, one in enumerate(self.points)
         ]
-        if not self.predicted:
-            lines.append(
-                say("runs.share" if self.gpus[-1] > self.cores else "runs.own", n=self.gpus[-1], cores=self.cores)
-            )
-        return "\n".join(lines)
+        most = self.gpus[-1]
+        live = [say("runs.share" if most > self.cores else "runs.own", n=most, cores=self.cores)]
+        return "\n".join(lines + live * (not self.predicted))
 
 
 def live_speedup(
-    ranks: Ranks | None = None,
-    *,
-    counts: Sequence[int] = (1, 2, 3, 4),
-    batch: int = 24,
-    kind: str = "strong",
+    ranks: Ranks | None = None, *, counts: Sequence[int] = (1, 2, 3, 4), batch: int = 24, kind: str = "strong"
 ) -> Speedups:
     """A small GPT under DDP on so many live ranks, on this machine's cores; the fastest of a few steps.
 
@@ -74,7 +68,7 @@ def live_speedup(
     check_one_of("live_speedup", "kind", kind, ("strong", "weak"))
     if list(counts) != sorted(set(counts)) or min(counts) < 1 or (ranks and max(counts) > len(ranks)):
         raise ValueError(
-            f"live_speedup: counts are {list(counts)}; give rising ones, at most as many as there are ranks"
+            f"live_speedup: counts are {list(counts)}; give rising ones, at most as many as you have ranks"
         )
     wholes = [batch if kind == "strong" else batch * n for n in counts]
     if odd := [n for n, whole in zip(counts, wholes, strict=True) if whole % n]:
@@ -116,9 +110,8 @@ def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str
     rates, predicted, took = [], [], []
     for n in counts:
         part = 1 / n if kind == "strong" else 1.0
-        card = replace(
-            CARD, seconds=tuple(one * part for one in CARD.seconds), forward_seconds=CARD.forward_seconds * part
-        )
+        backward = tuple(one * part for one in CARD.seconds)
+        card = replace(CARD, seconds=backward, forward_seconds=CARD.forward_seconds * part)
         said = simulate_ddp_step(card, link=link, world_size=n).duration
         with keep_current():
             took.append(emulate_ddp_step(card, link=link, world_size=n).duration if n > 1 else said)
@@ -142,7 +135,7 @@ class NoiseRun:
 
 
 def measure_noise_scale(
-    ranks: Ranks | None = None, *, batch: int = 4, batches: int = 24, trained: Sequence[int] = (0, 60), seed: int = 0
+    ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 100), seed: int = 0
 ) -> NoiseRun:
     """Of a GPT of 28,672 parameters, before training and after so many steps: each rank's gradient of `batch`
 
@@ -167,7 +160,7 @@ def _gradient_norms(
     place = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), "seed": seed}
     torch.manual_seed(seed)
     model, corpus, draws = FlatDDP(GPT(GPTConfig.tiny())), characters(), count()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def square() -> float:
         return sum(float(one.grad.double().square().sum()) for one in model.parameters())

@@ -110,24 +110,28 @@ def explain_curve(
             "and give 0.05 where one digit is printed"
         )
     counts, found = np.array(gpus, float), np.array(speedups, float)
-    among = gpus if kind == "strong" else [1] * len(gpus)
-    check_divides("explain_curve", "GPUs", max(among), "images", images)
-    one = Cluster(gpu=GPUS["A100"], gpus_per_node=1, num_nodes=1, intra=link, inter=link)
-    steps = np.array([resnet_step(RESNET_152, images // n, one).seconds for n in among])
-    ring = np.array([cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus])
-    busy, rings = steps * among / steps[0], ring * among / steps[0]
+    step, ring, busy, rings = _costs(gpus, images, kind, link)
     rows = np.stack([rings, busy * [expected_maximum(n) for n in gpus], counts - 1])  # (3, counts)
-    total, best, low, high = _mixes(busy, rows, counts / found, half_digit / found)
-    spans = zip(np.array([busy - 1, *best]).tolist(), [busy[-1] - 1, *low], [busy[-1] - 1, *high], strict=True)
-    names = ("batch", "gradients", "stragglers", "input")
+    total, best, *ends = _mixes(busy, rows, counts / found, half_digit / found)
+    lost, spans = [busy - 1, *best], [(busy[-1] - 1,) * 2, *zip(*ends, strict=True)]
+    parts = [
+        Share(name=name, lost=tuple(one.tolist()), low=float(span[0]), high=float(span[1]))
+        for name, one, span in zip(("batch", "gradients", "stragglers", "input"), lost, spans, strict=True)
+    ]
     return CurveFit(
-        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()),
-        step=float(steps[0]), ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rings)).tolist()),
-        parts=tuple(
-            Share(name=name, lost=tuple(lost), low=float(low), high=float(high))
-            for name, (lost, low, high) in zip(names, spans, strict=True)
-        ),
+        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()), step=step,
+        ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rings)).tolist()), parts=tuple(parts),
     )  # fmt: skip
+
+
+def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of a step on one GPU and of the ring on each; GPU-seconds per sample of both, over one GPU's step."""
+    among = list(gpus) if kind == "strong" else [1] * len(gpus)
+    check_divides("explain_curve", "GPUs", max(among), "images", images)
+    alone = Cluster(gpu=GPUS["A100"], gpus_per_node=1, num_nodes=1, intra=link, inter=link)
+    steps = np.array([resnet_step(RESNET_152, images // n, alone).seconds for n in among])
+    ring = np.array([cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus])
+    return float(steps[0]), ring, steps * among / steps[0], ring * among / steps[0]
 
 
 def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, ...]:

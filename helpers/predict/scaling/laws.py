@@ -62,7 +62,6 @@ class AmdahlFit:
     """
 
     gpus: tuple[int, ...]
-    measured: tuple[float, ...]
     fixed: float
     shared: float
     residues: tuple[float, ...]
@@ -115,7 +114,7 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
         if far > OUTLIER and abs(without[1][place]) > FAR:
             best, outlier = without, int(gpus[place])
     return AmdahlFit(
-        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fixed=float(best[0][0]), shared=float(best[0][1]),
+        gpus=tuple(gpus), fixed=float(best[0][0]), shared=float(best[0][1]),
         residues=tuple(map(float, best[1])), outlier=outlier,
     )  # fmt: skip
 
