@@ -10,15 +10,17 @@ from typing import Any
 
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.others import adapted, images, offloaded
-from helpers.predict.advice.ranking import best_of, reasons, simplest_of, warned
+from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned
 from helpers.predict.advice.rules import Rule, rule_for
 from helpers.predict.advice.saying import remarks, strategies
 from helpers.predict.advice.search import fitting, timed
 from helpers.predict.advice.work import Ranked, Work, say
 from helpers.predict.time.convolutions import ResNet
+from helpers.predict.time.model import NOMINAL
+from helpers.predict.time.stacks import MEGATRON_CORE
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_one_of
-from helpers.units import format_bytes, format_seconds
+from helpers.units import format_bytes
 
 DEFAULT_SEQUENCES = 512  # 4.2 million tokens of Llama 3's 8192, 0.5 million of GPT-2's 1024
 
@@ -68,8 +70,9 @@ class Advice:
             said = [say("no_choice", missing=self._missing())]
         else:
             one = self.chosen
-            words = dict(name=one.title, plan=one.plan_words, step=format_seconds(one.seconds), share=100 * one.mfu)
-            said = [say("choice", **words), *(say("warned", words=words) for words in one.warnings)]
+            words = dict(name=one.title, plan=one.plan_words, step=one.step_words, share=100 * one.mfu)
+            open_ = [say("uncalibrated")] if self.work.constants == NOMINAL else []
+            said = [say("choice", **words), *open_, *(say("warned", words=words) for words in one.warnings)]
         if self.rule:
             said.append(say("by_rule", case=self.rule.case, says=self.rule.says, because=self.because))
         return say("between").join(said)
@@ -164,6 +167,9 @@ def asked(model, cluster, global_batch: int | None, seq: int | None, options: di
         raise ValueError("advise: precision='fp32' has no rate in the model of time; choose 'mixed' or leave it out")
     for name in {"precision", "optimizer", "attention"} & {name for name, value in options.items() if value}:
         check_one_of("advise", name, options[name], Plan.KNOWN[name])
+    if cluster.gpu.name.split()[0] in NO_BF16:  # nor FlashAttention-2: a memory-efficient kernel, half as fast
+        stack = options.get("stack", MEGATRON_CORE)
+        options = {**options, "stack": replace(stack, flash=0.5 * stack.flash)}
     return Work(model=model, cluster=cluster, global_batch=global_batch, **options)
 
 

@@ -16,6 +16,8 @@ from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.units import format_seconds
 
+NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
+
 
 @dataclass(frozen=True, kw_only=True)
 class Criticism:
@@ -96,7 +98,9 @@ def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
     yield fit(work.model, mine.plan, work.cluster.gpu, gpus_per_node=work.cluster.gpus_per_node).words
     binds = max(mine.shares, key=mine.shares.get)
     share = 100 * mine.shares[binds] / mine.seconds
-    yield say("mine.step", fits=fits, step=format_seconds(mine.seconds), mfu=100 * mine.mfu)
+    if work.usable < mine.held.total <= NEARLY * work.usable:
+        yield say("mine.nearly", share=100 * (mine.held.total / work.usable - 1))
+    yield say("mine.step", fits=fits, step=mine.step_words, mfu=100 * mine.mfu)
     yield say("reason.binds", what=binding(work, binds), share=share)
     yield from (say("warned", words=words) for words in mine.warnings)
     if best is None:

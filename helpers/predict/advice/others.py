@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.search import LARGEST_MICRO_BATCH, ranked
+from helpers.predict.advice.search import LARGEST_MICRO_BATCH, ranked, uncertain
 from helpers.predict.advice.work import Name, Ranked, Work, strategy
 from helpers.predict.memory import adapters
 from helpers.predict.memory.states import gradient_bytes, params_per_layer, table_params
@@ -89,7 +89,7 @@ def images(work: Work) -> Iterator[Ranked]:
         )
         once = ("gradients", "optimizer", "step's constant")
         bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
-        step = replace(step, bars=bars)
+        step = uncertain(work, replace(step, bars=bars))
         done = 6 * sum(one.pixels * one.kernel**2 * one.inputs * one.outputs for one in model.convolutions)
         mfu = done * work.global_batch / step.seconds / gpus / work.cluster.gpu.flops
         rate = work.global_batch / step.seconds

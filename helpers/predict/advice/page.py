@@ -79,14 +79,16 @@ def best_rows(advice: Advice) -> Rows:
     return [
         {
             "place": str(place), "plan": one.plan_words, "a rank": format_bytes(one.held.total),
-            "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %", "why": _why(one),
+            "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %", "why": _why(advice, one),
         }
         for place, one in enumerate(advice.best, 1)
     ]  # fmt: skip
 
 
-def _why(one: Ranked) -> str:
-    return say("between").join((*one.reasons, *(say("warned", words=words) for words in one.warnings)))
+def _why(advice: Advice, one: Ranked) -> str:
+    """Reasons and warnings, but for warnings of the first plan, which the sentence says."""
+    warned = (say("warned", words=words) for words in one.warnings if words not in advice.chosen.warnings)
+    return say("between").join((*one.reasons, *warned))
 
 
 def bar_rows(advice: Advice) -> Rows:
@@ -125,14 +127,13 @@ def text(advice: Advice) -> str:
     if advice.best:
         lines.append(say("searched", count=advice.searched))
     for place, one in enumerate(advice.best, 1):
-        words = dict(plan=one.plan_words, mfu=100 * one.mfu)
-        lines.append(say("ranked", place=place, step=format_seconds(one.seconds), **words))
-        lines.append("     " + _why(one))
+        words = dict(plan=one.plan_words, mfu=100 * one.mfu, step=format_seconds(one.seconds))
+        lines += [say("ranked", place=place, **words), "     " + _why(advice, one)]
     for one in advice.candidates:
         held = format_bytes(one.held.total) if one.held else "–"
         step = format_seconds(one.seconds) if one.fits else "–"
         mark = "*" if one.is_chosen else " "
-        lines.append(say("line", mark=mark, name=one.title, held=held, step=step, why=one.why))
+        lines += [say("line", mark=mark, name=one.title, held=held, step=step), "     " + one.why]
     return "\n".join([*lines, *advice.remarks])
 
 
@@ -231,17 +232,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=_short(link), rate=_rate(link))
-
-
-def _short(link: Link) -> str:
-    """The link's name without what stands in brackets; what `Cluster.network_for` adds, in words."""
-    name = link.name.split(" (")[0]
-    for way in ("shared by", "to a card"):
-        first, found, number = name.partition(f", {way}")
-        if found:
-            return say(f"link.{way}", name=first, number=number.strip())
-    return name
+    return say("value.link", name=link.name.split(" (")[0], rate=_rate(link))
 
 
 def _rate(link: Link) -> str:

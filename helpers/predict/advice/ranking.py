@@ -17,11 +17,10 @@ from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS, FULL = 0.15, 0.3, 64 * 2**20, 0.97
-LONG = 16_384  # tokens of a sequence
+LONG, NARROW = 16_384, 512  # tokens of a sequence; columns that a matrix should keep under tensor parallelism
 ROUNDS = 4  # micro-batches per stage that a pipeline wants
 WARNED, ASKED = 0.06, 0.015  # of the seconds: a warning, a point of `asks`
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
-AS_FAST = 1.05  # steps this close are called equal: the estimate is no better
 SHOWN = 10
 
 
@@ -31,8 +30,8 @@ def asks(plan: Plan, seq: int) -> float:
     Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)
-    points = context + 1.0 * (plan.tp > 1) + 2 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    return points + (0, 0.3, 0.6, 1)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
+    points = context + 2 * (plan.tp > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
+    return points + (0, 1, 1.5, 2)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
 def _sums_in_16_bits(plan: Plan) -> bool:
@@ -59,6 +58,8 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
         said.append(say("warning.bubble", share=100 * one.bubble))
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
         said.append(say("warning.few", count=plan.num_microbatches, stages=plan.pp, want=ROUNDS * plan.pp))
+    if plan.tp > 1 and work.model.hidden // plan.tp < NARROW:
+        said.append(say("warning.narrow", tp=plan.tp, hidden=work.model.hidden, columns=work.model.hidden // plan.tp))
     if work.tokens > MOST_TOKENS:
         said.append(say("warning.tokens", tokens=work.tokens / 1e6))
     if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * one.seconds:
@@ -112,8 +113,9 @@ def difference(work: Work, one: Ranked, first: Ranked) -> str:
     more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
     most = max(more, key=more.get)
     if ratio < 0.0005:
-        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio)
-    return say("reason.longer", share=100 * ratio, time=format_seconds(more[most]), what=binding(work, most))
+        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(one, first))
+    times = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+    return say("reason.longer", times=times, time=format_seconds(more[most]), what=binding(work, most))
 
 
 def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
@@ -128,4 +130,22 @@ def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
         return say("reason.needed", **words)
     other = min(others, key=lambda other: other.seconds)
     ratio = other.seconds / one.seconds - 1
-    return say("reason.without", **words, other=getattr(other.plan, axis), share=100 * abs(ratio), longer=ratio >= 0)
+    words |= {"other": getattr(other.plan, axis), "but": _more(other, one)}
+    times = say("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
+    return say("reason.without" if ratio >= 0 else "reason.but", **words, times=times, share=-100 * ratio)
+
+
+def _more(one: Ranked, first: Ranked) -> list[str]:
+    """What a plan has against it that the first has not, a few words each."""
+    mine, other = one.plan, first.plan
+    more = [
+        say("more.axis", axis=axis.upper())
+        for axis in ("tp", "cp", "pp")
+        if getattr(mine, axis) > 1 == getattr(other, axis)
+    ]
+    more += [say("more.zero", stage=mine.zero)] if mine.zero > other.zero else []
+    more += [say("more.chunks", chunks=mine.num_chunks)] if mine.num_chunks > other.num_chunks else []
+    more += [say("more.again", what=mine.recompute)] if mine.recompute != "none" == other.recompute else []
+    more += [say("more.sums")] if _sums_in_16_bits(mine) and not _sums_in_16_bits(other) else []
+    more += [say("more.warned")] if len(one.warnings) > len(first.warnings) else []
+    return more or [say("more.nothing")]

@@ -92,8 +92,9 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
     if first and simplest and len(found) > 1:
         ratio = simplest.seconds / first.seconds - 1
         same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        words = dict(name=simplest.title, plan=simplest.plan_words, share=100 * ratio)
-        said.append(say("reason.is_simplest") if same else say("reason.loses", longer=ratio >= 0, **words))
+        words = dict(name=simplest.title, plan=simplest.plan_words)
+        words["times"] = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+        said.append(say("reason.is_simplest") if same else say("reason.loses", **words))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         said.append(tensor_size_words(work))
     if work.global_batch % size and size * work.model.seq <= MOST_TOKENS:

@@ -19,7 +19,7 @@ from helpers.predict.advice.fit import fullest
 from helpers.predict.advice.work import Ranked, Work, say, strategy
 from helpers.predict.memory.states import model_states, params_per_rank
 from helpers.predict.time.flops import mfu
-from helpers.predict.time.model import StepTime, least_seconds, step_time
+from helpers.predict.time.model import NOMINAL, UNCALIBRATED, StepTime, least_seconds, step_time
 from helpers.records import MemoryBreakdown
 from helpers.specs import Plan
 
@@ -145,6 +145,11 @@ def timed(work: Work, fit: list[Fitting]) -> list[Ranked]:
     return found
 
 
+def uncertain(work: Work, step: StepTime) -> StepTime:
+    """The step with the interval of an estimate that no measured step has calibrated."""
+    return replace(step, factor=UNCALIBRATED) if work.constants == NOMINAL else step
+
+
 def ranked(work: Work, plan: Plan, stage: int, held: MemoryBreakdown, step: StepTime, name: str = "") -> Ranked:
     """The plan with its step, tokens a second and share of the peak."""
     gpus = work.cluster.world_size
@@ -152,6 +157,6 @@ def ranked(work: Work, plan: Plan, stage: int, held: MemoryBreakdown, step: Step
         work.model, batch=work.global_batch, seconds=step.seconds, peak_flops=work.cluster.gpu.flops, num_gpus=gpus
     )
     return Ranked(
-        name=name or strategy(plan), plan=plan, stage=stage, held=held, step=step, mfu=share,
+        name=name or strategy(plan), plan=plan, stage=stage, held=held, step=uncertain(work, step), mfu=share,
         tokens_per_second=work.tokens / step.seconds,
     )  # fmt: skip

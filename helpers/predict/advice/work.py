@@ -11,7 +11,7 @@ from helpers.predict.time.model import NOMINAL, Constants, StepTime
 from helpers.predict.time.stacks import MEGATRON_CORE, Stack
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.units import format_bytes
+from helpers.units import format_bytes, format_seconds
 from helpers.words import book
 
 say, KINDS, STEPS = book("advice"), book("draw"), book("steps")
@@ -106,6 +106,12 @@ class Ranked:
     @property
     def seconds(self) -> float | None:
         return self.step and self.step.seconds
+
+    @property
+    def step_words(self) -> str:
+        """ "16.9 s (13.5 s to 21.1 s)"."""
+        low, high = map(format_seconds, self.step.interval)
+        return say("interval", step=format_seconds(self.seconds), low=low, high=high)
 
     @property
     def shares(self) -> dict[str, float]:
