@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, log
-from typing import Protocol
 
 from helpers.draw.curves import Axis, Mark, curves_scene
 from helpers.draw.scene import WIDTH, Scene, text_width
+from helpers.predict.scaling import Point, amdahl
 from helpers.words import book
 
 say = book("steps").section("curve")
@@ -15,14 +15,6 @@ PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amda
 LINEAR = 64  # GPUs up to which both axes are linear
 _FINE = 60  # points of Amdahl's curve
 _PLOT = 0.65  # of the picture's width: at least so wide is the plot
-
-
-class Point(Protocol):
-    """What is drawn of a point of `helpers.predict.scaling.curve`."""
-
-    gpus: int
-    speedup: float
-    efficiency: float
 
 
 def speedup_scene(
@@ -48,9 +40,9 @@ def speedup_scene(
     if not values:
         raise ValueError("speedup_scene got no point: give points of `curve`, or measured=((1, 1.0), (2, 1.8), ...)")
     first, last = min(each[0][0] for each in values.values()), max(each[-1][0] for each in values.values())
-    counts = [last ** (number / _FINE) for number in range(_FINE + 1)]
+    counts = sorted({round(last ** (number / _FINE)) for number in range(_FINE + 1)})
     if serial is not None:
-        values["amdahl"] = [(count, 1 / (serial + (1 - serial) / count)) for count in counts]
+        values["amdahl"] = [(count, amdahl(count, serial)) for count in counts]
     if ideal:
         values["ideal"] = [(1, 1), (last, last)]
     names = {name: say(name, serial=serial or 0.0) for name in values}

@@ -36,8 +36,3 @@ def test_beyond_the_count_that_pays_the_plot_is_hatched_and_says_so():
     (mark,) = (item for item in scene.items if isinstance(item, Rect) and item.stroke_width == 2.5)
     assert gap.x == pytest.approx(mark.x + 7)
     assert "beyond" not in speedup_scene(POINTS[:2], stops=POINTS[1], title="").summary
-
-
-def test_nothing_to_draw_gets_a_sentence():
-    with pytest.raises(ValueError, match="speedup_scene got no point: give points"):
-        speedup_scene(title="")

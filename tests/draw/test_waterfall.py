@@ -36,21 +36,17 @@ def bars(scene):
     return {item.tooltip.partition(":")[0]: item for item in scene.items if isinstance(item, Rect) and item.tooltip}
 
 
-def test_the_terms_of_a_predicted_step_add_up_to_it_and_say_what_binds():
-    scene = step_scene(step(products=0.75, bubble=0.15, optimizer=0.097, embedding=0.002, gradients=0.001), title="")
+def test_the_terms_of_a_predicted_step_add_up_to_it_and_its_interval_is_a_whisker():
+    one = step(1.25, products=0.75, bubble=0.15, optimizer=0.097, embedding=0.002, gradients=0.001)
+    scene = step_scene(one, title="")
     assert list(bars(scene)) == ["products", "bubble", "optimizer", "2 short terms", "the step"]
     *terms, whole = bars(scene).values()
     assert [one.x for one in terms] == pytest.approx([whole.x, *(one.x + one.width for one in terms[:-1])])
-    assert sum(one.width for one in terms) == pytest.approx(whole.width)
-    assert "products: 750 ms · 75.0% · network." in scene.summary and "the step: 1.00 s." in scene.summary
-
-
-def test_an_interval_is_a_whisker_from_its_low_to_its_high_end():
-    scene = step_scene(step(1.25, products=1.0), title="")
+    assert sum(one.width for one in terms) == pytest.approx(whole.width, abs=0.01)
+    assert "products: 750 ms · 75.0% · network." in scene.summary
     whisker, *_ = (item for item in scene.items if isinstance(item, Line))
-    whole = bars(scene)["the step"]
     assert [(x - whole.x) / whole.width for x in (whisker.x1, whisker.x2)] == pytest.approx([0.8, 1.25])
-    assert "80 %: 800 ms to 1.25 s" in scene.summary
+    assert "the step: 1.00 s, 80 %: 800 ms to 1.25 s." in scene.summary
 
 
 def test_two_steps_share_a_scale_and_what_one_of_them_lacks_is_a_dash():
@@ -71,6 +67,6 @@ def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
     steps = [step_time(PRESETS["llama3-70b"], plan, cluster, stack) for plan, stack in plans.items()]
     steps.append(resnet_step(RESNET_152, 64, cluster))
     named = {bar.name for one in steps for bar in one.bars}
-    assert named == set(say.section("term"))
+    assert len(named) == 18 and named <= set(say.section("term"))
     assert {bar.binds for one in steps for bar in one.bars} == set(BINDS)
     assert set(BINDS) == set(say.section("binds"))
