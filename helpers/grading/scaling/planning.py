@@ -133,6 +133,6 @@ WRONG_DAYS: dict[str, list[Training]] = {
     "lost_time_added": [training(whole=way) for way in (lambda t, lost: t * (1 + lost), lambda t, lost: t)],
     "hours_of_one_gpu": [training(counted=lambda gpus: 1)],
 }
-TIMES = [Words(en="the days", zh="天数"), Words(en="the GPU-hours", zh="GPU 小时数")]
+TIMES = [Words(en="the number of days", zh="天数"), Words(en="the number of GPU-hours", zh="GPU 小时数")]
 CALL = "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)"
 DAYS = answers.asking("11.days", CALL, TIMES, training(), WRONG_DAYS, make=make_days, hints=LAB.hints(*WRONG_DAYS))

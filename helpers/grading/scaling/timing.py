@@ -73,7 +73,7 @@ WRONG_LEFT: dict[str, list[Left]] = {
     "last_bucket_hidden": [left(lambda ready, takes: queue(ready[:-1], takes[:-1]))],
 }
 LEFT, CALL = (
-    Words(en="the seconds that are left", zh="剩下的秒数"),
+    Words(en="the exposed time", zh="暴露的时间"),
     "exposed_seconds(ready, sizes, backward, ranks, gbit)",
 )
 EXPOSED = answers.asking("11.exposed", CALL, LEFT, left(), WRONG_LEFT, make=make_exposed, hints=LAB.hints(*WRONG_LEFT))
@@ -131,7 +131,7 @@ WRONG_STEPS: dict[str, list[Pipeline]] = {
         pipeline(bubble=lambda f, m, v, forwards: (len(f) - 1) / (m * v)),
     ],
 }
-STEP = [Words(en="the seconds of the step", zh="一步的秒数"), Words(en="the bubble", zh="气泡占比")]
+STEP = [Words(en="the time of the step", zh="一步的时间"), Words(en="the bubble", zh="气泡占比")]
 CALLED = "pipeline_step(forward, micro_batches, chunks)"
 BUBBLE = answers.asking(
     "11.bubble", CALLED, STEP, pipeline(), WRONG_STEPS, make=make_bubble, hints=LAB.hints(*WRONG_STEPS)
