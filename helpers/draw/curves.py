@@ -61,7 +61,7 @@ def curves_scene(
     y: Axis,
     title: str,
     marks: Sequence[Mark | tuple[float, float, str]] = (),
-    dots: bool = False,
+    dots: bool | Collection[str] = False,
     marks_below: bool = False,
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
@@ -70,7 +70,7 @@ def curves_scene(
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
-    the point, off a curve that rises. dots: a dot on each point, as counted.
+    the point, off a curve that rises. dots: a dot on each point, as counted; or the names of curves that get them.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
@@ -86,7 +86,8 @@ def curves_scene(
         items += _gap(*gap, frame)
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
-        items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
+        dotted = dots if isinstance(dots, bool) else name in dots
+        items += _curve(points, colours[name], frame, dotted, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
     for mark in marks:
         items += _mark(Mark(*mark), frame, lower=10 if marks_below else -33)

@@ -100,7 +100,7 @@ class StrategyExplorer(Explorer):
     @property
     def rows(self) -> Rows:
         """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
-        columns = ("strategy", "a rank", "sends", "step", "why")
+        columns = ("strategy", "a rank", "plan", "step", "why")
         return [{advice_page.column(name): row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:
