@@ -67,7 +67,7 @@ def plans(work: Work) -> Iterator[list[Plan]]:
         for zero in stages if spread.dp * spread.cp > 1 else (0,):
             sharded = replace(spread, zero=zero)
             if _least_bytes(work, sharded) <= work.usable:
-                yield from _batched(work, sharded)
+                yield from batched(work, sharded)
 
 
 def _least_bytes(work: Work, spread: Plan) -> int:
@@ -76,7 +76,8 @@ def _least_bytes(work: Work, spread: Plan) -> int:
     return model_states(params_per_rank(work.model, lightest, spread.pp // 2), lightest).total
 
 
-def _batched(work: Work, spread: Plan) -> Iterator[list[Plan]]:
+def batched(work: Work, spread: Plan) -> Iterator[list[Plan]]:
+    """The rows of `plans` for one way to spread the model."""
     each = work.global_batch // spread.dp
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
