@@ -122,7 +122,8 @@ def _grid(frame: _Frame) -> Iterator[Label | Line]:
 def _gap(start: float, end: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
     x, right = (frame.at((at, frame.y.ticks[0]))[0] for at in (start, end))
     yield Rect(x=x, y=_TOP, width=right - x, height=_HIGH, fill="waiting", texture="hatch", opacity=0.6, tooltip=text)
-    yield Label(x=(x + right) / 2, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
+    middle = min((x + right) / 2, frame.right - text_width(text, 12, bold=True) / 2)  # the curves' names stand beside
+    yield Label(x=middle, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
 
 
 def _curve(

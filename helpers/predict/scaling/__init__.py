@@ -9,22 +9,8 @@ batch.py     learning rate, gradient noise scale and critical batch
 
 from helpers.predict.scaling.batch import NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr
 from helpers.predict.scaling.curves import Point, TrainingTime, curve, gpu_hours, time_to_train, where_it_stops
-from helpers.predict.scaling.explain import (
-    SOURCES_GPUS,
-    SOURCES_SPEEDUPS,
-    CurveFit,
-    expected_maximum,
-    explain_curve,
-)
-from helpers.predict.scaling.laws import (
-    AmdahlFit,
-    amdahl,
-    efficiency,
-    fit_amdahl,
-    gustafson,
-    serial_share,
-    speedup,
-)
+from helpers.predict.scaling.explain import SOURCES_GPUS, SOURCES_SPEEDUPS, CurveFit, expected_maximum, explain_curve
+from helpers.predict.scaling.laws import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, serial_share, speedup
 from helpers.predict.scaling.readings import Measurements, read_measurements
 
 __all__ = [

@@ -5,8 +5,8 @@ All in GPU-seconds per sample over those of one GPU, n/S, which is 1 where nothi
     gradients    share * ring: how much of the ring's seconds (costs.seconds) no compute covers; at most 1
     stragglers   sigma * expected maximum of n normal numbers: a step ends with its slowest GPU
     input        a constant * (n - 1): a source, such as a disk, that serves all and slows down by as much for each
-The three are fitted by least squares on relative errors, none below 0. Low and high: a sum of
-parts in which this one is so small or so large misses no number by more than its digits, or than the best fit's worst.
+Every mix of the three is tried on a grid; the best has the least squares of relative errors. Low and high: mixes with
+so little or so much of a part miss no number by more than its digits, or than the best mix's worst miss.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, product
 
 import numpy as np
 
 from helpers.costs import seconds as cost_seconds
 from helpers.predict.scaling.laws import check_rows, say
-from helpers.predict.time.convolutions import RESNET_152, ResNet, resnet_step
+from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.records.checks import check_one_of
-from helpers.specs import GPU, GPUS, Cluster, Link
+from helpers.specs import GPUS, Cluster, Link
 from helpers.specs.checks import check_count, check_divides
 from helpers.units import format_seconds
 
 SOURCES_GPUS, SOURCES_SPEEDUPS = (1, 2, 4, 8, 16), (1.0, 1.8, 3.5, 6.2, 11.0)
 HDR = Link.from_gigabits(200, latency=5e-6, name="InfiniBand HDR")
-LIMITS = (1.0, np.inf, np.inf)  # of gradients, stragglers, input
+GRID = 61  # values of each part that are tried
 
 
 @lru_cache
@@ -95,72 +94,51 @@ def explain_curve(
     images: int = 64,
     kind: str = "weak",
     link: Link = HDR,
-    model: ResNet = RESNET_152,
-    gpu: GPU = GPUS["A100"],
     half_digit: float = 0.05,
 ) -> CurveFit:
-    """The parts of a curve that begins with 1 GPU. images: of a step on one GPU; "strong" shares them out among all.
+    """The parts of a curve of ResNet-152 on A100 that begins with 1 GPU.
 
-    Every ring runs over `link`, as if each GPU were a node: the most that communication can cost. The images and the
-    kind are guesses where a table does not say them; so try others. half_digit: how far rounding may have moved.
+    images: of a step on one GPU; "weak" gives as many to each, "strong" shares them out. Every ring runs over `link`,
+    as if each GPU were a node: the most that communication can cost. Images and kind are guesses where a table does not
+    say them; so try others. half_digit: how far rounding may have moved a speed-up.
     """
     check_rows("explain_curve", gpus, speedups, at_least=4)
     check_one_of("explain_curve", "kind", kind, ("strong", "weak"))
-    if list(gpus) != sorted(gpus) or gpus[0] != 1:
-        raise ValueError(f"explain_curve: the counts are {list(gpus)}; put them in order, beginning with 1 GPU")
-    if not 0 <= half_digit < min(speedups):
-        raise ValueError(f"explain_curve: half_digit is {half_digit!r}; give 0.05 where one digit is printed")
-    counts, found = np.array(gpus), np.array(speedups, float)
-    steps = np.array([_alone(model, images, count if kind == "strong" else 1, gpu, link) for count in gpus])
-    same = np.ones(len(counts)) if kind == "weak" else counts  # GPU-seconds of a step -> of a sample
-    ring = np.array([cost_seconds("all_reduce", 4 * model.num_params, count, link) for count in gpus])
-    busy = steps * same / steps[0]
-    slowest = busy * np.array([expected_maximum(count) for count in gpus])
-    rows = np.stack([ring * same / steps[0], slowest, counts - 1.0], axis=1)
-    best = _least(rows * (found / counts)[:, None], (counts / found - busy) * found / counts)
-    total = busy + rows @ best
-    off = np.maximum(half_digit / found, np.abs(found * total / counts - 1).max())
-    ends = [counts / found / (1 + off) - busy, counts / found / (1 - off) - busy]
-    ranges = _ranges(rows[1:], ends[0][1:], ends[1][1:], best) * rows[-1]
-    lost = [busy - 1, *(rows * best).T]
-    spans = [(lost[0][-1], lost[0][-1]), *ranges.T]
+    if list(gpus) != sorted(gpus) or gpus[0] != 1 or not 0 <= half_digit < min(speedups):
+        raise ValueError(
+            f"explain_curve: counts {list(gpus)} and half_digit={half_digit!r}; order the counts, from 1 GPU on, "
+            "and give 0.05 where one digit is printed"
+        )
+    counts, found = np.array(gpus, float), np.array(speedups, float)
+    step, ring, busy, rings = _costs(gpus, images, kind, link)
+    rows = np.stack([rings, busy * [expected_maximum(n) for n in gpus], counts - 1])  # (3, counts)
+    total, best, *ends = _mixes(busy, rows, counts / found, half_digit / found)
+    lost, spans = [busy - 1, *best], [(busy[-1] - 1,) * 2, *zip(*ends, strict=True)]
+    parts = [
+        Share(name=name, lost=tuple(one.tolist()), low=float(span[0]), high=float(span[1]))
+        for name, one, span in zip(("batch", "gradients", "stragglers", "input"), lost, spans, strict=True)
+    ]
     return CurveFit(
-        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()),
-        step=float(steps[0]), ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rows[:, 0])).tolist()),
-        parts=tuple(
-            Share(name=name, lost=tuple(one.tolist()), low=float(span[0]), high=float(span[1]))
-            for name, one, span in zip(("batch", "gradients", "stragglers", "input"), lost, spans, strict=True)
-        ),
+        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()), step=step,
+        ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rings)).tolist()), parts=tuple(parts),
     )  # fmt: skip
 
 
-def _alone(model: ResNet, images: int, among: int, gpu: GPU, link: Link) -> float:
-    """Seconds of a GPU's step without communication."""
-    check_divides("explain_curve", "GPUs", among, "images", images)
-    one = Cluster(gpu=gpu, gpus_per_node=1, num_nodes=1, intra=link, inter=link)
-    return resnet_step(model, images // among, one).seconds
+def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of a step on one GPU and of the ring on each; GPU-seconds per sample of both, over one GPU's step."""
+    among = list(gpus) if kind == "strong" else [1] * len(gpus)
+    check_divides("explain_curve", "GPUs", max(among), "images", images)
+    alone = Cluster(gpu=GPUS["A100"], gpus_per_node=1, num_nodes=1, intra=link, inter=link)
+    steps = np.array([resnet_step(RESNET_152, images // n, alone).seconds for n in among])
+    ring = np.array([cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus])
+    return float(steps[0]), ring, steps * among / steps[0], ring * among / steps[0]
 
 
-def _least(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Least squares with each constant from 0 to its limit: every choice of those that stand at an end is tried."""
-    found = []
-    for ends in product((None, 0.0, *LIMITS[:1]), (None, 0.0), (None, 0.0)):
-        constants = np.array([end or 0.0 for end in ends])
-        free = [place for place, end in enumerate(ends) if end is None]
-        constants[free] = np.linalg.lstsq(rows[:, free], wanted - rows @ constants, rcond=None)[0]
-        if (constants >= -1e-12).all() and (constants <= LIMITS).all():
-            found.append((float(((wanted - rows @ constants) ** 2).sum()), tuple(np.maximum(constants, 0))))
-    return np.array(min(found)[1])
-
-
-def _ranges(rows: np.ndarray, low: np.ndarray, high: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """(lowest, highest) of each constant with low <= rows @ constants <= high: they lie on corners of that body."""
-    sides = np.concatenate([rows, -rows, -np.eye(3), np.eye(3)[:1]])
-    ends = np.concatenate([high, -low, np.zeros(3), LIMITS[:1]])
-    corners = [inside]
-    for chosen in map(list, combinations(range(len(sides)), 3)):
-        if abs(np.linalg.det(sides[chosen])) > 1e-12:
-            corner = np.linalg.solve(sides[chosen], ends[chosen])
-            if (sides @ corner <= ends + 1e-9).all():
-                corners.append(corner)
-    return np.maximum(0.0, [np.min(corners, axis=0), np.max(corners, axis=0)]) + 0.0  # no -0.0
+def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Every mix of the three on a grid: the best one's sum and parts; low and high of each part at the last count."""
+    most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])  # the ring is there once
+    mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in most)), axis=-1).reshape(-1, 3)
+    off = (busy + mixes @ rows) / wanted - 1  # (mixes, counts)
+    best = int((off**2).sum(axis=1).argmin())
+    alike = mixes[(np.abs(off) <= np.maximum(digits, np.abs(off[best]).max())).all(axis=1)] * rows[:, -1]
+    return busy + mixes[best] @ rows, rows * mixes[best][:, None], alike.min(axis=0), alike.max(axis=0)

@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 
 from helpers.specs.checks import check_count, check_positive
-from helpers.words import Words, book
+from helpers.words import book
 
 say = book("scaling")
 # An outlier is off by so many times the others' spread (1 % at least), and by a tenth; rows that it takes to name one.
@@ -62,7 +62,6 @@ class AmdahlFit:
     """
 
     gpus: tuple[int, ...]
-    measured: tuple[float, ...]
     fixed: float
     shared: float
     residues: tuple[float, ...]
@@ -81,16 +80,11 @@ class AmdahlFit:
     def speedup(self, gpus: int) -> float:
         return 1 / (self.fixed + self.shared / _count(gpus))
 
-    @property
-    def said(self) -> Words:
-        off = dict(zip(self.gpus, self.residues, strict=True))
-        kept = [abs(one) for count, one in off.items() if count != self.outlier]
-        found = say["amdahl"] if self.fixed else say["perfect"]
-        found = found.format(serial=self.serial, largest=self.largest, off=max(kept))
-        return found + say["left_out"].format(n=self.outlier, off=off[self.outlier]) if self.outlier else found
-
     def __repr__(self) -> str:
-        return str(self.said)
+        off = dict(zip(self.gpus, self.residues, strict=True))
+        most = max(abs(one) for count, one in off.items() if count != self.outlier)
+        found = say("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
+        return found + (say("left_out", n=self.outlier, off=off[self.outlier]) if self.outlier else "")
 
 
 def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
@@ -120,7 +114,7 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
         if far > OUTLIER and abs(without[1][place]) > FAR:
             best, outlier = without, int(gpus[place])
     return AmdahlFit(
-        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fixed=float(best[0][0]), shared=float(best[0][1]),
+        gpus=tuple(gpus), fixed=float(best[0][0]), shared=float(best[0][1]),
         residues=tuple(map(float, best[1])), outlier=outlier,
     )  # fmt: skip
 

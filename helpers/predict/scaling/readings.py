@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,15 +54,12 @@ class Measurements:
 
 def read_measurements(source: str | Path) -> Measurements:
     """A file, or its text (of two lines or more). ValueError for lines that cannot be read: all of them, by number."""
-    lines = [(number, line) for number, line in enumerate(_text(source).splitlines(), 1) if line.strip(" ,;\t")]
-    lines = [(number, line) for number, line in lines if not line.lstrip().startswith("#")]
+    lines = [(number, line.strip()) for number, line in enumerate(_text(source).splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line.strip(",;") and not line.startswith("#")]
     if not lines:
         raise ValueError(say("read.empty"))
     mark = next((one for one in "\t;," if one in lines[-1][1]), None)
-    rows = [
-        (n, [c.strip() for c in (next(csv.reader([line], delimiter=mark)) if mark else line.split())])
-        for n, line in lines
-    ]
+    rows = [(number, [cell.strip() for cell in line.split(mark)]) for number, line in lines]
     columns, notes, rows = _columns(rows)
     found, wrong = [], []
     for line, cells in rows:
