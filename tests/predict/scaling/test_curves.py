@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.predict.scaling import curve, gpu_hours, time_to_train, where_it_stops
-from helpers.predict.scaling.curves import resized
+from helpers.predict.scaling.curves import points_of, resized
 from helpers.predict.time.convolutions import RESNET_152
 from helpers.predict.time.model import step_time
 from helpers.predict.time.stacks import MEGATRON_CORE
@@ -31,10 +31,16 @@ def test_a_point_is_the_step_of_its_plan_on_its_cluster():
 
 
 def test_replicas_with_fewer_samples_than_a_micro_batch_take_smaller_ones():
-    slow, fast = curve(SMALL, NODES, gpus=(1, 4), batch=12, plan=Plan(micro_batch=4))
-    plan = Plan(dp=4, micro_batch=3, num_microbatches=1)
-    assert fast.step == step_time(SMALL, plan, resized(NODES, 4), MEGATRON_CORE)
-    assert fast.seconds < slow.seconds
+    """Of 3 samples one micro-batch of 3; of 6 two of 3, since 4 would leave a rest."""
+    for batch, often in ((12, 1), (24, 2)):
+        found = curve(SMALL, NODES, gpus=(4,), batch=batch, plan=Plan(micro_batch=4))[0]
+        plan = Plan(dp=4, micro_batch=3, num_microbatches=often)
+        assert found.step == step_time(SMALL, plan, resized(NODES, 4), MEGATRON_CORE)
+
+
+def test_a_batch_that_grows_is_that_of_the_smallest_count_whatever_that_is():
+    points = curve(SMALL, NODES, gpus=(8, 2, 4), batch=6, kind="weak")
+    assert [one.samples_per_second * one.seconds for one in points] == pytest.approx([24, 6, 12])
 
 
 def test_a_resnet_has_a_curve_too_and_a_function_may_give_the_cluster():
@@ -49,6 +55,8 @@ def test_it_stops_paying_before_the_first_count_below_the_limit():
     stop = where_it_stops(points, 0.8)
     after = points[points.index(stop) + 1]
     assert stop.efficiency >= 0.8 > after.efficiency
+    dip = points_of((1, 2, 4), (1.0, 1.0, 4.0), (1.0, 1.0, 1.0))
+    assert where_it_stops(dip, 0.8).gpus == 1
     with pytest.raises(ValueError, match="at most 1"):
         where_it_stops(points, 1.5)
 
