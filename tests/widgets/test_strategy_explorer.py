@@ -31,7 +31,7 @@ def test_it_starts_at_a_cluster_of_the_presets():
         ({"model": "gpt2-xl", "nodes": 1, "gpus_per_node": 1, "gpu": "T4"}, "offload"),
         ({"model": "gpt2", "nodes": 1, "gpus_per_node": 4, "gpu": "V100"}, "DDP"),
         ({"model": "llama3-8b", "nodes": 1}, "ZeRO-3"),
-        ({"nodes": 8, "gpu": "A100", "network": "10 Gb/s"}, "TP + PP + DP"),
+        ({"nodes": 8, "gpu": "A100", "network": "10 Gb/s"}, "TP + PP + DP + ZeRO-1"),
         ({"nodes": 1, "gpus_per_node": 1, "gpu": "RTX 4090"}, None),
     ],
 )

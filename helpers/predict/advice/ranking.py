@@ -31,7 +31,7 @@ def asks(plan: Plan, seq: int) -> float:
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)
     points = context + 2 * (plan.tp > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    return points + (0, 1, 1.5, 2)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
+    return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
 def _sums_in_16_bits(plan: Plan) -> bool:
