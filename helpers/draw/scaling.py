@@ -46,7 +46,8 @@ def speedup_scene(
     if ideal:
         values["ideal"] = [(1, 1), (last, last)]
     names = {name: say(name, serial=serial or 0.0) for name in values}
-    x = _axis(say("gpus") if first == 1 else say("first", gpus=first), last, last)
+    one = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
+    x = _axis(say("gpus") if one == 1 else say("first", gpus=one), last, last)
     y = _axis(say("speedup"), last, max(most for each in values.values() for _, most in each))
     pays = stops.gpus if stops else last
     return curves_scene(

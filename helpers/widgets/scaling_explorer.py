@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import ipywidgets
@@ -76,12 +77,24 @@ class ScalingExplorer(Explorer):
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The dials' plan on every count of GPUs on which it fits. ValueError where it does not on the dial's."""
+        """The dials' plan on every count of GPUs on which it fits; ideal is the count whose GPUs do most each.
+
+        ValueError where it does not fit on the dial's count.
+        """
         assert self.found  # or its sentence
         found = {gpus: one for gpus in COUNTS if isinstance(one := self._planned(gpus), Ranked)}
         steps = [one.step for one in found.values()]
         seconds = [step.seconds for step in steps]
-        return points_of(tuple(found), [self.batch.value / each for each in seconds], seconds, steps)
+        points = points_of(tuple(found), [self.batch.value / each for each in seconds], seconds, steps)
+        most = max(one.efficiency for one in points)  # few GPUs may be slow each: many sums, traffic for each of them
+        return tuple(replace(one, speedup=one.speedup / most, efficiency=one.efficiency / most) for one in points)
+
+    @property
+    def stops(self) -> Point:
+        """The largest count that pays: from the ideal one on, efficiency is at least `LIMIT`."""
+        points = self.points
+        ideal = next(number for number, one in enumerate(points) if one.efficiency == 1)
+        return where_it_stops(points[ideal:], LIMIT)
 
     def training(self, point: Point) -> TrainingTime:
         """Days and GPU-hours for the dial's tokens."""
@@ -99,8 +112,7 @@ class ScalingExplorer(Explorer):
         found = self.found
         points, names = self.points, {"model": NAMES[self.model.value], "gpu": self.gpu.value}
         title = say("title", batch=self.batch.value, **names)
-        stops = where_it_stops(points, LIMIT)
-        curve = speedup_scene(points, title=title, stops=stops, limit=LIMIT, yours=self.gpus.value)
+        curve = speedup_scene(points, title=title, stops=self.stops, limit=LIMIT, yours=self.gpus.value)
         below = step_scene(found.step, title=say("step", gpus=self.gpus.value, plan=found.plan_words))
         return stacked_scene(curve, below, title=title)
 
@@ -109,10 +121,11 @@ class ScalingExplorer(Explorer):
         """The step, what binds, what the whole training costs, and where more GPUs stop paying."""
         points = self.points
         (here,) = (point for point in points if point.gpus == self.gpus.value)
-        stops, whole, binds = where_it_stops(points, LIMIT), self.training(here), _most(here.step)
+        stops, whole, binds = self.stops, self.training(here), _most(here.step)
         told = {"gpus": here.gpus, "seconds": format_seconds(here.seconds), "mfu": self.found.mfu}
         told |= {"binds": binds[0], "share": binds[1], "tokens": self.tokens.label, "days": time_words(whole.seconds)}
-        told |= {"hours": float(f"{whole.gpu_hours:.3g}")}
+        low, high = map(format_seconds, here.step.interval)
+        told |= {"hours": float(f"{whole.gpu_hours:.3g}"), "low": low, "high": high}
         last = points[-1].gpus
         pays = "always" if stops.gpus == COUNTS[-1] else "batch_ends" if stops.gpus == last else "stops"
         return say("sentence", pays=say(pays, last=last if pays == "batch_ends" else stops.gpus, limit=LIMIT), **told)
@@ -124,10 +137,12 @@ class ScalingExplorer(Explorer):
 
     def _row(self, point: Point) -> dict[str, str]:
         found, whole, (binds, share) = self._planned(point.gpus), self.training(point), _most(point.step)
+        plan = found.plan
         cells = {
-            "gpus": f"{point.gpus:,}" + " ✓" * (point.gpus == self.gpus.value), "plan": found.plan_words,
-            "time": format_seconds(point.seconds), "efficiency": f"{point.efficiency:.0%}", "mfu": f"{found.mfu:.0%}",
-            "lasts": time_words(whole.seconds), "hours": f"{whole.gpu_hours:,.0f}", "binds": f"{binds} {share:.0%}",
+            "gpus": f"{point.gpus:,}" + " ✓" * (point.gpus == self.gpus.value),
+            "rows": f"{plan.micro_batch} x {plan.num_microbatches}", "time": format_seconds(point.seconds),
+            "efficiency": f"{point.efficiency:.0%}", "mfu": f"{found.mfu:.0%}", "lasts": time_words(whole.seconds),
+            "hours": f"{whole.gpu_hours:,.0f}", "binds": f"{binds} {share:.0%}",
         }  # fmt: skip
         return {say(f"column.{name}"): cell for name, cell in cells.items()}
 

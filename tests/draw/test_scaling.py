@@ -31,7 +31,7 @@ def test_beyond_the_count_that_pays_the_plot_is_hatched_and_says_so():
     scene = speedup_scene(POINTS, stops=stops, yours=64, title="")
     words = [label.text for label in scene.labels()]
     assert "beyond 64: below 70% of ideal" in words and "64: 95% of ideal" in words
-    assert "GPUs; the first 8 are taken as 8 times one" in words
+    assert "GPUs; 8 of them count as 8 times one" in words
     (gap,) = (item for item in scene.items if isinstance(item, Rect) and item.texture == "hatch")
     (mark,) = (item for item in scene.items if isinstance(item, Rect) and item.stroke_width == 2.5)
     assert gap.x == pytest.approx(mark.x + 7)

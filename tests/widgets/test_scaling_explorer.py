@@ -20,7 +20,7 @@ def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_
     assert plan.dp * plan.micro_batch * plan.num_microbatches == 1024
     assert found.held == fullest(LLAMA, plan)[1] and found.held.total <= USABLE_SHARE * 80e9
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=64)
-    assert found.step == step_time(LLAMA, plan, cluster, MEGATRON_CORE)
+    assert found.step.bars == step_time(LLAMA, plan, cluster, MEGATRON_CORE).bars
     assert step_time(LLAMA, replace(plan, num_chunks=1), cluster, MEGATRON_CORE).seconds > found.seconds
     (whole,) = (shown.training(point) for point in shown.points if point.gpus == 512)
     assert whole.seconds == pytest.approx(15e12 / (1024 * 8192) * found.seconds)
@@ -30,7 +30,7 @@ def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_
 def test_the_curve_has_every_count_that_fits_and_ends_with_the_batch():
     shown = ScalingExplorer()
     assert [point.gpus for point in shown.points] == [2**n for n in range(5, 15)]
-    assert shown.points[0].efficiency == 1 and shown.points[-1].efficiency < 0.5
+    assert max(point.efficiency for point in shown.points) == 1 and shown.points[-1].efficiency < 0.5
     assert shown.sentence.endswith("Beyond 8,192 GPUs efficiency is below 70%.")
     shown.batch.value = 64
     assert [point.gpus for point in shown.points][-1] == 64 * 32
