@@ -1,7 +1,5 @@
 """Chapter 11's runs: what they count and predict, not how fast this machine is."""
 
-import os
-
 import pytest
 import torch
 
@@ -20,7 +18,7 @@ LINK = Link.from_gigabits(10)
 def test_live_ranks_share_a_batch_or_bring_one_each(ranks, kind, wholes):
     found = live_speedup(ranks, counts=(1, 2), batch=6, kind=kind)
     assert found.gpus == (1, 2) and found.speedups[0] == 1
-    assert found.cores == len(set().union(*ranks[:2].run(os.sched_getaffinity, 0)))
+    assert found.cores == len(set().union(*ranks[:2].run(scaling_runs._cores)))
     assert [one.samples_per_second * one.seconds for one in found.points] == pytest.approx(wholes)
 
 
