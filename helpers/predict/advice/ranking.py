@@ -115,7 +115,12 @@ def difference(work: Work, one: Ranked, first: Ranked) -> str:
     if ratio < 0.0005:
         return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(one, first))
     times = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-    return say("reason.longer", times=times, time=format_seconds(more[most]), what=binding(work, most))
+    return say(
+        "reason.far" if ratio > 1 else "reason.longer",
+        times=times,
+        time=format_seconds(more[most]),
+        what=binding(work, most),
+    )
 
 
 def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
