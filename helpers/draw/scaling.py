@@ -35,16 +35,9 @@ def speedup_scene(
     least `limit`; beyond it the plot is hatched. yours: the count to mark. Axes are linear up to 64 GPUs and
     logarithmic beyond. ValueError with neither points nor measurements.
     """
-    values = {"predicted": [(point.gpus, point.speedup) for point in points], "measured": list(measured)}
-    values = {name: sorted(each) for name, each in values.items() if each}
-    if not values:
-        raise ValueError("speedup_scene got no point: give points of `curve`, or measured=((1, 1.0), (2, 1.8), ...)")
-    first, last = min(each[0][0] for each in values.values()), max(each[-1][0] for each in values.values())
-    counts = sorted({round(last ** (number / _FINE)) for number in range(_FINE + 1)})
-    if serial is not None:
-        values["amdahl"] = [(count, amdahl(count, serial)) for count in counts]
-    if ideal:
-        values["ideal"] = [(1, 1), (last, last)]
+    values = _curves(points, measured, serial, ideal)
+    known = [each for name in ("predicted", "measured") for each in values.get(name, ())]
+    (first, _), (last, _) = min(known), max(known)
     names = {name: say(name, serial=serial or 0.0) for name in values}
     one = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
     x = _axis(say("gpus") if one == 1 else say("first", gpus=one), last, last)
@@ -58,6 +51,21 @@ def speedup_scene(
         dashed=[names[name] for name in ("ideal",) if name in names],
         dots=[names[name] for name in ("measured",) if name in names],
     )  # fmt: skip
+
+
+def _curves(
+    points: Sequence[Point], measured: Sequence[tuple[int, float]], serial: float | None, ideal: bool
+) -> dict[str, list[tuple[int, float]]]:
+    """(GPUs, speed-up) of each curve, by its name in the words."""
+    values = {"predicted": sorted((point.gpus, point.speedup) for point in points), "measured": sorted(measured)}
+    values = {name: each for name, each in values.items() if each}
+    if not values:
+        raise ValueError("speedup_scene got no point: give points of `curve`, or measured=((1, 1.0), (2, 1.8), ...)")
+    last = max(each[-1][0] for each in values.values())
+    if serial is not None:
+        counts = sorted({round(last ** (number / _FINE)) for number in range(_FINE + 1)})
+        values["amdahl"] = [(count, amdahl(count, serial)) for count in counts]
+    return values | ({"ideal": [(1, 1), (last, last)]} if ideal else {})
 
 
 def _axis(name: str, gpus: int, most: float) -> Axis:
