@@ -77,12 +77,8 @@ def _least_bytes(work: Work, spread: Plan) -> int:
 
 
 def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
-    """For each micro-batch, smallest first: rows of plans, of which the first that fits is to be taken.
-
-    With flash attention selective recomputation keeps what none keeps (it drops attention's maps), so it is not tried.
-    """
+    """For each micro-batch, smallest first: rows of plans, of which the first that fits is to be taken."""
     each = work.global_batch // spread.dp
-    again = ("none", "full") if spread.attention == "flash" else ("none", "selective", "full")
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
             break
@@ -97,7 +93,7 @@ def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
                     recompute=recompute,
                 )  # fmt: skip
                 for precision in precisions
-                for recompute in again
+                for recompute in ("none", "selective", "full")
             ]
             for chunks in _chunks(work.model.num_layers, spread.pp, each // size)
             for precisions in _gradients(work, each // size)
@@ -141,6 +137,8 @@ def fitting(work: Work) -> tuple[list[Fitting], int]:
 
 def _first(work: Work, row: list[Plan]) -> Fitting | None:
     for plan in row:
+        if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
+            continue
         stage, held = fullest(work.model, plan)
         if held.total <= work.usable:
             return plan, stage, held
