@@ -22,7 +22,10 @@ class World:
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
     def join(self, group: WireGroup) -> None:
-        self.groups = [one for one in self.groups if not one.is_released] + [group]
+        others = [one for one in self.groups if not one.is_released]
+        if not others:  # torch counts the names of a world's groups from 0 again
+            self.session.counters = {group.name: 0}
+        self.groups = [*others, group]
 
     def _watch(self) -> None:
         """Every 50 ms, as long as something is pending: follow what nobody waits for; end all if a rank says so."""
