@@ -9,7 +9,7 @@ heartbeat.py    a thread in each rank that says that it lives, and how far it ha
 verdicts.py     alive, slow, hung or dead: from what all heartbeats say
 rendezvous.py   where processes become ranks of a generation, and of the next one after a death
 regrouping.py   the plan for those who are left
-member.py       what a process does in one generation; warm.py is imported before it is forked
+member.py       what a process does in one generation; imported before it is forked
 crew.py         the processes of one generation       agent.py    one generation after the other
 job.py          the face of it                        account.py  what became of it
 chaos.py        who dies when: seeded data            settings.py what a job can be asked for

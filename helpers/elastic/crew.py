@@ -14,7 +14,7 @@ from helpers.ranks import process
 from helpers.ranks.limits import loopback
 from helpers.ranks.watch import RankState, Watch
 
-MEMBER = "helpers.elastic.warm"  # what a process has imported before it is forked
+MEMBER = "helpers.elastic.member"  # what a process has imported before it is forked
 SETTLE = 0.3  # seconds in which the cause of a failure can show after its first consequence
 
 

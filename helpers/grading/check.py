@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from helpers.grading import hidden, offers, promises, rounding
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
 from helpers.grading.kit.meter import one_thread
+from helpers.grading.kit.stories import unexplained
 from helpers.grading.registry import nearest, task_of
 from helpers.grading.task import Finding, Run, Task, Trouble, World
 from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
@@ -138,7 +140,8 @@ def judged(task: Task, run: Run, case: Case, size: int, seed: int) -> list[Findi
     """What the task's judge finds in one case, and which promises to the caller were broken."""
 
     def judge(nudge: int = 0) -> list[Finding]:  # fresh inputs: a learner's function may have changed the others
-        return list(task.judge(World.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
+        with unexplained() if nudge else nullcontext():
+            return list(task.judge(World.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
 
     with one_thread():
         findings = rounding.forgiven(judge(), judge)

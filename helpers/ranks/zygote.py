@@ -28,7 +28,6 @@ import sys
 import time
 
 GRACE = 1.0  # seconds that ranks get to leave by themselves
-MANY = 8  # ranks from which on they share what each would import with its first optimizer: 0.1 GB per rank
 FORKS = sys.platform.startswith("linux")
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -57,6 +56,7 @@ def take_orphans() -> None:
 def _preload() -> None:
     import cloudpickle  # noqa: F401
     import torch
+    import torch._dynamo  # each rank would import it with its first optimizer: a second and 0.1 GB per rank
     import torch.distributed
     import torch.nn.parallel  # noqa: F401
 
@@ -74,7 +74,7 @@ def _share() -> None:
 class Zygote:
     def __init__(self, control: socket.socket, wake_read: int, wake_write: int, *, is_branch: bool = False):
         self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
-        self.is_branch, self.is_rich = is_branch, False
+        self.is_branch = is_branch
         self.children: dict[int, subprocess.Popen | None] = {}
         self.branches: set[int] = set()  # of the children, those that hear from the kernel themselves when it goes
         self.folders: set[str] = set()
@@ -124,10 +124,6 @@ class Zygote:
             self.tell(started=pid)
 
     def fork(self, fd: int, spec: dict) -> int:
-        if spec["world_size"] >= MANY and not self.is_rich:
-            importlib.import_module("torch._dynamo")  # a second here, which a small world does not wait for
-            _share()
-            self.is_rich = True
         pid = os.fork()
         if pid:
             self.children[pid] = None
