@@ -37,8 +37,6 @@ def is_engine(path: str) -> bool:
 
 def is_package(path: str) -> bool:
     return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(PATIENTS + os.sep))
-        (ENGINE + os.sep, CARDS + os.sep, PATIENTS + os.sep)
-    )
 
 
 def is_library(path: str) -> bool:
