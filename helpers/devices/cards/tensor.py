@@ -84,6 +84,9 @@ class Card(Tensor):
     def data_ptr(self) -> int:
         return self._raw.data_ptr()
 
+    def record_stream(self, stream) -> None:
+        """Nothing is in use beyond a call."""
+
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._raw.untyped_storage()
 
