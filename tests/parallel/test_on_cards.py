@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from contextlib import nullcontext
 from functools import partial
 
 import cloudpickle
@@ -130,7 +129,7 @@ def with_pipeline(name, device):
 
 
 def host_of(device):
-    return memory.PinnedDevices(device) if device != "cpu" else memory.Budget(10**9)
+    return memory.PinnedDevices(device) if device != "cpu" else Devices(["cpu", "cpu"])
 
 
 def with_recomputation(mode, device):
@@ -147,8 +146,7 @@ def with_offload(device):
         with memory.offload_activations(devices, model, min_bytes=1):
             return model(x)
 
-    with devices if device == "cpu" else nullcontext():
-        return steps(device, run, optimizer) | model.state_dict()
+    return steps(device, run, optimizer) | model.state_dict()
 
 
 def with_chunked_loss(device):
