@@ -5,9 +5,9 @@ Elsewhere no device is asked for by name. `cards` is a GPU of practice, `autocas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ __all__ = [
     "set_random_states",
     "synchronize",
     "table_of",
+    "telling_kinds",
 ]
 GPU = "cuda"  # what torch calls the GPUs that NCCL knows
 
@@ -76,6 +77,17 @@ def synchronize(device: torch.device | str) -> None:
     """Wait until a device has done what it was told."""
     if is_accelerator(device):
         module_of(device).synchronize(device)
+
+
+@contextmanager
+def telling_kinds(device: torch.device, by_kind: Callable[[], dict[str, int]]) -> Iterator[None]:
+    """In here, the error of a practice card that is full says what holds it, as `by_kind` knows. Elsewhere nothing."""
+    memory = module_of(device).memory if device.type == CARD else SimpleNamespace(by_kind=None)
+    before, memory.by_kind = memory.by_kind, by_kind
+    try:
+        yield
+    finally:
+        memory.by_kind = before
 
 
 def computing_device(group: dist.ProcessGroup) -> torch.device:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_iter
 
-from helpers.devices import has_allocator, is_accelerator, module_of
+from helpers.devices import has_allocator, is_accelerator, module_of, telling_kinds
 from helpers.measure import memory_history as history
 from helpers.measure.memory_allocator import AllocatorBytes, allocator_bytes, save_snapshot
 from helpers.measure.memory_history import Held
@@ -62,6 +62,7 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
             stack.callback(handle.remove)
         stack.enter_context(recorder._storages.watch_resizes())
         stack.enter_context(recorder._storages)
+        stack.enter_context(telling_kinds(device, recorder._kinds_now))
         try:
             yield recorder
         finally:  # what did not fit is worth reading, too
@@ -107,6 +108,14 @@ class MemoryRecorder:
     def at(self, name: str) -> MemoryBreakdown:
         """Bytes by kind at a marked instant. ValueError for an unknown name."""
         return history.breakdown(self._held(name), name)
+
+    def _kinds_now(self) -> dict[str, int]:
+        """For the error of a card that is full: what a forward keeps is told from the rest when it has ended."""
+        now = history.breakdown(history.held_after(self._events), "now")
+        kinds = {kind: getattr(now, kind) for kind in MEMORY_KINDS}
+        if self._places.is_inside:
+            kinds["activations and temporaries"] = kinds.pop("activations") + kinds.pop("temporaries")
+        return kinds
 
     @property
     def peak(self) -> MemoryBreakdown:

@@ -1,4 +1,4 @@
-"""Every strategy on practice cards equals itself on the CPU to the bit: losses and weights of three steps, in float64."""
+"""Every strategy on practice cards equals itself on the CPU to the bit: losses and weights of three steps."""
 
 from __future__ import annotations
 

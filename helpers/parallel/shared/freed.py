@@ -62,7 +62,7 @@ def free_weight(weight: nn.Parameter, nothing: Tensor) -> None:
 
 @cache
 def _freed(kind: type) -> type:
-    """The class of a freed one; a parameter whose tensor has a class of its own (a practice card's) keeps that one's."""
+    """The class of a freed one; where its tensor has a class of its own, as on a practice card, it keeps that one's."""
     return FreedWeight if kind is nn.Parameter else type("FreedWeight", (FreedWeight, kind), {})
 
 
