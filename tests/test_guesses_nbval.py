@@ -1,10 +1,8 @@
-"""Plain `pytest --nbval`, without a variable, says the same of a notebook whether or not its guesses were answered."""
+"""nbval, without a variable, says the same of a notebook whether or not its guesses were answered."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -13,6 +11,7 @@ from nbclient import NotebookClient
 
 from helpers import progress
 from helpers.guesses import make_question, note
+from tests.saved_outputs import differences
 
 ROOT = Path(__file__).resolve().parent.parent
 CELLS = (
@@ -71,24 +70,20 @@ def compared(notebook) -> list:
     return [{name: data for name, data in one.get("data", one).items() if "widget-view" not in name} for one in outputs]
 
 
-@pytest.mark.parametrize("answered", [(), tuple(ASKED)], ids=["nobody answered", "all answered"])
-def test_plain_nbval_passes(saved, tmp_path, answered):
-    for key in answered:
-        answer(tmp_path, key)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(saved)]
-    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg"), f"--rootdir={saved.parent}"]
-    result = subprocess.run(command, cwd=saved.parent, env=environment(tmp_path), capture_output=True, text=True)
-    assert result.returncode == 0 and f"{len(CELLS)} passed" in result.stdout, result.stdout + result.stderr
-    assert len(progress.read(tmp_path / ".rank-by-rank" / "progress.jsonl").entries) == len(answered)
+def says(request, path: Path, ran) -> list[str]:
+    """What nbval's own comparison says of a run; the kinds of output that it passes over are compared as well."""
+    assert compared(ran) == compared(nbformat.read(path, 4))
+    return differences(request.session, path, ran.cells)
 
 
-def test_text_html_and_png_are_the_same_in_every_form(saved, tmp_path):
-    """With no answer, with all four, unattended and with GUESS=off: each kind of output, pictures included."""
-    reference = nbformat.read(saved, 4)
-    kinds = {name for one in compared(reference) for name in one}
-    assert kinds == {"text/plain", "image/png"}
-    assert compared(run(nbformat.read(saved, 4), tmp_path)) == compared(reference)
+def test_nbval_finds_text_and_pictures_the_same_in_every_form(saved, tmp_path, request):
+    """With no answer, with all four, and with GUESS=off; it was saved unattended. A run notes no answer."""
+    noted = tmp_path / ".rank-by-rank" / "progress.jsonl"
+    assert {name for one in compared(nbformat.read(saved, 4)) for name in one} == {"text/plain", "image/png"}
+    assert says(request, saved, run(nbformat.read(saved, 4), tmp_path)) == []
+    assert len(progress.read(noted).entries) == 0
     for key in ASKED:
         answer(tmp_path, key)
-    assert compared(run(nbformat.read(saved, 4), tmp_path)) == compared(reference)
-    assert compared(run(nbformat.read(saved, 4), tmp_path, GUESS="off")) == compared(reference)
+    for variables in ({}, {"GUESS": "off"}):
+        assert says(request, saved, run(nbformat.read(saved, 4), tmp_path, **variables)) == []
+    assert len(progress.read(noted).entries) == len(ASKED)

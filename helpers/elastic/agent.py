@@ -107,7 +107,7 @@ class Agent:
         for number in itertools.count():
             plan = regroup(told.plan, alive, told.batch)
             if plan is None or plan.world_size < told.min_ranks:
-                raise RuntimeError(say("few", alive=alive, least=told.min_ranks, why=why))
+                raise RuntimeError(say("few" if alive else "none", alive=alive, least=told.min_ranks, why=why))
             if number > told.max_restarts:
                 raise RuntimeError(say("restarts", most=told.max_restarts, why=why))
             self.plan = plan

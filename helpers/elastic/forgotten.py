@@ -52,6 +52,8 @@ def run_forgetting(
         raise ValueError(f"run_forgetting({what!r}): expected one of {', '.join(FORGETTABLE)}")
     if not isinstance(only, (tuple, list)) or not set(only) <= set(GENERATORS):
         raise ValueError(f"only={only!r}: expected a tuple of names among {', '.join(GENERATORS)}")
+    if ranks is not None and not isinstance(ranks, Ranks):
+        raise ValueError(f"ranks={ranks!r}: expected your Ranks({SQUARE.world_size}), or None for ranks of its own")
     if what.startswith("rng"):
         with keep_current(), tempfile.TemporaryDirectory() as folder:
             with nullcontext(ranks) if ranks else Ranks(SQUARE.world_size, device="cpu", quiet=True) as ranks:

@@ -36,6 +36,8 @@ class Job:
     """
 
     def __init__(self, *, kills: Sequence[Kill] = (), **asked):
+        if unknown := sorted(set(asked) - set(Settings.__annotations__)):
+            raise ValueError(say("check.unknown", names=unknown, known=[*Settings.__annotations__, "kills"]))
         self.settings = Settings(**asked)
         if not (isinstance(kills, (list, tuple)) and all(isinstance(kill, Kill) for kill in kills)):
             raise ValueError(say("check.kills", kills=repr(kills)))

@@ -48,16 +48,16 @@ class Settings:
         check_kinds(Settings, **{name: value for name, value in vars(self).items() if name != "ranks"})
         plan = self.plan or Plan(dp=self.ranks)
         object.__setattr__(self, "plan", plan)
-        object.__setattr__(self, "folder", self.folder and Path(self.folder).resolve())
         parts, copy, world = plan.dp * plan.num_microbatches, plan.world_size // plan.dp, plan.world_size
         wrong = {
             "plan": world != self.ranks,
             "steps": self.steps < 1 or self.save_every < 1 or not 0 <= self.pace <= 1,
             "spares": not 0 <= self.spares <= self.ranks or self.max_restarts < 0,
             "least": not 1 <= self.min_ranks <= self.ranks,
-            "folder": self.folder is not None and self.folder.is_file(),
+            "folder": self.folder == "" or self.folder is not None and Path(self.folder).is_file(),
             "batch": self.batch < 1 or self.batch % parts,
             "copy": regroup(plan, self.min_ranks, self.batch) is None,
         }
         for name in (name for name, is_wrong in wrong.items() if is_wrong):
             raise ValueError(say(f"check.{name}", **vars(self), parts=parts, copy=copy, world=world))
+        object.__setattr__(self, "folder", self.folder and Path(self.folder).resolve())

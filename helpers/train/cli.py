@@ -6,11 +6,15 @@ import atexit
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from helpers.ranks.inplace import is_launched, last_words
 from helpers.train.options import settings
 from helpers.words import book
 from helpers.words.wrapping import complain
+
+if TYPE_CHECKING:
+    from helpers.ranks import Ranks
 
 say = book("train")
 REFUSED = 2  # the exit code, as argparse has it
@@ -33,13 +37,12 @@ def main(arguments: list[str]) -> int:
                 print(say("all_done", steps=done, checkpoint=told.resume))
             return 0
 
-        from helpers.ranks import Ranks
         from helpers.train.loop import Loop
         from helpers.train.screen import Screen
 
         if is_launched():
             _join()
-        with Ranks(told.plan.world_size, timeout=None, quiet=not speaks) as ranks:
+        with _ranks(told.plan.world_size, quiet=not speaks) as ranks:
             code = Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
             return code
@@ -51,6 +54,16 @@ def main(arguments: list[str]) -> int:
         return REFUSED
     except KeyboardInterrupt:
         return 130
+
+
+def _ranks(count: int, *, quiet: bool) -> Ranks:
+    """ValueError where a rank cannot start: no room for its files, too few processes allowed."""
+    from helpers.ranks import RankError, Ranks
+
+    try:
+        return Ranks(count, timeout=None, quiet=quiet)
+    except RankError as problem:
+        raise ValueError(str(problem)) from None
 
 
 def _join() -> None:

@@ -70,7 +70,7 @@ class Loop:
             self._report()
             is_done = self.done == self.settings.steps
             is_equal = not self.settings.chaos or self._account(compare=is_done and not stop.asked)
-        if is_done:
+        if is_done and not problem:
             self.screen.lines([say("longer"), f"  {command(self.folder)} --steps {2 * self.settings.steps}"])
         elif self.saved:
             self.screen.lines([say("go_on"), f"  {command(self.saved)}"])

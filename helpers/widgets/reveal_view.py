@@ -35,10 +35,8 @@ def reveal(
     that is another one, by more than 2 % of a number.
     """
     view = RevealView(key, *shown, predicted=predicted, measured=measured, path=path)
-    if view.changed and is_unattended():
-        raise ValueError(f"{key}: predicted is {predicted!r}, and declared is {view.declared.answer!r}")
-    if predicted is None and is_unattended() and view.is_missed:
-        raise ValueError(f"{key}: measured is {measured!r}, and declared is {view.declared.answer!r}")
+    if view.wrong and is_unattended():
+        raise ValueError(view.wrong)
     return view
 
 
@@ -56,7 +54,8 @@ class RevealView(ipywidgets.VBox):
         self.key, self._shown = key, shown
         self._room = room(path)
         self.declared: Declared | None = _declared(key)
-        self.predicted = predicted if predicted is not None else self.declared and self.declared.answer
+        self._is_computed = predicted is not None
+        self.predicted = predicted if self._is_computed else self.declared and self.declared.answer
         self.measured = measured
         self._has_looked = False
         self._make_parts()
@@ -95,10 +94,14 @@ class RevealView(ipywidgets.VBox):
         return SAYS("changed", **values)
 
     @property
-    def is_missed(self) -> bool:
-        """Whether something was measured that is not what was declared."""
-        known = self.declared is not None and self.measured is not None
-        return known and not agrees(self.measured, self.declared.answer, within=MEASURED)
+    def wrong(self) -> str:
+        """A sentence for authors where something is not as it was declared, "" otherwise."""
+        if self.changed:
+            return f"{self.key}: predicted is {self.predicted!r}, and declared is {self.declared.answer!r}"
+        known = self.declared is not None and self.measured is not None and not self._is_computed
+        if known and not agrees(self.measured, self.declared.answer, within=MEASURED):
+            return f"{self.key}: measured is {self.measured!r}, and declared is {self.declared.answer!r}"
+        return ""
 
     # -- what can be done ----------------------------------------------------------------------------------------------
     def look(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from playwright.sync_api import Locator, TimeoutError
 
@@ -38,6 +40,11 @@ START = f"""id => {{
     window.jupyterapp.commands.execute("notebook:run-cell");
 }}"""
 CLEAR = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).model.clearExecution()"
+ASK = f"""async expression => {{
+    const given = {{code: "", silent: true, user_expressions: {{it: expression}}}};
+    const reply = await {PANEL}.sessionContext.session.kernel.requestExecute(given).done;
+    return reply.content.user_expressions.it;
+}}"""
 INTERRUPT = f"() => {PANEL}.sessionContext.session.kernel.interrupt()"
 # Not the kernel's status: messages of widgets travel beside a running cell and set it to idle when they are done.
 IS_DONE = f"id => {PANEL}.content.widgets.find(cell => cell.model.id === id).model.executionCount !== null"
@@ -117,6 +124,12 @@ class Notebook:
 
     def is_done(self, name: str) -> bool:
         return self.page.evaluate(IS_DONE, name)
+
+    def ask(self, expression: str) -> Any:
+        """The value of a Python expression in the kernel, which shows and counts nothing: what `literal_eval` reads."""
+        found = self.page.evaluate(ASK, expression)
+        assert found["status"] == "ok", found
+        return literal_eval(found["data"]["text/plain"])
 
     def printed(self, name: str) -> str:
         return "".join("".join(output.get("text", "")) for output in self._outputs(name))

@@ -17,6 +17,9 @@ SHOWN = ".jp-OutputArea-output :is(.jupyter-widgets, .rr-timeline)"  # the viewe
 DRAWN = (
     ":is(svg, canvas, progress, button, p[aria-live]):visible"  # a quiz has buttons; who has not guessed, a sentence
 )
+# In the kernel, where ipywidgets keeps all views: what is wrongly asked, and what did not come out as declared.
+WRONG = """[said for one in __import__("gc").get_objects() if type(one).__name__ in ("GuessView", "RevealView")
+ if (said := one.question.wrong if type(one).__name__ == "GuessView" else one.wrong)]"""
 IS_DRAWN = "image => image.decode().then(() => image.naturalWidth > 0)"
 
 
@@ -67,6 +70,10 @@ def test_it_runs_from_top_to_bottom_and_shows_every_widget(chapter, ran):
             shown.first.locator(DRAWN).first.wait_for()
             ran.screenshot(f"{chapter.stem}-{cell['id']}.png", ran.cell(cell["id"]))
     ran.screenshot(f"{chapter.stem}.png")
+
+
+def test_every_guess_is_well_asked_and_came_out_as_declared(ran):
+    assert ran.ask(WRONG) == []
 
 
 def test_its_outputs_are_the_saved_ones(chapter, ran, request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import cloudpickle
@@ -41,8 +42,13 @@ def check(expected, got, first):
     assert_equal(cut, got, rtol=1e-10, atol=NO_GRADIENT)
 
 
-def test_eight_then_four_copies_then_four_columns_then_one_process(eight, tmp_path):
-    expected = eight[:1].run(run, Plan())[0]
+@pytest.fixture(scope="module")
+def expected(eight):
+    """What one process has after all steps."""
+    return eight[:1].run(run, Plan())[0]
+
+
+def test_eight_then_four_copies_then_four_columns_then_one_process(eight, expected, tmp_path):
     eight.run(run, CUBE, tmp_path, last=2)
     eight[:4].run(run, Plan(dp=4, zero=3, num_microbatches=2), tmp_path, resumed=True, first=2, last=3)
     eight[:4].run(run, Plan(tp=4), tmp_path, resumed=True, first=3, last=4)
@@ -57,11 +63,17 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("before", OTHERS[:3], ids=str)
+@pytest.fixture(scope="module", params=OTHERS[:3], ids=str)
+def before(eight, request, tmp_path_factory):
+    """The folder in which a plan has saved its second step, for all who go on from there."""
+    folder = tmp_path_factory.mktemp("before")
+    eight[:4].run(run, request.param, folder, last=2)
+    return folder
+
+
 @pytest.mark.parametrize("after", OTHERS[:3], ids=str)
-def test_from_any_to_any(eight, tmp_path, before, after):
-    expected = eight[:1].run(run, Plan())[0]
-    eight[:4].run(run, before, tmp_path, last=2)
+def test_from_any_to_any(eight, expected, tmp_path, before, after):
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     check(expected, eight[:4].run(run, after, tmp_path, resumed=True, first=2), first=2)
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from helpers.compose.checkpoint import step_folder
 from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.elastic import Job, Kill
 from helpers.ranks.limits import SHARED, folder_prefix
 from helpers.specs import Plan
+from tests.compose.checkpoint.small import saved_on
 
 SMALL = dict(ranks=3, steps=12, save_every=4, pace=0.0)
 HOWS = ("sigkill", "exception", "hang")
@@ -135,6 +137,13 @@ def test_a_job_that_cannot_go_on_says_why(limits, said):
             job.wait()
         with pytest.raises(ValueError, match="the job has ended"):
             job.kill(0)
+
+
+def test_of_a_job_whose_ranks_all_raise_the_reason_comes_first(ranks, tmp_path):
+    saved_on(ranks, step_folder(tmp_path, 1))
+    with Job(**SMALL, folder=tmp_path) as job:
+        with pytest.raises(RuntimeError, match="(?s)^rank.* raised ValueError.*is of another model.*nobody is left"):
+            job.start().wait()
 
 
 def test_a_job_can_be_closed_in_the_middle_and_another_goes_on_from_what_is_whole_in_its_folder(tmp_path):

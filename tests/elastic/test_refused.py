@@ -25,8 +25,11 @@ def test_a_job_names_the_value_of_another_kind(asked):
 
 def test_a_job_refuses_a_file_as_folder_and_deaths_that_are_none(tmp_path):
     (file := tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="is a file"):
-        Job(folder=file)
+    for folder in (file, ""):
+        with pytest.raises(ValueError, match="is a file or empty"):
+            Job(folder=folder)
+    with pytest.raises(ValueError, match="knows no rank: it takes ranks, "):
+        Job(rank=4)
     for kills in (5, [5]):
         with pytest.raises(ValueError, match="expected a list of Kill"):
             Job(kills=kills)
@@ -62,6 +65,12 @@ def test_copies_refuse_other_kinds(said, sentence):
 def test_only_generators_can_be_forgotten(only):
     with pytest.raises(ValueError, match="expected a tuple of names among python, numpy, torch"):
         run_forgetting("rng", only=only)
+
+
+@pytest.mark.parametrize("ranks", ["a", 0, True])
+def test_what_is_no_ranks_is_not_run_on(ranks):
+    with pytest.raises(ValueError, match="expected your Ranks"):
+        run_forgetting("rng", ranks=ranks)
 
 
 @pytest.mark.parametrize("said", [{"ranks": 0}, {"save_every": 1.5}, {"limit": 0}, {"dies": (0, "a")}])

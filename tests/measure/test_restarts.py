@@ -1,4 +1,8 @@
-"""A job under torchrun that loses a node, goes on without it, and has it back: the curve is the undisturbed one."""
+"""A job under torchrun that loses a node, goes on without it, and has it back: the curve is the undisturbed one.
+
+That starts eight processes which import torch. Chapter 12 does it whenever it runs, and holds the losses and the three
+generations; here it is slow.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ def left(monkeypatch, tmp_path):
     return find
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_two_agents_lose_a_node_go_on_with_one_and_have_it_back(left):
     job = node_dies(at_step=4, back_at=6, steps=7, save_every=2)

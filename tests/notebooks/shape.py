@@ -92,7 +92,10 @@ def _says(cell: dict | None) -> bool:
 
 
 def path_tags(cells: list[dict], name: str) -> Iterator[str]:
+    """A path that is the beginning needs nothing from off it: who runs the chapter from the top runs it alone first."""
     path = on_path(cells)
+    if path != set(range(len(path))):
+        yield f"the path is not the first cells of the notebook: cell {min(set(range(len(cells))) - path)} is off it"
     for place, cell in enumerate(cells):
         if (place in path) != ("path" in tags(cell)):
             yield f"{cell['id']} is {'on' if place in path else 'off'} the path by its heading, and not by its tag"

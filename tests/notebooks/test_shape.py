@@ -90,6 +90,7 @@ EDITS = [  # rule, cell, what is replaced, by what, what the sentence holds
     (shape.stations, "B-text", "▶ ", "", "▶ stands at 2"),
     (shape.stations, "B-text", "(6 min)", "", "heading '▶ B · Title' is none of"),
     (shape.stations, "takeaways", "## Takeaways", "## ▶ Takeaways", "heading '▶ Takeaways'"),
+    (shape.path_tags, "B-text", "▶ ", "", "the path is not the first cells of the notebook: cell 5 is off it"),
     (shape.limits, "B-text", "(6 min)", "(19 min)", "the path has 31 minutes"),
     (shape.limits, "D-text", "(6 min)", "(48 min)", "the chapter has 66 minutes"),
     (shape.limits, "B-text", "Text", "word " * 900, "the path has 9"),

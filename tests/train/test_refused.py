@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from helpers.ranks import RankError
 from helpers.train import cli
 from helpers.train.options import settings
 
@@ -58,6 +59,14 @@ def test_a_plan_for_other_ranks_than_torchrun_started(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert "for 8 ranks, but torchrun started 4" in refused(capsys, "--plan dp=2,tp=2,pp=2")
     assert settings([]).plan.dp == 4, "without a plan all of them are copies"
+
+
+def test_ranks_that_cannot_start_say_why(capsys, monkeypatch, tmp_path):
+    def no_room(*_, **__):
+        raise RankError("rank 0 of 1 did not start: no room for a board")
+
+    monkeypatch.setattr("helpers.ranks.Ranks", no_room)
+    assert "no room for a board" in refused(capsys, f"--size tiny --plan dp=1 --save {tmp_path / 'run'}")
 
 
 def test_chaos_is_not_for_torchruns_ranks(capsys, monkeypatch):
