@@ -13,26 +13,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.devices.cards import NAME as CARD
-from helpers.devices.cards import is_card
 
-__all__ = [
-    "CARD",
-    "accelerator",
-    "computing_device",
-    "fork_random",
-    "has_allocator",
-    "is_accelerator",
-    "is_card",
-    "known_kinds",
-    "module_of",
-    "on_device",
-    "random_states",
-    "runs_later",
-    "set_random_states",
-    "synchronize",
-    "table_of",
-    "telling_kinds",
-]
 GPU = "cuda"  # what torch calls the GPUs that NCCL knows
 
 

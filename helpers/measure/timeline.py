@@ -49,8 +49,9 @@ class _Clock:
     """Instants as `time.perf_counter` seconds: read at once on CPU, at the end of the recording on CUDA."""
 
     def __init__(self, device: torch.device) -> None:
-        self.later, self._module = runs_later(device), module_of(device)
+        self.later = runs_later(device)
         if self.later:
+            self._module = module_of(device)
             synchronize(device)
             self._zero, self._zero_event = time.perf_counter(), self._event()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from functools import partial
 
@@ -22,145 +21,122 @@ from helpers.workloads import GPT, GPTConfig, token_loss
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-STEPS, WORLD = 3, 2
+WORLD, ADAMW = 2, dict(lr=1e-2, foreach=False)
 
 
-def gpt(device, **changes):
+def of_seed_0(make, device):
     torch.manual_seed(0)
-    return GPT(GPTConfig.tiny(**dict(context=8, num_layers=2, hidden=16) | changes)).double().to(device)
+    return make().double().to(device)
+
+
+def gpt(device, num_layers=2):
+    return of_seed_0(lambda: GPT(GPTConfig.tiny(context=8, num_layers=num_layers, hidden=16)), device)
 
 
 def batches(device):
-    tokens = torch.randint(0, 68, (STEPS, 4, 8), generator=torch.Generator().manual_seed(3))
+    tokens = torch.randint(0, 68, (3, 4, 8), generator=torch.Generator().manual_seed(3))
     return [(part.to(device), part.to(device)) for part in tokens]
 
 
-def net(device):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 8)).double().to(device)
+def host_of(device):
+    return memory.PinnedDevices(device) if device == "card" else Devices(["cpu", "cpu"])
 
 
-def adam(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-
-
-def share(x):
-    return x.chunk(WORLD)[dist.get_rank()]
-
-
-def steps(device, model, optimizer, loss_of=token_loss, after=lambda: None, part=share):
-    told = {}
-    for step, (x, y) in enumerate(batches(device)):
+def train(device, model, optimizer=None, loss_of=token_loss, after=lambda: None, whole=False):
+    optimizer, losses = optimizer or torch.optim.AdamW(model.parameters(), **ADAMW), {}
+    for step, batch in enumerate(batches(device)):
+        x, y = batch if whole else (part.chunk(WORLD)[dist.get_rank()] for part in batch)
         optimizer.zero_grad()
-        loss = loss_of(model(part(x)), part(y))
+        loss = loss_of(model(x), y)
         loss.backward()
         after()
         optimizer.step()
-        told[f"{step} loss"] = loss.detach()
-    return told
+        losses[f"{step} loss"] = loss
+    return losses
 
 
 def with_ddp(make, device):
     model = make(gpt(device))
-    told = steps(device, model, adam(model), after=getattr(model, "average_gradients", lambda: None))
-    return told | model.module.state_dict()
+    losses = train(device, model, after=getattr(model, "average_gradients", lambda: None))
+    return losses | model.module.state_dict()
 
 
 def with_sync_batch_norm(device):
-    model, told = ddp.SyncBatchNorm.convert(net(device)), {}
-    model = ddp.DistributedDataParallel(model, broadcast_buffers=False)
-    for step in range(STEPS):
-        x = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(step)).to(device)
-        loss = model(share(x)).square().mean()
-        loss.backward()
-        told[f"{step} loss"] = loss.detach()
-    return told | {name: p.grad for name, p in model.named_parameters()} | model.module.state_dict()
+    model = of_seed_0(lambda: ddp.SyncBatchNorm.convert(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))), device)
+    x = torch.arange(32.0, dtype=torch.float64).view(4, 8).to(device)[2 * dist.get_rank() :][:2]
+    model(x).square().sum().backward()
+    return {name: p.grad for name, p in model.named_parameters()} | model.state_dict()
 
 
-def with_zero(make, device):
-    model = gpt(device)
-    optimizer = make(model)
-    return steps(device, model, optimizer) | model.state_dict()
+def with_optimizer(make, device, of=lambda model: model):
+    model = of(gpt(device))
+    return train(device, model, make(model, device)) | model.state_dict()
 
 
-def with_zero3(device, offload=False, **options):
-    model = zero.Zero3(gpt(device), offload=host_of(device) if offload else None, **options)
-    told = steps(device, model, adam(model), after=lambda: model.clip_grad_norm_(0.5))
-    return told | model.full_state()
+def with_zero3(device, host=lambda device: None, **options):
+    model = zero.Zero3(gpt(device), offload=host(device), **options)
+    return train(device, model, after=lambda: model.clip_grad_norm_(0.5)) | model.full_state()
 
 
-def with_sharded_layer(device):
-    torch.manual_seed(0)
-    layer = zero.ShardedLayer(nn.Linear(8, 8).double().to(device))
-    x = torch.ones(2, 8, dtype=torch.float64, device=device) * (1 + dist.get_rank())
-    layer(x).square().sum().backward()
-    return {"gradient": layer.shard.grad, "shard": layer.shard}
+def with_layer(make, device):
+    layer = of_seed_0(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), device)
+    layer = make(layer)
+    out = layer(torch.full((2, 8), 1.0 + dist.get_rank(), dtype=torch.float64, device=device))
+    out.square().sum().backward()
+    return {"out": out} | {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
 
 
 def with_tensor_parallel(device, **options):
-    model = gpt(device)
-    tensor_parallel.shard_tensor_parallel(model, dist.group.WORLD, **options)
-    loss_of = tensor_parallel.vocab_parallel_cross_entropy
-    clip = partial(clip_grad_norm_, model.parameters(), 0.5, group=dist.group.WORLD)
-    told = steps(device, model, adam(model), loss_of, clip, part=lambda x: x)
-    return told | tensor_parallel.gather_full_state(model)
-
-
-def with_tensor_parallel_mlp(device):
-    torch.manual_seed(0)
-    up, down = (nn.Linear(8, 8).double().to(device) for _ in range(2))
-    mlp = tensor_parallel.TensorParallelMLP(up, down)
-    out = mlp(torch.ones(2, 8, dtype=torch.float64, device=device))
-    out.square().sum().backward()
-    return {"out": out} | {name: p.grad for name, p in mlp.named_parameters()}
+    model, group = gpt(device), dist.group.WORLD
+    tensor_parallel.shard_tensor_parallel(model, group, **options)
+    clip = partial(clip_grad_norm_, model.parameters(), 0.5, group=group)
+    losses = train(device, model, None, tensor_parallel.vocab_parallel_cross_entropy, clip, whole=True)
+    return losses | tensor_parallel.gather_full_state(model)
 
 
 def with_pipeline(name, device):
-    model, told = gpt(device, num_layers=4), {}
     schedule = ORDERS[name](4, 4, 2) if name == "interleaved" else ORDERS[name](2, 4)
-    stage = pipeline.PipelineStage(model, None, schedule, loss=token_loss)
-    optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-2, foreach=False)
+    stage = pipeline.PipelineStage(gpt(device, 4), None, schedule, loss=token_loss)
+    optimizer, losses = torch.optim.AdamW(stage.parameters(), **ADAMW), {}
     for step, (x, y) in enumerate(batches(device)):
         optimizer.zero_grad()
-        loss = stage.step(x, y)
+        losses[f"{step} loss"] = stage.step(x, y)
         optimizer.step()
-        told |= {f"{step} loss": loss.detach()} if loss is not None else {}
-    return told | {str(number): p for number, p in enumerate(stage.parameters())}
-
-
-def host_of(device):
-    return memory.PinnedDevices(device) if device != "cpu" else Devices(["cpu", "cpu"])
+    found = losses | {str(number): p for number, p in enumerate(stage.parameters())}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def with_recomputation(mode, device):
     model = gpt(device)
     memory.recompute_blocks(model, mode=mode)
-    return steps(device, model, adam(model)) | model.state_dict()
+    return train(device, model) | model.state_dict()
 
 
 def with_offload(device):
     model, devices = gpt(device), host_of(device)
-    optimizer = memory.OffloadedOptimizer(model.parameters(), torch.optim.AdamW, devices, lr=1e-2, foreach=False)
 
     def run(x):
         with memory.offload_activations(devices, model, min_bytes=1):
             return model(x)
 
-    return steps(device, run, optimizer) | model.state_dict()
+    optimizer = memory.OffloadedOptimizer(model.parameters(), torch.optim.AdamW, devices, **ADAMW)
+    return train(device, run, optimizer) | model.state_dict()
 
 
 def with_chunked_loss(device):
-    torch.manual_seed(0)
-    hidden, weight = (torch.randn(6, 8).double().to(device).requires_grad_() for _ in range(2))
-    loss = memory.chunked_token_loss(hidden, weight, torch.arange(6, device=device), chunk_tokens=2)
-    loss.backward()
-    return {"loss": loss, "hidden": hidden.grad, "weight": weight.grad}
+    model = gpt(device)
+
+    def loss_of(hidden, targets):
+        return memory.chunked_token_loss(hidden, model.head.weight, targets, chunk_tokens=3)
+
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    return train(device, model.features, optimizer, loss_of) | model.state_dict()
 
 
 def with_autocast(device):
     """In 16 bits: on the CPU with CUDA's table, as the card has it."""
-    model = gpt(device).float()
-    optimizer, scaler = adam(model), amp.GradScaler()
+    model, scaler = gpt(device).float(), amp.GradScaler()
+    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
     for x, y in batches(device):
         optimizer.zero_grad()
         with amp.autocast(torch.float16, device_type=device, table="cuda"):
@@ -171,67 +147,61 @@ def with_autocast(device):
     return {"loss": loss} | model.state_dict()
 
 
-def with_master_weights(device):
-    model = gpt(device).bfloat16()
-    optimizer = amp.MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-2, foreach=False)
-    return steps(device, model, optimizer) | model.state_dict()
-
-
 def with_threads(device):
-    model = DataParallel(gpt(device), Devices([f"{device}:0" if device == "card" else device]))
-    return steps(device, model, adam(model)) | model.state_dict()
+    model = DataParallel(gpt(device), Devices([torch.zeros(0, device=device).device]))
+    return train(device, model) | model.state_dict()
 
 
-def with_trainer(plan, device):
-    model, told = gpt(device, num_layers=4), {}
+def with_trainer(device, **plan):
     how = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=0.5, lr=1e-2)
-    trainer = Trainer(model, plan, **how)
-    for step, (x, y) in enumerate(batches(device)):
-        told[f"{step} loss"] = trainer.step(x, y)
-    return told | trainer.full_state()
+    trainer = Trainer(gpt(device, 4), Plan(**plan), **how)
+    return {f"{step} loss": trainer.step(x, y) for step, (x, y) in enumerate(batches(device))} | trainer.full_state()
 
 
-WAYS = {
-    **{
-        make.__name__: partial(with_ddp, make)
-        for make in (ddp.NaiveDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.DistributedDataParallel)
-    },
+def of_adamw(make, **options):
+    return partial(with_optimizer, lambda model, device: make(model, torch.optim.AdamW, **ADAMW, **options))
+
+
+DDPS = (ddp.NaiveDDP, ddp.FlatDDP, ddp.BucketedDDP, ddp.DistributedDataParallel)
+WAYS = {make.__name__: partial(with_ddp, make) for make in DDPS} | {
     "torch's DDP": partial(with_ddp, nn.parallel.DistributedDataParallel),
     "SyncBatchNorm": with_sync_batch_norm,
-    "Zero1": partial(with_zero, lambda model: zero.Zero1(model.named_parameters(), torch.optim.AdamW, lr=1e-2)),
-    "Zero2": partial(with_zero, lambda model: zero.Zero2(model, torch.optim.AdamW, lr=1e-2)),
+    "Zero1": of_adamw(lambda model, *args, **options: zero.Zero1(model.named_parameters(), *args, **options)),
+    "Zero2": of_adamw(zero.Zero2),
     "Zero3": with_zero3,
     "Zero3, kept": partial(with_zero3, keep_parameters=True),
-    "Zero3, offloaded": partial(with_zero3, offload=True),
-    "ShardedLayer": with_sharded_layer,
+    "Zero3, offloaded": partial(with_zero3, host=host_of),
+    "ShardedLayer": partial(with_layer, zero.ShardedLayer),
+    "TensorParallelMLP": partial(with_layer, lambda layer: tensor_parallel.TensorParallelMLP(*layer)),
     "tensor parallel": with_tensor_parallel,
     "sequence parallel": partial(with_tensor_parallel, sequence_parallel=True),
-    "TensorParallelMLP": with_tensor_parallel_mlp,
     **{f"pipeline {name}": partial(with_pipeline, name) for name in ORDERS},
-    "recompute full": partial(with_recomputation, "full"),
-    "recompute selective": partial(with_recomputation, "selective"),
+    **{f"recompute {mode}": partial(with_recomputation, mode) for mode in ("full", "selective")},
     "offload": with_offload,
     "chunked loss": with_chunked_loss,
     "autocast": with_autocast,
-    "MasterWeights": with_master_weights,
+    "MasterWeights": partial(
+        with_optimizer,
+        lambda model, device: amp.MasterWeights(model.parameters(), torch.optim.AdamW, **ADAMW),
+        of=lambda model: model.bfloat16(),
+    ),
     "DataParallel": with_threads,
-    "Trainer dp zero 1": partial(with_trainer, Plan(dp=2, zero=1)),
-    "Trainer dp zero 3": partial(with_trainer, Plan(dp=2, zero=3)),
-    "Trainer pp": partial(with_trainer, Plan(pp=2, num_microbatches=2)),
-    "Trainer tp": partial(with_trainer, Plan(tp=2, sequence_parallel=True, recompute="full")),
+    "Trainer dp": partial(with_trainer, dp=2, zero=1),
+    "Trainer zero 3": partial(with_trainer, dp=2, zero=3),
+    "Trainer pp": partial(with_trainer, pp=2, num_microbatches=2),
+    "Trainer tp": partial(with_trainer, tp=2, sequence_parallel=True, recompute="full"),
 }
 
 
 def told(way, device):
     """What a rank found, and where its tensors were."""
-    found = copy.copy(WAYS[way](device))
+    found = WAYS[way](device)
     return {name: tensor.detach().cpu() for name, tensor in found.items()}, {t.device.type for t in found.values()}
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_strategy_on_cards_equals_the_cpu(ranks, cards, way):
-    for (expected, _), (found, where) in zip(
-        ranks[:WORLD].run(told, way, "cpu"), cards.run(told, way, "card"), strict=True
-    ):
+    on_cpu, on_cards = ranks[:WORLD].run(told, way, "cpu"), cards.run(told, way, "card")
+    for (expected, _), (found, where) in zip(on_cpu, on_cards, strict=True):
         assert where == {"card"} and found.keys() == expected.keys()
         assert [name for name in expected if not torch.equal(found[name], expected[name])] == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from types import SimpleNamespace
 
 import torch
 
@@ -14,38 +15,43 @@ from helpers.devices.cards.checks import check_index
 from helpers.devices.cards.tensor import memory, numbers
 from helpers.units import format_bytes
 
+NAME = "practice card"
+
+
+def _nothing(*args, **kwargs) -> None:
+    """For what has nothing to wait for, or to give back."""
+
+
+def _yes(*args, **kwargs) -> bool:
+    return True
+
 
 class Stream:
-    """In order with everything else, since everything is."""
+    """In order with everything else, since everything is. A context, as torch.cuda.stream(stream) is."""
 
     def __init__(self, device=None, priority: int = 0, **ids) -> None:
         self.device, self.priority = torch.device("card", 0), priority
 
-    def wait_event(self, event=None) -> None:
-        pass
+    wait_event = wait_stream = synchronize = __exit__ = _nothing
+    query = _yes
 
-    wait_stream = synchronize = wait_event
-
-    def record_event(self, event=None):
+    def record_event(self, event: Event | None = None) -> Event:
         event = event or Event()
         event.record(self)
         return event
 
-    def query(self) -> bool:
-        return True
-
-    def __enter__(self):
+    def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, *error) -> None:
-        pass
 
-
-class Event(Stream):
-    """Recorded at once. Raises RuntimeError for a time between events that were not recorded, as CUDA's does."""
+class Event:
+    """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.timing, self.seconds = enable_timing, None
+
+    wait = synchronize = _nothing
+    query = _yes
 
     def record(self, stream=None) -> None:
         self.seconds = time.perf_counter()
@@ -58,54 +64,28 @@ class Event(Stream):
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         return (end.seconds - self.seconds) * 1e3
 
-    def wait(self, stream=None) -> None:
-        pass
-
-
-class _Properties:
-    name, major, minor, multi_processor_count = "practice card", 9, 0, 1
-
-    @property
-    def total_memory(self) -> int:
-        return memory.capacity
-
 
 class CardModule:
     """The module `torch.card`."""
 
-    Stream, Event = Stream, Event
+    Stream, Event, memory = Stream, Event, memory
     _initialized = True  # else torch's checkpoint does not keep the generator's state
-    memory = memory  # helpers.devices and the meter
+    is_initialized = is_available = is_bf16_supported = _yes
+    synchronize = empty_cache = set_stream = _nothing
+    current_device = staticmethod(lambda: 0)
+    device_count = staticmethod(lambda: 1)
+    _is_in_bad_fork = staticmethod(lambda: False)
+    current_stream = default_stream = staticmethod(lambda device=None: Stream())
+    stream = staticmethod(lambda stream: contextlib.nullcontext(stream))
+    get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
+    get_device_name = staticmethod(lambda device=None: NAME)
+    get_device_capability = staticmethod(lambda device=None: (9, 0))
 
-    is_initialized = is_available = is_bf16_supported = lambda self, *args, **kwargs: True
-    current_device = lambda self: 0  # noqa: E731
-    device_count = lambda self: 1  # noqa: E731
-    _is_in_bad_fork = lambda self: False  # noqa: E731
-    get_device_name = lambda self, device=None: _Properties.name  # noqa: E731
-    get_device_capability = lambda self, device=None: (9, 0)  # noqa: E731
-    get_device_properties = lambda self, device=None: _Properties()  # noqa: E731
+    def get_device_properties(self, device=None) -> SimpleNamespace:
+        return SimpleNamespace(name=NAME, major=9, minor=0, multi_processor_count=1, total_memory=memory.capacity)
 
     def set_device(self, device) -> None:
         check_index(torch.device("card", device) if isinstance(device, int) else torch.device(device))
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.float16, torch.bfloat16]
-
-    def synchronize(self, device=None) -> None:
-        pass
-
-    empty_cache = reset_accumulated_memory_stats = synchronize
-
-    def current_stream(self, device=None) -> Stream:
-        return Stream()
-
-    default_stream = current_stream
-
-    def set_stream(self, stream) -> None:
-        pass
-
-    def stream(self, stream):
-        return contextlib.nullcontext(stream)
 
     def device(self, index):
         self.set_device(0 if index is None else index)
@@ -127,26 +107,18 @@ class CardModule:
         return max(0, memory.capacity - memory.now()), memory.capacity
 
     def memory_summary(self, device=None, abbreviated: bool = False) -> str:
-        held, peak = format_bytes(memory.now(), binary=True), format_bytes(memory.peak, binary=True)
-        return f"card 0: {held} allocated, at most {peak}, of {format_bytes(memory.capacity, binary=True)}"
+        held, peak, whole = (format_bytes(n, binary=True) for n in (memory.now(), memory.peak, memory.capacity))
+        return f"card 0: {held} allocated, at most {peak}, of {whole}"
 
     # -- random numbers --------------------------------------------------------------------------------------------
+    manual_seed, seed, initial_seed = numbers.manual_seed, numbers.seed, numbers.initial_seed
+    manual_seed_all = manual_seed
+
     def get_rng_state(self, device="card") -> torch.Tensor:
         return numbers.get_state()
 
     def set_rng_state(self, state: torch.Tensor, device="card") -> None:
         numbers.set_state(state)
-
-    def manual_seed(self, seed: int) -> None:
-        numbers.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def seed(self) -> None:
-        numbers.seed()
-
-    def initial_seed(self) -> int:
-        return numbers.initial_seed()
 
 
 def is_registered() -> bool:
@@ -163,7 +135,6 @@ def register() -> None:
         ) from None
     setup("card", backend_module=CardModule())
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
-    for name in ("synchronize", "current_stream", "set_stream", "empty_cache", "memory_allocated", "memory_reserved"):
+    ours = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
+    for name in (ours + "max_memory_reserved reset_peak_memory_stats").split():
         setattr(torch.accelerator, name, getattr(torch.card, name))  # the Python guard of a device has none of these
-    for name in ("max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats"):
-        setattr(torch.accelerator, name, getattr(torch.card, name))
