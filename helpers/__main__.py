@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -14,6 +16,7 @@ COMMANDS = {
     "hang": "helpers.jobs.hang",
     "profile": "helpers.jobs.profiled",
     "explain": "helpers.traces.cli",
+    "plan": "helpers.predict.advice.cli",
     "napkin": "helpers.interview.napkin",
 }
 
@@ -34,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("hang", help="any training job; where it stands still, which rank left the line: -- train.py")
     commands.add_parser("profile", help="start any training job and record a window of its steps: -- train.py")
     commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
+    commands.add_parser("plan", help="which plan trains a model on a cluster, and why: --model llama3-70b --gpus 32")
     commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")
     commands.add_parser("napkin", help="20 formulas and 20 numbers on one page to print; --lang zh -o napkin.html")
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")
@@ -52,4 +56,10 @@ def _grade(key: str, answer: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; Python would write the rest, and complain, as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -150,3 +151,13 @@ def test_an_unknown_command_is_answered_with_the_known_ones():
     result = subprocess.run([sys.executable, "-m", "helpers", "docter"], capture_output=True, text=True)
     assert result.returncode == 2
     assert "doctor" in result.stderr
+
+
+def test_a_reader_who_has_seen_enough_ends_a_command_in_silence():
+    """As `| head` does: the pipe is closed before the first line is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "helpers", "plan", "--model", "gpt2", "--gpus", "1", "--gpu", "H100"]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (141, "")

@@ -13,6 +13,8 @@ messages_scene         messages in the order in which they were sent
 curves_scene           curves on linear or logarithmic axes, each named at its end
 week_scene             a week of a job that fails: work, saves, lost work, repairs
 effective_scene        the share of the time that is kept, by the interval between two saves
+step_scene             a predicted step as a waterfall of its terms, or two steps below each other
+speedup_scene          how fast more GPUs are: predicted, measured, ideal, Amdahl's
 bytes_scene            predicted, measured, your guess
 payloads_scene         the messages of several ways, as long as their bytes
 token_weights_scene    what a token weighs in two means
@@ -75,6 +77,7 @@ from helpers.draw.payloads import payloads_scene, token_weights_scene
 from helpers.draw.picture import Picture, picture
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.png import to_png
+from helpers.draw.scaling import speedup_scene
 from helpers.draw.scene import Label, Line, Rect, Scene
 from helpers.draw.shards import shards_scene
 from helpers.draw.shares import Share, shares_scene, zero_shares
@@ -84,6 +87,7 @@ from helpers.draw.tensor_layer import tensor_layer_scene
 from helpers.draw.timelines import timeline_scene
 from helpers.draw.topology import topology_scene
 from helpers.draw.trace import trace_scene
+from helpers.draw.waterfall import step_scene
 from helpers.predict.precision.formats import NUMBER_FORMATS, NumberFormat, number_format
 
 __all__ = [
@@ -144,8 +148,10 @@ __all__ = [
     "rounds_scene",
     "shards_scene",
     "show",
+    "speedup_scene",
     "standing_scene",
     "standstill_scene",
+    "step_scene",
     "tensor_layer_scene",
     "timeline_scene",
     "to_figure",

@@ -61,7 +61,7 @@ def curves_scene(
     y: Axis,
     title: str,
     marks: Sequence[Mark | tuple[float, float, str]] = (),
-    dots: bool = False,
+    dots: bool | Collection[str] = False,
     marks_below: bool = False,
     paints: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
@@ -70,7 +70,7 @@ def curves_scene(
     width: float = WIDTH,
 ) -> Scene:
     """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
-    the point, off a curve that rises. dots: a dot on each point, as counted.
+    the point, off a curve that rises. dots: a dot on each point, as counted; or the names of curves that get them.
 
     paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
     bands: names of curves that another one lies on: wide and without dots, so that both are seen.
@@ -86,7 +86,8 @@ def curves_scene(
         items += _gap(*gap, frame)
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
-        items += _curve(points, colours[name], frame, dots, dashed=name in dashed, is_band=name in bands)
+        dotted = dots if isinstance(dots, bool) else name in dots
+        items += _curve(points, colours[name], frame, dotted, dashed=name in dashed, is_band=name in bands)
     items += _names(curves, colours, frame)
     for mark in marks:
         items += _mark(Mark(*mark), frame, lower=10 if marks_below else -33)
@@ -121,7 +122,8 @@ def _grid(frame: _Frame) -> Iterator[Label | Line]:
 def _gap(start: float, end: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
     x, right = (frame.at((at, frame.y.ticks[0]))[0] for at in (start, end))
     yield Rect(x=x, y=_TOP, width=right - x, height=_HIGH, fill="waiting", texture="hatch", opacity=0.6, tooltip=text)
-    yield Label(x=(x + right) / 2, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
+    middle = min((x + right) / 2, frame.right - text_width(text, 12, bold=True) / 2)  # the curves' names stand beside
+    yield Label(x=middle, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
 
 
 def _curve(

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -68,9 +69,12 @@ def within_walls(*args: Any) -> tuple[list, ...]:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, tensors, lists and dicts as they are (tensors detached copies); anything else by its type."""
+    """Numbers, strings, tensors, lists and dicts as they are (tensors detached copies), NumPy's as Python's; anything
+    else by its type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.longdouble):
+        return plain(value.tolist())
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone().contiguous()
     if isinstance(value, Mapping):

@@ -28,6 +28,7 @@ def special(case: Case, plain: Case) -> Words:
 
 def given(world: World, plain: Case) -> Words:
     """The same with the call in a line, if there was just one."""
-    calls = {str(call["call"]) for calls in world.calls for call in calls}
-    parts = [part for part in (world.case.words(plain), Words.of(calls.pop() if len(calls) == 1 else "")) if part.en]
+    texts = {str(call["call"]) for calls in world.calls for call in calls}
+    is_one = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
+    parts = [part for part in (world.case.words(plain), Words.of(texts.pop() if is_one else "")) if part.en]
     return SAYS["special"].format(SAYS["then"].join(parts)) if parts else Words.of("")

@@ -122,6 +122,11 @@ class Plan:
     def world_size(self) -> int:
         return self.mesh.world_size
 
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step over all ranks."""
+        return self.dp * self.micro_batch * self.num_microbatches
+
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError, as a sentence, where this plan does not fit the shape of `model`.
 

@@ -15,6 +15,7 @@ PrecisionExplorer     a GPT's numbers, what fp16, bf16 and fp8 keep of them, and
 ProgressView          what the learner has passed, and the next task; helpers.grading.progress_view() has them all
 QuizView              cards of the bank, what is due first: folded, multiple choice, a number to predict
 RoundView             debugging, code review or design: lines to mark, plans to write, a clock, a sheet with points
+ScalingExplorer       a step's waterfall, its speed-up on 1 to 16,384 GPUs, where more stop paying, days and GPU-hours
 StrategyExplorer      which strategy trains a model on a cluster: memory of each, traffic, an estimated step, the reason
 TensorSplitExplorer   a layer cut over ranks, number by number, and what is sent; sequence parallelism
 TimelineExplorer      any Timeline: zoom, hover, and a play head that shows what each rank does and holds
@@ -48,6 +49,7 @@ from helpers.widgets.progress_view import ProgressView
 from helpers.widgets.quiz_view import QuizView
 from helpers.widgets.reveal_view import reveal
 from helpers.widgets.round_view import RoundView
+from helpers.widgets.scaling_explorer import ScalingExplorer
 from helpers.widgets.strategy_explorer import StrategyExplorer
 from helpers.widgets.tensor_split_explorer import TensorSplitExplorer
 from helpers.widgets.timeline_explorer import TimelineExplorer
@@ -70,6 +72,7 @@ __all__ = [
     "ProgressView",
     "QuizView",
     "RoundView",
+    "ScalingExplorer",
     "StrategyExplorer",
     "TensorSplitExplorer",
     "TimelineExplorer",

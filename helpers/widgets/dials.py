@@ -10,6 +10,7 @@ from helpers.draw.scene import text_width
 
 WIDTH = 360  # pixels of a dial: two stand beside each other in a notebook's 800
 _FONT = 13  # pixels, JupyterLab's
+_MARGINS = 12  # pixels: ipywidgets' beside a dial, and a long readout's
 
 
 def dial(
@@ -39,16 +40,19 @@ def _selection(
         value=value,
         description=description,
         tooltip=tooltip or None,
-        layout=ipywidgets.Layout(width=f"{WIDTH}px"),
+        layout=ipywidgets.Layout(width=f"{WIDTH}px", max_width=f"calc(100% - {_MARGINS}px)"),
         style={"description_width": "initial"},
     )
 
 
 def panel(dials: Sequence[ipywidgets.Widget]) -> ipywidgets.GridBox:
-    """The dials in a grid, as many beside each other as fit. All labels get the width of the longest, none is cut."""
+    """The dials in a grid, as many beside each other as fit; where not one does, they shrink.
+
+    All labels get the width of the longest, none is cut.
+    """
     width = 6 + max((text_width(each.description, _FONT) for each in dials), default=0.0)  # capitals are wider
     for each in dials:
         each.tooltip = each.tooltip or each.description
         each.style.description_width = f"{width:.0f}px"
-    columns = f"repeat(auto-fill, {WIDTH + 8}px)"
+    columns = f"repeat(auto-fill, min(100%, {WIDTH + 8}px))"
     return ipywidgets.GridBox(dials, layout=ipywidgets.Layout(grid_template_columns=columns, max_width="1120px"))

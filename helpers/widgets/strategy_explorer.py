@@ -28,6 +28,17 @@ NETWORKS = {  # cards of a node, and what one carries
     "400 Gb/s": (1, "400 Gb/s"),
     "8 x 400 Gb/s": (8, "400 Gb/s"),
 }
+
+
+def cluster_of(gpu: str, network: str, gpus_per_node: int, num_nodes: int) -> Cluster:
+    """GPUs by their key with the links they usually have, behind one of NETWORKS."""
+    cards, link = NETWORKS[network]
+    return Cluster(
+        gpu=GPUS[gpu], gpus_per_node=gpus_per_node, num_nodes=num_nodes, intra=INTRA[gpu], inter=LINKS[link],
+        network_cards=min(cards, gpus_per_node),
+    )  # fmt: skip
+
+
 _PAGE = """<style>
 .rr-strategy .rr-table :is(td, th) {text-align: left; vertical-align: top; line-height: 1.35; white-space: nowrap}
 .rr-strategy .rr-table td:is(:nth-child(3), :last-child) {white-space: normal}
@@ -74,11 +85,7 @@ class StrategyExplorer(Explorer):
     @property
     def cluster(self) -> Cluster:
         """The cluster of the dials."""
-        cards, link = NETWORKS[self.network.value]
-        return Cluster(
-            gpu=GPUS[self.gpu.value], gpus_per_node=self.gpus_per_node.value, num_nodes=self.nodes.value,
-            intra=INTRA[self.gpu.value], inter=LINKS[link], network_cards=min(cards, self.gpus_per_node.value),
-        )  # fmt: skip
+        return cluster_of(self.gpu.value, self.network.value, self.gpus_per_node.value, self.nodes.value)
 
     @property
     def advice(self) -> Advice:
@@ -100,7 +107,7 @@ class StrategyExplorer(Explorer):
     @property
     def rows(self) -> Rows:
         """The fullest rank, its traffic by link, the estimated step and the reason, a row for each strategy."""
-        columns = ("strategy", "a rank", "sends", "step", "why")
+        columns = ("strategy", "a rank", "plan", "step", "why")
         return [{advice_page.column(name): row[name] for name in columns} for row in advice_page.rows(self.advice)]
 
     def page(self, path: str | Path) -> Path:

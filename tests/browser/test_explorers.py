@@ -10,6 +10,7 @@ import pytest
 
 from helpers import widgets
 from helpers.widgets.explorer import Explorer
+from tests.browser.desk import VIEWPORT
 
 OFFERED = {name: getattr(widgets, name) for name in widgets.__all__}  # classes and functions
 EXPLORERS = sorted(name for name, one in OFFERED.items() if isinstance(one, type) and issubclass(one, Explorer))
@@ -49,7 +50,9 @@ CHUNKED = """explorer = PipelineExplorer("interleaved")
 explorer.ranks.value, explorer.microbatches.value = 2, 12  # one option further ranks still divide the micro-batches
 explorer"""
 CELLS |= {"chunked": CHUNKED, "pipeline-runs": "PipelineExplorer(run=play)"}
-ALL_DIALS_ACT = {"MemoryExplorer": "spread", "PipelineExplorer": "chunked"}
+# A Llama-3 70B fits, the next larger model does not.
+CELLS |= {"scaled": 'ScalingExplorer("llama2-7b", gpus=128, batch=512, tp=2, pp=2)'}
+ALL_DIALS_ACT = {"MemoryExplorer": "spread", "PipelineExplorer": "chunked", "ScalingExplorer": "scaled"}
 
 
 def shown(notebook, cell):
@@ -73,13 +76,23 @@ def says(picture, words):
     picture.locator("p").filter(has_text=words).wait_for()
 
 
-def test_they_are_shown_in_light_and_dark(notebook):
+# What of a dial or a picture reaches beyond the right end of the output.
+CUT = """output => [...output.querySelectorAll(".widget-inline-hbox, .widget-readout, svg")]
+    .filter(one => one.getBoundingClientRect().right > output.getBoundingClientRect().right + 1).length"""
+
+
+def test_they_are_shown_in_light_and_dark_and_where_the_page_is_narrow(notebook):
     outputs = {name: shown(notebook, name)[0] for name in EXPLORERS}
     notebook.theme("dark")
     for output in outputs.values():
         output.locator("svg").first.wait_for()
     for name, output in outputs.items():
         notebook.pictures(name, output)
+    try:
+        notebook.page.set_viewport_size(VIEWPORT | {"width": 700})
+        assert {name: output.evaluate(CUT) for name, output in outputs.items()} == dict.fromkeys(outputs, 0)
+    finally:
+        notebook.page.set_viewport_size(VIEWPORT)
 
 
 @pytest.mark.parametrize("cell", [ALL_DIALS_ACT.get(name, name) for name in EXPLORERS])

@@ -34,8 +34,10 @@ from helpers.draw import (
     rounds_scene,
     shards_scene,
     shares_scene,
+    speedup_scene,
     standing_scene,
     standstill_scene,
+    step_scene,
     tensor_layer_scene,
     timeline_scene,
     token_weights_scene,
@@ -56,12 +58,13 @@ from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
 from helpers.predict.failures import simulate_week
+from helpers.predict.time.model import Bar, StepTime
 from helpers.predict.time.pipeline import simulate
 from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
-from helpers.widgets import MeshExplorer, TraceExplorer
+from helpers.widgets import MeshExplorer, ScalingExplorer, TraceExplorer
 
 
 def ddp_step(source="predicted", *, num_ranks=4, num_blocks=4, title="One DDP step"):
@@ -211,6 +214,16 @@ SCENES = {
     "token weights": token_weights_scene((4, 8, 16, 32), title="As tall as its weight"),
     "one rank": timeline_scene(ddp_step(num_ranks=1)),
     "a trace": TraceExplorer().scene,
+    "a plan's scaling": ScalingExplorer().scene,
+    "a plan at its end": ScalingExplorer(gpus=16_384).scene,
+    "no scaling": ScalingExplorer("gpt2", "V100", gpus=1, batch=1, tp=1, pp=1, zero=0).scene,
+    "the sources' curve": speedup_scene(measured=[(1, 1.0), (4, 3.5), (16, 11.0)], serial=0.03, title="Measured"),
+    "two steps": step_scene(
+        StepTime(bars=(Bar(name="bubble", seconds=1.0, binds="waiting"),), factor=1.2),
+        title="Two plans",
+        beside=StepTime(bars=(Bar(name="a new term", seconds=0.1, binds="host"),)),
+        names=("one", "the other"),
+    ),
     "long title": timeline_scene(ddp_step(), title="A long title that leaves no room for the legend beside it"),
     "two titles": timeline_scene(ddp_step(title="a" * 60), ddp_step("emulated", title="overlapped")),
     "16 ranks": timeline_scene(ddp_step(num_ranks=16)),

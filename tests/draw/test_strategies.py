@@ -6,7 +6,7 @@ import pytest
 
 from helpers.draw import Line, Rect
 from helpers.draw.strategies import strategies_scene
-from helpers.predict.advice.advise import advise
+from helpers.predict.advice import advise
 from helpers.specs import CLUSTERS, PRESETS
 from tests.draw.scenes import SCENES
 
@@ -35,7 +35,7 @@ def test_the_chosen_one_is_framed_and_ticked():
     (frame,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("chosen: "))
     assert frame.stroke == "ink" and FOUND.chosen.plan_words in frame.tooltip
     assert [text for text in texts(scene) if text.startswith("✓")] == [f"✓ {FOUND.strategy}"]
-    assert "TP + PP + DP, chosen: 58.8 GB a rank, 3.16 min." in scene.summary
+    assert f"TP + PP + DP, chosen: {FOUND.chosen.held.total / 1e9:.1f} GB per rank, " in scene.summary
 
 
 def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
@@ -49,7 +49,7 @@ def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
 
 def test_what_cannot_run_is_said():
     scene = SCENES["strategies, some cannot run"]
-    assert texts(scene).count("cannot run here") == 3 and not bars(scene, "TP")
+    assert texts(scene).count("cannot run here") == 4 and not bars(scene, "TP")
     assert "TP: Cannot run: tp=4 does not divide num_heads=25." in scene.summary
 
 

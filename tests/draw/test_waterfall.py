@@ -1,9 +1,15 @@
 """A step as a waterfall: its bars add up."""
 
+from dataclasses import replace
+
 import pytest
 
-from helpers.draw.scene import Rect
-from helpers.draw.waterfall import waterfall_scene
+from helpers.draw.scene import Line, Rect
+from helpers.draw.waterfall import BINDS, say, step_scene, waterfall_scene
+from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.predict.time.model import Bar, StepTime, step_time
+from helpers.predict.time.stacks import FSDP
+from helpers.specs import CLUSTERS, PRESETS, Plan
 
 
 def test_each_bar_begins_where_the_one_above_ends():
@@ -18,3 +24,49 @@ def test_each_bar_begins_where_the_one_above_ends():
 def test_a_step_without_seconds_is_refused():
     with pytest.raises(ValueError, match="at least one part"):
         waterfall_scene({"compute": 0.0}, title="")
+
+
+def step(factor=1.0, **seconds):
+    """A step of these terms; an underscore stands for a space."""
+    bars = [Bar(name=name.replace("_", " "), seconds=s, binds="network") for name, s in seconds.items()]
+    return StepTime(bars=tuple(bars), factor=factor)
+
+
+def bars(scene):
+    return {item.tooltip.partition(":")[0]: item for item in scene.items if isinstance(item, Rect) and item.tooltip}
+
+
+def test_the_terms_of_a_predicted_step_add_up_to_it_and_its_interval_is_a_whisker():
+    one = step(1.25, products=0.75, bubble=0.15, optimizer=0.097, embedding=0.002, gradients=0.001)
+    scene = step_scene(one, title="")
+    assert list(bars(scene)) == ["products", "bubble", "optimizer", "2 short terms", "the step"]
+    *terms, whole = bars(scene).values()
+    assert [one.x for one in terms] == pytest.approx([whole.x, *(one.x + one.width for one in terms[:-1])])
+    assert sum(one.width for one in terms) == pytest.approx(whole.width, abs=0.01)
+    assert "products: 750 ms · 75.0% · network." in scene.summary
+    whisker, *_ = (item for item in scene.items if isinstance(item, Line))
+    assert [(x - whole.x) / whole.width for x in (whisker.x1, whisker.x2)] == pytest.approx([0.8, 1.25])
+    assert "the step: 1.00 s, 80 %: 800 ms to 1.25 s." in scene.summary
+
+
+def test_two_steps_share_a_scale_and_what_one_of_them_lacks_is_a_dash():
+    scene = step_scene(step(products=1.0), title="", beside=step(products=1.0, recomputation=0.5), names=("a", "b"))
+    upper, lower = (item for item in scene.items if isinstance(item, Rect) and "products" in item.tooltip)
+    assert upper.width == lower.width and upper.y < lower.y
+    words = [label.text for label in scene.labels()]
+    assert words.count("–") == 1 and "upper bars: a; lower bars: b" in words
+
+
+def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
+    cluster = CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"]
+    plans = {
+        Plan(tp=16, pp=2, num_microbatches=4, recompute="full", sequence_parallel=True): FSDP,
+        Plan(dp=32, zero=3): replace(FSDP, shard_ranks=8),
+        Plan(tp=8, dp=4, zero=1): FSDP,
+    }
+    steps = [step_time(PRESETS["llama3-70b"], plan, cluster, stack) for plan, stack in plans.items()]
+    steps.append(resnet_step(RESNET_152, 64, cluster))
+    named = {bar.name for one in steps for bar in one.bars}
+    assert len(named) == 18 and named <= set(say.section("term"))
+    assert {bar.binds for one in steps for bar in one.bars} == set(BINDS)
+    assert set(BINDS) == set(say.section("binds"))

@@ -14,6 +14,8 @@ from helpers.words import Words
 
 Answer = Callable[..., Any]
 CALL = Words(en="for {} {}", zh="{} 的{}")
+LISTED = Words(en=", ", zh="、")
+NEAR = 1e-9  # the share by which rounding may move a number
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
 
 
@@ -48,12 +50,14 @@ def judge_answers(
     got: Sequence[Any],
     right: Answer,
     mistakes: Mapping[str, Sequence[Answer]],
+    near: float = NEAR,
 ) -> Iterator[Finding]:
-    """A Finding for each case. A mistake is known if one of its wrong functions gives every answer."""
-    known = [key for key, several in mistakes.items() if any(explains(wrong, cases, got) for wrong in several)]
+    """A Finding for each case. A mistake is known if one of its wrong functions gives every answer. near: by what share
+    numbers may differ."""
+    known = [key for key, several in mistakes.items() if any(explains(wrong, cases, got, near) for wrong in several)]
     for case, answer in zip(cases, got, strict=True):
         due = right(*case)
-        if alike(due, answer):
+        if alike(due, answer, near):
             yield Finding(ok=True, says=what)
             continue
         says = CALL.format(called(task, case), what)
@@ -67,19 +71,23 @@ def asking(
     what: Words | Sequence[Words],
     right: Answer,
     wrong: Mapping[str, Sequence[Answer]],
+    *,
+    near: float = NEAR,
     **more: Any,
 ) -> Task:
-    """A task of such questions, in one process. what: an answer, or each of its values, judged apart. more: make, hints
-    and the like, as a Task has them."""
+    """A task of such questions, in one process. what: an answer, or each of its values, judged apart. near: by what
+    share numbers may differ. more: make, hints and the like, as a Task has them."""
 
     def judge(world: World) -> Iterator[Finding]:
-        cases, got = world.inputs[0]["cases"], world.outputs[0]
         if isinstance(what, Words):
-            yield from judge_answers(task, what, cases, got, right, wrong)
+            yield from judge_answers(task, what, world.inputs[0]["cases"], world.outputs[0], right, wrong, near)
             return
-        for place, said in enumerate(what):
-            ways = {name: [_of(place, one) for one in several] for name, several in wrong.items()}
-            yield from judge_answers(task, said, cases, [one[place] for one in got], _of(place, right), ways)
+        ways = [
+            {name: [_of(place, one) for one in several] for name, several in wrong.items()}
+            for place in range(len(what))
+        ]
+        columns = [(said, _of(place, right), ways[place]) for place, said in enumerate(what)]
+        yield from judge_several_answers(task, LISTED.join(what), columns, world, near)
 
     more = {"act": act, "world_sizes": (1,), "unit": "device"} | more
     task = Task(key=key, signature=signature, judge=judge, **more)
@@ -90,37 +98,39 @@ def _of(place: int, answer: Answer) -> Answer:
     return lambda *case: answer(*case)[place]
 
 
-def judge_two_answers(
+def judge_several_answers(
     task: Task,
-    both: Words,
+    every: Words,
     columns: Sequence[tuple[Words, Answer, Mapping[str, Sequence[Answer]]]],
     world: World,
+    near: float = NEAR,
 ) -> Iterator[Finding]:
-    """The same of a function that returns two values. both: what they are; columns: of each, as above."""
-    cases, answers = world.inputs[0]["cases"], world.outputs[0]
-    odd = next((one for one in answers if not (isinstance(one, list) and len(one) == 2)), None)
+    """The same of a function that returns several values. every: what they are; columns: of each, as above."""
+    cases, answers, count = world.inputs[0]["cases"], world.outputs[0], len(columns)
+    odd = [one for one in answers if not (isinstance(one, list) and len(one) == count)]
+    shown = shortened(odd[0]) if odd else ""
     yield expect(
-        odd is None,
-        f"it returns {shortened(odd)}, expected two values: {both.en}",
-        f"返回了 {shortened(odd)}，应返回两个值：{both.zh}",
+        not odd,
+        f"it returns {shown}, expected {count} values: {every.en}",
+        f"返回了 {shown}，应返回 {count} 个值：{every.zh}",
     )
-    if odd is not None:
+    if odd:
         return
     for column, (what, right, wrong) in enumerate(columns):
-        yield from judge_answers(task, what, cases, [one[column] for one in answers], right, wrong)
+        yield from judge_answers(task, what, cases, [one[column] for one in answers], right, wrong, near)
 
 
-def explains(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> bool:
-    return all(alike(wrong(*case), answer) for case, answer in zip(cases, got, strict=True))
+def explains(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], near: float = NEAR) -> bool:
+    return all(alike(wrong(*case), answer, near) for case, answer in zip(cases, got, strict=True))
 
 
-def alike(right: Any, got: Any) -> bool:
+def alike(right: Any, got: Any, near: float = NEAR) -> bool:
     """Equal, floats but for rounding; a tensor of one number counts as that number."""
     right, got = simplified(right), simplified(got)
     if isinstance(right, list) and isinstance(got, list):
-        return len(right) == len(got) and all(map(alike, right, got))
+        return len(right) == len(got) and all(alike(*pair, near) for pair in zip(right, got, strict=True))
     if is_number(right) and is_number(got):
-        return math.isclose(right, got, rel_tol=1e-9, abs_tol=1e-9)
+        return math.isclose(right, got, rel_tol=near, abs_tol=1e-9)
     return type(right) is type(got) and right == got
 
 

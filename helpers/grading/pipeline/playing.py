@@ -10,7 +10,7 @@ import torch
 
 from helpers import schedules
 from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import Answer, act, judge_two_answers
+from helpers.grading.kit.answers import Answer, act, judge_several_answers
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
 from helpers.schedules import Action, Message, awaited_by, sent_by
@@ -198,7 +198,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
 
 def judge(world: World) -> Iterator[Finding]:
     columns = (FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD)
-    yield from judge_two_answers(BUBBLE, BOTH, columns, world)
+    yield from judge_several_answers(BUBBLE, BOTH, columns, world)
 
 
 BOTH = Words(en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from helpers.grading.kit import making
-from helpers.grading.kit.answers import Answer, act, judge_two_answers
+from helpers.grading.kit.answers import Answer, act, judge_several_answers
 from helpers.grading.task import Finding, Task, World
 from helpers.grading.zero import LAB
 from helpers.words import Words
@@ -91,7 +91,7 @@ WRONG_SENT: dict[str, list[Answer]] = {
 
 def judge(world: World) -> Iterator[Finding]:
     columns = (HELD, held, WRONG_HELD), (SENT, sent, WRONG_SENT)
-    yield from judge_two_answers(COST, BOTH, columns, world)
+    yield from judge_several_answers(COST, BOTH, columns, world)
 
 
 COST = Task(

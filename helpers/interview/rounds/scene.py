@@ -11,15 +11,14 @@ from typing import Any
 
 from helpers.interview.cards import Check
 from helpers.interview.verify import UNITS, compute
-from helpers.predict.advice.advise import Advice, advise
-from helpers.predict.time.step import Assumptions
+from helpers.predict.advice import Advice, advise
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
 from helpers.units import format_bytes, format_seconds
 from helpers.words import LANGUAGES, Words, book, reading
 
 say = book("round")
-ASSUMED = Assumptions()
+REACHED = 0.4  # of a GPU's peak: what the numbers of a round assume, which are done by hand
 CHANGES = ("network", "num_nodes", "gpu", "seq")
 
 
@@ -34,7 +33,7 @@ class Scene:
     @cached_property
     def advice(self) -> Advice:
         """What the course's adviser finds here."""
-        return advise(self.model, self.cluster, global_batch=self.global_batch, assumptions=ASSUMED)
+        return advise(self.model, self.cluster, global_batch=self.global_batch)
 
     @property
     def plan(self) -> Plan:
@@ -43,18 +42,18 @@ class Scene:
     @property
     def reached(self) -> float:
         """Operations a second of one GPU, as the estimates assume."""
-        return ASSUMED.efficiency * self.cluster.gpu.flops
+        return REACHED * self.cluster.gpu.flops
 
     def say(self, name: str) -> Words | None:
         """What every text may name: `{gpus}`, `{nodes}`, `{seq}`, `{batch}`, a network `{card}`; of a GPU `{usable}`,
-        `{peak}` and the `{share}` of it that estimates assume; the adviser's `{plan}`, which holds `{held}` and takes
+        `{peak}` and the `{share}` of it that numbers assume; the adviser's `{plan}`, which holds `{held}` and takes
         `{step}`. None for another name."""
         plain = {
             "gpus": lambda: str(self.cluster.world_size), "nodes": lambda: str(self.cluster.num_nodes),
             "seq": lambda: f"{self.model.seq:,}", "batch": lambda: f"{self.global_batch:,}",
             "card": lambda: f"{8 * self.cluster.inter.bandwidth / 1e9:g} Gb/s",
             "peak": lambda: f"{self.cluster.gpu.flops / 1e12:,.0f} TFLOP/s",
-            "share": lambda: f"{100 * ASSUMED.efficiency:g} %",
+            "share": lambda: f"{100 * REACHED:g} %",
             "usable": lambda: format_bytes(self.advice.work.usable),
             "held": lambda: format_bytes(self.advice.chosen.held.total),
             "step": lambda: format_seconds(self.advice.chosen.seconds),

@@ -22,7 +22,7 @@ from helpers.interview.rounds.sheet import RoundSheet, Row
 from helpers.interview.stopwatch import Now, Stopwatch
 from helpers.interview.words import say as quiz_say
 from helpers.predict.advice.fit import fullest
-from helpers.predict.time.step import estimate_step
+from helpers.predict.time.model import step_time
 from helpers.units import format_bytes, format_seconds
 from helpers.words import Words, book
 
@@ -235,7 +235,7 @@ class Designing(Sitting):
         told = {"held": format_bytes(held), "usable": format_bytes(usable)}
         if held > usable:
             return Answer(given, 0, say("fits_not", self.language, **told))
-        seconds = estimate_step(scene.model, plan, scene.cluster).seconds
+        seconds = step_time(scene.model, plan, scene.cluster, scene.advice.work.stack).seconds
         times = seconds / scene.advice.chosen.seconds
         told |= {"step": format_seconds(seconds), "times": f"{times:.2f}"}
         is_fast = times <= question.within

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from typing import TYPE_CHECKING
 
-from helpers.predict.advice.findings import Findings
+from helpers.predict.advice.ranking import binding
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.strategies import KINDS, Candidate, say
+from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
+from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
-from helpers.predict.time.step import tokens_that_hide
+from helpers.predict.time.terms.data import tokens_that_hide
+from helpers.predict.time.terms.products import sustained
 from helpers.specs import PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.units import format_bytes, format_seconds
 from helpers.words import language
+
+if TYPE_CHECKING:
+    from helpers.predict.advice.advise import Advice
 
 Rows = Sequence[Mapping[str, str]]
 SHOWN_KINDS = ("parameters", "gradients", "optimizer", "activations")
@@ -44,6 +50,8 @@ tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-widt
 
 def model_name(model: ModelSpec) -> str:
     """Its name in PRESETS, whatever its context, else its size."""
+    if isinstance(model, ResNet):
+        return model.name
     for name, known in PRESETS.items():
         if replace(known, seq=model.seq) == model:
             return name
@@ -56,39 +64,55 @@ def cluster_name(cluster: Cluster) -> str:
     return say(number, nodes=cluster.num_nodes, gpus=cluster.gpus_per_node, gpu=cluster.gpu.name)
 
 
-def memory_rows(advice: Findings) -> Rows:
+def memory_rows(advice: Advice) -> Rows:
     """Bytes of the fullest rank by kind, a row for each strategy."""
     return [{"strategy": _marked(one), **_kinds(one)} for one in advice.candidates]
 
 
-def traffic_rows(advice: Findings) -> Rows:
-    """What a rank sends in a step by link, what of it is exposed, and the estimated step."""
-    return [{"strategy": _marked(one), **_traffic(one)} for one in advice.candidates]
+def time_rows(advice: Advice) -> Rows:
+    """Where the estimated step goes, a row for each strategy."""
+    return [{"strategy": _marked(one), **_time(one)} for one in advice.candidates]
 
 
-def flow_rows(advice: Findings) -> Rows:
-    """What the chosen plan makes a rank hand in and send in a step, an operation a row; empty where nothing travels."""
-    flows = advice.chosen.estimate.flows if advice.chosen else ()
+def best_rows(advice: Advice) -> Rows:
+    """The best plans, each with why it is there and what stands against it."""
     return [
         {
-            "operation": say(f"flow.{flow.what}"), "over": _short(flow.link), "handed in": format_bytes(flow.payload),
-            "sent": format_bytes(flow.sent), "takes": format_seconds(flow.seconds),
-            "not hidden": format_seconds(flow.exposed),
+            "place": str(place), "plan": one.plan_words, "a rank": format_bytes(one.held.total),
+            "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %", "why": _why(advice, one),
         }
-        for flow in flows
+        for place, one in enumerate(advice.best, 1)
     ]  # fmt: skip
 
 
-def reason_rows(advice: Findings) -> Rows:
+def _why(advice: Advice, one: Ranked) -> str:
+    """Reasons and warnings, but for warnings of the first plan, which the sentence says."""
+    warned = (say("warned", words=words) for words in one.warnings if words not in advice.chosen.warnings)
+    return say("between").join((*one.reasons, *warned))
+
+
+def bar_rows(advice: Advice) -> Rows:
+    """The chosen plan's step, a term a row; empty where nothing fits."""
+    one = advice.chosen
+    return [
+        {
+            "term": STEPS(f"term.{bar.name}"), "seconds": format_seconds(bar.seconds),
+            "share": f"{100 * bar.seconds / one.seconds:.1f} %", "binds": binding(advice.work, bar.binds),
+        }
+        for bar in (one.step.bars if one else ())
+    ]  # fmt: skip
+
+
+def reason_rows(advice: Advice) -> Rows:
     """Each strategy's plan, and the sentence that chooses it or leaves it out."""
     return [{"strategy": _marked(one), "plan": one.plan_words, "why": one.why} for one in advice.candidates]
 
 
-def rows(advice: Findings) -> Rows:
+def rows(advice: Advice) -> Rows:
     """All of it in one table."""
     return [
         {**first, **second, **third}
-        for first, second, third in zip(memory_rows(advice), traffic_rows(advice), reason_rows(advice), strict=True)
+        for first, second, third in zip(memory_rows(advice), time_rows(advice), reason_rows(advice), strict=True)
     ]
 
 
@@ -97,62 +121,74 @@ def column(name: str) -> str:
     return KINDS(f"kind.{name}") if name in (*SHOWN_KINDS, "other") else say(f"column.{name}")
 
 
-def text(advice: Findings) -> str:
-    """The choice and its reason, a line for each strategy, the remarks."""
+def text(advice: Advice) -> str:
+    """The choice, the best plans with their reasons, a line for each strategy, the remarks."""
     lines = [advice.sentence]
+    if advice.best:
+        lines.append(say("searched", count=advice.searched))
+    for place, one in enumerate(advice.best, 1):
+        words = dict(plan=one.plan_words, mfu=100 * one.mfu, step=format_seconds(one.seconds))
+        lines += [say("ranked", place=place, **words), "     " + _why(advice, one)]
     for one in advice.candidates:
         held = format_bytes(one.held.total) if one.held else "–"
         step = format_seconds(one.seconds) if one.fits else "–"
         mark = "*" if one.is_chosen else " "
-        lines.append(say("line", mark=mark, name=one.title, held=held, step=step, why=one.why))
+        lines += [say("line", mark=mark, name=one.title, held=held, step=step), "     " + one.why]
     return "\n".join([*lines, *advice.remarks])
 
 
-def table(advice: Findings) -> str:
+def table(advice: Advice) -> str:
     """The choice, its reason, memory and traffic of every strategy, and the remarks, in the notebook's own colours."""
     chosen = _chosen(advice)
     said, *after = (f"<p>{escape(words)}</p>" for words in (advice.sentence, *advice.remarks, _assumed(advice)))
-    tables = (memory_rows, traffic_rows, reason_rows)
-    shown = "".join(_html_table(make(advice), chosen) for make in tables)
+    tables = (memory_rows, time_rows, reason_rows)
+    shown = _html_table(best_rows(advice), 0) if advice.best else ""
+    shown += "".join(_html_table(make(advice), chosen) for make in tables)
     return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{said}{shown}{"".join(after)}</div>'
 
 
-def page(advice: Findings) -> str:
+def page(advice: Advice) -> str:
     """The whole page."""
     work = advice.work
     title = say("page.title", model=model_name(work.model), cluster=cluster_name(work.cluster))
     chosen = _chosen(advice)
-    rule, flows = advice.rule, flow_rows(advice)
-    cited = say("page.cited", case=rule.case, says=rule.says, source=rule.source)
-    rules = [say("page.one_rule", case=one.case, says=one.says) for one in RULES.values()]
+    best, bars = best_rows(advice), bar_rows(advice)
     parts = [
         f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
         f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(work.model))}</div>',
         f"<div>{_heading('cluster')}{_facts(_cluster_facts(work.cluster))}</div></div>",
+        f"{_heading('best')}{_html_table(best, 0)}" if best else "",
+        _list(advice.remarks),
+        f"{_heading('bars')}{_html_table(bars)}" if bars else "",
         f"{_heading('arithmetic')}{_facts(_arithmetic(advice))}",
         f"{_heading('memory')}{_html_table(memory_rows(advice), chosen)}",
-        f"{_heading('traffic')}{_html_table(traffic_rows(advice), chosen)}",
-        f"{_heading('flows')}{_html_table(flow_rows(advice))}" if flows else "",
+        f"{_heading('time')}{_html_table(time_rows(advice), chosen)}",
         f"<p><small>{escape(_assumed(advice))}</small></p>",
         f"{_heading('why')}{_html_table(reason_rows(advice), chosen)}",
-        f"{_heading('rule')}<p>{escape(cited)}</p>",
-        _list(advice.remarks),
-        f"{_heading('rules')}{_list(rules)}",
+        _rules(advice),
     ]
     html = f'<!doctype html>\n<html lang="{language()}">'
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_CSS}</style>'
     return f"{html}<head>{head}</head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
 
 
+def _rules(advice: Advice) -> str:
+    if advice.rule is None:
+        return ""
+    cited = say("page.cited", case=advice.rule.case, says=advice.rule.says, source=advice.rule.source)
+    rules = [say("page.one_rule", case=one.case, says=one.says) for one in RULES.values()]
+    return f"{_heading('rule')}<p>{escape(cited)}</p>{_heading('rules')}{_list(rules)}"
+
+
 def _heading(name: str) -> str:
     return f"<h2>{escape(say(f'page.{name}'))}</h2>"
 
 
-def _marked(one: Candidate) -> str:
+def _marked(one: Ranked) -> str:
     return f"{one.title} ✓" if one.is_chosen else one.title
 
 
-def _kinds(one: Candidate) -> dict[str, str]:
+def _kinds(one: Ranked) -> dict[str, str]:
     if one.held is None:
         return dict.fromkeys((*SHOWN_KINDS, "other", "a rank", "fits"), "–")
     shown = {kind: getattr(one.held, kind) for kind in SHOWN_KINDS}
@@ -161,30 +197,20 @@ def _kinds(one: Candidate) -> dict[str, str]:
     return {**sizes, "a rank": format_bytes(one.held.total), "fits": say(f"fits.{one.fits}")}
 
 
-def _traffic(one: Candidate) -> dict[str, str]:
-    if one.estimate is None:
-        return dict.fromkeys(("sends", "not hidden", "bubble", "step", "MFU"), "–")
-    step = one.estimate
+def _time(one: Ranked) -> dict[str, str]:
+    if not one.fits:
+        return dict.fromkeys(("compute", "not hidden", "bubble", "step", "MFU"), "–")
+    waits = sum(one.shares.get(name, 0.0) for name in TRAFFIC)
+    bubble = one.shares.get("waiting", 0.0)
     return {
-        "sends": say("sends.list", parts=sent) if (sent := [*_by_link(one)]) else say("sends.nothing"),
-        "not hidden": format_seconds(step.exposed + step.host),
-        "bubble": format_seconds(step.bubble),
-        "step": format_seconds(step.seconds),
-        "MFU": f"{100 * step.peak_share:.0f} %",
-    }
+        "compute": format_seconds(one.seconds - waits - bubble), "not hidden": format_seconds(waits),
+        "bubble": format_seconds(bubble), "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %",
+    }  # fmt: skip
 
 
-def _by_link(one: Candidate) -> Iterator[str]:
-    """Bytes that a rank sends in a step, added up by kind and link."""
-    sent: dict[tuple[str, str], float] = {}
-    for flow in one.estimate.flows:
-        key = flow.kind, _short(flow.link)
-        sent[key] = sent.get(key, 0.0) + flow.sent
-    for (kind, link), num_bytes in sent.items():
-        yield say(f"sends.{kind}", size=format_bytes(num_bytes), link=link)
-
-
-def _model_facts(model: ModelSpec) -> dict[str, str]:
+def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
+    if isinstance(model, ResNet):
+        return {"parameters": f"{model.num_params:,}"}
     return {
         "parameters": f"{model.num_params:,}",
         "layers, hidden": f"{model.num_layers}, {model.hidden:,}",
@@ -206,29 +232,21 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=_short(link), rate=_rate(link))
-
-
-def _short(link: Link) -> str:
-    """The link's name without what stands in brackets; what `Cluster.network_for` adds, in words."""
-    name = link.name.split(" (")[0]
-    for way in ("shared by", "to a card"):
-        first, found, number = name.partition(f", {way}")
-        if found:
-            return say(f"link.{way}", name=first, number=number.strip())
-    return name
+    return say("value.link", name=link.name.split(" (")[0], rate=_rate(link))
 
 
 def _rate(link: Link) -> str:
     return f"{format_bytes(link.bandwidth)}/s"
 
 
-def _arithmetic(advice: Findings) -> dict[str, str]:
+def _arithmetic(advice: Advice) -> dict[str, str]:
     work = advice.work
-    plain = Plan(precision=work.precision, optimizer=work.optimizer, attention=work.attention)
+    if isinstance(work.model, ResNet):
+        return {"images": f"{work.global_batch:,}", "usable on a GPU": format_bytes(work.usable)}
+    plain = Plan(precision=work.precision or "mixed", optimizer=work.optimizer, attention=work.attention)
     per, params = bytes_per_parameter(plain), work.model.num_params
-    tokens, flops = work.global_batch * work.model.seq, step_flops(work.model, batch=work.global_batch)
-    share = work.assumptions.efficiency
+    tokens, flops = work.tokens, step_flops(work.model, batch=work.global_batch)
+    share = sustained(work.cluster.gpu)
     reached = share * work.cluster.gpu.flops * work.cluster.world_size
     facts = {
         "model states": say("value.states", params=params, each=per, size=format_bytes(params * per)),
@@ -238,17 +256,17 @@ def _arithmetic(advice: Findings) -> dict[str, str]:
         "compute, nothing else": say("value.compute", time=format_seconds(flops / reached), share=100 * share),
     }
     if work.cluster.num_nodes > 1:
-        enough = tokens_that_hide(work.cluster, work.assumptions, dtype_bytes=weight_bytes(plain))
-        rates = {"flops": share * work.cluster.gpu.flops / 1e12, "rate": _rate(work.cluster.network)}
+        enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(plain))
+        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12, "rate": _rate(work.cluster.network)}
         facts["a micro-batch hides ZeRO-3 or DDP"] = say("value.enough", tokens=enough, **rates)
     return facts
 
 
-def _assumed(advice: Findings) -> str:
-    return say("estimate", efficiency=100 * advice.work.assumptions.efficiency)
+def _assumed(advice: Advice) -> str:
+    return say("estimate", stack=advice.work.stack.name)
 
 
-def _chosen(advice: Findings) -> int | None:
+def _chosen(advice: Advice) -> int | None:
     return next((row for row, one in enumerate(advice.candidates) if one.is_chosen), None)
 
 
@@ -279,4 +297,4 @@ def _row(row: Mapping[str, str], is_chosen: bool) -> str:
 
 def _words(column: str) -> str:
     """The class of a column of words, not of numbers."""
-    return ' class="words"' if column in ("plan", "sends", "why", "over") else ""
+    return ' class="words"' if column in ("plan", "why", "term", "binds") else ""

@@ -10,8 +10,7 @@ The rules. Many nodes, and one node: Hugging Face Transformers documentation, "P
 
 Ours, where the rules leave it open. "Fits": a micro-batch of one sequence, nothing recomputed, within `USABLE_SHARE` of
 the memory. "Layer": its model states, as the first rank of a pipeline would hold them. "Fast": a rank's micro-batch has
-at least `tokens_that_hide` tokens. Where a rule names several, the shortest estimated step wins, and within 5 % the one
-that changes a training script less.
+at least `tokens_that_hide` tokens. The planner does not obey them: it is said beside its choice what they would say.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.strategies import Candidate, Name, Work
+from helpers.predict.advice.work import Name, Ranked, Work
 from helpers.predict.memory.states import bytes_per_parameter, params_per_layer, table_params, weight_bytes
-from helpers.predict.time.step import tokens_that_hide
+from helpers.predict.time.terms.data import tokens_that_hide
 from helpers.specs import ModelSpec, Plan
 from helpers.units import format_bytes
 from helpers.words import book
@@ -31,14 +30,10 @@ say = book("advice")
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of thumb. tiers: names of strategies; the first tier of which one fits is the one that counts.
-
-    name, cites: what its words are called under `rule` and `source` of helpers/words/advice.yaml.
-    """
+    """A rule of thumb. name, cites: what its words are called under `rule` and `source` of words/advice.yaml."""
 
     name: str
     cites: str
-    tiers: tuple[tuple[str, ...], ...]
 
     @property
     def case(self) -> str:
@@ -53,17 +48,15 @@ class Rule:
         return say(f"source.{self.cites}")
 
 
-_SHARDED = (Name.ZERO_1, Name.ZERO_2, Name.ZERO_3)
-_REST = (Name.DDP, *_SHARDED, Name.PP, Name.TP, Name.MIXED, Name.MIXED_ZERO_1)
 _RULES = (
-    Rule(name="one GPU, fits", cites="memory", tiers=((Name.ONE_GPU,),)),
-    Rule(name="one GPU", cites="offload", tiers=((Name.ONE_GPU,), (Name.OFFLOAD,))),
-    Rule(name="one node, fits", cites="table", tiers=((Name.DDP,), _REST)),
-    Rule(name="one node", cites="table", tiers=((*_SHARDED, Name.PP, Name.TP), _REST, (Name.OFFLOAD,))),
-    Rule(name="largest layer", cites="table", tiers=((*_SHARDED, Name.TP), _REST, (Name.OFFLOAD,))),
-    Rule(name="many nodes, fits", cites="memory", tiers=((Name.DDP,), _REST)),
-    Rule(name="fast", cites="table", tiers=(_REST, (Name.OFFLOAD,))),
-    Rule(name="slow", cites="table", tiers=((Name.MIXED_ZERO_1,), _REST, (Name.OFFLOAD,))),
+    Rule(name="one GPU, fits", cites="memory"),
+    Rule(name="one GPU", cites="offload"),
+    Rule(name="one node, fits", cites="table"),
+    Rule(name="one node", cites="table"),
+    Rule(name="largest layer", cites="table"),
+    Rule(name="many nodes, fits", cites="memory"),
+    Rule(name="fast", cites="table"),
+    Rule(name="slow", cites="table"),
 )
 RULES = {rule.name: rule for rule in _RULES}
 
@@ -73,9 +66,9 @@ def largest_layer(model: ModelSpec, plan: Plan) -> int:
     return round(max(params_per_layer(model, plan), table_params(model, plan)) * bytes_per_parameter(plan))
 
 
-def rule_for(work: Work, found: tuple[Candidate, ...]) -> tuple[Rule, str]:
+def rule_for(work: Work, found: tuple[Ranked, ...]) -> tuple[Rule, str]:
     """Which rule applies, and the arithmetic that says so."""
-    plain = Plan(precision=work.precision, optimizer=work.optimizer, attention=work.attention)
+    plain = Plan(precision=work.precision or "mixed", optimizer=work.optimizer, attention=work.attention)
     held, layer = fullest(work.model, plain)[1].total, largest_layer(work.model, plain)
     usable, fits = format_bytes(work.usable), held <= work.usable
     because = say("because.one_gpu", size=format_bytes(held), usable=usable)
@@ -89,9 +82,9 @@ def rule_for(work: Work, found: tuple[Candidate, ...]) -> tuple[Rule, str]:
     return RULES["one node, fits" if fits else "one node"], because
 
 
-def _many_nodes(work: Work, found: tuple[Candidate, ...]) -> tuple[Rule, str]:
+def _many_nodes(work: Work, found: tuple[Ranked, ...]) -> tuple[Rule, str]:
     sharded = next(one for one in found if one.name == Name.ZERO_3)
     tokens = work.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
-    enough = tokens_that_hide(work.cluster, work.assumptions, dtype_bytes=weight_bytes(Plan(precision=work.precision)))
+    enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(Plan(precision=work.precision or "mixed")))
     hides = tokens >= enough
     return RULES["fast" if hides else "slow"], say("because.tokens", tokens=tokens, enough=enough, hides=hides)

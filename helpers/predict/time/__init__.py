@@ -1,8 +1,8 @@
 """When, and how long.
 
 ddp.py, zero.py, pipeline.py, data_parallel.py   a step of each strategy as a Timeline
-step.py          the seconds of a step under a plan on a cluster, estimated by a few rules of thumb
-model.py         the same as a sum of terms, each a page of physics in terms/
+model.py         the seconds of a step under a plan on a cluster: a sum of terms, each a page of physics in terms/
+lighter.py       the same with the optimizer on the host, or of adapters alone
 stacks.py        what a training stack overlaps, and which kernels it has
 calibrate.py     few constants fitted on measured steps, with what they knew and an interval
 measured.py      measured steps, published ones and vTrain's, from data/

@@ -1,169 +1,189 @@
-"""Each rule of thumb is a case with the strategy it leads to; every number is that of the function underneath."""
+"""The planner: what it finds fits, costs no more than what it leaves out, warns, and says so everywhere."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 
-from helpers.predict.advice.advise import advise
+from helpers.predict.advice import advise
 from helpers.predict.advice.fit import USABLE_SHARE, fullest
-from helpers.predict.advice.reasons import AS_FAST
+from helpers.predict.advice.ranking import MOST_TOKENS, asks, cost, warned
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.strategies import strategies
+from helpers.predict.advice.search import fitting, layout, ranked
 from helpers.predict.memory import memory
 from helpers.predict.memory.adapters import lora
-from helpers.predict.time.step import Assumptions, estimate_step, tokens_that_hide
+from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.predict.time.lighter import offloaded_step
+from helpers.predict.time.model import UNCALIBRATED, step_time
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
-from helpers.specs.clusters import INTRA
+from helpers.specs.clusters import INTRA, PCIE_3
 
 FAST, SLOW = "4 nodes of 8 H100, 8 x 400 Gb/s", "8 nodes of 8 A100, 10 Gb/s"
 WIDE = ModelSpec(num_layers=2, hidden=14_336, num_heads=112, vocab=50_257, seq=1024)  # two layers of 39 GB each
 LONG = replace(PRESETS["gpt2-large"], seq=4096)  # its states fit a T4, its activations only where recomputed
-CASES = {  # model, cluster, the rule that applies, the strategies that may come out of it
+CASES = {  # model, cluster, the rule that applies, the strategies that may come out
     "one GPU, fits": ("gpt2", "1 T4", "one GPU, fits", {"one GPU"}),
     "one GPU, fits recomputed": (LONG, "1 T4", "one GPU", {"one GPU"}),
     "one GPU, does not fit": ("gpt2-xl", "1 T4", "one GPU", {"offload"}),
-    "one node, fits": ("gpt2-xl", "4 V100", "one node, fits", {"DDP"}),
-    "one node, does not fit": ("llama3-8b", "8 H100", "one node", {"ZeRO-1", "ZeRO-2", "ZeRO-3", "PP", "TP"}),
-    "one node, not even sharded": ("llama3-70b", "8 H100", "one node", {"offload"}),
-    "one node, the largest layer": (WIDE, "4 V100", "largest layer", {"ZeRO-3", "TP"}),
-    "many nodes, fits": ("gpt2", SLOW, "many nodes, fits", {"DDP"}),
+    "one node, fits": ("gpt2", "4 V100", "one node, fits", {"DDP"}),
+    "one node, does not fit": ("llama3-8b", "8 H100", "one node", {"ZeRO-3"}),
+    "one node, not even sharded": ("llama3-70b", "8 H100", "one node", {"offload", None}),
+    "one node, the largest layer": (WIDE, "4 V100", "largest layer", {"ZeRO-3", "TP", "TP + DP + ZeRO"}),
+    "many nodes, fits": ("gpt2", SLOW, "many nodes, fits", {"DDP", "ZeRO-1"}),
     "many nodes, fast": ("llama3-8b", FAST, "fast", {"ZeRO-1", "ZeRO-2", "ZeRO-3"}),
     "many nodes, fast, 3D": ("llama3-70b", FAST, "fast", {"TP + PP + DP"}),
-    "many nodes, slow": ("llama3-70b", SLOW, "slow", {"TP + PP + DP + ZeRO-1"}),
-    "many, many nodes": ("llama3-405b", "128 nodes of 8 H100, 8 x 400 Gb/s", "fast", {"TP + PP + DP + ZeRO-1"}),
+    "many nodes, slow": ("llama3-70b", SLOW, "slow", {"TP + PP + DP", "TP + PP + DP + ZeRO-1", "PP + DP + ZeRO-1"}),
 }
+FOUND = {}
 
 
 def ask(model, cluster, **more):
-    return advise(model if isinstance(model, ModelSpec) else PRESETS[model], CLUSTERS[cluster], **more)
+    key = model, cluster, *more.items()
+    if key not in FOUND:
+        model = model if isinstance(model, ModelSpec) else PRESETS[model]
+        FOUND[key] = advise(model, CLUSTERS[cluster], **more)
+    return FOUND[key]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_rule_leads_to_its_strategy(case):
+def test_each_case_has_its_rule_and_a_plan_beside_it(case):
     model, cluster, rule, expected = CASES[case]
     advice = ask(model, cluster)
-    assert advice.rule is RULES[rule] and advice.strategy in expected
-    assert advice.sentence.startswith(f"{advice.strategy}: ") and advice.rule.case in advice.sentence
-    assert (
-        sum(one.is_chosen for one in advice.candidates) == 1 and advice.plan.world_size == CLUSTERS[cluster].world_size
-    )
+    assert advice.rule is RULES[rule] and advice.strategy in expected and advice.rule.case in advice.sentence
+    assert sum(one.is_chosen for one in advice.candidates) == len(advice.best[:1])
+    assert advice.chosen is None or advice.plan.world_size == CLUSTERS[cluster].world_size
 
 
-def test_every_rule_has_a_case():
-    assert {rule for _, _, rule, _ in CASES.values()} == set(RULES)
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["one node, does not fit", "many nodes, fast, 3D", "one GPU, does not fit"])
 def test_numbers_are_those_of_the_functions_underneath(case):
     advice = ask(*CASES[case][:2])
     work = advice.work
+    for one in (*advice.best, *(one for one in advice.candidates if one.fits)):
+        held, is_offload = fullest(work.model, one.plan)[1], one.name == "offload"
+        assert one.plan.global_batch == work.global_batch and one.held.total <= USABLE_SHARE * work.cluster.gpu.memory
+        assert one.host_bytes == (held.optimizer + held.gradients if is_offload else 0) or work.cluster.world_size > 1
+        assert is_offload or one.held == held
+        step = (offloaded_step if is_offload else step_time)(work.model, one.plan, work.cluster, work.stack)
+        assert one.step == replace(step, factor=UNCALIBRATED) and one.tokens_per_second == pytest.approx(
+            work.tokens / step.seconds
+        )
     for one in advice.candidates:
-        if one.plan is None:
-            assert one.why.startswith("Cannot run") and one.held is None and one.estimate is None
-            continue
-        stage, held = fullest(work.model, one.plan)
-        assert one.stage == stage and one.plan.world_size == work.cluster.world_size
-        assert one.held == (replace(held, optimizer=0) if one.name == "offload" else held)
-        assert one.host_bytes == (held.optimizer * work.cluster.gpus_per_node if one.name == "offload" else 0)
-        assert one.fits == (one.held.total <= USABLE_SHARE * work.cluster.gpu.memory)
-        plan_batch = one.plan.dp * one.plan.micro_batch * one.plan.num_microbatches
-        assert plan_batch == work.global_batch
-        expected = estimate_step(work.model, one.plan, work.cluster, offload=one.name == "offload")
-        assert one.estimate == expected and one.why
+        assert one.why and (one.fits or one.why.startswith(("Cannot run", "Does not fit")))
 
 
-def test_a_strategy_takes_its_best_plan():
-    """No plan of the same strategy that fits is faster by more than the 1 % within which less memory wins."""
-    advice = ask("llama3-8b", "8 H100")
-    chosen = advice["ZeRO-3"]
-    for micro_batch in (1, 2, 4, 8):
-        for recompute in ("none", "full"):
-            plan = replace(
-                chosen.plan, micro_batch=micro_batch, num_microbatches=64 // micro_batch, recompute=recompute
-            )
-            if fullest(advice.work.model, plan)[1].total <= advice.work.usable:
-                assert estimate_step(advice.work.model, plan, advice.work.cluster).seconds >= chosen.seconds / 1.01
+def test_no_plan_that_fits_is_cheaper_than_the_first():
+    """The pruned search against all plans of a small cluster, timed one by one."""
+    half = replace(CLUSTERS["8 H100"], gpus_per_node=4)
+    advice = advise(replace(PRESETS["llama3-8b"], seq=2048), half, global_batch=32)
+    work = advice.work
+    steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in fitting(work)[0]]
+    everything = warned(work, [ranked(work, *one) for one in steps])
+    assert len(everything) > 100 and min(cost(work, one) for one in everything) == cost(work, advice.chosen)
 
 
-def test_the_shortest_step_wins_and_a_tie_changes_less():
-    advice = ask("llama3-8b", "8 H100")
-    named = [one for one in advice.candidates if one.fits and one.name in advice.rule.tiers[0]]
-    fastest = min(one.seconds for one in named)
-    assert advice.chosen.seconds <= AS_FAST * fastest
-    before = named[: named.index(advice.chosen)]
-    assert before and all(one.seconds > AS_FAST * fastest for one in before)
-    assert "1.32 times as long: 25.2 s to compute forward again" in advice["ZeRO-1"].why
+def test_best_plans_differ_in_layout_and_come_cheapest_first():
+    advice = ask("llama3-70b", FAST)
+    assert len(advice.best) == 10 == len({layout(one.plan) for one in advice.best})
+    prices = [cost(advice.work, one) for one in advice.best]
+    assert prices == sorted(prices) and advice.searched > 1000
+    assert asks(Plan(dp=8), 1024) == 0 < asks(Plan(dp=8, zero=1), 1024) < asks(Plan(tp=8, pp=2, dp=8), 1024)
+    assert advice.simplest.name == "ZeRO-3" and advice.simplest.seconds > advice.chosen.seconds
 
 
-def test_fast_is_a_matter_of_tokens_not_of_a_name():
-    """The network that is slow for one micro-batch is fast for a longer one: F / B tokens a rank."""
-    cluster = replace(CLUSTERS[SLOW], inter=LINKS["100 Gb/s"])
-    assert tokens_that_hide(cluster) == pytest.approx(0.4 * 312e12 / 12.5e9)
-    model = PRESETS["llama3-70b"]
-    assert tokens_that_hide(cluster) == pytest.approx(9984) and model.seq == 8192
-    assert advise(model, cluster).rule is RULES["fast"]  # two sequences a micro-batch fit: 16,384 tokens
-    short = replace(model, seq=2048)
-    assert advise(short, cluster, global_batch=64).rule is RULES["slow"]  # one sequence a rank is all there is
-    assert tokens_that_hide(cluster, dtype_bytes=4) == 2 * tokens_that_hide(cluster)
+WARNED = {  # what must be said of the first plan, if it is so
+    "bubble": ("gpt2-xl", "8 H100", dict(global_batch=8), lambda one: one.bubble > 0.15, "The pipeline waits"),
+    "few": ("llama3-405b", "128 nodes of 8 H100, 8 x 400 Gb/s", dict(global_batch=256),
+            lambda one: one.plan.num_microbatches < 4 * one.plan.pp > 4, "are few"),
+    "tokens": ("llama3-8b", FAST, dict(global_batch=16_384), lambda one: True, "million tokens is beyond"),
+    "sums": ("llama3-70b", FAST, dict(precision="mixed"), lambda one: one.plan.num_microbatches > 32, "up in 16 bits"),
+    "bf16": ("gpt2", "4 V100", {}, lambda one: True, "no bf16 units: train in fp16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WARNED)
+def test_nothing_that_an_engineer_would_object_to_comes_first_without_a_sentence(case):
+    model, cluster, more, applies, words = WARNED[case]
+    advice = ask(model, cluster, **more)
+    for one in advice.best:
+        assert applies(one) == any(words in warning for warning in one.warnings)
+    assert not applies(advice.chosen) or words in advice.sentence
+    assert case != "tokens" or advice.work.tokens > MOST_TOKENS
+
+
+def test_a_plan_without_warnings_wins_a_near_tie():
+    advice = ask("llama3-70b", FAST)
+    clean = [one for one in advice.best if not one.warnings]
+    assert clean and not advice.chosen.warnings and advice.plan.precision == "mixed_fp32_grads"
 
 
 def test_the_largest_layer_is_what_a_pipeline_cannot_cut():
     advice = ask(WIDE, "4 V100")
     assert largest_layer(WIDE, Plan()) == 16 * WIDE.params_per_layer > advice.work.usable
     assert "39.5 GB" in advice.because and not advice["PP"].fits
-    tables = replace(WIDE, vocab=10**6, num_layers=4, hidden=1024, num_heads=16)
-    assert largest_layer(tables, Plan()) == 16 * 10**6 * 1024  # the token table counts as a layer
 
 
-def test_what_fits_nowhere_says_how_many_gpus_would_be_enough():
+def test_what_fits_nowhere_says_what_is_missing_and_how_many_gpus_would_be_enough():
     advice = ask("llama3-8b", "1 RTX 4090")
     assert advice.strategy is None and advice.chosen is None and advice.sentence.startswith("Nothing fits.")
-    assert advice.remarks[0] == "8 such GPUs would be enough: TP, 21.7 GB a rank."
-    wider = replace(CLUSTERS["1 RTX 4090"], gpus_per_node=8)
-    assert advise(PRESETS["llama3-8b"], wider)["TP"].fits
-    smaller = advise(PRESETS["llama3-8b"], replace(wider, gpus_per_node=4))
-    assert not any(one.fits for one in smaller.candidates if one.name != "offload")
+    least = advice["one GPU"].held.total - advice.work.usable
+    assert f"{least / 1e9:.0f} GB are missing" in advice.sentence
+    assert any(words.startswith("8 such GPUs would be enough") for words in advice.remarks)
     assert "QLoRA of rank 16 would fit on one GPU, 18.0 GB; it trains adapters, not the model." in advice.remarks
     assert "Not even QLoRA" in ask("llama3-405b", "1 T4").text
 
 
-def test_lora_is_the_honest_remark_of_an_offload():
+def test_offload_names_the_hosts_bytes_and_the_adapters_that_would_do():
     advice = ask("gpt2-xl", "1 T4")
     beside = memory(PRESETS["gpt2-xl"], Plan(recompute="full"))
     size = lora(PRESETS["gpt2-xl"], rank=16).total + beside.activations + beside.temporaries
     assert f"{size / 1e9:.2f} GB; it trains adapters" in advice.text
-    assert "The host of each node must hold 18.7 GB of optimizer state." in advice.remarks
-    assert any(words.startswith("2 such GPUs would be enough without offload") for words in advice.remarks)
+    host = 14 * PRESETS["gpt2-xl"].num_params
+    assert advice.chosen.host_bytes == host and f"must hold {host / 1e9:.1f} GB" in advice.text
+
+
+def test_adapters_take_four_bits_where_sixteen_do_not_fit():
+    big = advise(PRESETS["llama3-70b"], CLUSTERS["1 RTX 4090"], lora=16)
+    assert big.chosen is None and "Nothing fits" in big.sentence
+    one = replace(CLUSTERS["8 A100"], gpus_per_node=1)
+    found = advise(PRESETS["llama3-70b"], one, global_batch=16, seq=4096, lora=16)
+    assert found.strategy == "QLoRA" and not found["LoRA"].fits and found["LoRA"].held.total > 141e9
+    small = advise(PRESETS["llama2-7b"], one, global_batch=16, lora=16)
+    full = step_time(PRESETS["llama2-7b"], small.plan, one, small.work.stack).seconds
+    assert small.strategy == "LoRA" and 0.6 * full < small.chosen.seconds < 0.85 * full  # a third of products, less
+
+
+def test_images_take_ddp_and_their_own_model_of_time():
+    cluster = replace(CLUSTERS["8 A100"], num_nodes=2, inter=LINKS["100 Gb/s"])
+    found = advise(RESNET_152, cluster, global_batch=1024)
+    assert found.strategy == "DDP" and found.plan.micro_batch == 64 and "learning rate" in found.text
+    assert found.chosen.step.bars == resnet_step(RESNET_152, 64, cluster, data_hidden=found.work.stack.data_hidden).bars
+    assert advise(RESNET_152, cluster, global_batch=16 * 4096).plan.num_microbatches > 1  # 4,096 at once do not fit
+
+
+def test_a_link_has_its_own_name_in_reasons():
+    slow = advise(PRESETS["gpt2"], replace(CLUSTERS["4 V100"], intra=PCIE_3))
+    assert "PCIe 3 x16" in slow["TP"].why and "NVLink" not in slow.text and set(INTRA) == set(GPUS)
 
 
 def test_tensor_parallelism_takes_the_next_smaller_size_that_divides_the_heads():
-    advice = ask("gpt2", "8 A100")
-    assert advice["TP"].plan.tp in (2, 4)
-    split = advise(replace(PRESETS["gpt2"], num_layers=96, hidden=12_288, num_heads=12), CLUSTERS[FAST])
+    split = advise(replace(PRESETS["gpt2"], num_layers=48, hidden=12_288, num_heads=12), CLUSTERS[FAST])
     assert "TP 8 cannot be (tp=8 does not divide num_heads=12); the next smaller is TP 4." in split.remarks
     odd = ask("gpt2-xl", "4 V100")
     assert odd["TP"].plan is None and odd["TP"].why == "Cannot run: tp=4 does not divide num_heads=25."
 
 
-def test_a_faster_estimate_than_the_rules_is_said():
-    advice = ask("gpt2", SLOW)
-    assert "By the estimate TP + PP + DP + ZeRO-1 would save 11 % of a step: measure both." in advice.remarks
-    assert any("all-reduce in the open: a larger global batch" in words for words in advice.remarks)
-
-
 def test_a_batch_too_small_for_every_rank_leaves_the_strategies_that_need_fewer_parts():
     advice = ask("gpt2", "8 H100", global_batch=1)
     assert advice["DDP"].why == "Cannot run: a batch of 1 cannot be shared equally by 8 ranks."
-    assert advice.plan.dp == 1 and advice.strategy in ("PP", "TP", "TP + PP + DP")
+    assert advice.plan.dp == 1
     words = "With a global batch that is a multiple of 8, data parallelism could use every GPU."
     assert words in advice.remarks and words not in ask("gpt2", "8 H100", global_batch=8).remarks
 
 
-@pytest.mark.parametrize("gpus", [1, 3, 6, 8])
+@pytest.mark.parametrize("gpus", [1, 3, 7, 8])
 def test_without_a_batch_every_gpu_gets_its_share_of_512_or_a_little_more(gpus):
-    cluster = replace(CLUSTERS["8 H100"], gpus_per_node=gpus)
-    work = advise(PRESETS["gpt2"], cluster).work
+    work = advise(PRESETS["gpt2"], replace(CLUSTERS["8 H100"], gpus_per_node=gpus)).work
     assert work.global_batch % gpus == 0 and 512 <= work.global_batch < 512 + gpus
 
 
@@ -173,6 +193,7 @@ BAD = {
     "no batch": ((PRESETS["gpt2"], CLUSTERS["8 H100"]), {"global_batch": 0}, "global_batch is 0"),
     "half a batch": ((PRESETS["gpt2"], CLUSTERS["8 H100"]), {"global_batch": 1.5}, "global_batch is 1.5"),
     "precision": ((PRESETS["gpt2"], CLUSTERS["8 H100"]), {"precision": "fp8"}, "precision is 'fp8'"),
+    "fp32": ((PRESETS["gpt2"], CLUSTERS["8 H100"]), {"precision": "fp32"}, "has no rate in the model of time"),
     "indivisible": (
         (replace(PRESETS["gpt2"], num_layers=1, num_heads=1), CLUSTERS["8 H100"]),
         {"global_batch": 3},
@@ -187,44 +208,21 @@ def test_bad_input_gets_a_sentence(case):
     with pytest.raises(ValueError, match=words):
         advise(*given, **more)
     with pytest.raises(KeyError, match="there are DDP, ZeRO-1"):
-        ask("gpt2", "8 H100")["FSDP"]
+        ask("gpt2", "8 H100", global_batch=8)["FSDP"]
 
 
-def test_text_table_and_page_say_the_same(tmp_path):
+def test_text_table_page_and_json_say_the_same(tmp_path):
     advice = ask("llama3-70b", FAST)
     text, table = repr(advice), advice._repr_html_()
     page = advice.page(tmp_path / "page.html").read_text(encoding="utf-8")
+    told = json.loads(json.dumps(advice.as_json()))
+    assert [one["seconds"] for one in told["best"]] == [one.seconds for one in advice.best]
     for one in advice.candidates:
-        assert one.name in text and one.why in text
-        assert one.name in table and one.why in table and one.name in page and one.why in page
-    assert (
-        advice.rule.source.replace('"', "&quot;") in page and "70,553,706,496 parameters x 16 bytes = 1.13 TB" in page
-    )
-    assert text.count("\n* ") == 1 and page.count('class="chosen"') == 3
-
-
-def test_the_page_is_self_contained_black_on_white_and_deterministic(tmp_path):
-    advice, again = ask("llama3-70b", FAST), ask("llama3-70b", FAST)
-    page = advice.page(tmp_path / "one.html").read_bytes()
-    assert page == again.page(tmp_path / "two.html").read_bytes()
-    text = page.decode()
-    assert "size: A4" in text and "color: #000; background: #fff" in text
-    assert "http" not in text and "<script" not in text and not re.search(r"20\d\d-\d\d", text)
-    assert len(page) < 20_000
-
-
-def test_one_gpu_has_two_strategies_and_a_cluster_nine():
-    assert [one.name for one in strategies(CLUSTERS["1 T4"])] == ["one GPU", "offload"]
-    assert len(strategies(CLUSTERS[FAST])) == 9
-    assert set(INTRA) == set(GPUS)
-
-
-def test_assumptions_are_named_and_checked():
-    slow = ask("llama3-8b", FAST, assumptions=Assumptions(efficiency=0.2))
-    assert slow["ZeRO-3"].estimate.compute == pytest.approx(2 * ask("llama3-8b", FAST)["ZeRO-3"].estimate.compute)
-    assert "GPUs reach 20 % of" in slow._repr_html_()
-    for wrong in (0, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="efficiency is"):
-            Assumptions(efficiency=wrong)
-    with pytest.raises(ValueError, match="host_bandwidth"):
-        Assumptions(host_bandwidth=-1)
+        for shown in (text, table.replace("&#x27;", "'"), page.replace("&#x27;", "'")):
+            assert one.title in shown and one.why in shown
+    for one in advice.best:
+        assert one.plan_words in text and one.plan_words in table and one.plan_words in page
+    assert text.count("\n* ") == 1 and page.count('class="chosen"') == 4 and "70,553,706,496 parameters" in page
+    assert page == ask("llama3-70b", FAST).page(tmp_path / "two.html").read_text(encoding="utf-8")
+    assert "size: A4" in page and "http" not in page and "<script" not in page
+    assert not re.search(r"20\d\d-\d\d", page) and len(page) < 30_000

@@ -101,7 +101,6 @@ def test_a_stack_that_always_interleaves_has_the_bubble_of_its_chunks():
     [
         (dict(dp=4), "the plan is for 4 ranks and the cluster has 8 GPUs"),
         (dict(dp=8, precision="fp32"), "precision='fp32' is not modelled"),
-        (dict(dp=8, optimizer="sgd"), "optimizer='sgd' is not modelled"),
         (dict(dp=8, schedule="gpipe"), "schedule='gpipe' is not modelled"),
         (dict(dp=2, pp=4, num_chunks=2, num_microbatches=6), "6 micro-batches do not divide by pp=4"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from helpers.predict.memory.states import gradient_bytes, weight_bytes
+from helpers.predict.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
 from helpers.predict.time.stacks import Stack
 from helpers.predict.time.terms.collectives import collective_seconds
 from helpers.specs import Cluster, Plan
@@ -71,9 +71,23 @@ def _shards(plan: Plan, stack: Stack) -> int:
 
 
 def optimizer_seconds(params: float, plan: Plan, cluster: Cluster) -> float:
-    """AdamW reads and writes the fp32 master and two moments (24 bytes a parameter), reads gradients twice, for their
+    """The optimizer reads and writes its state (AdamW's fp32 master and two moments: 24 bytes a parameter), reads
 
-    norm and for the step (8), copies and zeroes them (4): 36 bytes of what a rank keeps, 4 of what it holds.
+    gradients twice, for their norm and for the step (8), copies and zeroes them (4): with AdamW 36 bytes of what a rank
+    keeps, and 4 of what it holds.
     """
     held = params / (plan.dp * plan.cp if plan.zero else 1)
-    return (36 * held + 4 * params) / (0.85 * cluster.gpu.memory_bandwidth)
+    return ((2 * optimizer_bytes(plan) + 12) * held + 4 * params) / (0.85 * cluster.gpu.memory_bandwidth)
+
+
+def tokens_that_hide(cluster: Cluster, efficiency: float = 0.4, *, dtype_bytes: int = 2) -> float:
+    """Tokens of a rank's micro-batch from which on ZeRO-3's traffic between nodes hides behind its compute.
+
+    A micro-batch of T tokens takes 6 N T / F seconds (F: operations a second that a GPU reaches, `efficiency` of its
+    peak), and ZeRO-3 sends the N parameters three times in 16 bits, 6 N / B seconds (B: bytes a second of a node's
+    whole network, which a flat ring crosses once). Equal at T = F / B, whatever the model: 2 N T / F forward against
+    2 N / B, 4 N T / F backward against 4 N / B. The same T hides DDP's all-reduce, 4 N / B, behind one backward pass.
+    On one node B is a GPU's own link. dtype_bytes: of what travels. Attention's own products and latency are left out.
+    """
+    link = cluster.link_for(cluster.world_size)
+    return dtype_bytes / 2 * efficiency * cluster.gpu.flops / link.bandwidth

@@ -18,12 +18,16 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (6
 FILL = 160  # of k
 # The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so
 # that the published rows of data/ lie on both sides; a calibration moves it.
-SUSTAINED = {"V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70, "GB200": 0.70}
+# An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption.
+SUSTAINED = {
+    "A100 PCIe": 0.65, "V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70,
+    "GB200": 0.70,
+}  # fmt: skip
 
 
 def sustained(gpu: GPU) -> float:
     """Share of the data sheet's peak that a large product sustains on this GPU; 0.75 for one that is not listed."""
-    return SUSTAINED.get(gpu.name.replace(",", " ").split()[0], 0.75)
+    return next((share for name, share in SUSTAINED.items() if gpu.name.startswith(name)), 0.75)
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,114 @@
+"""A plan of your own, criticised: does it fit, what binds it, what it loses to the planner's, what an engineer says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from helpers.predict.advice.advise import advise, asked, plain
+from helpers.predict.advice.fit import fit, fullest
+from helpers.predict.advice.ranking import binding, difference, warnings
+from helpers.predict.advice.search import ranked
+from helpers.predict.advice.work import Ranked, Work, plan_words, say
+from helpers.predict.time.model import StepTime, step_time
+from helpers.records import MemoryBreakdown
+from helpers.specs import Cluster, ModelSpec, Plan
+from helpers.units import format_seconds
+
+NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criticism:
+    """mine: the plan with its step, whether it fits or not. best: the planner's, None where nothing fits.
+
+    lost: the share of time that it takes longer than the planner's (0.25: a quarter), None where one of them does not
+    fit. sentences: everything that there is to say, the most important first.
+    """
+
+    mine: Ranked
+    fits: bool
+    best: Ranked | None
+    sentences: tuple[str, ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.mine.plan
+
+    @property
+    def step(self) -> StepTime:
+        return self.mine.step
+
+    @property
+    def held(self) -> MemoryBreakdown:
+        return self.mine.held
+
+    @property
+    def binds(self) -> str:
+        """What takes most of the step."""
+        return self.step.binds
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.mine.warnings
+
+    @property
+    def lost(self) -> float | None:
+        return self.mine.seconds / self.best.seconds - 1 if self.fits and self.best else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        told = {"fits": self.fits, "lost": self.lost, "sentences": list(self.sentences)}
+        return told | {"mine": plain(self.mine), "best": plain(self.best) if self.best else None}
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def criticise(
+    model: ModelSpec, cluster: Cluster, plan: Plan, *, global_batch: int | None = None, seq: int | None = None,
+    **options: Any,
+) -> Criticism:  # fmt: skip
+    """What to say of `plan` beside the planner's, with the same batch (by default the plan's own).
+
+    ValueError, a sentence, for a plan that does not suit the model, the cluster or the batch. options: as `advise`.
+    """
+    batch = plan.global_batch if global_batch is None else global_batch
+    work = asked(model, cluster, batch, seq, options)
+    if plan.global_batch != batch:
+        raise ValueError(say("mine.batch", given=plan.global_batch, batch=batch))
+    step = step_time(work.model, plan, cluster, work.stack, work.constants)  # refuses what does not suit
+    stage, held = fullest(work.model, plan)
+    mine = ranked(work, plan, stage, held, step)
+    mine = replace(mine, warnings=tuple(warnings(work, mine)))
+    found = _advised(work)
+    fits = held.total <= work.usable
+    return Criticism(mine=mine, fits=fits, best=found, sentences=tuple(_sentences(work, mine, found, fits)))
+
+
+@lru_cache(maxsize=64)
+def _advised(work: Work) -> Ranked | None:
+    options = {name: getattr(work, name) for name in ("precision", "optimizer", "attention", "stack", "constants")}
+    return advise(work.model, work.cluster, global_batch=work.global_batch, **options).chosen
+
+
+def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
+    yield say("mine.plan", plan=plan_words(mine.plan))
+    yield fit(work.model, mine.plan, work.cluster.gpu, gpus_per_node=work.cluster.gpus_per_node).words
+    binds = max(mine.shares, key=mine.shares.get)
+    share = 100 * mine.shares[binds] / mine.seconds
+    if work.usable < mine.held.total <= NEARLY * work.usable:
+        yield say("mine.nearly", share=100 * (mine.held.total / work.usable - 1))
+    yield say("mine.step", fits=fits, step=mine.step_words, mfu=100 * mine.mfu)
+    yield say("reason.binds", what=binding(work, binds), share=share)
+    yield from (say("warned", words=words) for words in mine.warnings)
+    if best is None:
+        yield say("mine.none")
+    elif best.plan == mine.plan:
+        yield say("mine.same")
+    else:
+        words = dict(plan=best.plan_words, step=format_seconds(best.seconds))
+        yield say("mine.best", **words)
+        if fits:
+            yield difference(work, mine, best)

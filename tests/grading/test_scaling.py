@@ -1,0 +1,62 @@
+"""Lab 11: cases in which each mistake shows, plans with every trap, and formulas held against the course's own."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+
+from helpers import schedules
+from helpers.grading import grade
+from helpers.grading.pipeline.playing import play, rows
+from helpers.grading.scaling import measuring, planning, timing
+from tests.grading.planted import assert_told_apart, each, world_of
+
+SEEDS = pytest.mark.parametrize("seed", range(8))
+ROOMS = {
+    "11.efficiency": (measuring.studied(), measuring.WRONG_STUDIES),
+    "11.exposed": (timing.left(), timing.WRONG_LEFT),
+    "11.bubble": (timing.pipeline(), timing.WRONG_STEPS),
+    "11.plans": (planning.best(), planning.WRONG_CHOICES),
+    "11.days": (planning.training(), planning.WRONG_DAYS),
+    "11.fit": (measuring.fitted, measuring.WRONG_LAWS),
+}
+
+
+@pytest.mark.parametrize("key", ROOMS)
+@SEEDS
+def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
+    right, wrong = ROOMS[key]
+    cases = world_of(key, 1, seed).inputs[0]["cases"]
+    answers = {name: [[one(*case) for case in cases] for one in several] for name, several in wrong.items()}
+    assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
+
+
+@SEEDS
+def test_a_step_is_what_gpipe_takes_and_its_bubble_what_the_stages_idle(seed):
+    for forward, micro_batches, chunks in world_of("11.bubble", 1, seed).inputs[0]["cases"]:
+        played = play(rows(schedules.gpipe(len(forward), micro_batches)), forward, [2 * one for one in forward])
+        seconds, bubble = timing.pipeline()(forward, micro_batches, 1)
+        idle = 1 - sum(played.busy) / len(forward) / played.seconds
+        assert (seconds, bubble) == pytest.approx((played.seconds, idle))
+        assert timing.pipeline()(forward, micro_batches, chunks) <= (seconds, bubble)
+
+
+@SEEDS
+def test_in_every_job_each_rule_refuses_a_plan_and_the_fastest_is_refused_by_one_alone(seed):
+    chosen, refused = [], set()
+    for plans, job in world_of("11.plans", 1, seed).inputs[0]["cases"]:
+        broken = [[name for name, rule in planning.RULES.items() if not rule(plan, job)] for plan in plans]
+        refused |= {name for names in broken if len(names) == 1 for name in names}
+        fastest = [names for plan, names in zip(plans, broken, strict=True) if plan["seconds"] == planning.FASTEST]
+        assert len(plans) == 200 and all(len(names) < 2 for names in fastest)
+        chosen.append(planning.best()(plans, job))
+    assert refused == set(planning.RULES) and chosen[-1] is None and None not in chosen[:-1]
+
+
+def test_what_is_not_as_many_values_as_were_asked_gets_a_sentence(ranks):
+    for answer in (None, 25.9, (1.0,)):
+        verdict = grade("11.days", lambda *case, answer=answer: answer, ranks=ranks)
+        assert "expected 2 values: the number of days, the number of GPU-hours" in verdict.text(
+            "en"
+        ) and "2 个值" in verdict.text("zh")

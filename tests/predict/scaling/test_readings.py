@@ -1,0 +1,88 @@
+"""A learner's CSV: read as it comes, doubted aloud, refused by line and value."""
+
+import pytest
+
+from helpers.predict.scaling import read_measurements
+from helpers.words import reading
+
+LAW = [n / (1 + 0.05 * (n - 1)) for n in (1, 2, 4, 8, 16)]
+
+
+def test_a_file_and_its_text_are_read_alike(tmp_path):
+    text = "gpus,samples per second\n" + "\n".join(f"{2**i},{100 * one}" for i, one in enumerate(LAW))
+    path = tmp_path / "mine.csv"
+    path.write_text(text, encoding="utf-8-sig")
+    found = read_measurements(path)
+    assert found == read_measurements(str(path)) == read_measurements(text)
+    assert found.speedups == pytest.approx(LAW)
+    assert found.efficiencies[1] == pytest.approx(LAW[1] / 2)
+    assert found.fit.serial == pytest.approx(0.05) and not found.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "world_size;img/s\n1;100\n2;190\n",
+        "tokens/s\tranks\n100\t1\n190\t2\n",
+        "卡数,吞吐\n1,100\n2,190\n",
+        "step time (s),n,throughput\n0.1,1,100\n0.2,2,190\n",
+        "1 100\n2 190\n",
+        "# mine\n\nGPUs , Samples/sec\n1 , 100\n2,1.9e2,\n",
+    ],
+)
+def test_a_header_in_other_words_is_understood(text):
+    found = read_measurements(text)
+    assert (found.gpus, found.rates, found.notes) == ((1, 2), (100, 190), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "said"),
+    [
+        ("a,b\n1,100\n2,190", (1, 2), "line 1: the header 'a, b' was not understood"),
+        ("1,100\n4,360\n2,190", (1, 2, 4), "line 3: 2 GPUs came late"),
+        ("1,100\n2,190\n2,180", (1, 2), "line 3: 2 GPUs stood there before; the mean of 190 and 180"),
+        ("2,200\n4,380", (2, 4), "line 1: no row is of 1 GPU, so speed-up is relative to 2 GPUs"),
+        ("1,100\n2,1900", (1, 2), "line 2: 1900 on 2 GPUs is 9.50 times the ideal"),
+        ("1,100\n2,19", (1, 2), "line 2: 19 on 2 GPUs is less than on the smallest count"),
+    ],
+)
+def test_what_is_odd_is_said_and_read_all_the_same(text, gpus, said):
+    found = read_measurements(text)
+    assert found.gpus == gpus
+    assert [str(note) for note in found.notes if said in str(note)]
+    assert said in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1,100\n3O,200", "line 2: '3O' is no count of GPUs"),
+        ("1,100\n-2,200", "line 2: '-2' is no count"),
+        ("1,100\n2.5,200", "line 2: '2.5' is no count"),
+        ("1,100\n2,-200", "line 2: '-200' is no number of samples"),
+        ("1,100\n2,fast", "line 2: 'fast' is no number"),
+        ("1,100\n2,1e999", "line 2: '1e999' is no number"),
+        ("1;100\n2;1 900,5", "line 2: '1 900,5' is no number"),
+        ("1,100\n2\n", "line 2: '2' has no two columns"),
+        ("1,x\n-1,5\n", "line 1: 'x'.* line 2: '-1'"),
+        ("gpus,seconds\n1,0.5", "line 1: the column 'seconds' holds seconds"),
+        ("gpus,rate\n", "no measurements"),
+        ("\n\n", "no measurements"),
+        ("nowhere.csv", "there is no file nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_read_names_line_and_value(text, said):
+    with pytest.raises(ValueError, match=said):
+        read_measurements(text)
+
+
+def test_a_wrong_row_among_many_is_named_by_the_fit():
+    rows = [f"{2**i},{100 * one * (0.6 if i == 2 else 1)}" for i, one in enumerate(LAW)]
+    assert "The row of 4 GPUs was left out, -40%" in repr(read_measurements("\n".join(rows)))
+
+
+def test_it_speaks_chinese_too():
+    with reading("zh"):
+        assert "效率" in repr(read_measurements("1,100\n2,190"))
+        with pytest.raises(ValueError, match="第 2 行"):
+            read_measurements("1,100\nx,190")
