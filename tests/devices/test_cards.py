@@ -159,9 +159,10 @@ def test_memory_is_counted_by_storage(cards):
         y = x + 1
         del y
         said += [now(), torch.card.max_memory_allocated()]
+        host = torch.empty(MB).copy_(x)  # memory of the host
         x.untyped_storage().resize_(0)
         said.append(now())
-        del x, views
+        del x, views, host
         said += [now(), torch.card.mem_get_info()[1] - torch.card.mem_get_info()[0]]
         return [one - before for one in said]
 
@@ -241,6 +242,18 @@ def test_autocast_follows_cudas_table(cards):
         return [str(one.dtype).removeprefix("torch.") for one in made]
 
     assert cards.run(types)[0] == ["bfloat16", *["float32"] * 5, "bfloat16", "bfloat16"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_run_which_torch_fuses_on_every_gpu(cards, kind):
+    def run(device):
+        torch.manual_seed(0)
+        model, x = kind(3, 4).double().to(device), torch.ones(5, 2, 3, dtype=torch.float64, device=device)
+        (out := model(x)[0]).sum().backward()
+        return [one.detach().cpu() for one in (out, *(p.grad for p in model.parameters()))]
+
+    expected, found = cards.run(run, "cpu")[0], cards.run(run, "card")[0]
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(found, expected, strict=True))
 
 
 def test_modules_keep_their_ties_and_travel(cards):

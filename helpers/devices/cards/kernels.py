@@ -23,6 +23,7 @@ UNSAFE = (
     "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss.  "
     "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
 )
+_copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}  # the weight is kept: its id stays its own
 _libraries: list[torch.library.Library] = []  # a library's kernels go when it goes
 
 
@@ -34,6 +35,9 @@ def register() -> None:
     library.impl("empty_strided", _creates(aten.empty_strided.default), KEY)
     library.impl("_copy_from", _copy_from, KEY)
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    library.impl("_thnn_fused_lstm_cell", _lstm_cell, "AutogradPrivateUse1")
+    library.impl("_thnn_fused_gru_cell", _gru_cell, "AutogradPrivateUse1")
+    torch.clear_autocast_cache = _forget_copies(torch.clear_autocast_cache)
     others.fallback(lambda op, *args, **kwargs: _creates(op)(*args, **kwargs), KEY)
     others.fallback(torch.library.fallthrough_kernel, CAST)
     for rule, table in ((_lowered, tables.LOWER), (_widened, tables.PROMOTE), (_in_float32, tables.FLOAT32)):
@@ -72,6 +76,23 @@ def _attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False, *, 
     return aten._scaled_dot_product_attention_math(*given, dropout_p, is_causal, **options)[0]
 
 
+def _lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, input_bias=None, hidden_bias=None):
+    """The formula; torch calls it fused on every device but the CPU."""
+    gates = inputs + hidden if input_bias is None else inputs + input_bias + hidden + hidden_bias  # (B, 4 h)
+    i, f, g, o = gates.chunk(4, 1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(inputs: Tensor, hidden: Tensor, state: Tensor, input_bias=None, hidden_bias=None):
+    if input_bias is not None:
+        inputs, hidden = inputs + input_bias, hidden + hidden_bias
+    (r, z, n), (hidden_r, hidden_z, hidden_n) = inputs.chunk(3, 1), hidden.chunk(3, 1)  # (B, h) each
+    z = (z + hidden_z).sigmoid()
+    new = (n + (r + hidden_r).sigmoid() * hidden_n).tanh()
+    return new + z * (state - new), new
+
+
 # -- autocast ------------------------------------------------------------------------------------------------------
 def _cast_by_cuda(names) -> Iterator:
     """The overloads of these operations that CUDA's autocast registers in the torch that is installed."""
@@ -95,7 +116,7 @@ def _widened(op, tensors, kwargs) -> torch.dtype | None:
 
 
 def _autocasts(op, rule: Callable) -> Callable:
-    """As CUDA's autocast: inputs are cast, then the operation runs without it. (CUDA also keeps copies of weights.)"""
+    """As CUDA's autocast: inputs are cast, then the operation runs without it."""
     without = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
     def kernel(*args, **kwargs):
@@ -103,11 +124,29 @@ def _autocasts(op, rule: Callable) -> Callable:
             tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor) and _may_cast(one)]
             dtype = rule(op, tensors, kwargs)
             if dtype is not None:
-                cast = lambda one: one.to(dtype) if _may_cast(one) else one  # noqa: E731
+                cast = lambda one: _copy(one, dtype) if _may_cast(one) else one  # noqa: E731
                 args, kwargs = tree_map_only(Tensor, cast, args), tree_map_only(Tensor, cast, kwargs)
             return op(*args, **kwargs)
 
     return kernel
+
+
+def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In this type; of a weight always the same copy until the outermost region ends, as CUDA keeps it."""
+    is_weight = tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32
+    if dtype is torch.float32 or not (is_weight and torch.is_autocast_cache_enabled()):
+        return tensor.to(dtype)
+    if (id(tensor), dtype) not in _copies:
+        _copies[id(tensor), dtype] = tensor, tensor.to(dtype)
+    return _copies[id(tensor), dtype][1]
+
+
+def _forget_copies(clear: Callable[[], None]) -> Callable[[], None]:
+    def forget() -> None:
+        _copies.clear()
+        clear()
+
+    return forget
 
 
 def _may_cast(tensor: Tensor) -> bool:

@@ -121,13 +121,13 @@ class Card(Tensor):
 
 
 class _Seen:
-    """The tensors of one call: cards, and whether others with them."""
+    """The tensors of one call: cards, and others with them."""
 
     __slots__ = ("cards", "others")
 
     def __init__(self) -> None:
         self.cards: list[Card] = []
-        self.others = False
+        self.others: list[Tensor] = []
 
     def raw(self, value):
         """A card's tensor inside; lists and tuples of them too."""
@@ -135,7 +135,7 @@ class _Seen:
             self.cards.append(value)
             return value._raw
         if isinstance(value, Tensor):
-            self.others = True
+            self.others.append(value)
         elif type(value) in (list, tuple):
             return type(value)([self.raw(one) for one in value])
         return value
@@ -146,7 +146,7 @@ class _Seen:
             for card in self.cards:
                 if card._raw is out:
                     return refreshed(card)
-            return Card(out)
+            return out if any(other is out for other in self.others) else Card(out)  # copy_ to the CPU
         if type(out) in (list, tuple):
             return type(out)([self.back(one) for one in out])
         return out
