@@ -10,6 +10,7 @@ magnitudes.py  how large the numbers of a step are, by power of two
 pipeline_runs.py  what chapter 06 runs on live ranks
 composed_by_torch.py  two axes at once by torch's own parts, as compose.Trainer trains
 profiling_runs.py, tuning_runs.py  what chapter 10 runs on live ranks
+scaling_runs.py  what chapter 11 runs on live ranks, emulated cards and links
 checkpoint_runs.py  checkpoints beside torch's own, and damaged in every way
 restarts.py  a job under torchrun that loses a rank or a node; restart_job.py is what its ranks do
 watchdog.py  a page for a training loop of anybody: what goes wrong without an error

@@ -166,7 +166,7 @@ def _played(schedule: Schedule, send: float = 0.0) -> Timeline:
     return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=send, activation_bytes=1)
 
 
-def _sent_in_a_step(make, model: nn.Module) -> float:
+def sent_in_a_step(make, model: nn.Module) -> float:
     """Bytes that a ring sends from this rank in a step, over those of the parameters."""
     numel = sum(p.numel() for p in model.parameters())
     model, optimizer = make(model)
@@ -194,7 +194,7 @@ def zero_1_costs_traffic(ranks: Ranks) -> Found:
 
     def step(make) -> float:
         torch.manual_seed(0)
-        return _sent_in_a_step(make, MLP([16, 64, 64, 4]))
+        return sent_in_a_step(make, MLP([16, 64, 64, 4]))
 
     names = {"data_parallel": stage_0, "stage_1": stage_1, "stage_3": stage_3}
     return {name: ranks.run(step, make)[0] for name, make in names.items()}

@@ -32,7 +32,7 @@ CARD = gpt_backward(GPTConfig.ten_million().spec, tokens=16_384, flops_per_secon
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Speedups:
-    """points: measured, ranks as GPUs. predicted: speed-ups, none of live ranks, which share this machine's cores."""
+    """points: measured, ranks as GPUs. predicted: speed-ups, none of live ranks, which share `cores` cores."""
 
     points: tuple[Point, ...]
     predicted: tuple[float, ...] = ()
@@ -78,9 +78,14 @@ def live_speedup(
         for n, whole in zip(counts, wholes, strict=True):
             by_rank = world[:n].run(_live_steps, whole)
             took.append(min(max(step) for step in zip(*by_rank, strict=True)))  # a step ends with its slowest rank
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(set().union(*world[: counts[-1]].run(_cores)))
     rates = [whole / one for whole, one in zip(wholes, took, strict=True)]
     return Speedups(points=points_of(counts, rates, took), cores=cores)
+
+
+def _cores() -> set[int]:
+    """On a rank: those that it may compute on."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _live_steps(batch: int) -> list[float]:
@@ -135,7 +140,7 @@ class NoiseRun:
 
 
 def measure_noise_scale(
-    ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 100), seed: int = 0
+    ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 60), seed: int = 0
 ) -> NoiseRun:
     """Of a GPT of 28,672 parameters, before training and after so many steps: each rank's gradient of `batch`
 

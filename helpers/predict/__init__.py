@@ -3,6 +3,7 @@
 memory/      what a rank's memory holds, by kind: model states, activations, the peak of a step
 traffic/     who sends what: collectives message by message, and the operations and bytes of a training step
 time/        when each span of a step starts and ends, floating-point operations
+scaling/     how much faster more GPUs are, where that stops paying, days and GPU-hours, what a measured curve lost
 failures/    how often a long job fails, what it loses, how often to save, what a save costs
 precision/   what a number format keeps of a value
 advice/      does a plan fit, which strategy for a model on a cluster, and why

@@ -182,7 +182,8 @@ def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple,
     except ValueError as error:
         return str(error)
     work = Work(model=spec, cluster=cluster, global_batch=batch)
-    rows = [[plan for plan in row if plan.recompute == recompute] for row in batched(work, spread)]
+    every = (row for rows in batched(work, spread) for row in rows)
+    rows = [[plan for plan in row if plan.recompute == recompute] for row in every]
     held = {plan: fullest(spec, plan) for row in rows for plan in row}
     fits = [[(plan, *held[plan]) for plan in row if held[plan][1].total <= work.usable] for row in rows]
     fitting = [row[0] for row in fits if row]

@@ -137,7 +137,7 @@ def test_a_hint_is_of_a_place_that_is_not_found(name):
 
 
 def as_text(plan):
-    parts = ("dp", "tp", "pp", "zero", "micro_batch", "num_microbatches", "recompute")
+    parts = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "num_chunks", "recompute", "precision")
     return " ".join(f"{part}={getattr(plan, part)}" for part in parts)
 
 

@@ -18,12 +18,13 @@ LINK = Link.from_gigabits(10)
 def test_live_ranks_share_a_batch_or_bring_one_each(ranks, kind, wholes):
     found = live_speedup(ranks, counts=(1, 2), batch=6, kind=kind)
     assert found.gpus == (1, 2) and found.speedups[0] == 1
+    assert found.cores == len(set().union(*ranks[:2].run(scaling_runs._cores)))
     assert [one.samples_per_second * one.seconds for one in found.points] == pytest.approx(wholes)
 
 
 def test_it_says_who_shares_the_cores():
     points = points_of((1, 2, 4), (10.0, 18.0, 18.5), (0.1, 0.06, 0.05))
-    assert "2 cores, which 4 ranks share" in repr(Speedups(points=points, cores=2))
+    assert "4 ranks share 2 cores" in repr(Speedups(points=points, cores=2))
     assert "each of 4 ranks may have one" in repr(Speedups(points=points, cores=8))
     with reading("zh"):
         assert "2 个核" in repr(Speedups(points=points, cores=2))
@@ -44,7 +45,7 @@ def test_the_speed_up_over_a_link_is_that_of_the_simulated_steps(monkeypatch, ki
 
 def test_cards_on_an_emulated_link_are_not_faster_than_predicted():
     found = emulated_speedup(LINK, counts=(1, 2))
-    assert 0.2 * found.predicted[1] < found.speedups[1] < 1.02 * found.predicted[1]
+    assert 0.1 * found.predicted[1] < found.speedups[1] < 1.02 * found.predicted[1]
 
 
 def test_the_noise_scale_is_that_of_gradients_computed_on_one_process(ranks):

@@ -58,16 +58,16 @@ def refusal(work: Work, spread: Plan) -> str:
     return ""
 
 
-def plans(work: Work) -> Iterator[list[Plan]]:
-    """Plans that differ in precision of gradients and recomputation alone, from the one to prefer on."""
+def sharded(work: Work) -> Iterator[Plan]:
+    """Spreads that suit model and batch, with each ZeRO stage, whose model states alone may fit."""
     for spread in spreads(work):
         if refusal(work, spread):
             continue
         stages = (0, 1) if spread.pp > 1 else (0, 1, 2, 3)
         for zero in stages if spread.dp * spread.cp > 1 else (0,):
-            sharded = replace(spread, zero=zero)
-            if _least_bytes(work, sharded) <= work.usable:
-                yield from batched(work, sharded)
+            plan = replace(spread, zero=zero)
+            if _least_bytes(work, plan) <= work.usable:
+                yield plan
 
 
 def _least_bytes(work: Work, spread: Plan) -> int:
@@ -76,20 +76,28 @@ def _least_bytes(work: Work, spread: Plan) -> int:
     return model_states(params_per_rank(work.model, lightest, spread.pp // 2), lightest).total
 
 
-def batched(work: Work, spread: Plan) -> Iterator[list[Plan]]:
-    """The rows of `plans` for one way to spread the model."""
+def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
+    """For each micro-batch, smallest first: rows of plans, of which the first that fits is to be taken."""
     each = work.global_batch // spread.dp
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
             break
-        for chunks in _chunks(work.model.num_layers, spread.pp, each // size):
-            how = dict(micro_batch=size, num_microbatches=each // size, num_chunks=chunks)
-            for precisions in _gradients(work, each // size):
-                yield [
-                    replace(spread, **how, precision=precision, recompute=recompute)
-                    for precision in precisions
-                    for recompute in ("none", "selective", "full")
-                ]
+        yield [
+            [
+                replace(
+                    spread,
+                    micro_batch=size,
+                    num_microbatches=each // size,
+                    num_chunks=chunks,
+                    precision=precision,
+                    recompute=recompute,
+                )  # fmt: skip
+                for precision in precisions
+                for recompute in ("none", "selective", "full")
+            ]
+            for chunks in _chunks(work.model.num_layers, spread.pp, each // size)
+            for precisions in _gradients(work, each // size)
+        ]
 
 
 def _gradients(work: Work, microbatches: int) -> tuple[tuple[str, ...], ...]:
@@ -112,16 +120,29 @@ def _chunks(layers: int, pp: int, microbatches: int) -> tuple[int, ...]:
 
 
 def fitting(work: Work) -> tuple[list[Fitting], int]:
-    """Of each row of `plans` the first that fits, and how many plans were looked at."""
+    """Of each row the first plan that fits, and how many plans were looked at.
+
+    What is held grows with the micro-batch, so where none of a size fits no larger one is looked at.
+    """
     found, searched = [], 0
-    for row in plans(work):
-        searched += len(row)
-        for plan in row:
-            stage, held = fullest(work.model, plan)
-            if held.total <= work.usable:
-                found.append((plan, stage, held))
+    for spread in sharded(work):
+        for rows in batched(work, spread):
+            fit = [one for row in rows if (one := _first(work, row))]
+            found += fit
+            searched += sum(map(len, rows))
+            if not fit:
                 break
     return found, searched
+
+
+def _first(work: Work, row: list[Plan]) -> Fitting | None:
+    for plan in row:
+        if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
+            continue
+        stage, held = fullest(work.model, plan)
+        if held.total <= work.usable:
+            return plan, stage, held
+    return None
 
 
 def layout(plan: Plan) -> tuple:

@@ -7,15 +7,15 @@ readings.py  a learner's own measurements from a CSV
 batch.py     learning rate, gradient noise scale and critical batch
 """
 
-from helpers.predict.scaling.batch import NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr
+from helpers.predict.scaling.batch import BatchCost, NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr
 from helpers.predict.scaling.curves import Point, TrainingTime, curve, gpu_hours, time_to_train, where_it_stops
 from helpers.predict.scaling.explain import SOURCES_GPUS, SOURCES_SPEEDUPS, CurveFit, expected_maximum, explain_curve
 from helpers.predict.scaling.laws import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, serial_share, speedup
 from helpers.predict.scaling.readings import Measurements, read_measurements
 
 __all__ = [
-    "SOURCES_GPUS", "SOURCES_SPEEDUPS", "AmdahlFit", "CurveFit", "Measurements", "NoiseScale", "Point", "TrainingTime",
-    "amdahl", "batch_cost", "critical_batch", "curve", "efficiency", "expected_maximum", "explain_curve", "fit_amdahl",
-    "gpu_hours", "gustafson", "noise_scale", "read_measurements", "scaled_lr", "serial_share", "speedup",
-    "time_to_train", "where_it_stops",
+    "SOURCES_GPUS", "SOURCES_SPEEDUPS", "AmdahlFit", "BatchCost", "CurveFit", "Measurements", "NoiseScale", "Point",
+    "TrainingTime", "amdahl", "batch_cost", "critical_batch", "curve", "efficiency", "expected_maximum",
+    "explain_curve", "fit_amdahl", "gpu_hours", "gustafson", "noise_scale", "read_measurements", "scaled_lr",
+    "serial_share", "speedup", "time_to_train", "where_it_stops",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,8 +76,15 @@ def critical_batch(batches: Sequence[int], steps: Sequence[float]) -> float:
     return float(samples / fewest)
 
 
-def batch_cost(batch: float, critical: float) -> tuple[float, float]:
-    """(steps over the fewest possible, samples over the fewest possible); at the critical batch both are 2."""
+class BatchCost(NamedTuple):
+    """Over the fewest steps, and over the fewest samples, that any batch would need."""
+
+    steps: float
+    samples: float
+
+
+def batch_cost(batch: float, critical: float) -> BatchCost:
+    """What a batch costs to reach the same loss; at the critical batch both are 2."""
     check_positive("batch_cost", "batch", batch)
     check_positive("batch_cost", "critical", critical)
-    return 1 + critical / batch, 1 + batch / critical
+    return BatchCost(steps=1 + critical / batch, samples=1 + batch / critical)

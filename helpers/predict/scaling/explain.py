@@ -42,7 +42,7 @@ def expected_maximum(n: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A part. lost: at each count, in steps of one GPU. low, high: at the largest count, within the printed digits."""
+    """A part. lost: at each count, in steps of one GPU. low, high: at the largest count, what fits as well."""
 
     name: str
     lost: tuple[float, ...]

@@ -38,12 +38,14 @@ def efficiency(gpus: Sequence[int], speedups: Sequence[float]) -> tuple[float, .
 
 def amdahl(gpus: int, serial: float) -> float:
     """Speed-up of the same work on more GPUs."""
-    return 1 / (_share(serial) + (1 - serial) / _count(gpus))
+    _check(gpus, serial)
+    return 1 / (serial + (1 - serial) / gpus)
 
 
 def gustafson(gpus: int, serial: float) -> float:
     """Speed-up of work that grows with the GPUs; serial: the share of the time on all of them that does not grow."""
-    return _count(gpus) - _share(serial) * (gpus - 1)
+    _check(gpus, serial)
+    return gpus - serial * (gpus - 1)
 
 
 def serial_share(gpus: int, speedup: float) -> float:
@@ -78,7 +80,8 @@ class AmdahlFit:
         return 1 / self.fixed if self.fixed else inf
 
     def speedup(self, gpus: int) -> float:
-        return 1 / (self.fixed + self.shared / _count(gpus))
+        _check(gpus)
+        return 1 / (self.fixed + self.shared / gpus)
 
     def __repr__(self) -> str:
         off = dict(zip(self.gpus, self.residues, strict=True))
@@ -122,9 +125,7 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
 def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_least: int = 1) -> None:
     """ValueError unless each count is there once, with a number above 0."""
     if len(gpus) != len(values) or len(gpus) < at_least:
-        raise ValueError(
-            f"{owner}: {len(gpus)} counts of GPUs and {len(values)} values; give {at_least} or more of each"
-        )
+        raise ValueError(f"{owner}: {len(gpus)} counts of GPUs and {len(values)} values; give {at_least} or more pairs")
     if len(set(gpus)) < len(gpus):
         raise ValueError(f"{owner}: the counts {', '.join(map(str, gpus))} name one twice; give the mean of its values")
     for count, value in zip(gpus, values, strict=True):
@@ -134,12 +135,7 @@ def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_leas
             raise ValueError(f"{owner}: the value of {count} GPUs is infinite; measure it again")
 
 
-def _count(gpus: int) -> int:
+def _check(gpus: int, serial: float = 0.0) -> None:
     check_count("the law", "gpus", gpus)
-    return gpus
-
-
-def _share(serial: float) -> float:
     if not 0 <= serial <= 1:
         raise ValueError(f"the law: serial is {serial!r}, but it is a share, from 0 to 1 (5 % is 0.05)")
-    return serial

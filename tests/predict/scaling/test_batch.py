@@ -27,7 +27,7 @@ def test_at_the_critical_batch_steps_and_samples_are_both_twice_the_fewest():
     steps = [100 * (1 + 60 / batch) for batch in batches]
     assert critical_batch(batches, steps) == pytest.approx(60)
     assert batch_cost(60, 60) == (2, 2)
-    assert batch_cost(240, 60) == (1.25, 5)
+    assert (batch_cost(240, 60).steps, batch_cost(240, 60).samples) == (1.25, 5)
 
 
 def test_the_learning_rate_grows_with_the_batch_or_with_its_root():

@@ -64,7 +64,7 @@ def test_of_four_rows_none_is_called_wrong_and_a_perfect_one_has_no_largest_spee
         (lambda: speedup((1,), (float("inf"),)), "infinite"),
         (lambda: amdahl(4, 5), "5 % is 0.05"),
         (lambda: amdahl(0, 0.1), "at least 1"),
-        (lambda: fit_amdahl((4,), (1.0,)), "give 2 or more"),
+        (lambda: fit_amdahl((4,), (1.0,)), "give 2 or more pairs"),
     ],
 )
 def test_what_cannot_be_is_answered_with_a_sentence(call, said):
