@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 SECONDS = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -23,6 +25,20 @@ def _scaled(value: float, units: tuple, smallest: str) -> str:
 def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
     """Bytes as "42.8 MB" (decimal) or, with `binary=True`, as "40.8 MiB"."""
     return _scaled(num_bytes, _BINARY if binary else DECIMAL, "B")
+
+
+def parse_bytes(size: str | int, what: str = "size") -> int:
+    """Bytes of "64 MB", "1.5 GiB" or a whole number. Raises ValueError, with `what` it was given for, for another."""
+    units = {unit.lower(): scale for scale, unit in (*DECIMAL, *_BINARY, (1, "B"))}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", size) if isinstance(size, str) else None
+    num_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    if found and found[2].lower() in units:
+        num_bytes = int(float(found[1]) * units[found[2].lower()])
+    if num_bytes < 1:
+        raise ValueError(
+            f'{what}={size!r} is no size above 0: give a text such as "64 MB" or "1.5 GiB", or a whole number of bytes'
+        )
+    return num_bytes
 
 
 def format_seconds(seconds: float) -> str:

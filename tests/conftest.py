@@ -89,6 +89,15 @@ def ranks():
         yield pool
 
 
+@pytest.fixture(scope="session")
+def cards():
+    """Two ranks with a practice card each."""
+    from helpers.ranks import Ranks
+
+    with Ranks(2, device="card", memory="200 MB", timeout=120, quiet=True) as pool:
+        yield pool
+
+
 @pytest.fixture(params=[1, 2, 3, 4])
 def world(request, ranks):
     """Ranks of each size from 1 to 4 in turn."""

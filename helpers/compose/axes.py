@@ -8,6 +8,7 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
+from helpers import devices
 from helpers.mesh import Mesh
 
 SEED_OF_SHARDS = 2718  # Megatron's: where tensor ranks must draw differently, seed + 2718 + tp rank
@@ -44,19 +45,16 @@ class Axes:
 
     def random_state(self) -> dict[str, str]:
         """Where this rank's generators are, as text: with them a resumed run drops what it would have dropped."""
-        found = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_initialized():
-            found["cuda"] = torch.cuda.get_rng_state()
-        return {device: base64.b64encode(state.numpy().tobytes()).decode() for device, state in found.items()}
+        found = devices.random_states()
+        return {device.type: base64.b64encode(state.numpy().tobytes()).decode() for device, state in found.items()}
 
     def set_random_state(self, told: dict[str, str]) -> None:
         states = {
-            device: torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-            for device, text in told.items()
+            device: torch.frombuffer(bytearray(base64.b64decode(told[device.type])), dtype=torch.uint8)
+            for device in devices.random_states()
+            if device.type in told
         }
-        torch.set_rng_state(states["cpu"])
-        if "cuda" in states and torch.cuda.is_initialized():
-            torch.cuda.set_rng_state(states["cuda"])
+        devices.set_random_states(states)
 
 
 @cache

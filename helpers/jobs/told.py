@@ -116,6 +116,6 @@ def _torch(found: Found) -> list[str]:
 
 
 def _has_gpu() -> bool:
-    import torch
+    from helpers.devices import accelerator
 
-    return torch.cuda.is_available()
+    return accelerator() is not None

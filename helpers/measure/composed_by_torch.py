@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 from helpers.compose.batch import IGNORED
+from helpers.devices import computing_device
 from helpers.parallel.pipeline import partition
 from helpers.specs import Plan
 from helpers.workloads import GPT, token_loss
@@ -43,7 +44,7 @@ class TorchTrainer:
 
     def __init__(self, model: GPT, plan: Plan, **options):
         _check(model, plan)
-        device = "cuda" if torch.cuda.is_available() and dist.get_backend() == "nccl" else "cpu"
+        device = computing_device(dist.group.WORLD).type
         mesh = init_device_mesh(device, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp"))
         self.plan, self.mesh, self.model = plan, mesh, model
         if plan.tp > 1:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_iter
 
+from helpers.devices import has_allocator, is_accelerator, module_of, telling_kinds
 from helpers.measure import memory_history as history
 from helpers.measure.memory_allocator import AllocatorBytes, allocator_bytes, save_snapshot
 from helpers.measure.memory_history import Held
@@ -61,6 +62,7 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
             stack.callback(handle.remove)
         stack.enter_context(recorder._storages.watch_resizes())
         stack.enter_context(recorder._storages)
+        stack.enter_context(telling_kinds(device, recorder._kinds_now))
         try:
             yield recorder
         finally:  # what did not fit is worth reading, too
@@ -84,8 +86,8 @@ class MemoryRecorder:
         self._allocator: dict[str, AllocatorBytes] = {}
         self._spans: TimelineRecorder | None = None
         self._start = time.perf_counter()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if is_accelerator(device):
+            module_of(device).reset_peak_memory_stats(device)
         self._labels.label_all()
 
     def mark(self, name: str) -> None:
@@ -100,12 +102,20 @@ class MemoryRecorder:
         if not self._places.is_inside:
             self._storages.settle()
         self._marks[name] = len(self._events), time.perf_counter()
-        if self._device.type == "cuda":
+        if has_allocator(self._device):
             self._allocator[name] = allocator_bytes(self._device)
 
     def at(self, name: str) -> MemoryBreakdown:
         """Bytes by kind at a marked instant. ValueError for an unknown name."""
         return history.breakdown(self._held(name), name)
+
+    def _kinds_now(self) -> dict[str, int]:
+        """For the error of a card that is full: what a forward keeps is told from the rest when it has ended."""
+        now = history.breakdown(history.held_after(self._events), "now")
+        kinds = {kind: getattr(now, kind) for kind in MEMORY_KINDS}
+        if self._places.is_inside:
+            kinds["activations and temporaries"] = kinds.pop("activations") + kinds.pop("temporaries")
+        return kinds
 
     @property
     def peak(self) -> MemoryBreakdown:
@@ -164,7 +174,7 @@ class MemoryRecorder:
 
     def allocator(self, name: str) -> AllocatorBytes:
         """What the caching allocator said at a marked instant. RuntimeError on CPU, which has no such allocator."""
-        if self._device.type != "cuda":
+        if not has_allocator(self._device):
             return allocator_bytes(self._device)
         self._held(name)
         return self._allocator[name]

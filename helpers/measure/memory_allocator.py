@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from helpers.devices import has_allocator, module_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorBytes:
@@ -32,11 +34,11 @@ class AllocatorBytes:
 
 def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
     """What the caching allocator of a GPU says now. RuntimeError for a device that has none."""
-    device = _cuda(device)
+    device = _with_allocator(device)
     return AllocatorBytes(
-        allocated=torch.cuda.memory_allocated(device),
-        reserved=torch.cuda.memory_reserved(device),
-        peak_allocated=torch.cuda.max_memory_allocated(device),
+        allocated=module_of(device).memory_allocated(device),
+        reserved=module_of(device).memory_reserved(device),
+        peak_allocated=module_of(device).max_memory_allocated(device),
     )
 
 
@@ -61,9 +63,9 @@ def save_snapshot(path: str | os.PathLike, *, max_entries: int = 100_000) -> Ite
         record(enabled=None)
 
 
-def _cuda(device: torch.device | str | int) -> torch.device:
+def _with_allocator(device: torch.device | str | int) -> torch.device:
     device = torch.device(device)
-    if device.type != "cuda":
+    if not has_allocator(device):
         raise RuntimeError(
             f"there is no caching allocator on {device.type!r}: allocated, reserved and fragmentation are a GPU's; "
             "read at(...) and peak, which count the bytes of tensors on any device"

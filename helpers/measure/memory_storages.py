@@ -116,7 +116,7 @@ class Storages(TorchDispatchMode):
         super().__exit__(*error)
 
     def _born(self, storage: torch.UntypedStorage, tensor: Tensor, made_by: object) -> Storage | None:
-        if storage.device != self._device:
+        if tensor.device != self._device:  # a storage of a practice card is memory of the CPU
             return None
         born = Storage(storage, self._died)
         born.key, born.num_bytes, born.made_by = id(storage), storage.nbytes(), made_by

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from helpers.devices import module_of, runs_later, synchronize
 from helpers.measure.comms import record_comms
 from helpers.records import CommEvent, Span, Timeline
 
@@ -48,22 +49,22 @@ class _Clock:
     """Instants as `time.perf_counter` seconds: read at once on CPU, at the end of the recording on CUDA."""
 
     def __init__(self, device: torch.device) -> None:
-        self.on_cuda = device.type == "cuda"
-        if self.on_cuda:
-            torch.cuda.synchronize(device)
+        self.later = runs_later(device)
+        if self.later:
+            self._module = module_of(device)
+            synchronize(device)
             self._zero, self._zero_event = time.perf_counter(), self._event()
 
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+    def _event(self) -> torch.Event:
+        event = self._module.Event(enable_timing=True)
         event.record()
         return event
 
-    def now(self) -> float | torch.cuda.Event:
-        return self._event() if self.on_cuda else time.perf_counter()
+    def now(self) -> float | torch.Event:
+        return self._event() if self.later else time.perf_counter()
 
-    def seconds(self, instant: float | torch.cuda.Event) -> float:
-        if not self.on_cuda:
+    def seconds(self, instant: float | torch.Event) -> float:
+        if not self.later:
             return instant
         instant.synchronize()
         return self._zero + self._zero_event.elapsed_time(instant) / 1e3  # milliseconds

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
+from helpers.devices import accelerator, runs_later
 from helpers.measure.comms import record_comms
 from helpers.records import CommEvent
 
@@ -43,7 +43,7 @@ def trace_steps(
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     write = tensorboard_trace_handler(os.fspath(folder), worker_name=f"{socket.gethostname()}_{rank}")
-    where = {"activities": [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()}
+    where = {"activities": [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * runs_later(accelerator() or "cpu")}
     window = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
     with ExitStack() as stack:
         comms = stack.enter_context(record_comms()) if dist.is_initialized() else None

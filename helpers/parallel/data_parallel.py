@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
+from helpers.devices import known_kinds
 from helpers.parallel.shared.devices import Devices
 
 
@@ -128,7 +129,7 @@ def modes_of_this_thread() -> Callable[[], AbstractContextManager]:
     Torch's own parallel_apply passes on whether autocast is enabled, but not its dtype.
     """
     grad = torch.is_grad_enabled()
-    casts = [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    casts = [(kind, torch.get_autocast_dtype(kind)) for kind in known_kinds() if torch.is_autocast_enabled(kind)]
 
     @contextmanager
     def same_modes() -> Iterator[None]:

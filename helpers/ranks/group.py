@@ -165,8 +165,8 @@ class WireGroup:
 
     def _arrived(self, work: WireWork, error: BaseException | None) -> None:
         self.issued.discard(work)
-        if error is None and work.signature.on_gpu:
-            torch.cuda.synchronize()
+        if error is None and work.signature.runs_later:
+            torch.accelerator.synchronize()
         if error is not None:
             work.finish(self._in_words(work, error))
         elif self.session.link is None:

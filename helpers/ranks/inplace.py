@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from helpers.ranks.limits import card_bytes
+
 
 def is_launched() -> bool:
     """Whether a launcher such as torchrun has told this process its rank."""
@@ -31,17 +33,24 @@ def last_words(text: str) -> None:
 class World:
     """The launcher's ranks, however many a script asks for."""
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, memory: str | int | None = None):
         import torch
         import torch.distributed as dist
 
+        from helpers.devices import cards
+
         self.world_size = int(os.environ["WORLD_SIZE"])
         local = int(os.environ.get("LOCAL_RANK", 0))
-        gpus = torch.cuda.device_count() if device != "cpu" else 0
+        if device == "card":
+            local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+            cards.install(card_bytes(memory, local_size))
+        else:
+            card_bytes(memory, 1, device)  # which has none
+        gpus = torch.cuda.device_count() if device not in ("cpu", "card") else 0
         if device in ("cuda", "nccl") and not gpus:
             raise ValueError(f'device={device!r} needs an NVIDIA GPU, and torch sees none here: use device="cpu".')
         enough = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-        self.device = "cuda" if gpus and (enough or device == "cuda") else "cpu"
+        self.device = "card" if device == "card" else "cuda" if gpus and (enough or device == "cuda") else "cpu"
         if self.device == "cuda":
             torch.cuda.set_device(local % gpus)
         if not dist.is_initialized():

@@ -10,6 +10,8 @@ import tempfile
 
 import psutil
 
+from helpers.units import format_bytes, parse_bytes
+
 RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
 SHARED_BYTES = 48_000_000  # room wanted in /dev/shm before the board goes there
 SHARED = "/dev/shm"
@@ -82,8 +84,12 @@ def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
 
     "auto" takes NCCL if there is a GPU for each rank, otherwise the CPU. Raises ValueError with the choices.
     """
-    if device not in ("auto", "cpu", "cuda", "nccl"):
-        raise ValueError(f'device must be "auto", "cpu" or "cuda", but got {device!r}.')
+    if device not in ("auto", "cpu", "cuda", "nccl", "card"):
+        raise ValueError(
+            f'device must be "auto", "cpu", "cuda" or "card" (a practice GPU for each rank), but got {device!r}.'
+        )
+    if device == "card":
+        return "card", "wire", [0] * num_ranks
     gpus = num_gpus() if device != "cpu" else 0
     if device in ("cuda", "nccl") and gpus == 0:
         raise ValueError(
@@ -99,6 +105,43 @@ def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
     if device == "cuda":
         return "cuda", "gloo", [rank % gpus for rank in range(num_ranks)]
     return "cpu", "wire", [0] * num_ranks
+
+
+def card_bytes(memory: str | int | None, num_ranks: int, device: str = "card") -> int:
+    """What each rank's practice card holds; by default the rank's part of the memory that is free; 0 elsewhere.
+
+    Raises ValueError for what is no size, for cards that together hold more than this machine, and for another device.
+    """
+    if device != "card":
+        if memory is not None:
+            raise ValueError(f'memory={memory!r} is a practice card\'s: use Ranks(…, device="card", memory=…).')
+        return 0
+    if memory is None:
+        return max(1, available_memory() // num_ranks)
+    num_bytes, whole = parse_bytes(memory, "memory"), total_memory()
+    if num_bytes * num_ranks > whole:
+        raise ValueError(
+            f"{num_ranks} practice cards of {format_bytes(num_bytes)} would hold "
+            f"{format_bytes(num_bytes * num_ranks)}, but this machine has {format_bytes(whole)} of memory: "
+            f"use memory={format_bytes(whole // num_ranks)!r} or less, or fewer ranks."
+        )
+    return num_bytes
+
+
+def proportional_bytes(pid: int) -> int | None:
+    """PSS: a process's own memory plus its share of what it shares, in bytes. None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def total_memory() -> int:
+    """Bytes of the machine, or the container's limit."""
+    limit = _read("/sys/fs/cgroup/memory.max") or _read("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    whole = psutil.virtual_memory().total
+    return whole if limit is None else min(whole, limit)
 
 
 def loopback() -> str:

@@ -14,11 +14,12 @@ from typing import Any
 
 from helpers.ranks import inplace
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import check_num_ranks, choose_device
+from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, proportional_bytes
 from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Link, Nodes
+from helpers.units import format_bytes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run
@@ -30,7 +31,8 @@ class Ranks:
     """`num_ranks` live processes that have met in one process group.
 
     num_ranks: 1 or more; under torchrun the launcher decides.
-    device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu" or "cuda".
+    device: "auto" (NCCL with a GPU for each rank, otherwise gloo on CPU), "cpu", "cuda", or "card", a practice GPU for
+    each rank (helpers.devices.cards).  memory: what a practice card holds, "64 MB"; by default a part of what is free.
     timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, or `Nodes`; CPU only.
     check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
     quiet: print nothing at the start.  apart: a module that these ranks begin with, for code that nobody vouches for:
@@ -45,6 +47,7 @@ class Ranks:
         num_ranks: int = 4,
         *,
         device: str = "auto",
+        memory: str | int | None = None,
         timeout: float = DEFAULT_LIMIT,
         link: Link | Nodes | None = None,
         check: bool = True,
@@ -59,7 +62,7 @@ class Ranks:
         self._lock, self._slices, self._cells = threading.Lock(), {}, 0
         self._timer: threading.Timer | None = None
         self._has_variables = False
-        self._in_place = inplace.World(device) if inplace.is_launched() else None
+        self._in_place = inplace.World(device, memory) if inplace.is_launched() else None
         if self._in_place:
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return
@@ -69,6 +72,7 @@ class Ranks:
             raise ValueError('an emulated link works on CPU only: use Ranks(…, device="cpu", link=…).')
         self.num_ranks, self.device = num_ranks, kind
         where = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
+        where["card_bytes"] = card_bytes(memory, num_ranks, kind)
         self._settings = Settings(**where, link=link, check=check, slow=slow, apart=apart)
         self._pool = Pool(self._settings)
         self._start()
@@ -132,6 +136,7 @@ class Ranks:
             return Ranks(
                 size,
                 device=s.device,
+                memory=s.card_bytes or None,
                 timeout=self.timeout,
                 link=s.link,
                 check=s.check,
@@ -175,6 +180,8 @@ class Ranks:
     def _device_name(self) -> str:
         if self.device == "cpu":
             return "CPU"
+        if self.device == "card":
+            return f"practice cards of {format_bytes(self._settings.card_bytes)}"
         count = len(set(self._settings.local_devices))
         return f"{count} GPU{'s' if count > 1 else ''}"
 
@@ -286,15 +293,6 @@ def print_texts(texts: dict[int, str]) -> None:
     for text, label in labels.items():
         for line in text.split("\n"):
             print(f"{label:<{width}} │ {line}".rstrip())
-
-
-def proportional_bytes(pid: int) -> int | None:
-    """PSS: a process's own memory plus its share of what it shares, in bytes. None where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as rollup:
-            return next(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return None
 
 
 os.register_at_fork(after_in_child=lambda: globals().update(_latest=None))

@@ -39,6 +39,7 @@ class Settings:
     device: str
     backend: str
     local_devices: tuple[int, ...]
+    card_bytes: int = 0  # of each rank's practice card
     link: Link | Nodes | None = None
     check: bool = True
     slow: dict | None = None
@@ -116,6 +117,7 @@ class Pool:
             "generation": 0,
             "device": s.device,
             "local_device": s.local_devices[rank],
+            "card_bytes": s.card_bytes,
             "backend": s.backend,
             "link": asdict(s.link) if s.link else None,
             "check": s.check,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from helpers.devices import runs_later
 from helpers.ranks.sites import Frame, is_engine
 
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
@@ -32,7 +33,7 @@ class Signature:
     reduce_op: str | None = None
     give: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
-    on_gpu: bool = False
+    runs_later: bool = False
 
 
 def signature(
@@ -65,7 +66,8 @@ def _filled(sig: Signature, tensors: Sequence[torch.Tensor]) -> Signature:
     if tensors:
         first = tensors[0]
         sig.num_bytes = sum(t.numel() * t.element_size() for t in tensors)
-        sig.dtype, sig.shape, sig.on_gpu = _DTYPES[first.dtype], tuple(first.shape), first.is_cuda
+        sig.dtype, sig.shape = _DTYPES[first.dtype], tuple(first.shape)
+        sig.runs_later = runs_later(first.device)
     return sig
 
 

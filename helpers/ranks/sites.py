@@ -16,6 +16,7 @@ Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
+CARDS = os.path.join(PACKAGE, "devices", "cards")  # a practice card stands below a learner's line, as torch does
 PATIENTS = os.path.join(PACKAGE, "zoo", "patients")  # scripts that learners run as if they were their own
 CELL_PREFIX = "<ranks cell"
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -31,11 +32,11 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def is_engine(path: str) -> bool:
-    return path.startswith(ENGINE + os.sep)
+    return path.startswith((ENGINE + os.sep, CARDS + os.sep))
 
 
 def is_package(path: str) -> bool:
-    return path.startswith(PACKAGE + os.sep) and not path.startswith((ENGINE + os.sep, PATIENTS + os.sep))
+    return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(PATIENTS + os.sep))
 
 
 def is_library(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import pickle
@@ -16,11 +17,17 @@ MAX_CALL_BYTES = 256_000_000  # of one call to one rank; beyond, data should be 
 
 
 class Pickler(cloudpickle.CloudPickler):
-    """cloudpickle, but every imported module travels by its name: torch's config modules would not travel at all."""
+    """cloudpickle, but every imported module travels by its name: torch's config modules would not travel at all.
+
+    A tensor on a practice card travels as a tensor on the CPU.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
+        devices = sys.modules.get("helpers.devices.cards")  # torch's, which the notebook need not load
+        if devices is not None and devices.is_card(value):  # who reads it may have no card
+            return copy.copy, (value._raw,)
         return super().reducer_override(value)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from helpers.devices import GPU, known_kinds
 from helpers.ranks.board_file import Board
 from helpers.ranks.ending import Connections, Ended
 from helpers.ranks.gloo import open_sockets
@@ -67,7 +68,7 @@ def install(config: WireConfig) -> None:
         _world.close()
     _world = World(config, _waiters)
     if "WIRE" not in dist.Backend._plugins:
-        dist.Backend.register_backend("wire", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("wire", _create, extended_api=True, devices=list(known_kinds()))
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
 
 
@@ -157,7 +158,7 @@ def _backend(options, backend_options) -> tuple[dist.Backend, dist.ProcessGroup.
 
 
 def _devices(kind: dist.ProcessGroup.BackendType) -> tuple[str, ...]:
-    return ("cuda",) if kind == dist.ProcessGroup.BackendType.NCCL else ("cpu", "cuda")
+    return (GPU,) if kind == dist.ProcessGroup.BackendType.NCCL else known_kinds()
 
 
 def _board_path(options, ranks: tuple[int, ...]) -> str:

@@ -102,7 +102,7 @@ class WireWork(Work):
             raise RuntimeError(f"{self.signature.what} is not complete after {seconds:g} s (the timeout given to wait)")
         self.barrier.release()
         self.raise_error()
-        if self.signature.on_gpu and self.inner is not None:
+        if self.signature.runs_later and self.inner is not None:
             self.inner.wait()  # complete, so this only orders the streams
         return True
 

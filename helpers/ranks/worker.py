@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from helpers.devices import cards, is_accelerator, module_of
 from helpers.ranks import wire
 from helpers.ranks.capture import Capture
 from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
@@ -66,6 +67,8 @@ class Worker:
         torch.set_num_threads(1)
         random.seed(self.rank)
         signal.signal(signal.SIGINT, self.on_interrupt)
+        if self.spec.get("card_bytes"):
+            cards.install(self.spec["card_bytes"])
         self.namespace = self.fresh_namespace()
         threading.Thread(target=self.control, daemon=True, name="control").start()
         try:
@@ -87,8 +90,8 @@ class Worker:
             with contextlib.suppress(Exception):
                 dist.destroy_process_group()
             self.group_is_up = False
-        if self.spec["device"] == "cuda":
-            torch.cuda.set_device(self.spec["local_device"])
+        if (device := self.device()).index is not None:
+            module_of(device).set_device(device)
         backend = self.spec["backend"]
         if backend == "none":
             return
@@ -116,12 +119,15 @@ class Worker:
     def fresh_namespace(self) -> dict[str, Any]:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
-        number = self.spec["local_device"] if self.spec["device"] == "cuda" else None
-        device = torch.device(self.spec["device"], number) if number is not None else torch.device("cpu")
-        names = {"rank": self.rank, "world_size": self.world_size, "device": device}
+        names = {"rank": self.rank, "world_size": self.world_size, "device": self.device()}
         vars(module).update(names, torch=torch, dist=dist)
         self.given = set(vars(module))
         return vars(module)
+
+    def device(self) -> torch.device:
+        """What this rank computes on."""
+        kind = self.spec["device"]
+        return torch.device(kind, self.spec["local_device"]) if is_accelerator(kind) else torch.device(kind)
 
     # -- talk ------------------------------------------------------------------------------------------------------
     def send(self, message: tuple) -> None:

@@ -74,7 +74,7 @@ def _share() -> None:
 class Zygote:
     def __init__(self, control: socket.socket, wake_read: int, wake_write: int, *, is_branch: bool = False):
         self.control, self.wake_read, self.wake_write = control, wake_read, wake_write
-        self.is_branch = is_branch
+        self.is_branch, self.riches = is_branch, set()
         self.children: dict[int, subprocess.Popen | None] = {}
         self.branches: set[int] = set()  # of the children, those that hear from the kernel themselves when it goes
         self.folders: set[str] = set()
@@ -124,6 +124,8 @@ class Zygote:
             self.tell(started=pid)
 
     def fork(self, fd: int, spec: dict) -> int:
+        if spec.get("card_bytes"):
+            self.enrich("helpers.devices.cards.kernels", "torch.distributed.tensor")  # C++ imports it for any subclass
         pid = os.fork()
         if pid:
             self.children[pid] = None
@@ -137,6 +139,14 @@ class Zygote:
             status = 0
         finally:
             os._exit(status)
+
+    def enrich(self, *modules: str) -> None:
+        """Import what ranks would, each for itself: a second here, for which only those who need it wait."""
+        if not self.riches.issuperset(modules):
+            self.riches.update(modules)
+            for module in modules:
+                importlib.import_module(module)
+            _share()
 
     def branch(self, fd: int, module: str) -> int:
         pid = os.fork()

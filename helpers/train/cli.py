@@ -68,12 +68,12 @@ def _ranks(count: int, *, quiet: bool) -> Ranks:
 
 def _join() -> None:
     """Enter torchrun's world through the wire, which counts bytes. It compares nothing: nodes share no memory."""
-    import torch
     import torch.distributed as dist
 
+    from helpers.devices import accelerator
     from helpers.ranks import wire
 
-    if torch.cuda.is_available():
+    if accelerator() is not None:
         return  # NCCL: Ranks joins by itself
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir="", check=False))

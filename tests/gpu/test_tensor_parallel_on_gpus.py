@@ -44,7 +44,8 @@ def train(cut: bool, dropout: float = 0.0, sequence_parallel: bool = False, num_
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_a_cut_gpt_equals_one_gpu(on_nccl, sequence_parallel, dropout):
     expected = train(False, dropout, num_ranks=num_gpus())
-    assert_equal(expected, on_nccl.run(train, True, dropout, sequence_parallel, num_gpus()))
+    found = on_nccl.run(train, True, dropout, sequence_parallel, num_gpus())
+    assert_equal(expected, found, atol={"*.key.bias": 1e-12})  # its gradient is rounding noise
 
 
 def seeds_found():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from helpers.devices import is_accelerator, module_of
 from helpers.parallel.shared.budget import GPU, HOST
 from helpers.parallel.shared.devices import Devices
 
@@ -16,32 +17,33 @@ class PinnedDevices(Devices):
     - the copying stream waits for the stream that computed what leaves the GPU,
     - record_stream: the allocator gives memory to nobody while either stream still uses it,
     - the CPU itself waits before it reads what arrives on the host.
-    Raises ValueError for a device that is no CUDA device.
+    Raises ValueError for a device without memory of its own.
     """
 
     def __init__(self, device: torch.device | str = "cuda"):
-        if torch.device(device).type != "cuda":
+        if not is_accelerator(device):
             raise ValueError(f"PinnedDevices({str(device)!r}): expected a CUDA device; on a CPU, Budget pretends one")
         super().__init__([device, "cpu"])
-        self.stream = torch.cuda.Stream(self.devices[GPU])
+        self._module = module_of(device)
+        self.stream = self._module.Stream(self.devices[GPU])
 
     def wait(self, tensor: Tensor) -> None:
-        if not tensor.is_cuda:
+        if not is_accelerator(tensor.device):
             self.stream.synchronize()
             return
-        computing = torch.cuda.current_stream(self.devices[GPU])
+        computing = self._module.current_stream(self.devices[GPU])
         computing.wait_stream(self.stream)
         tensor.record_stream(computing)
 
     def _move(self, tensor: Tensor, destination: int) -> Tensor:
         if destination == HOST:
-            self.stream.wait_stream(torch.cuda.current_stream(self.devices[GPU]))
+            self.stream.wait_stream(self._module.current_stream(self.devices[GPU]))
         elif not tensor.is_pinned():
             tensor = tensor.pin_memory()  # from pageable memory the copy would hold up the CPU
         place = dict(pin_memory=True) if destination == HOST else dict(device=self.devices[GPU])
-        with torch.cuda.stream(self.stream):
+        with self._module.stream(self.stream):
             moved = torch.empty(tensor.shape, dtype=tensor.dtype, **place)
             moved.copy_(tensor, non_blocking=True)
-        if tensor.is_cuda:
+        if is_accelerator(tensor.device):
             tensor.record_stream(self.stream)
         return moved

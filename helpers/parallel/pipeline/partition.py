@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.devices import synchronize
 from helpers.schedules import balanced
 from helpers.workloads import GPT, MLP, SmallResNet
 
@@ -61,8 +62,7 @@ def measured_costs(layers: Sequence[nn.Module], sample: Tensor, *, repeats: int 
         for _ in range(repeats):
             start = time.perf_counter()
             output = layer(sample)
-            if sample.is_cuda:
-                torch.cuda.synchronize(sample.device)
+            synchronize(sample.device)
             seconds.append(time.perf_counter() - start)
         costs.append(min(seconds))
         sample = output

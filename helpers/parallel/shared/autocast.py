@@ -13,6 +13,7 @@ torch.utils.checkpoint knows nothing of this region: with use_reentrant=False gi
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from types import FunctionType
@@ -21,21 +22,22 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from helpers.parallel.shared import autocast_tables as tables
-from helpers.parallel.shared.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
+from helpers.devices import autocast_tables as tables
+from helpers.devices import known_kinds, table_of
+from helpers.devices.autocast_tables import BANNED, FLOAT32, LOWER, PROMOTE
 
 __all__ = ["BANNED", "FLOAT32", "LOWER", "PROMOTE", "autocast", "innermost"]
 
 LOW_DTYPES = (torch.bfloat16, torch.float16)
 OVERRIDABLE = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
-PLANS: dict[str, dict[Callable, Callable]] = {"cpu": {}, "cuda": {}}  # by table: function to rule, filled as they come
+PLANS: dict[str, dict[Callable, Callable]] = {kind: {} for kind in LOWER}  # by table, filled as they come
 
 
 class _Thread(threading.local):
     """Open regions by device type, and low-precision copies of weights; each thread has its own, as in torch."""
 
     def __init__(self):
-        self.regions: dict[str, list[autocast]] = {"cpu": [], "cuda": []}
+        self.regions: defaultdict[str, list[autocast]] = defaultdict(list)
         self.copies: dict[
             tuple[int, torch.dtype], tuple[Tensor, Tensor]
         ] = {}  # the weight is kept: its id stays its own
@@ -56,8 +58,8 @@ class autocast(TorchFunctionMode, ContextDecorator):
     Put forward and loss inside, backward and the optimizer outside. May be nested: the innermost region decides, and
     `enabled=False` switches off (cast what comes from outside yourself, `x.float()`). Also a decorator.
 
-    dtype: torch.bfloat16 or torch.float16. device_type: whose tensors are cast, "cpu" or "cuda"; others, and float64,
-    are left alone, as are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
+    dtype: torch.bfloat16 or torch.float16. device_type: whose tensors are cast, "cpu", "cuda" or "card"; others, and
+    float64, are left alone, as are calls with `out=`, in-place calls, and float32 operations with an explicit `dtype=`.
     cache: cast a float32 weight once, not at each use. The copies are dropped where the outermost region ends, so the
     next region sees what the optimizer wrote; a step inside a region is not seen, as in torch.
     table: whose table to follow, by default the device's: table="cuda" shows on a CPU what happens on a GPU.
@@ -74,9 +76,9 @@ class autocast(TorchFunctionMode, ContextDecorator):
         table: str | None = None,
     ):
         super().__init__()
-        _check(dtype, device_type, table or device_type)
+        _check(dtype, device_type, table or table_of(device_type))
         self.dtype, self.device_type, self.enabled, self.cache = dtype, device_type, enabled, cache
-        self.table = table or device_type
+        self.table = table or table_of(device_type)
         self._plan = PLANS[self.table]
         self._stack = _THREAD.regions[device_type]
 
@@ -229,12 +231,14 @@ def _is_operator(func: Callable) -> bool:
 
 
 def _check(dtype: object, device_type: str, table: str) -> None:
-    if dtype in ("cpu", "cuda"):
+    kinds = known_kinds()
+    if dtype in kinds:
         raise ValueError(
             f'autocast("{dtype}"): the dtype comes first here; write autocast(torch.bfloat16, device_type="{dtype}")'
         )
     if dtype not in LOW_DTYPES:
         raise ValueError(f"autocast({dtype}): a region lowers to torch.bfloat16 or torch.float16; choose one of them")
-    for what, given in (("device_type", device_type), ("table", table)):
-        if given not in PLANS:
-            raise ValueError(f'autocast({what}={given!r}): known are "cpu" and "cuda", as words, without an index')
+    for what, given, known in (("device_type", device_type, kinds), ("table", table, PLANS)):
+        if given not in known:
+            words = " and ".join(f'"{kind}"' for kind in known)
+            raise ValueError(f"autocast({what}={given!r}): known are {words}, as words, without an index")

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from helpers.devices import on_device
+
 
 class Copy(NamedTuple):
     """One tensor that crossed from device `source` to device `destination`; `what` says what it was for."""
@@ -62,7 +64,7 @@ class Devices:
     @contextmanager
     def use(self, device: int) -> Iterator[None]:
         """In this thread, work for one device: what is made from nothing is made there."""
-        with torch.cuda.device(self.devices[device]) if self.devices[device].type == "cuda" else self.devices[device]:
+        with on_device(self.devices[device]):
             yield
 
     def sent(self, device: int) -> int:

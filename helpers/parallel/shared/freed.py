@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -42,20 +44,26 @@ def freed_weight(name: str, shape: torch.Size, nothing: Tensor, requires_grad: b
     """A new parameter without numbers. nothing: one element, with the values' dtype and device."""
     weight = nn.Parameter(nothing.expand(shape), requires_grad)
     weight.freed_name = name
-    weight.__class__ = FreedWeight
+    weight.__class__ = _freed(type(weight))
     return weight
 
 
 def show_weight(weight: nn.Parameter, values: Tensor) -> None:
     """Let it be an ordinary parameter with these values."""
-    weight.__class__ = nn.Parameter
+    weight.__class__ = type(weight).__bases__[-1]  # see _freed
     weight.data = values
 
 
 def free_weight(weight: nn.Parameter, nothing: Tensor) -> None:
     """Let it keep its shape and nothing else."""
     weight.data = nothing.expand(weight.shape)
-    weight.__class__ = FreedWeight
+    weight.__class__ = _freed(type(weight))
+
+
+@cache
+def _freed(kind: type) -> type:
+    """The class of a freed one; where its tensor has a class of its own, as on a practice card, it keeps that one's."""
+    return FreedWeight if kind is nn.Parameter else type("FreedWeight", (FreedWeight, kind), {})
 
 
 def _reads_a_property(function: object) -> bool:

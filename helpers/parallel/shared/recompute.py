@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from helpers.devices import fork_random, is_accelerator, random_states, set_random_states
 from helpers.parallel.shared.autocast import autocast, innermost
 
 
@@ -51,9 +52,9 @@ class _Call:
 
     def __init__(self, function: Callable, input_shape, inputs: Sequence, preserve_rng_state: bool):
         self.function, self.input_shape = function, input_shape
-        cuda = {given.get_device() for given in inputs if isinstance(given, Tensor) and given.is_cuda}
-        self.random = _RandomState(sorted(cuda)) if preserve_rng_state else None
-        self.autocast = _AutocastState(["cpu", *["cuda"] * bool(cuda)])
+        found = {given.device for given in inputs if isinstance(given, Tensor) and is_accelerator(given.device)}
+        self.random = _RandomState(sorted(found, key=str)) if preserve_rng_state else None
+        self.autocast = _AutocastState(["cpu", *sorted({device.type for device in found})])
 
     def __call__(self, inputs: Sequence) -> list:
         args, kwargs = tree_unflatten(list(inputs), self.input_shape)
@@ -78,16 +79,14 @@ class _Call:
 class _RandomState:
     """Where the generators of the CPU (5,056 bytes) and of some GPUs stand now."""
 
-    def __init__(self, cuda: Sequence[int]):
-        self.cpu, self.cuda = torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in cuda}
+    def __init__(self, devices: Sequence[torch.device]):
+        self.states = random_states(devices)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """In here random numbers come as they came then; afterwards as if nothing had happened."""
-        with torch.random.fork_rng(devices=list(self.cuda)):
-            torch.set_rng_state(self.cpu)
-            for index, state in self.cuda.items():
-                torch.cuda.set_rng_state(state, index)
+        with fork_random(*self.states):
+            set_random_states(self.states)
             yield
 
 

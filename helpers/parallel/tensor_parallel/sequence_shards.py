@@ -28,6 +28,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from helpers.devices import fork_random
 from helpers.parallel.shared.agreement import check_same_slots
 from helpers.parallel.shared.buckets import Slot
 from helpers.parallel.tensor_parallel.conjugate import identity_all_reduce, split_all_gather
@@ -100,7 +101,7 @@ class ShardRandom:
     def own_stream(self, device: torch.device | str = "cpu") -> Iterator[None]:
         """In here, random numbers of this rank's own; the common generator goes on as if only one had been drawn."""
         common = torch.randint(_STREAMS, ()).item()
-        with torch.random.fork_rng([device] if torch.device(device).type == "cuda" else []):
+        with fork_random(device):
             torch.manual_seed((common + self.seed) * dist.get_world_size(self.group) + dist.get_rank(self.group))
             yield
 
@@ -175,7 +176,7 @@ def _fingerprint(tensor: Tensor) -> Tensor:
 
 
 def _next_numbers(device: torch.device) -> Tensor:
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with fork_random(device):
         return torch.rand(2, dtype=torch.float64, device=device).cpu()
 
 

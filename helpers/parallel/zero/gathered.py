@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from helpers.devices import computing_device
 from helpers.parallel.shared.budget import GPU, HOST
 from helpers.parallel.shared.devices import Devices
 from helpers.parallel.shared.freed import free_weight, freed_weight, show_weight
@@ -49,7 +50,7 @@ class GatheredUnit:
     ):
         self.uses, self.devices, self.device = list(uses), devices, uses[0].parameter.device
         if self.device.type == "meta":
-            self.device = default_device(group)
+            self.device = computing_device(group)
         self.names = [use.names[0] for use in uses]
         self.trainable = uses[0].parameter.requires_grad
         self.layout = FlatShards([use.parameter for use in uses], group)
@@ -260,9 +261,3 @@ def check_all_came(units: Sequence[GatheredUnit], rank: int) -> None:
             "must reduce every unit, or the others wait for ever. Let all weights take part in the loss, or freeze "
             "what does not, with requires_grad_(False), before the model is wrapped"
         )
-
-
-def default_device(group: dist.ProcessGroup) -> torch.device:
-    """Where the ranks of a group compute."""
-    on_gpu = "nccl" in dist.get_backend(group)
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

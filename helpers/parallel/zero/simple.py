@@ -32,7 +32,7 @@ class ShardedLayer(nn.Module):
         flat = self.layout.pack([*parameters.values()], self.layout.new_flat())  # (N s,)
         self.shard = nn.Parameter(self.layout.shard_of(flat).clone())  # (s,)
         for parameter in parameters.values():
-            parameter.requires_grad_(False).data = torch.empty(0, dtype=flat.dtype)  # the layer itself keeps nothing
+            parameter.requires_grad_(False).data = flat.new_empty(0)  # the layer itself keeps nothing
         self.whole: Tensor | None = None  # (N s,) during backward of this layer
 
     def forward(self, *args: Tensor) -> Tensor:

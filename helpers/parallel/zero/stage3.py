@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.devices import computing_device
 from helpers.parallel.shared import agreement
 from helpers.parallel.shared.buckets import trainable_slots, when_backward_starts
 from helpers.parallel.shared.clip import clip_grad_norm_
@@ -90,7 +91,7 @@ class Zero3(nn.Module):
         """`Zero3.build(lambda: GPT(config))`: no rank ever holds the whole model. `make` runs on the meta device; with
         equal seeds on all ranks the weights are those of `Zero3(GPT(config))`, to the bit."""
         group = group if group is not None else dist.group.WORLD
-        with ShardedConstruction(group, gathered.default_device(group)) as construction:
+        with ShardedConstruction(group, computing_device(group)) as construction:
             module = make()
         construction.fill_buffers(module)
         return cls(module, group, construction=construction, **options)

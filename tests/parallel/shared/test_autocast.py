@@ -13,8 +13,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
+from helpers.devices import autocast_tables as tables
 from helpers.parallel.shared import autocast as module
-from helpers.parallel.shared import autocast_tables as tables
 from helpers.parallel.shared.autocast import autocast, innermost
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, digits, synthetic_tokens, token_loss
 

@@ -1,0 +1,157 @@
+"""What C++ asks of a device: new tensors, copies, attention; and autocast with CUDA's table.
+
+Creation does not pass through the tensor's own dispatch, since there is no tensor yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from helpers.devices import autocast_tables as tables
+from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.tensor import CPU, SEEDED, Card, draw
+
+aten = torch.ops.aten
+KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"
+UNSAFE = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\nMany models use a sigmoid "
+    "layer right before the binary cross entropy layer.\nIn this case, combine the two layers using "
+    "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss.  "
+    "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
+)
+_copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}  # the weight is kept: its id stays its own
+_libraries: list[torch.library.Library] = []  # a library's kernels go when it goes
+
+
+def register() -> None:
+    """Give the device its kernels, in this process, once."""
+    library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    _libraries.extend((library, others))
+    library.impl("empty.memory_format", _creates(aten.empty.memory_format), KEY)
+    library.impl("empty_strided", _creates(aten.empty_strided.default), KEY)
+    library.impl("_copy_from", _copy_from, KEY)
+    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    library.impl("_thnn_fused_lstm_cell", _lstm_cell, "AutogradPrivateUse1")
+    library.impl("_thnn_fused_gru_cell", _gru_cell, "AutogradPrivateUse1")
+    torch.clear_autocast_cache = _forget_copies(torch.clear_autocast_cache)
+    others.fallback(lambda op, *args, **kwargs: _creates(op)(*args, **kwargs), KEY)
+    others.fallback(torch.library.fallthrough_kernel, CAST)
+    for rule, table in ((_lowered, tables.LOWER), (_widened, tables.PROMOTE), (_in_float32, tables.FLOAT32)):
+        for op in _cast_by_cuda(tables.names(table, "cuda")):
+            library.impl(op, _autocasts(op, rule), CAST)
+    for op in _cast_by_cuda(tables.BANNED["cuda"]):
+        library.impl(op, _refuse, CAST)
+
+
+def _creates(op) -> Callable:
+    """An operation that makes a tensor from nothing: the CPU makes it, and it is on the card."""
+
+    def make(*args, **kwargs):
+        check_index(torch.device(kwargs.get("device") or "card"))
+        named = kwargs | {"device": CPU}
+        named.pop("pin_memory", None)
+        made = draw(op, args, named) if SEEDED in op.tags else op(*args, **named)
+        return tree_map_only(Tensor, Card, made)
+
+    return make
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    inside = [tensor._raw if isinstance(tensor, Card) else tensor for tensor in (target, source)]
+    inside[0].copy_(inside[1])
+    return target
+
+
+def _attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """The kernel that the CPU would choose; a foreign device gets the formula, which rounds otherwise."""
+    given, options = [query, key, value, mask], {"scale": scale, "enable_gqa": enable_gqa}
+    inside = tree_map_only(Card, lambda card: card._raw, given)
+    if torch._fused_sdp_choice(*inside, dropout_p, is_causal, **options) == 1:  # flash
+        flash = aten._scaled_dot_product_flash_attention_for_cpu
+        return flash(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+    return aten._scaled_dot_product_attention_math(*given, dropout_p, is_causal, **options)[0]
+
+
+def _lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, input_bias=None, hidden_bias=None):
+    """The formula; torch calls it fused on every device but the CPU."""
+    gates = inputs + hidden if input_bias is None else inputs + input_bias + hidden + hidden_bias  # (B, 4 h)
+    i, f, g, o = gates.chunk(4, 1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(inputs: Tensor, hidden: Tensor, state: Tensor, input_bias=None, hidden_bias=None):
+    if input_bias is not None:
+        inputs, hidden = inputs + input_bias, hidden + hidden_bias
+    (r, z, n), (hidden_r, hidden_z, hidden_n) = inputs.chunk(3, 1), hidden.chunk(3, 1)  # (B, h) each
+    z = (z + hidden_z).sigmoid()
+    new = (n + (r + hidden_r).sigmoid() * hidden_n).tanh()
+    return new + z * (state - new), new
+
+
+# -- autocast ------------------------------------------------------------------------------------------------------
+def _cast_by_cuda(names) -> Iterator:
+    """The overloads of these operations that CUDA's autocast registers in the torch that is installed."""
+    for registered in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"):
+        name, _, overload = registered.removeprefix("aten::").partition(".")
+        if name in names:
+            yield getattr(getattr(aten, name), overload or "default")
+
+
+def _lowered(op, tensors, kwargs) -> torch.dtype | None:
+    return torch.get_autocast_dtype("card")
+
+
+def _in_float32(op, tensors, kwargs) -> torch.dtype | None:
+    return None if kwargs.get("dtype") is not None else torch.float32
+
+
+def _widened(op, tensors, kwargs) -> torch.dtype | None:
+    wide = any(tensor.dtype is torch.float32 for tensor in tensors)
+    return torch.float32 if wide else torch.get_autocast_dtype("card")
+
+
+def _autocasts(op, rule: Callable) -> Callable:
+    """As CUDA's autocast: inputs are cast, then the operation runs without it."""
+    without = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+    def kernel(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(without):
+            tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor) and _may_cast(one)]
+            dtype = rule(op, tensors, kwargs)
+            if dtype is not None:
+                cast = lambda one: _copy(one, dtype) if _may_cast(one) else one  # noqa: E731
+                args, kwargs = tree_map_only(Tensor, cast, args), tree_map_only(Tensor, cast, kwargs)
+            return op(*args, **kwargs)
+
+    return kernel
+
+
+def _copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In this type; of a weight always the same copy until the outermost region ends, as CUDA keeps it."""
+    is_weight = tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32
+    if dtype is torch.float32 or not (is_weight and torch.is_autocast_cache_enabled()):
+        return tensor.to(dtype)
+    if (id(tensor), dtype) not in _copies:
+        _copies[id(tensor), dtype] = tensor, tensor.to(dtype)
+    return _copies[id(tensor), dtype][1]
+
+
+def _forget_copies(clear: Callable[[], None]) -> Callable[[], None]:
+    def forget() -> None:
+        _copies.clear()
+        clear()
+
+    return forget
+
+
+def _may_cast(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == "card"
+
+
+def _refuse(*args, **kwargs):
+    raise RuntimeError(UNSAFE)

@@ -1,0 +1,108 @@
+"""Errors inside a backward: kept, and raised when it ends.
+
+On a device in Python, an error that leaves Python code which autograd's engine itself has called (an operation, a
+hook, the unpacking of a saved tensor) ends the process: the engine's guard of the device asks Python something while
+the error is on its way, in C++ that may not fail (torch 2.13). The backward of an autograd.Function may raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import FrameType
+
+import torch
+from torch.autograd import graph
+from torch.autograd.graph import saved_tensors_hooks
+
+_HERE = os.path.dirname(__file__)
+_OWN = {"__torch_dispatch__", "_engine_run_backward"}  # a dispatch mode, such as the meter's, stands between
+_errors: list[BaseException] = []  # of the backward that runs
+_run_backward = graph._engine_run_backward
+
+
+def complain(error: BaseException) -> None:
+    """Raise `error`; keep it, and return, where the engine itself called or this backward is lost already."""
+    inside = torch._C._current_graph_task_id() != -1
+    if inside and (_errors or _called_by_the_engine(sys._getframe(1))):
+        _errors.append(error)
+        return
+    try:
+        raise error
+    finally:
+        del error  # a frame of its own traceback would keep it, and with it what the other frames hold
+
+
+def _called_by_the_engine(frame: FrameType | None) -> bool:
+    """Whether there is no Python code between this operation and the engine, which has threads of its own."""
+    while frame is not None and (frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_name in _OWN):
+        if frame.f_code.co_name in ("_engine_run_backward", "run_backward"):
+            return True
+        frame = frame.f_back
+    return frame is None
+
+
+def run_backward(*args, **kwargs):
+    """Autograd's engine, then what went wrong meanwhile: the first error, since the others follow from it."""
+    try:
+        result = _run_backward(*args, **kwargs)
+    except BaseException:
+        if not _errors:
+            raise
+    if _errors:
+        error = _errors[0]
+        _errors.clear()
+        try:
+            raise error
+        finally:
+            del error
+    return result
+
+
+def guarded(hook, otherwise=lambda *args: None):
+    """The hook, whose error comes when the backward ends; meanwhile it answers as `otherwise` does."""
+
+    @functools.wraps(hook, updated=())
+    def safe(*args):
+        try:
+            return hook(*args)
+        except BaseException as error:
+            if torch._C._current_graph_task_id() == -1:
+                raise
+            _errors.append(error)
+            return otherwise(*args)
+
+    return safe
+
+
+def _guards(register):
+    @functools.wraps(register)
+    def wrapper(self, hook, *args, **kwargs):
+        return register(self, guarded(hook), *args, **kwargs)
+
+    return wrapper
+
+
+def guard() -> None:
+    """Have this module stand between autograd's engine and Python, in this process."""
+    graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
+    for owner, names in (
+        (torch.Tensor, ("register_hook", "register_post_accumulate_grad_hook")),
+        (torch.nn.Module, ("register_full_backward_hook", "register_full_backward_pre_hook")),
+    ):
+        for name in names:
+            setattr(owner, name, _guards(getattr(owner, name)))
+    make = saved_tensors_hooks.__init__
+
+    def init(self, pack_hook, unpack_hook) -> None:
+        def pack(tensor):
+            return tensor.shape, tensor.dtype, tensor.device, pack_hook(tensor)
+
+        unpack = guarded(
+            lambda packed: unpack_hook(packed[3]),
+            lambda packed: torch.zeros(packed[0], dtype=packed[1], device=packed[2]),
+        )
+        make(self, pack, unpack)
+
+    saved_tensors_hooks.__init__ = init

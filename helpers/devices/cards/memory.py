@@ -1,0 +1,89 @@
+"""What a card holds: bytes by storage, from its birth to its death. Views share a storage, which counts once.
+
+As a GPU's allocator counts, without its rounding to 512 bytes; what a kernel needs inside itself is not seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from helpers.devices.cards.late import complain
+from helpers.units import format_bytes
+
+PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait()
+
+
+class Memory:
+    """The bytes of one card. `by_kind`, if somebody knows: a function that gives {"parameters": bytes, …}."""
+
+    def __init__(self) -> None:
+        self.capacity = 1 << 62  # bytes, until `install` says
+        self.held = self.peak = 0
+        self.by_kind: Callable[[], dict[str, int]] | None = None
+        self._known: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage in C++: itself, its bytes
+        self._freed: deque[int] = deque()  # a destructor may run in any thread at any moment: it appends, no more
+        self._lock = threading.RLock()
+
+    def charge(self, storage: torch.UntypedStorage) -> None:
+        """This storage is on the card, with the size that it has now. Raises torch.OutOfMemoryError if it is full."""
+        if self._freed or storage._cdata not in self._known:
+            self.resize(storage, storage.nbytes())
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        self._forget_freed()
+        return storage._cdata in self._known
+
+    def resize(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
+        """This storage has, or is going to have, so many bytes. Raises torch.OutOfMemoryError if the card is full."""
+        with self._lock:
+            self._forget_freed()
+            key = storage._cdata
+            reference, before = self._known.get(key, (None, 0))
+            more = num_bytes - before
+            if more > 0 and self.held + more > self.capacity:
+                self._make_room(more)
+            append = self._freed.append
+            self._known[key] = reference or weakref.ref(storage, lambda _: append(key)), num_bytes
+            self.held += more
+            self.peak = max(self.peak, min(self.held, self.capacity))
+
+    def now(self) -> int:
+        with self._lock:
+            self._forget_freed()
+            return self.held
+
+    def restart_peak(self) -> None:
+        self.peak = self.now()
+
+    def _forget_freed(self) -> None:
+        with self._lock:
+            while self._freed:
+                self.held -= self._known.pop(self._freed.popleft())[1]
+
+    def _make_room(self, more: int) -> None:
+        """Complain, in CUDA's manner, if `more` bytes do not fit even after what is free for the asking was freed."""
+        gc.collect()
+        give_up = time.monotonic() + PATIENCE
+        self._forget_freed()
+        while self.held + more > self.capacity and time.monotonic() < give_up:
+            time.sleep(0.001)
+            self._forget_freed()
+        if self.held + more <= self.capacity:
+            return
+        free = max(0, self.capacity - self.held)
+        asked, whole, left, held = (format_bytes(n, binary=True) for n in (more, self.capacity, free, self.held))
+        kinds = self.by_kind() if self.by_kind else {}
+        told = ", ".join(f"{kind} {format_bytes(size, binary=True)}" for kind, size in kinds.items() if size)
+        complain(
+            torch.OutOfMemoryError(
+                f"card out of memory. Tried to allocate {asked}. Card 0 has a total capacity of {whole} of which "
+                f"{left} is free. {held} is allocated by PyTorch" + (f": {told}." if told else ".")
+            )
+        )

@@ -1,0 +1,140 @@
+"""torch.card: what torch and scripts ask of a device by name, with torch.cuda's names.
+
+All is done when a call returns: a stream waits for nothing, an event knows the time at which it was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import SimpleNamespace
+
+import torch
+
+from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.tensor import memory, numbers
+from helpers.units import format_bytes
+
+NAME = "practice card"
+
+
+def _nothing(*args, **kwargs) -> None:
+    """For what has nothing to wait for, or to give back."""
+
+
+def _yes(*args, **kwargs) -> bool:
+    return True
+
+
+class Stream:
+    """In order with everything else, since everything is. A context, as torch.cuda.stream(stream) is."""
+
+    def __init__(self, device=None, priority: int = 0, **ids) -> None:
+        self.device, self.priority = torch.device("card", 0), priority
+
+    wait_event = wait_stream = synchronize = __exit__ = _nothing
+    query = _yes
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        return self
+
+
+class Event:
+    """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self.timing, self.seconds = enable_timing, None
+
+    wait = synchronize = _nothing
+    query = _yes
+
+    def record(self, stream=None) -> None:
+        self.seconds = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds."""
+        if not (self.timing and end.timing):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+        if self.seconds is None or end.seconds is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end.seconds - self.seconds) * 1e3
+
+
+class CardModule:
+    """The module `torch.card`."""
+
+    Stream, Event, memory = Stream, Event, memory
+    _initialized = True  # else torch's checkpoint does not keep the generator's state
+    is_initialized = is_available = is_bf16_supported = _yes
+    synchronize = empty_cache = set_stream = _nothing
+    current_device = staticmethod(lambda: 0)
+    device_count = staticmethod(lambda: 1)
+    _is_in_bad_fork = staticmethod(lambda: False)
+    current_stream = default_stream = staticmethod(lambda device=None: Stream())
+    stream = staticmethod(lambda stream: contextlib.nullcontext(stream))
+    get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
+    get_device_name = staticmethod(lambda device=None: NAME)
+    get_device_capability = staticmethod(lambda device=None: (9, 0))
+
+    def get_device_properties(self, device=None) -> SimpleNamespace:
+        return SimpleNamespace(name=NAME, major=9, minor=0, multi_processor_count=1, total_memory=memory.capacity)
+
+    def set_device(self, device) -> None:
+        check_index(torch.device("card", device) if isinstance(device, int) else torch.device(device))
+
+    def device(self, index):
+        self.set_device(0 if index is None else index)
+        return contextlib.nullcontext()
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+    def memory_allocated(self, device=None) -> int:
+        return memory.now()
+
+    def max_memory_allocated(self, device=None) -> int:
+        return max(memory.peak, memory.now())
+
+    memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated  # nothing is kept for later
+
+    def reset_peak_memory_stats(self, device=None) -> None:
+        memory.restart_peak()
+
+    def mem_get_info(self, device=None) -> tuple[int, int]:
+        return max(0, memory.capacity - memory.now()), memory.capacity
+
+    def memory_summary(self, device=None, abbreviated: bool = False) -> str:
+        held, peak, whole = (format_bytes(n, binary=True) for n in (memory.now(), memory.peak, memory.capacity))
+        return f"card 0: {held} allocated, at most {peak}, of {whole}"
+
+    # -- random numbers --------------------------------------------------------------------------------------------
+    manual_seed, seed, initial_seed = numbers.manual_seed, numbers.seed, numbers.initial_seed
+    manual_seed_all = manual_seed
+
+    def get_rng_state(self, device="card") -> torch.Tensor:
+        return numbers.get_state()
+
+    def set_rng_state(self, state: torch.Tensor, device="card") -> None:
+        numbers.set_state(state)
+
+
+def is_registered() -> bool:
+    return isinstance(getattr(torch, "card", None), CardModule)
+
+
+def register() -> None:
+    """Make torch know the device "card" in this process. Raises RuntimeError where it cannot."""
+    try:
+        from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
+    except ImportError:
+        raise RuntimeError(
+            f"practice cards need torch 2.10 or newer, which knows devices made of Python; this is {torch.__version__}"
+        ) from None
+    setup("card", backend_module=CardModule())
+    torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
+    ours = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
+    for name in (ours + "max_memory_reserved reset_peak_memory_stats").split():
+        setattr(torch.accelerator, name, getattr(torch.card, name))  # the Python guard of a device has none of these

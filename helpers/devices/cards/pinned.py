@@ -1,0 +1,87 @@
+"""Pinned memory and generators of a card, which torch has for no device in Python: given to its own functions."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.utils._device import _device_constructors
+
+from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.tensor import Card, card_generators, memory
+
+_MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
+_Generator = torch.Generator
+
+
+def patch() -> None:
+    """Let pinned memory, generators and storages that change their size know of the card, in this process."""
+    _device_constructors()  # torch keeps the list of its own functions, of which those below are wrappers
+    for name in _MAKERS:
+        setattr(torch, name, _pinning(getattr(torch, name)))
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
+    torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
+
+
+def _pinning(make):
+    @functools.wraps(make)
+    def wrapper(*args, pin_memory: bool = False, **kwargs):
+        made = make(*args, **kwargs)
+        return made.pin_memory() if pin_memory else made
+
+    return wrapper
+
+
+def _pin_memory(tensor: Tensor, device=None) -> Tensor:
+    """A copy that says it is pinned; a card's tensor cannot be."""
+    if isinstance(tensor, Card):
+        raise RuntimeError("cannot pin 'torch.card.FloatTensor' only dense CPU tensors can be pinned")
+    if _is_pinned(tensor):
+        return tensor
+    pinned = tensor.clone()
+    pinned._is_pinned = True
+    return pinned
+
+
+def _is_pinned(tensor: Tensor, device=None) -> bool:
+    return getattr(tensor, "_is_pinned", False)
+
+
+class CardGenerator(_Generator):
+    """Random numbers for the card, made by the CPU: the same as the CPU's from the same seed."""
+
+    device = property(lambda self: torch.device("card", 0))
+
+    def __init__(self) -> None:
+        card_generators.add(self._cdata)
+
+    def __del__(self) -> None:
+        card_generators.discard(self._cdata)
+
+
+class _Generators(type):
+    """torch.Generator, which makes a card's generator where a card is asked for."""
+
+    def __call__(cls, device="cpu"):
+        on_card = check_index(torch.device(device)).type == "card"
+        return CardGenerator() if on_card else _Generator(device)
+
+    def __instancecheck__(cls, value) -> bool:
+        return isinstance(value, _Generator)
+
+    def __subclasscheck__(cls, other) -> bool:
+        return issubclass(other, _Generator)
+
+
+def _resizing(resize):
+    """FSDP frees and fills its storages so."""
+
+    @functools.wraps(resize)
+    def wrapper(storage, num_bytes: int):
+        if memory.holds(storage):
+            memory.resize(storage, num_bytes)
+        return resize(storage, num_bytes)
+
+    return wrapper

@@ -1,0 +1,208 @@
+"""A tensor on a practice card: it says device='card:0', and a CPU tensor inside it holds the numbers.
+
+Every operation comes through `__torch_dispatch__`, below autograd: devices are checked, the CPU computes, and what
+comes out is on the card. torch.distributed's operations come the same way, so gloo gets the tensor inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import torch
+from torch import Tensor
+
+from helpers.devices.cards.checks import INDEXING, NO_NUMPY, check_index, check_together
+from helpers.devices.cards.late import complain
+from helpers.devices.cards.memory import Memory
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+SEEDED = torch.Tag.nondeterministic_seeded
+memory = Memory()
+numbers = torch.Generator()  # the card's own random numbers, made by the CPU
+card_generators: set[int] = set()  # addresses in C++ of those that scripts made
+_drawing = threading.RLock()
+
+
+class Card(Tensor):
+    """A dense tensor on card:0. Made by torch's functions; `Card(raw)` puts a CPU tensor there without a copy."""
+
+    _raw: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw: Tensor) -> Card:
+        if raw.layout is not torch.strided:
+            raise NotImplementedError(f"a practice card holds dense tensors only, and this one is {raw.layout}")
+        memory.charge(raw.untyped_storage())
+        card = Tensor._make_wrapper_subclass(
+            cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device="card:0"
+        )
+        card._raw = raw
+        return card
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        seen = _Seen()
+        inside = [seen.raw(value) for value in args]
+        named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
+        if seen.cards and (seen.others or func in INDEXING):
+            check_together(func, args, kwargs, Card)
+        target = _target(named)
+        if func in _ODD:
+            return _ODD[func](inside, seen.cards)
+        if SEEDED in func.tags:
+            out = draw(func, inside, named, checked=bool(seen.cards))
+        else:
+            out = func(*inside, **named)
+        return out if target == "cpu" else seen.back(out)
+
+    # -- what a learner reads --------------------------------------------------------------------------------------
+    def __repr__(self, *, tensor_contents=None) -> str:
+        text = repr(self._raw)[:-1] + ", device='card:0'"
+        if self.grad_fn is not None:
+            return f"{text}, grad_fn=<{type(self.grad_fn).__name__}>)"
+        return f"{text}, requires_grad=True)" if self.requires_grad else f"{text})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def tolist(self):
+        return self._raw.tolist()
+
+    def numpy(self, *, force: bool = False):
+        if not force:
+            raise TypeError(NO_NUMPY)
+        return self.detach().cpu().numpy()
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError(NO_NUMPY)
+
+    # -- what torch's Python asks ----------------------------------------------------------------------------------
+    def data_ptr(self) -> int:
+        return self._raw.data_ptr()
+
+    def record_stream(self, stream) -> None:
+        """Nothing is in use beyond a call."""
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self._raw.untyped_storage()
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        Tensor.data.__set__(self, other)
+        self._raw = other._raw
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment"
+            )
+        if id(self) not in memo:
+            with torch.no_grad():
+                copied = self.clone()
+            copied.requires_grad_(self.requires_grad)
+            copied.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_raw"})
+            copied.grad = None if self.grad is None else self.grad.__deepcopy__(memo)
+            memo[id(self)] = copied
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: int):
+        if getattr(self, "_is_param", False):
+            return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, {})
+        rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor  # which torch.load allows, and moves
+        return rebuild, (self._raw, self.dtype, "card:0", self.requires_grad)
+
+
+class _Seen:
+    """The tensors of one call: cards, and others with them."""
+
+    __slots__ = ("cards", "others")
+
+    def __init__(self) -> None:
+        self.cards: list[Card] = []
+        self.others: list[Tensor] = []
+
+    def raw(self, value):
+        """A card's tensor inside; lists and tuples of them too."""
+        if isinstance(value, Card):
+            self.cards.append(value)
+            return value._raw
+        if isinstance(value, Tensor):
+            self.others.append(value)
+        elif type(value) in (list, tuple):
+            return type(value)([self.raw(one) for one in value])
+        return value
+
+    def back(self, out):
+        """What came out, on the card; what was changed in place comes back as the object that it was."""
+        if isinstance(out, Tensor):
+            for card in self.cards:
+                if card._raw is out:
+                    return refreshed(card)
+            return out if any(other is out for other in self.others) else Card(out)  # copy_ to the CPU
+        if type(out) in (list, tuple):
+            return type(out)([self.back(one) for one in out])
+        return out
+
+
+def refreshed(card: Card) -> Card:
+    """In-place resize_, t_, squeeze_, set_ and out= change shapes: the wrapper follows what it wraps."""
+    raw = card._raw
+    if raw.shape != card.shape or raw.stride() != card.stride() or raw.storage_offset() != card.storage_offset():
+        Tensor.data.__set__(card, Card(raw))
+    else:
+        memory.charge(raw.untyped_storage())
+    return card
+
+
+def _target(named: dict) -> str:
+    """Where the result goes; the CPU is told "cpu", and nothing of pinned memory."""
+    device = named.get("device")
+    named.pop("pin_memory", None)
+    if device is None:
+        return "card"
+    named["device"] = CPU
+    return check_index(torch.device(device)).type
+
+
+def draw(func, args, kwargs: dict, *, checked: bool = True):
+    """Random numbers come from the card's generator: its state takes the place of the CPU's for one operation."""
+    given = kwargs.get("generator")
+    if given is not None:
+        if checked and not is_for_cards(given):
+            complain(RuntimeError("Expected a 'card' device type for generator but found 'cpu'"))
+        return func(*args, **kwargs)
+    with _drawing, _own_numbers():
+        return func(*args, **kwargs)
+
+
+def is_for_cards(generator: torch.Generator) -> bool:
+    """Whether it was made as torch.Generator("card"). On its way through C++ it loses its class, not its address."""
+    return generator._cdata in card_generators
+
+
+@contextlib.contextmanager
+def _own_numbers():
+    before = torch.default_generator.get_state()
+    torch.default_generator.set_state(numbers.get_state())
+    try:
+        yield
+    finally:
+        numbers.set_state(torch.default_generator.get_state())
+        torch.default_generator.set_state(before)
+
+
+def _embedding(inside: list, cards: list) -> Tensor:
+    if any(inside[4:]):  # sparse
+        raise NotImplementedError("a practice card holds dense tensors only: Embedding(sparse=True) would need others")
+    return Card(aten.embedding.default(*inside))
+
+
+_ODD = {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

@@ -1,0 +1,308 @@
+"""A practice card refuses what CUDA refuses, in its words and with the learner's line, and counts what it holds."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import subprocess
+import sys
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import graph
+from torch.utils.checkpoint import checkpoint
+
+from helpers.measure.memory import record_memory
+from helpers.parallel.shared import recompute
+from helpers.ranks import RankError, Ranks
+from helpers.workloads import GPT, GPTConfig, token_loss
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+MB = 1_000_000
+
+
+def on_card(*shape, **options):
+    return torch.ones(*shape, device="card", **options)
+
+
+# -- mistakes: cells, of which the last line is the wrong one ----------------------------------------------------------
+MISTAKES = {
+    "torch.nn.Linear(4, 2).to(device)(torch.ones(3, 4))": "got mat1 is on cpu, different from other tensors on card:0",
+    "torch.ones(3, device=device) + torch.ones(3)": "same device, but found at least two devices, card:0 and cpu!",
+    "torch.nn.functional.cross_entropy(torch.ones(2, 3).to(device), torch.tensor([0, 1]))": "got target is on cpu",
+    "torch.nn.Embedding(4, 4, device=device)(torch.tensor([1]))": "got indices is on cpu",
+    "torch.cat([torch.ones(2, device=device), torch.ones(2)])": "got tensors is on cpu",
+    "torch.ones(3, device=device).numpy()": "TypeError: can't convert card:0 device type tensor to numpy. Use",
+    "import numpy\nnumpy.asarray(torch.ones(3, device=device))": "can't convert card:0 device type tensor to numpy",
+    "torch.ones(4)[torch.tensor([1], device=device)]": "indices should be either on cpu or on the same device",
+    "torch.randn(3, device=device, generator=torch.Generator())": "Expected a 'card' device type for generator",
+    "torch.ones(3, device='card:1')": "invalid device ordinal: card:1 was asked for, and a rank has one card",
+    "torch.ones(3, device=device).pin_memory()": "only dense CPU tensors can be pinned",
+    "torch.card.Event().elapsed_time(torch.card.Event())": "enable_timing=True",
+    "torch.empty(10**9, device=device)": "OutOfMemoryError: card out of memory. Tried to allocate 3.73 GiB.",
+    "p = torch.ones(3, device=device)\nwith torch.autocast('card', torch.float16):\n"
+    "    torch.nn.functional.binary_cross_entropy(p, p)": "are unsafe to autocast",
+    "x = torch.ones(2, device=device, requires_grad=True)\n(x * x).backward(torch.ones(2))": "at least two devices",
+    "x = torch.ones(1_000_000, device=device, requires_grad=True)\ny = x.sin().sum()\n"
+    "torch.card.memory.capacity = torch.card.memory_allocated() + 1_000_000\n"
+    "y.backward()": "OutOfMemoryError: card out of memory. Tried to allocate 3.81 MiB",
+}
+
+
+@pytest.mark.parametrize("cell", MISTAKES)
+def test_a_mistake_is_told_in_cudas_words_with_the_learners_line(cards, cell):
+    pids, held = cards.pids, cards.run(reset)
+    with pytest.raises(RankError) as error:
+        cards.cell(cell)
+    assert MISTAKES[cell] in str(error.value) and f"`{cell.splitlines()[-1].strip()}`" in str(error.value)
+    assert cards.pids == pids  # nobody died of it
+    cards.cell("x = y = p = None")
+    assert all(now <= before for now, before in zip(cards.run(reset), held, strict=True))
+
+
+def reset():
+    gc.collect()  # models of other tests may have been cycles
+    torch.card.memory.capacity = 200 * MB
+    return torch.card.memory_allocated()
+
+
+def test_what_a_gpu_lets_pass_passes(cards):
+    def allowed():
+        x = on_card(4)
+        x[torch.tensor([1])] = 3.0  # an index on the CPU
+        x += torch.tensor(1.0)  # a number
+        host = torch.empty(4, pin_memory=True)
+        host.copy_(x, non_blocking=True)
+        stream, start, end = torch.card.Stream(), *(torch.card.Event(enable_timing=True) for _ in range(2))
+        with torch.card.stream(stream):
+            start.record()
+            torch.card.current_stream().wait_stream(stream)
+            end.record()
+        torch.card.synchronize()
+        shown = [repr(x), f"{x.sum():.1f}", x.numpy(force=True).tolist(), x.tolist()]
+        return host, host.is_pinned(), start.elapsed_time(end) >= 0, shown
+
+    values = [2.0, 4.0, 2.0, 2.0]
+    host, pinned, timed, shown = cards.run(allowed)[0]
+    assert host.tolist() == values and pinned and timed
+    assert shown == ["tensor([2., 4., 2., 2.], device='card:0')", "10.0", values, values]
+
+
+# -- errors where torch would end the process --------------------------------------------------------------------------
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return fail()
+
+
+def fail(*_):
+    raise KeyError("mine")
+
+
+def failing_again():
+    """A piece of a model that runs once."""
+    seen = []
+    return lambda x: x * x if seen.append(x) or len(seen) == 1 else fail()
+
+
+def backward_with(way):
+    x, layer = on_card(2, 2, requires_grad=True), nn.Linear(2, 2, device="card")
+    if way == "hook":
+        y = x * x
+        y.register_hook(fail)
+    elif way == "hook of a leaf":
+        x.register_post_accumulate_grad_hook(fail)
+        y = x * x
+    elif way == "hook of a module":
+        layer.register_full_backward_hook(fail)
+        y = layer(x)
+    elif way == "saved tensor":
+        with graph.saved_tensors_hooks(lambda tensor: tensor, fail):
+            y = x * x
+    elif way == "function":
+        y = Failing.apply(x)
+    elif way == "torch's checkpoint":
+        y = checkpoint(failing_again(), x, use_reentrant=False)
+    else:
+        y = recompute.checkpoint(failing_again(), x)
+    y.sum().backward()
+
+
+WAYS = "hook|hook of a leaf|hook of a module|saved tensor|function|torch's checkpoint|our checkpoint".split("|")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_inside_backward_comes_when_it_ends(cards, way):
+    pids = cards.pids
+    with pytest.raises(RankError, match="KeyError: 'mine'\n  at test_cards.py line"):
+        cards.run(backward_with, way)
+    assert cards.pids == pids
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+def test_memory_is_counted_by_storage(cards):
+    def count():
+        before, now = reset(), torch.card.memory_allocated
+        torch.card.reset_peak_memory_stats()
+        x = on_card(MB)
+        said, views = [now()], (x.view(1000, 1000)[::2], x.detach())
+        y = x + 1
+        del y
+        said += [now(), torch.card.max_memory_allocated()]
+        host = torch.empty(MB).copy_(x)  # memory of the host
+        x.untyped_storage().resize_(0)
+        said.append(now())
+        del x, views, host
+        said += [now(), torch.card.mem_get_info()[1] - torch.card.mem_get_info()[0]]
+        return [one - before for one in said]
+
+    assert cards.run(count) == [[4 * MB, 4 * MB, 8 * MB, 0, 0, 0]] * 2
+
+
+def full_in_a_step():
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).to("card")
+    tokens = torch.zeros(4, 32, dtype=torch.long, device="card")
+    torch.card.memory.capacity = 300_000
+    with record_memory(model):
+        token_loss(model(tokens), tokens).backward()
+
+
+def test_the_error_says_what_holds_the_memory_where_the_meter_runs(cards):
+    with pytest.raises(RankError, match="is allocated by PyTorch: parameters 112 KiB, .*activations and temporaries"):
+        cards.run(full_in_a_step)
+    cards.run(reset)
+
+
+def measured(device):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    tokens = torch.zeros(4, 32, dtype=torch.long, device=device)
+    with record_memory(model, optimizer) as recorder:
+        token_loss(model(tokens), tokens).backward()
+        recorder.mark("after backward")
+        optimizer.step()
+    return recorder.peak, recorder.at("after backward")
+
+
+def test_the_meter_sees_on_a_card_what_it_sees_on_the_cpu(ranks, cards):
+    assert cards.run(measured, "card") == ranks[:2].run(measured, "cpu")
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+def test_a_card_has_a_generator_of_its_own(cards):
+    def draw():
+        torch.manual_seed(5)
+        plain = torch.rand(4)
+        torch.manual_seed(5)
+        own = torch.rand(4, device="card")
+        state = torch.card.get_rng_state()
+        first, after = torch.rand(2, device="card"), torch.rand(4)  # the CPU's has not moved
+        torch.card.set_rng_state(state)
+        again = torch.rand(2, device="card")
+        made = torch.rand(4, device="card", generator=torch.Generator("card").manual_seed(5))
+        return plain, own, after, made, first, again
+
+    plain, *same, first, again = cards.run(draw)[0]
+    assert all(torch.equal(plain, other) for other in same) and torch.equal(first, again)
+
+
+@pytest.mark.parametrize("whose", [recompute.checkpoint, checkpoint], ids=["ours", "torch's"])
+def test_dropout_drops_the_same_places_when_it_is_recomputed(cards, whose):
+    def drop():
+        x = on_card(1000, requires_grad=True)
+        options = {} if whose is recompute.checkpoint else {"use_reentrant": False}
+        out = whose(F.dropout, x, **options)
+        torch.rand(3, device="card")
+        out.sum().backward()
+        return torch.equal(x.grad, out.detach()), (out == 0).sum().item()
+
+    same, dropped = cards.run(drop)[0]
+    assert same and 400 < dropped < 600
+
+
+# -- the rest of a device ----------------------------------------------------------------------------------------------
+def test_autocast_follows_cudas_table(cards):
+    def types():
+        a, h = on_card(4, 4), on_card(4, 4, dtype=torch.bfloat16)
+        with torch.autocast("card", torch.bfloat16):
+            made = [a @ a, F.softmax(h, 0), h.exp(), F.layer_norm(h, (4,)), torch.addcmul(h, a, h), h.sum(), h + h]
+            made.append(h.sum(dtype=torch.bfloat16))
+        return [str(one.dtype).removeprefix("torch.") for one in made]
+
+    assert cards.run(types)[0] == ["bfloat16", *["float32"] * 5, "bfloat16", "bfloat16"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_run_which_torch_fuses_on_every_gpu(cards, kind):
+    def run(device):
+        torch.manual_seed(0)
+        model, x = kind(3, 4).double().to(device), torch.ones(5, 2, 3, dtype=torch.float64, device=device)
+        (out := model(x)[0]).sum().backward()
+        return [one.detach().cpu() for one in (out, *(p.grad for p in model.parameters()))]
+
+    expected, found = cards.run(run, "cpu")[0], cards.run(run, "card")[0]
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(found, expected, strict=True))
+
+
+def test_modules_keep_their_ties_and_travel(cards):
+    def travel():
+        model = GPT(GPTConfig.tiny()).to("card")
+        twin, file = copy.deepcopy(model), io.BytesIO()
+        torch.save(model.state_dict(), file)
+        loaded = []
+        for place in (None, "cpu"):
+            file.seek(0)
+            loaded.append(torch.load(file, map_location=place)["token_embedding.weight"].device.type)
+        tied = [one.head.weight is one.token_embedding.weight for one in (model, twin)]
+        return tied, loaded, twin.head.weight
+
+    tied, loaded, weight = cards.run(travel)[0]
+    assert tied == [True, True] and loaded == ["card", "cpu"] and weight.device.type == "cpu"
+
+
+def test_ranks_on_the_cpu_know_nothing_of_cards(ranks, cards):
+    assert cards.run(lambda: hasattr(torch, "card")) == [True] * 2
+    assert ranks.run(lambda: hasattr(torch, "card") or torch.autograd.graph.__dict__.get("run_backward")) == [None] * 4
+
+
+def test_messages_between_cards_are_checked_as_on_the_cpu(cards):
+    def send():
+        dist.all_reduce(on_card(2 + dist.get_rank()))
+
+    with pytest.raises(RankError, match="all_reduce SUM float32") as error:
+        cards.run(send)
+    assert error.value.kind == "mismatch"
+
+
+# -- wrong input -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (dict(device="card", memory="64 MX"), "memory='64 MX' is no size above 0: give a text such as"),
+        (dict(device="card", memory=0), "memory=0 is no size above 0"),
+        (dict(device="card", memory="64 TB"), "128 TB, but this machine has .* of memory: use memory="),
+        (dict(device="cards"), "or \"card\" .a practice GPU for each rank., but got 'cards'"),
+        (dict(device="cpu", memory="64 MB"), "memory='64 MB' is a practice card's: use Ranks"),
+    ],
+)
+def test_wrong_input_gets_a_sentence(options, said):
+    with pytest.raises(ValueError, match=said):
+        Ranks(2, **options)
+
+
+def test_a_card_that_comes_after_a_backward_gets_a_sentence():
+    code = "import torch; from helpers.devices import cards; torch.ones((), requires_grad=True).backward(); "
+    result = subprocess.run([sys.executable, "-c", code + "cards.install(10**6)"], capture_output=True, text=True)
+    assert "a backward before its practice card was installed" in result.stderr
