@@ -10,14 +10,14 @@ from typing import Any
 
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.others import adapted, images, offloaded
-from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned
+from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned, without_sizes
 from helpers.predict.advice.rules import Rule, rule_for
-from helpers.predict.advice.saying import remarks, strategies
+from helpers.predict.advice.saying import instead, remarks, strategies
 from helpers.predict.advice.search import fitting, timed
 from helpers.predict.advice.work import Ranked, Work, say
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.model import NOMINAL
-from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_one_of
 from helpers.units import format_bytes
@@ -31,7 +31,8 @@ class Advice:
 
     best: up to ten plans, the first is the one to take; empty where none fits. candidates: each strategy with its best
     plan and why it is left out. simplest: of the plans that fit. rule, because: the rule of thumb for this case and the
-    arithmetic by which it applies. remarks: what else should be known. searched: plans that were looked at.
+    arithmetic by which it applies. instead: what to take rather than a first plan that fits only with warnings.
+    remarks: what else should be known. searched: plans that were looked at.
     """
 
     work: Work
@@ -41,6 +42,7 @@ class Advice:
     searched: int
     rule: Rule | None = None
     because: str = ""
+    instead: str = ""
     remarks: tuple[str, ...] = ()
 
     @property
@@ -72,10 +74,24 @@ class Advice:
             one = self.chosen
             words = dict(name=one.title, plan=one.plan_words, step=one.step_words, share=100 * one.mfu)
             open_ = [say("uncalibrated")] if self.work.constants == NOMINAL else []
-            said = [say("choice", **words), *open_, *(say("warned", words=words) for words in one.warnings)]
+            more = [self.instead] if self.instead else []
+            said = [say("choice", **words), *more, *open_, *map(self._warned, one.warnings)]
         if self.rule:
-            said.append(say("by_rule", case=self.rule.case, says=self.rule.says, because=self.because))
+            rule = say("by_rule", case=self.rule.case, says=self.rule.says, because=self.because)
+            said.append(rule.rstrip())
         return say("between").join(said)
+
+    def _warned(self, words: str) -> str:
+        count = len(self.best) if words in self.shared else 0
+        return say("warned_all" if count else "warned", words=words, count=count)
+
+    @property
+    def shared(self) -> set[str]:
+        """Warnings that all of the best plans have, but for their sizes."""
+        if len(self.best) < 2:
+            return set()
+        common = set.intersection(*({without_sizes(words) for words in one.warnings} for one in self.best))
+        return {words for one in self.best for words in one.warnings if without_sizes(words) in common}
 
     def _missing(self) -> str:
         lightest = min((one.held.total for one in self.candidates if one.held), default=0)
@@ -129,6 +145,8 @@ def advise(
     options: precision, optimizer, attention as in Plan; stack, constants as in step_time. Raises ValueError for what is
     no model or cluster, or a batch that no plan can divide.
     """
+    if lora is not None:  # trained by plain PyTorch: Qwen's table (see UNPACKING) lies nearer to its unfused passes
+        options = {"stack": FSDP, **options}
     work = asked(model, cluster, global_batch, seq, options)
     if isinstance(model, ResNet):
         return _of(work, list(images(work)))
@@ -140,9 +158,15 @@ def advise(
     candidates = strategies(work, found)
     if not found and all(one.plan is None for one in candidates):
         raise ValueError(say("cannot.batch_of_all", batch=work.global_batch, gpus=cluster.world_size))
-    rule, because = rule_for(work, candidates)
     advice = _ranked(work, found, candidates, searched)
-    return replace(advice, rule=rule, because=because, remarks=remarks(work, advice.best, found, advice.simplest))
+    rule, because = rule_for(work, candidates, advice.chosen)
+    return replace(
+        advice,
+        rule=rule,
+        because=because,
+        instead=instead(work, advice.chosen),
+        remarks=remarks(work, advice.best, found, advice.simplest),
+    )
 
 
 def default_batch(cluster: Cluster) -> int:

@@ -10,7 +10,7 @@ the micro-batch shrinks, there are more of them. The order, from what is free to
  5 micro-batch        more steps through the model, smaller matrices    Narayanan et al. 2021, section 3.4
  6 ZeRO-2             as ZeRO-1, but gradients travel every micro-batch  Rajbhandari et al. 2020, section 7.2.1
  7 8-bit optimizer    moments in 8 bits, no traffic                     Dettmers et al. 2022
- 8 ZeRO-3             1.5 times the traffic                             Rajbhandari et al. 2020, section 7.2.2
+ 8 ZeRO-3             1.5 times the traffic, in every micro-batch       Rajbhandari et al. 2020, section 7.2.2
  9 full               one more forward: 4/3 of the operations           Narayanan et al. 2021, section 3.5
 10 tensor parallel    4 all-reduces a layer, so within a node           Shoeybi et al. 2019, section 3
 11 context parallel   keys and values travel around a ring              Liu et al. 2023 (Ring Attention)
@@ -51,6 +51,8 @@ class Move:
     def cost(self, after: Plan) -> str:
         """What it costs, as a few words."""
         order = 2 if self.order == 6 and after.num_microbatches == 1 else self.order
+        if order == 8 and after.num_microbatches > 1:
+            return say("cost.each", microbatches=after.num_microbatches)
         return say(f"cost.{order}", stages=after.pp - 1, microbatches=after.num_microbatches)
 
 

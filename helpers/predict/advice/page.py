@@ -86,8 +86,10 @@ def best_rows(advice: Advice) -> Rows:
 
 
 def _why(advice: Advice, one: Ranked) -> str:
-    """Reasons and warnings, but for warnings of the first plan, which the sentence says."""
-    warned = (say("warned", words=words) for words in one.warnings if words not in advice.chosen.warnings)
+    """Reasons and warnings, but for those of the first plan or of all, which the sentence says."""
+    warned = (
+        say("warned", words=words) for words in one.warnings if words not in {*advice.chosen.warnings, *advice.shared}
+    )
     return say("between").join((*one.reasons, *warned))
 
 

@@ -6,6 +6,7 @@ those who train with it, since the estimate is no better than that. So a plan th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,8 @@ from math import log2
 
 from helpers.predict.advice.search import MOST_SUMS, layout
 from helpers.predict.advice.work import STEPS, Ranked, Work, say
+from helpers.predict.memory import logits, memory
+from helpers.predict.time.convolutions import ResNet
 from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
 
@@ -51,6 +54,11 @@ def warned(work: Work, found: Sequence[Ranked]) -> list[Ranked]:
             for one in found]  # fmt: skip
 
 
+def without_sizes(words: str) -> str:
+    """A warning without its bytes, by which plans that are all nearly full differ."""
+    return re.sub(r"[\d.,]+ [kMGT]?B\b", "", words)
+
+
 def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str]:
     """What an engineer would object to, a sentence each. doubled: the same layout with micro-batches of two."""
     plan, said = one.plan, []
@@ -70,9 +78,26 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
         said.append(say("warning.traffic", share=100 * one.traffic))
     if FULL * work.usable < one.held.total <= work.usable:
         said.append(say("warning.full", held=format_bytes(one.held.total), usable=format_bytes(work.usable)))
-    if work.cluster.gpu.name.split()[0] in NO_BF16:
-        said.append(say("warning.bf16", gpu=work.cluster.gpu.name))
+    if (plain := _plain_loss(work, one)) > work.usable:
+        said.append(say("warning.loss", held=format_bytes(plain), usable=format_bytes(work.usable)))
+    if (name := work.cluster.gpu.name.split()[0]) in NO_BF16:
+        said.append(say("warning.bf16", gpu=name, size=format_bytes(work.cluster.gpu.memory)))
     return said
+
+
+def _plain_loss(work: Work, one: Ranked) -> float:
+    """Bytes with plain PyTorch's cross entropy, 12 per logit instead of 8; 0 where the vocabulary is split."""
+    plan, last = one.plan, one.plan.pp - 1
+    if plan.tp > 1 or isinstance(work.model, ResNet):
+        return 0
+    held = one.held if one.stage == last else memory(work.model, plan, last)
+    return held.total + logits(work.model, plan)
+
+
+def is_tight(work: Work, one: Ranked) -> bool:
+    """Whether it fits only with a warning: nearly full, or sums in 16 bits of more than `MOST_SUMS` micro-batches."""
+    sums = one.plan.precision == "mixed" and one.plan.num_microbatches > MOST_SUMS
+    return sums or one.held.total > FULL * work.usable
 
 
 def best_of(work: Work, found: Sequence[Ranked]) -> tuple[Ranked, ...]:

@@ -26,6 +26,7 @@ from helpers.units import format_bytes
 from helpers.words import book
 
 say = book("advice")
+HIDDEN = 0.1  # of the step: less exposed traffic than this is hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +67,14 @@ def largest_layer(model: ModelSpec, plan: Plan) -> int:
     return round(max(params_per_layer(model, plan), table_params(model, plan)) * bytes_per_parameter(plan))
 
 
-def rule_for(work: Work, found: tuple[Ranked, ...]) -> tuple[Rule, str]:
-    """Which rule applies, and the arithmetic that says so."""
+def rule_for(work: Work, found: tuple[Ranked, ...], chosen: Ranked | None) -> tuple[Rule, str]:
+    """Which rule applies, and the arithmetic that says so; of ZeRO-3's traffic only where the choice bears it out."""
     plain = Plan(precision=work.precision or "mixed", optimizer=work.optimizer, attention=work.attention)
     held, layer = fullest(work.model, plain)[1].total, largest_layer(work.model, plain)
     usable, fits = format_bytes(work.usable), held <= work.usable
     because = say("because.one_gpu", size=format_bytes(held), usable=usable)
     if work.cluster.num_nodes > 1:
-        return (RULES["many nodes, fits"], because) if fits else _many_nodes(work, found)
+        return (RULES["many nodes, fits"], because) if fits else _many_nodes(work, found, chosen)
     if work.cluster.world_size == 1:
         return RULES["one GPU, fits" if fits else "one GPU"], because
     if layer > work.usable:
@@ -82,9 +83,11 @@ def rule_for(work: Work, found: tuple[Ranked, ...]) -> tuple[Rule, str]:
     return RULES["one node, fits" if fits else "one node"], because
 
 
-def _many_nodes(work: Work, found: tuple[Ranked, ...]) -> tuple[Rule, str]:
+def _many_nodes(work: Work, found: tuple[Ranked, ...], chosen: Ranked | None) -> tuple[Rule, str]:
     sharded = next(one for one in found if one.name == Name.ZERO_3)
     tokens = work.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
     enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(Plan(precision=work.precision or "mixed")))
     hides = tokens >= enough
-    return RULES["fast" if hides else "slow"], say("because.tokens", tokens=tokens, enough=enough, hides=hides)
+    is_borne_out = chosen is not None and chosen.name == Name.ZERO_3 and hides == (chosen.traffic < HIDDEN)
+    because = say("because.tokens", tokens=tokens, enough=enough, hides=hides) if is_borne_out else ""
+    return RULES["fast" if hides else "slow"], because

@@ -8,10 +8,12 @@ from functools import partial
 from math import ceil
 
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.ranking import FULL, MOST_TOKENS, best_of, cost, difference
+from helpers.predict.advice.others import offloaded
+from helpers.predict.advice.ranking import FULL, MOST_TOKENS, best_of, cost, difference, is_tight, warned
 from helpers.predict.advice.search import fitting, refusal, spreads, timed
 from helpers.predict.advice.work import STRATEGIES, Name, Ranked, Work, say, strategy
 from helpers.predict.memory import adapters, memory
+from helpers.predict.memory.states import gradient_bytes
 from helpers.predict.time.convolutions import ResNet
 from helpers.specs import Plan
 from helpers.units import format_bytes, format_seconds
@@ -97,11 +99,11 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
         said.append(say("reason.is_simplest") if same else say("reason.loses", **words))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         said.append(tensor_size_words(work))
-    if work.global_batch % size and size * work.model.seq <= MOST_TOKENS:
+    if (first is None or first.plan.dp == 1) and work.global_batch % size and size * work.model.seq <= MOST_TOKENS:
         said.append(say("remark.batch", gpus=size))
     if first and first.name == Name.OFFLOAD:
-        said.append(say("remark.host", size=format_bytes(first.host_bytes)))
-    if first is None or first.name == Name.OFFLOAD or first.held.total > FULL * work.usable:
+        said.append(_host(work, first))
+    if first is None or first.name == Name.OFFLOAD:
         said.append(_eight_bits(work))
     if first is None or first.name == Name.OFFLOAD:
         said += [_more_gpus(work, first), _adapters(work)]
@@ -131,16 +133,44 @@ def tensor_size_words(work: Work) -> str:
     return say("remark.tp", size=sizes[0], reason=refused[sizes[0]], smaller=smaller)
 
 
+def _host(work: Work, one: Ranked) -> str:
+    """What the host holds, and in what micro-batches are added up there."""
+    here, count = work.model.num_params * work.cluster.gpus_per_node / one.plan.world_size, one.plan.num_microbatches
+    fp32 = format_bytes(one.host_bytes + (4 - gradient_bytes(one.plan)) * here)
+    is_short = count > 1 and gradient_bytes(one.plan) < 4
+    sums = say("remark.host_sums", count=count, fp32=fp32) if is_short else ""
+    return say("remark.host", size=format_bytes(one.host_bytes), sums=sums)
+
+
+def _lighter_optimizer(work: Work) -> Ranked | None:
+    """The best plan with an optimizer whose moments are in 8 bits."""
+    if work.optimizer != "adamw":
+        return None
+    lighter = replace(work, optimizer="adamw_8bit")
+    best = best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0])))
+    return best[0] if best else None
+
+
 def _eight_bits(work: Work) -> str:
     """What an optimizer with moments in 8 bits would make of it."""
-    if work.optimizer != "adamw":
+    best = _lighter_optimizer(work)
+    return _beside("remark.eight_bits", best) if best else ""
+
+
+def _beside(words: str, one: Ranked) -> str:
+    sizes = {"held": format_bytes(one.held.total), "host": format_bytes(one.host_bytes)}
+    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes)
+
+
+def instead(work: Work, first: Ranked | None) -> str:
+    """Where the first plan is tight: what fits without warnings, by 8 bits or by the host; else empty."""
+    if first is None or first.name == Name.OFFLOAD or isinstance(work.model, ResNet) or not is_tight(work, first):
         return ""
-    lighter = replace(work, optimizer="adamw_8bit")
-    best = best_of(lighter, timed(lighter, fitting(lighter)[0]))
-    if not best:
-        return ""
-    words = {"plan": best[0].plan_words, "held": format_bytes(best[0].held.total)}
-    return say("remark.eight_bits", step=format_seconds(best[0].seconds), **words)
+    eight = _lighter_optimizer(work)
+    if eight and not eight.warnings:
+        return _beside("instead.eight_bits", eight)
+    away = best_of(work, warned(work, list(offloaded(work))))
+    return _beside("instead.offload", away[0]) if away and not away[0].warnings else ""
 
 
 def _more_gpus(work: Work, chosen: Ranked | None) -> str:

@@ -31,7 +31,7 @@ STACK_OF = {
     "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
     "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "FSDP", "TorchTitan": "TorchTitan", "nanotron": "nanotron",
 }  # fmt: skip
-GPU_KEYS = {"A100 40": "A100 40 GB"} | {gpu.name: key for key, gpu in GPUS.items()}
+GPU_KEYS = {"A100 40": "A100 40 GB", "V100 SXM3": "V100"} | {gpu.name: key for key, gpu in GPUS.items()}
 
 
 DATA = Path(__file__).parent / "data"
@@ -54,7 +54,8 @@ def _published(row: dict[str, str]) -> Row:
     )  # fmt: skip
     gigabits, cards = float(row["network_gbps"]), 8 if number["gpus_per_node"] >= 8 else 1
     cluster = Cluster(
-        gpu=GPUS[key], gpus_per_node=number["gpus_per_node"], num_nodes=number["nodes"], intra=INTRA[key],
+        gpu=replace(GPUS[key], name=row["gpu"]), gpus_per_node=number["gpus_per_node"],
+        num_nodes=number["nodes"], intra=INTRA[key],
         inter=Link.from_gigabits(gigabits / cards, latency=5e-6), network_cards=cards,
     )  # fmt: skip
     axes = {name: number[name] for name in ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches")}

@@ -11,7 +11,7 @@ from helpers.predict.advice.fit import USABLE_SHARE, fullest
 from helpers.predict.advice.ranking import MOST_TOKENS, asks, cost, warned
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.search import fitting, layout, ranked
-from helpers.predict.memory import memory
+from helpers.predict.memory import logits, memory
 from helpers.predict.memory.adapters import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.lighter import offloaded_step
@@ -140,6 +140,30 @@ def test_offload_names_the_hosts_bytes_and_the_adapters_that_would_do():
     assert f"{size / 1e9:.2f} GB; it trains adapters" in advice.text
     host = 14 * PRESETS["gpt2-xl"].num_params
     assert advice.chosen.host_bytes == host and f"must hold {host / 1e9:.1f} GB" in advice.text
+    count, fp32 = advice.plan.num_microbatches, 16 * PRESETS["gpt2-xl"].num_params
+    assert f"gradients of {count} micro-batches in 16 bits; with fp32 sums it holds {fp32 / 1e9:.1f} GB" in advice.text
+
+
+def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all_share():
+    advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
+    head, *others = advice.text.split("The best of")
+    assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.instead in head
+    assert f"Warning (all {len(advice.best)}): It holds" in head and "smallest fragment" not in others[0]
+    assert not ask("llama3-8b", "8 H100").instead
+
+
+def test_what_zero_3_hides_is_said_only_of_a_zero_3_that_hides_it():
+    for name in ("llama3-8b", "llama3-70b", "llama3-405b"):
+        advice = ask(name, FAST)
+        assert ("Under ZeRO-3" in advice.sentence) == (advice.strategy == "ZeRO-3" and advice.chosen.traffic < 0.1)
+
+
+def test_plain_torchs_loss_is_warned_of_where_it_does_not_fit():
+    advice = ask("gpt2", "4 V100")
+    for one in advice.best:
+        plain = one.held.total + logits(PRESETS["gpt2"], one.plan) * (one.plan.tp == 1)
+        assert any("12 bytes per logit" in words for words in one.warnings) == (plain > advice.work.usable)
+    assert advice.plan.micro_batch < 32 and "This V100 (one of 32.0 GB)" in advice.sentence
 
 
 def test_adapters_take_four_bits_where_sixteen_do_not_fit():
@@ -179,6 +203,8 @@ def test_a_batch_too_small_for_every_rank_leaves_the_strategies_that_need_fewer_
     assert advice.plan.dp == 1
     words = "With a global batch that is a multiple of 8, data parallelism could use every GPU."
     assert words in advice.remarks and words not in ask("gpt2", "8 H100", global_batch=8).remarks
+    halves = ask("gpt2", "8 H100", global_batch=4)
+    assert (words in halves.remarks) == (halves.plan.dp == 1)
 
 
 @pytest.mark.parametrize("gpus", [1, 3, 7, 8])

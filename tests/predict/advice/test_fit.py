@@ -132,6 +132,12 @@ def test_zero_2_says_what_it_costs_with_accumulation():
     assert move.cost(Plan(dp=8, num_microbatches=4)) == "costs a reduce-scatter in each of 4 micro-batches"
 
 
+def test_zero_3_gathers_in_every_micro_batch():
+    move = Move(field="zero", value=3, order=8)
+    assert move.cost(Plan(dp=8)) == "costs half as much traffic again"
+    assert "in each of 16 micro-batches" in move.cost(Plan(dp=8, num_microbatches=16))
+
+
 def test_sequence_parallelism_says_that_backward_gathers_once_more():
     """Four all-reduces a layer become as many gathers and scatters, and two more gathers of half an all-reduce each."""
     extra = 2 * sent_bytes("all_gather", 1000, 8, "ring") / (4 * sent_bytes("all_reduce", 1000, 8, "ring"))

@@ -1,8 +1,12 @@
 """The measured rows: how many, what a row says, and that no column is lost on the way."""
 
+from dataclasses import replace
+
 import pytest
 
 from helpers.predict.time.measured import DATA, published, vtrain
+from helpers.predict.time.model import step_time
+from helpers.specs import GPUS
 
 
 def test_all_published_rows_are_there_with_plans_that_use_the_whole_cluster():
@@ -29,3 +33,13 @@ def test_vtrains_rows_keep_their_batch_and_their_licence():
     assert first.plan.dp * first.plan.micro_batch * first.plan.num_microbatches == 32
     assert (first.model.hidden, first.seconds) == (1024, pytest.approx(0.219732754))
     assert "VIA Research Group at KAIST" in (DATA / "vtrain" / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_a_v100_of_450_watts_sustains_more_than_others():
+    rows = [row for row in published() if "V100" in row.group]
+    for row in rows:
+        estimate = step_time(row.model, row.plan, row.cluster, row.stack).seconds
+        usual = replace(row.cluster, gpu=GPUS["V100"])
+        assert abs(estimate / row.seconds - 1) < 0.05
+        assert step_time(row.model, row.plan, usual, row.stack).seconds > 1.1 * row.seconds
+    assert len(rows) == 2

@@ -18,10 +18,12 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (128, 64, 0.75), (6
 FILL = 160  # of k
 # The share of the data sheet's peak that a large product sustains; clocks fall under the load (H100 most). Rounded so
 # that the published rows of data/ lie on both sides; a calibration moves it.
-# An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption.
+# An A100 on PCIe has 300 W instead of 400, and no row of data/ is of one: an assumption. The rows of V100 are of
+# DGX-2H, whose boards have 450 W (NVIDIA ADLR, "MegatronLM's Supercharged V1.0": 62 TFLOP/s, before that 39); others
+# have 250 or 300 W, and no row is of one: an assumption, too.
 SUSTAINED = {
-    "A100 PCIe": 0.65, "V100": 0.86, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72, "B200": 0.70,
-    "GB200": 0.70,
+    "A100 PCIe": 0.65, "V100 SXM3": 0.86, "V100": 0.62, "A100": 0.86, "H100": 0.70, "H800": 0.70, "H200": 0.72,
+    "B200": 0.70, "GB200": 0.70,
 }  # fmt: skip
 
 
