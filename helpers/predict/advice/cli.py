@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seq", type=int, help="tokens of a sequence, if not the model's")
     made.add_argument("--lora", type=int, metavar="RANK", help="train adapters of this rank alone")
     made.add_argument("--optimizer", default="adamw", help="adamw, adamw_8bit, sgd or sgd_momentum")
-    made.add_argument("--stack", default="Megatron-Core", help=f"{', '.join(STACKS)}")
+    made.add_argument("--stack", help=f"{', '.join(STACKS)}; if left out Megatron-Core, with --lora FSDP")
     made.add_argument("--mine", metavar="PLAN", help="your own plan, to be criticised: tp=8,pp=4")
     made.add_argument("--json", action="store_true", help="print numbers as JSON")
     made.add_argument("--page", type=Path, metavar="FILE", help="write a page to print, HTML")
@@ -75,9 +75,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _asked(asked: argparse.Namespace) -> Advice | Criticism:
-    model, stack = _named(MODELS, asked.model, "--model"), _named(STACKS, asked.stack, "--stack")
-    cluster = _cluster(asked)
-    what: dict[str, Any] = dict(global_batch=asked.batch, stack=stack, optimizer=asked.optimizer)
+    model, cluster = _named(MODELS, asked.model, "--model"), _cluster(asked)
+    what: dict[str, Any] = dict(global_batch=asked.batch, optimizer=asked.optimizer)
+    if asked.stack is not None:
+        what["stack"] = _named(STACKS, asked.stack, "--stack")
     if isinstance(model, ResNet):
         if given := [name for name in ("seq", "lora", "mine") if getattr(asked, name) is not None]:
             raise ValueError(say("cli.no_images", name=f"--{given[0]}", model=asked.model))

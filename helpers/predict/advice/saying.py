@@ -159,7 +159,8 @@ def _eight_bits(work: Work) -> str:
 
 def _beside(words: str, one: Ranked) -> str:
     sizes = {"held": format_bytes(one.held.total), "host": format_bytes(one.host_bytes)}
-    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes)
+    sums = dict(sums=one.plan.precision == "mixed" and one.plan.num_microbatches > 1, count=one.plan.num_microbatches)
+    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes, **sums)
 
 
 def instead(work: Work, first: Ranked | None) -> str:

@@ -148,6 +148,7 @@ def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all
     advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
     head, *others = advice.text.split("The best of")
     assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.instead in head
+    assert "it, too, adds gradients up in 16 bits, of 32 micro-batches." in advice.instead
     assert f"Warning (all {len(advice.best)}): It holds" in head and "smallest fragment" not in others[0]
     assert not ask("llama3-8b", "8 H100").instead
 

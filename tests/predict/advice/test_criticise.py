@@ -76,6 +76,14 @@ def test_the_command_prints_plans_criticism_json_and_a_page(capsys, tmp_path):
     assert code == 0 and "images a second" in out
 
 
+def test_adapters_are_timed_on_a_plain_stack_unless_another_is_named(capsys):
+    lora = ("--model", "gpt2", "--gpus", "1", "--batch", "64", "--lora", "16")
+    given = {
+        stack: told(capsys, *lora, *(stack and ("--stack", stack)))[1].out for stack in ("", "FSDP", "Megatron-Core")
+    }
+    assert given[""] == given["FSDP"] != given["Megatron-Core"]
+
+
 SMALL = ("--model", "gpt2", "--gpus", "8", "--batch", "64")
 BAD = {
     "no GPUs": (("--model", "gpt2", "--gpus", "0"), "--gpus is 0"),
