@@ -93,6 +93,11 @@ class Advice:
         common = set.intersection(*({without_sizes(words) for words in one.warnings} for one in self.best))
         return {words for one in self.best for words in one.warnings if without_sizes(words) in common}
 
+    @property
+    def said_first(self) -> set[str]:
+        """Warnings that the sentence says, for all or for the first."""
+        return self.shared.union(self.chosen.warnings)
+
     def _missing(self) -> str:
         lightest = min((one.held.total for one in self.candidates if one.held), default=0)
         sizes = {"least": lightest, "usable": self.work.usable, "missing": lightest - self.work.usable}

@@ -87,9 +87,7 @@ def best_rows(advice: Advice) -> Rows:
 
 def _why(advice: Advice, one: Ranked) -> str:
     """Reasons and warnings, but for those of the first plan or of all, which the sentence says."""
-    warned = (
-        say("warned", words=words) for words in one.warnings if words not in {*advice.chosen.warnings, *advice.shared}
-    )
+    warned = (say("warned", words=words) for words in one.warnings if words not in advice.said_first)
     return say("between").join((*one.reasons, *warned))
 
 
