@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks, current
 from helpers.ranks.live import print_texts
+from helpers.ranks.zygote import FORKS
 
 
 def test_results_come_in_rank_order(world):
@@ -151,3 +153,14 @@ def test_ranks_that_hold_variables_are_not_stopped(monkeypatch):
     with Ranks(1, device="cpu", quiet=True) as single:
         single.cell("x = 1")
         assert single._timer is None and single.pids
+
+
+def has_compiler():
+    return "torch._dynamo" in sys.modules
+
+
+@pytest.mark.skipif(not FORKS, reason="only forked ranks share memory")
+def test_ranks_share_what_their_first_optimizer_imports():
+    """What each would import by itself is imported once, before they are forked."""
+    with Ranks(1, device="cpu", quiet=True, timeout=120) as fresh:
+        assert fresh.run(has_compiler) == [True]

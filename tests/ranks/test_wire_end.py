@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, wire
+from helpers.ranks.signatures import Signature
 from helpers.ranks.waiting import SIGNALS, Waiters
 from helpers.ranks.work import WireError, WireWork
 from tests.ranks.test_wire_pending import side_channel
@@ -290,8 +291,7 @@ def test_other_errors_have_no_wire_behind_them():
 # -- the parts, without ranks ------------------------------------------------------------------------------------------
 def make_work():
     done = []
-    signature = type("Signature", (), {"what": "all_reduce", "on_gpu": False})()
-    return WireWork(signature, 0, ("x.py", 1, "f"), ["out"], done.append), done
+    return WireWork(Signature("all_reduce", "all_reduce"), 0, ("x.py", 1, "f"), ["out"], done.append), done
 
 
 def test_only_the_first_end_counts():
