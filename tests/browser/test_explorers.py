@@ -294,9 +294,9 @@ def test_zero_is_stepped_through(notebook):
 def test_the_advice_is_downloaded_as_a_page_to_print(notebook):
     output, picture = shown(notebook, "StrategyExplorer")
     notebook.press(notebook.dial("network", output), "Home", picture)
-    says(picture, "Many nodes, and a slow network: DP + TP + PP with ZeRO-1.")
+    says(picture, "(Many nodes, and a slow network): DP + TP + PP with ZeRO-1.")
     output.get_by_text("As a table").click()
-    output.get_by_role("cell", name=re.compile("^Does not fit: 1.15 TB a rank")).wait_for()
+    output.get_by_role("cell", name=re.compile("^Does not fit: 1.15 TB per rank")).wait_for()
     notebook.pictures("StrategyExplorer-table", output)
     with notebook.page.expect_download() as download:
         output.get_by_role("link", name="A page to print").click()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
         if asked.json:
             print(json.dumps(found.as_json(), ensure_ascii=False))
             return 0
-        columns = shutil.get_terminal_size(fallback=(120, 24)).columns
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
         for text in repr(found).split("\n"):
             columned, gap, words = text.rpartition("  ")  # what stands in columns keeps its place
             whole = width(text) <= columns
