@@ -6,7 +6,6 @@ import argparse
 import json
 import shutil
 import sys
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
