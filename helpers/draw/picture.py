@@ -25,9 +25,9 @@ def described(width: float, words: str) -> dict[str, Any]:
     return {"image/png": {"width": round(width * SHOWN), "alt": words.strip()}, "needs_background": "light"}
 
 
-def saved(scene: Scene) -> Bundle:
-    """What a saved notebook keeps of a Scene: data and metadata."""
-    png = base64.b64encode(to_png(scene)).decode()
+def saved(scene: Scene, **look: int) -> Bundle:
+    """What a saved notebook keeps of a Scene: data and metadata. look: as of `to_png`."""
+    png = base64.b64encode(to_png(scene, **look)).decode()
     return {"image/png": png}, described(scene.width, f"{scene.title}. {scene.summary}")
 
 

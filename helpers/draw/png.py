@@ -31,8 +31,8 @@ _COLOURS = 64
 _WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
 
 
-def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT) -> bytes:
-    """PNG bytes, `scale` times the Scene's pixels, with at most 64 colours to keep saved notebooks small.
+def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT, colours: int = _COLOURS) -> bytes:
+    """PNG bytes, `scale` times the Scene's pixels, with at most so many colours to keep saved notebooks small.
 
     Labels are written last, so nothing covers them. Straight from matplotlib's buffer: a PNG in between, or one packed
     as tightly as can be, takes as long as drawing does.
@@ -41,17 +41,17 @@ def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT) -> byte
     shapes = tuple(item for item in scene.items if not isinstance(item, Label))
     whole, small = _painted(replace(scene, items=shapes), scale, theme), io.BytesIO()
     _write(whole, labels, scale, theme)
-    _with_few_colours(whole, shapes, theme).save(small, "PNG", compress_level=6)
+    _with_few_colours(whole, shapes, theme, colours).save(small, "PNG", compress_level=6)
     return small.getvalue()
 
 
-def _with_few_colours(whole: Image, shapes: Iterable, theme: Theme) -> Image:
+def _with_few_colours(whole: Image, shapes: Iterable, theme: Theme, colours: int) -> Image:
     """The ground and the kinds drawn keep their colours: a cut alone mixes rare ones, an orange into grey."""
     from PIL.Image import Dither, new
 
     fills = {PAINTS[one.fill].fill for one in shapes if isinstance(one, Rect) and one.fill in PAINTS}
     kept = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({theme.surface, *fills})]
-    cut = whole.quantize(_COLOURS - len(kept), dither=Dither.NONE).getpalette()
+    cut = whole.quantize(colours - len(kept), dither=Dither.NONE).getpalette()
     others = [one for one in zip(*[iter(cut)] * 3, strict=True) if not any(_is_near(one, own) for own in kept)]
     palette = new("P", (1, 1))
     palette.putpalette([channel for colour in [*kept, *others] for channel in colour])

@@ -120,7 +120,7 @@ class CourseMap(ipywidgets.VBox):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
         with reading(written()):
-            saved = png_of(self.saved) if self.rows else {}
+            saved = png_of(self.saved, colours=24) if self.rows else {}  # every chapter keeps one
         return bundle(shown, self.TEXT, saved)
 
 
