@@ -14,7 +14,9 @@ from helpers.devices.cards.tensor import Card, card_generators, memory
 
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
 _DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
-_FILLERS = "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
+_FILLERS = (
+    "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
+)
 _Generator = torch.Generator
 
 

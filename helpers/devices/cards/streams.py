@@ -34,7 +34,9 @@ class Stream:
 
     device = property(lambda self: torch.device("card", 0))
 
-    def __init__(self, device=None, priority: int = 0, *, key: int | None = None, is_queue: bool = False, **ids) -> None:
+    def __init__(
+        self, device=None, priority: int = 0, *, key: int | None = None, is_queue: bool = False, **ids
+    ) -> None:
         self.priority, self.is_queue = priority, is_queue
         self.number = next(_numbers)
         self.key = self.cuda_stream = self.stream_id = self.number if key is None else key

@@ -1,8 +1,8 @@
 """Races: memory that one stream, message or copy still uses when another touches it. Found, and never raised.
 
-    begin(key, reads=…, writes=…), end(key)    a message is given to the card; the current stream waits for it
-    look(func, args, kwargs, out)              every operation, while there is more than one stream (tensor.py asks)
-    on_found(kind, words, sites, cure)         what is done with a race: its line, then the other one's
+begin(key, reads=…, writes=…), end(key)    a message is given to the card; the current stream waits for it
+look(func, args, kwargs, out)              every operation, while there is more than one stream (tensor.py asks)
+on_found(kind, words, sites, cure)         what is done with a race: its line, then the other one's
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool
 def _race(old: Use, new: Use) -> None:
     is_message = old.stream.is_queue and old.stream.site is None
     doing = "write" if new.wrote else "read"
-    found(f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site)
+    found(
+        f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site
+    )
 
 
 def found(name: str, old: Use, site: Frame) -> None:

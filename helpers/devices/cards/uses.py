@@ -122,5 +122,3 @@ def forget() -> None:
 
 def _pieces(num_bytes: int) -> int:
     return -(-num_bytes // _PIECE)
-
-
