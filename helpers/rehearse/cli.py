@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from helpers.ranks.live import print_texts
-from helpers.rehearse.run import LIMIT, MEMORY, rehearse
 from helpers.rehearse.report import say
+from helpers.rehearse.run import LIMIT, MEMORY, rehearse
 from helpers.words.wrapping import complain
 
 REFUSED = 2

@@ -11,13 +11,16 @@ from typing import Any
 from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.sites import Frame, is_engine, is_library, is_package, learner_frame, names_of
 from helpers.rehearse.crew import Crew
-from helpers.rehearse.report import Finding, say
+from helpers.rehearse.report import WARNING, Finding, say
+from helpers.units import format_bytes
 from helpers.words import Words
+
+FULL = "OutOfMemoryError"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What is left of a rehearsal. noted: by rank. is_short: this machine's memory ends before the cards'."""
+    """What is left of a rehearsal. noted: by rank. memory: bytes that each card was to have."""
 
     crew: Crew
     verdict: str
@@ -25,8 +28,13 @@ class Scene:
     noted: dict[int, list[dict[str, Any]]]
     nproc: int
     folder: str
-    is_short: bool
+    memory: int
     exits: dict[int, dict] = field(init=False)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this machine's memory ends before the cards'."""
+        return self.crew.card_bytes < self.memory
 
     def __post_init__(self) -> None:
         exits = {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == "exit"}
@@ -47,8 +55,10 @@ def of(scene: Scene) -> tuple[Finding, ...]:
     verdicts = _verdicts(scene)
     if failures:
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that failed
-    found = [*failures, *verdicts]
-    if scene.verdict == "hang" and not any(one.is_mistake for one in found):
+    if scene.exits:
+        verdicts = [one for one in verdicts if one.kind != "hangs"]
+    found = [*failures, *verdicts, *_habits(scene)]
+    if scene.verdict == "hang" and not scene.exits and not any(one.is_mistake for one in found):
         found.append(_stand_still(scene))
     return tuple(found)
 
@@ -61,27 +71,37 @@ def _failures(scene: Scene) -> list[Finding]:
         if _is_ours(failure):
             continue
         said = re.sub(r"cuda:\d+", "cuda", str(failure.words))
+        if failure.type_name == FULL:
+            if scene.is_short:
+                continue
+            said = ""
         key = failure.type_name, said, learner_frame(failure.frames)
         alike.setdefault(key, ([], failure))[0].append(state.rank)
-    return [_failure(tuple(ranks), failure) for ranks, failure in alike.values()]
+    return [_failure(scene, tuple(ranks), failure) for ranks, failure in alike.values()]
 
 
-def _failure(ranks: tuple[int, ...], failure: Failure) -> Finding:
+def _failure(scene: Scene, ranks: tuple[int, ...], failure: Failure) -> Finding:
     own = [frame for frame in failure.frames if not _is_ours_path(frame[0])]
     mine = learner_frame(failure.frames)
     chain = [frame for frame in own if not is_library(frame[0])]
     if mine in own:
         chain += [frame for frame in own[own.index(mine) + 1 :] if not frame[2].startswith("_")][-3:]
-    kind = "out of memory" if failure.type_name == "OutOfMemoryError" else "error"
+    kind = "out of memory" if failure.type_name == FULL else "error"
     words = failure.words.map(in_cudas_words)
     if failure.wire_kind != "mismatch":
         words = Words.of(f"{failure.type_name}: ") + words
     sites = (mine,) if mine else ()
-    return Finding(kind=kind, ranks=ranks, sites=sites, words=words, chain=tuple(chain))
+    cure = say["local"].format(count=scene.nproc) if "invalid device ordinal" in failure.message else None
+    return Finding(kind=kind, ranks=ranks, sites=sites, words=words, chain=tuple(chain), cure=cure)
 
 
 def _is_ours(failure: Failure) -> bool:
-    return failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
+    """What is no mistake that a GPU would find."""
+    return failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed") or _is_sparse(failure)
+
+
+def _is_sparse(failure: Failure) -> bool:
+    return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
 
 
 def _is_ours_path(path: str) -> bool:
@@ -113,11 +133,38 @@ def _stand_still(scene: Scene) -> Finding:
     """Ranks that stand still, also under gloo."""
     sites: list[Frame] = []
     for state in scene.crew.states:
-        mine = learner_frame(state.where.frames) if state.where and not state.value == 0 else None
+        mine = learner_frame(state.where.frames) if state.where and not state.done else None
         if mine and mine not in sites:
             sites.append(mine)
     rank = () if scene.error.rank is None else (scene.error.rank,)
     return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=scene.error.words)
+
+
+def _habits(scene: Scene) -> list[Finding]:
+    """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess."""
+    made = []
+    for what in ("gpu", "guess"):
+        for lines in _shared(scene, what).values():
+            ranks, last = tuple(lines), lines[max(lines)]
+            if any(set(ranks) <= set(one.ranks) for one in made):
+                continue
+            was_set = last.get("was_set", False)
+            named = {"ranks": names_of(ranks), "gpu": last["name"], "op": last.get("op")}
+            words = say["duplicate" if what == "gpu" else "guessed"].format(**named)
+            cure = say["constant" if was_set else "set_device"]
+            kind = "error" if what == "gpu" else WARNING
+            made.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=words, cure=cure))
+    return made
+
+
+def _shared(scene: Scene, what: str) -> dict[tuple[int, int], dict[int, dict]]:
+    """(node, GPU) -> rank -> its note, where two ranks or more share a GPU."""
+    found: dict[tuple[int, int], dict[int, dict]] = {}
+    for rank, lines in scene.noted.items():
+        for line in lines:
+            if line["what"] == what:
+                found.setdefault((rank // scene.nproc, line["name"]), {})[rank] = line
+    return {place: lines for place, lines in found.items() if len(lines) > 1}
 
 
 def headline(scene: Scene, found: tuple[Finding, ...]) -> Words:
@@ -143,6 +190,11 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
             return say["problem.module"].format(said=state.failure.message)
         if name == "NotRehearsed":
             return state.failure.words
+        if _is_sparse(state.failure):
+            return say["stops"].format(what=say["not.sparse"])
+        if name == FULL:
+            held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
+            return say["short"].format(held=held, memory=asked)
     return None if scene.verdict == "ok" else scene.error.words
 
 

@@ -9,14 +9,22 @@ import types
 from collections import Counter
 from dataclasses import dataclass
 
+import torch.cuda.comm
 import torch.distributed.device_mesh
 import torch.distributed.fsdp  # with the zygote's branch: a rank that imports it itself waits a second
+import torch.distributed.optim
+import torch.distributed.pipelining
 import torch.distributed.tensor.parallel  # noqa: F401
 
 from helpers.devices.cards import kernels, tensor  # noqa: F401
 from helpers.ranks import wire, worker
 from helpers.ranks.capture import Capture
-from helpers.rehearse import notes, redirect
+from helpers.rehearse import kinds, notes, redirect
+
+try:
+    from helpers.ranks.nccl import journal
+except ImportError:
+    journal = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +46,16 @@ def run(task: Task) -> int:
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     redirect.install(rank, local_rank, task.gpus_of_node, task.folder)
-    module = _as_main(task)
+    module, ok = _as_main(task), False
+    tensor.memory.by_kind = kinds.by_kind
     try:
         with open(task.path, "rb") as file:
             exec(compile(file.read(), task.path, "exec"), vars(module))
+        ok = True
         return 0
     except SystemExit as end:
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+        ok = not code
         if code:
             frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(end.__traceback__)]
             notes.note("exit", code=code, frames=frames)
@@ -52,6 +63,8 @@ def run(task: Task) -> int:
                 print(end.code, file=sys.stderr)
         return code
     finally:
+        if journal is not None:
+            journal.note("end", ok=ok)
         listed = sorted({op for op, _ in messages})
         told = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
         notes.note("end", peak=tensor.memory.peak, messages=told)

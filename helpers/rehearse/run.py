@@ -71,7 +71,7 @@ def _rehearsed(
         verdict, error = crew.watched(limit)
     noted = {rank: notes.read(rank, folder) for rank in range(world)}
     scene = findings.Scene(
-        crew=crew, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, is_short=held < num_bytes
+        crew=crew, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
     )
     ends = {rank: line for rank, lines in noted.items() for line in lines if line["what"] == "end"}
     number, size = Counter(), Counter()

@@ -10,7 +10,8 @@ B, T, DIM = 2, 6, 16
 
 def rotate(block, rank, world):
     nxt = torch.empty_like(block)
-    ops = [dist.P2POp(dist.isend, block, (rank + 1) % world), dist.P2POp(dist.irecv, nxt, (rank - 1) % world)]
+    ops = [dist.P2POp(dist.isend, block, (rank + 1) % world),
+           dist.P2POp(dist.irecv, nxt, (rank - 1) % world)]
     return nxt, dist.batch_isend_irecv(ops)
 
 

@@ -30,7 +30,8 @@ def main():
     torch.cuda.set_device(local_rank)
     dist.init_process_group("nccl")
     torch.manual_seed(rank)
-    model = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 3)).cuda()
+    model = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 48),
+                          nn.ReLU(), nn.Linear(48, 3)).cuda()
     dp = OverlapDP(model)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-3)
     gen = torch.Generator().manual_seed(rank)

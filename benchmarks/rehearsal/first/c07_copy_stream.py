@@ -37,10 +37,8 @@ def main():
     model = DDP(nn.Linear(16, 4).cuda(), device_ids=[local_rank])
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     gen = torch.Generator().manual_seed(dist.get_rank())
-    batches = [
-        (torch.randn(32, 16, generator=gen).pin_memory(), torch.randint(0, 4, (32,), generator=gen).pin_memory())
-        for _ in range(5)
-    ]
+    batches = [(torch.randn(32, 16, generator=gen).pin_memory(),
+                torch.randint(0, 4, (32,), generator=gen).pin_memory()) for _ in range(5)]
     host = torch.zeros(5).pin_memory()
     for i, (x, y) in enumerate(Prefetcher(batches)):
         loss = F.cross_entropy(model(x), y)

@@ -16,7 +16,7 @@ def mix_with(peer, model):
     i = 0
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(mean[i : i + p.numel()].view_as(p))
+            p.copy_(mean[i:i + p.numel()].view_as(p))
             i += p.numel()
 
 

@@ -40,7 +40,7 @@ def main():
         w2.wait()
         i = 0
         for p in model.parameters():
-            p.grad.copy_(flat[i : i + p.numel()].view_as(p) / world)
+            p.grad.copy_(flat[i:i + p.numel()].view_as(p) / world)
             i += p.numel()
         opt.step()
         if leader:

@@ -14,9 +14,11 @@ def share_statistics(x, rank):
     if rank == 0:
         mean.copy_(x.mean(0))
         var.copy_(x.var(0))
-        reqs = [dist.isend(mean, 1, tag=TAG_MEAN), dist.isend(var, 1, tag=TAG_VAR)]
+        reqs = [dist.isend(mean, 1, tag=TAG_MEAN),
+                dist.isend(var, 1, tag=TAG_VAR)]
     else:
-        reqs = [dist.irecv(var, 0, tag=TAG_VAR), dist.irecv(mean, 0, tag=TAG_MEAN)]
+        reqs = [dist.irecv(var, 0, tag=TAG_VAR),
+                dist.irecv(mean, 0, tag=TAG_MEAN)]
     for req in reqs:
         req.wait()
     return mean, var

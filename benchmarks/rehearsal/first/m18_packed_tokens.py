@@ -16,7 +16,7 @@ def next_tokens(step, rank, device):
         gen = torch.Generator().manual_seed(step)
         block.copy_(torch.randint(0, VOCAB, block.shape, generator=gen))
     dist.broadcast(block, src=0)
-    return block[rank * B : (rank + 1) * B].long()
+    return block[rank * B:(rank + 1) * B].long()
 
 
 def main():

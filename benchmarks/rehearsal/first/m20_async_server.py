@@ -16,7 +16,7 @@ def unpack(model, flat, lr):
     i = 0
     with torch.no_grad():
         for p in model.parameters():
-            p -= lr * flat[i : i + p.numel()].view_as(p)
+            p -= lr * flat[i:i + p.numel()].view_as(p)
             i += p.numel()
 
 

@@ -34,7 +34,7 @@ def main():
         for epoch in range(2):
             for y in label.split(MICRO):
                 dist.recv(buf, src=0)
-                h = buf[: len(y)].clone()
+                h = buf[:len(y)].clone()
                 loss = F.cross_entropy(head(h), y.to(device))
                 opt.zero_grad()
                 loss.backward()

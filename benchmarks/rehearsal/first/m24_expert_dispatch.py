@@ -30,7 +30,9 @@ def main():
         send = x[order].to(device)
         counts = torch.bincount(goes, minlength=world).tolist()
         got = torch.empty(TOKENS, DIM, device=device)
-        dist.all_to_all_single(got, send, output_split_sizes=[share] * world, input_split_sizes=counts)
+        dist.all_to_all_single(got, send,
+                               output_split_sizes=[share] * world,
+                               input_split_sizes=counts)
         loss = F.mse_loss(expert(got), got.flip(1))
         opt.zero_grad()
         loss.backward()

@@ -37,7 +37,8 @@ def main():
     model = DDP(nn.Linear(32, 4).to(device), device_ids=[local_rank])
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     gen = torch.Generator().manual_seed(dist.get_rank())
-    batches = [(torch.randn(64, 32, generator=gen), torch.randint(0, 4, (64,), generator=gen)) for _ in range(5)]
+    batches = [(torch.randn(64, 32, generator=gen), torch.randint(0, 4, (64,), generator=gen))
+               for _ in range(5)]
     for x, y in Prefetcher(batches, device):
         loss = F.cross_entropy(model(x), y)
         opt.zero_grad()

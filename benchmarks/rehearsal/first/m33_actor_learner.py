@@ -38,7 +38,8 @@ def main():
                 reward = policy(obs).softmax(-1)[:, 0].mean()
         for p in policy.parameters():
             dist.broadcast(p.data, src=0)
-        print(f"rank {rank} it {it}", "loss" if learner else "reward", (loss if learner else reward).item())
+        print(f"rank {rank} it {it}", "loss" if learner else "reward",
+              (loss if learner else reward).item())
     dist.destroy_process_group()
 
 

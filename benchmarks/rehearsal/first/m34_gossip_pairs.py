@@ -9,13 +9,14 @@ import torch.nn.functional as F
 def gossip(model, partner):
     mine = torch.cat([p.detach().flatten() for p in model.parameters()])
     theirs = torch.empty_like(mine)
-    ops = [dist.P2POp(dist.isend, mine, partner), dist.P2POp(dist.irecv, theirs, partner)]
+    ops = [dist.P2POp(dist.isend, mine, partner),
+           dist.P2POp(dist.irecv, theirs, partner)]
     for req in dist.batch_isend_irecv(ops):
         req.wait()
     mean, i = (mine + theirs) / 2, 0
     with torch.no_grad():
         for p in model.parameters():
-            p.copy_(mean[i : i + p.numel()].view_as(p))
+            p.copy_(mean[i:i + p.numel()].view_as(p))
             i += p.numel()
 
 
