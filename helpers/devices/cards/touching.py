@@ -14,14 +14,14 @@ from torch import Tensor
 
 from helpers.devices.cards import streams, underway, uses
 from helpers.devices.cards.streams import Stream
-from helpers.devices.cards.uses import Use, Uses, use_of
+from helpers.devices.cards.uses import Use, use_of
 from helpers.devices.lines import Frame, call_site
 from helpers.words import Words, book
 
 SAYS = book("races")
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
 on_found: Callable | None = None
-place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
+_place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()
 _queues: dict[Hashable, Stream] = {}
 _open: dict[Hashable, tuple[Stream, dict[int, int]]] = {}  # messages: where they are, and the clock at their end
@@ -33,6 +33,12 @@ _COPIES = ("_to_copy", "copy_")
 
 def current_stream() -> int:
     return streams.current().key
+
+
+def listen(*, note: Callable | None, found: Callable | None, place: Callable) -> None:
+    """Who is told what streams wait for and what was found; how a line is said in a sentence."""
+    global on_found, _place
+    streams.on_note, on_found, _place = note, found, place
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
@@ -64,10 +70,17 @@ def end(key: Hashable) -> None:
         streams.current().comes_after(_open.pop(key)[1])
 
 
+def new_run() -> None:
+    """What was found before is told again."""
+    findings.clear()
+    _seen.clear()
+
+
 def forget() -> None:
-    """A new run: nothing is under way, nothing was found."""
-    for store in (findings, _seen, _queues, _open):
-        store.clear()
+    """Nothing is under way, nothing was found."""
+    new_run()
+    _queues.clear()
+    _open.clear()
     streams.forget()
     uses.forget()
 
@@ -164,8 +177,9 @@ def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> 
     if new is None:
         return
     known = uses.uses_of(storage) or uses.begin_uses(storage, None)
-    for old in known.races(new, stream.clock):
+    for old in list(known.races(new, stream.clock)):
         _race(old, new)
+        stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
     if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
         known.keep(new)
 
@@ -173,7 +187,7 @@ def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> 
 def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
     storage = raw.untyped_storage()
     home = stream if stream.site is None else None
-    known: Uses = uses.begin_uses(storage, home)
+    known = uses.uses_of(storage) or uses.begin_uses(storage, home)  # a functional collective was told already
     new = use_of(raw, stream, tick, True, site)
     if home is not None:
         early = uses.taken_too_early(home, known.num_bytes)
@@ -197,7 +211,7 @@ def found(name: str, old: Use, site: Frame) -> None:
     if (name, site, old.site) in _seen:
         return
     _seen.add((name, site, old.site))
-    words = SAYS[name].format(there=place(old.site))
+    words = SAYS[name].format(there=_place(old.site))
     one = "race", words, (site, old.site), SAYS[f"cure.{name.partition('.')[0]}"]
     findings.append(one)
     if on_found is not None:
