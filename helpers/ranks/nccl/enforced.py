@@ -47,8 +47,8 @@ class Enforced:
     # -- operations ------------------------------------------------------------------------------------------------
     def collective(self, group: WireGroup, work: WireWork, inputs: list[Tensor], opts: object) -> None:
         """Before a collective is posted. Raises what torch raises where NCCL lacks it."""
-        outputs = [one for part in work.outputs for one in ([part] if isinstance(part, Tensor) else part)]
-        inputs, sig = inputs or outputs, work.signature
+        outputs, sig = _flat(work.outputs), work.signature
+        inputs = _flat(inputs) or outputs
         if self.is_played([*inputs, *outputs]):
             check_collective(sig.name, sig.reduce_op, inputs, outputs)
             work.in_line = not getattr(opts, "asyncOp", True)
@@ -116,6 +116,10 @@ class Enforced:
     def seen_done(self, work: WireWork) -> None:
         if self.touching is not None:
             self.touching.end(work.place)
+
+
+def _flat(tensors: list) -> list[Tensor]:
+    return [one for part in tensors for one in ([part] if isinstance(part, Tensor) else part)]
 
 
 class Batch(dist.Work):
