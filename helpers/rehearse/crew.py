@@ -52,7 +52,7 @@ class Crew(Watch):
 
     def watched(self, limit: float) -> tuple[str, RankError | None]:
         """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
-        told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
+        self.told = told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
