@@ -50,11 +50,17 @@ def is_card(value: object) -> bool:
 
 
 def holds(tensor: object) -> bool:
-    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group."""
+    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group,
+    or the copy of it that this collective has made (such a one is known by who called)."""
     if is_card(tensor):
         return True
     tensors = sys.modules.get("helpers.devices.cards.tensor")
-    return tensors is not None and tensors.memory.holds(tensor.untyped_storage())
+    if tensors is None or tensors.memory.holds(tensor.untyped_storage()):
+        return tensors is not None
+    code, frame = tensors.Card.__dict__["__torch_dispatch__"].__func__.__code__, sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def new_run() -> None:
