@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import torch
 
+_TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or take tensors
+
 
 def install(rank: int, local_rank: int, gpus_of_node: int, folder: str) -> None:
     """Once per process, behind `cards.install`. folder: the ranks' own, for stores, boards and notes."""
-    from helpers.devices.cards import pinned
     from helpers.rehearse.redirect import cuda, files, gpus, groups, missing, tensors
 
     gpus.begin(local_rank, gpus_of_node)
@@ -27,5 +28,6 @@ def install(rank: int, local_rank: int, gpus_of_node: int, folder: str) -> None:
     files.replace()
     groups.replace(folder)
     missing.replace()
-    for name in (*pinned._MAKERS, "as_tensor"):  # TorchScript knows functions by their identity
-        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
+    for name, maker in vars(torch).items():  # TorchScript knows functions by their identity
+        if hasattr(maker, "__wrapped__") and name in _TENSORS:
+            torch.jit._builtins._register_builtin(maker, f"aten::{name}")

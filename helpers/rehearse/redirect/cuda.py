@@ -66,6 +66,8 @@ def replace() -> None:
         **vars(card.get_device_properties()) | {"name": _NAME, "multi_processor_count": 132, "L2_cache_size": 50 << 20}
     )
     cuda.memory_stats = cuda.memory.memory_stats = _memory_stats
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
+    torch.version.cuda = "12.8"
     cuda.get_arch_list = lambda: ["sm_90"]
     cuda.can_device_access_peer = lambda *_: True
     cuda.nccl.version, cuda.nccl.is_available = lambda: (2, 28, 9), lambda *_: True

@@ -77,7 +77,7 @@ def number(device: Any) -> int | None:
 
 def of(card: Tensor) -> int:
     """The number of the GPU that this tensor is on."""
-    if elsewhere:
+    if elsewhere and isinstance(card, Card):
         known = elsewhere.get(card._raw.untyped_storage()._cdata)
         if known is not None:
             return known[1]
