@@ -16,6 +16,10 @@ from helpers.units import format_bytes
 from helpers.words import Words
 
 FULL = "OutOfMemoryError"
+_LIMITS = (  # in C++'s words
+    "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
+    "Torch not compiled with CUDA", "without ATen_cuda", "_C' has no attribute '_cuda",
+)  # fmt: skip
 _PASSING = (
     "_call_impl",
     "_wrapped_call_impl",
@@ -114,7 +118,7 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
 def _is_ours(failure: Failure) -> bool:
     """What is no mistake that a GPU would find."""
     known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
-    return known or _is_sparse(failure) or _is_own_fault(failure)
+    return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
 
 
 def _is_sparse(failure: Failure) -> bool:
@@ -123,6 +127,11 @@ def _is_sparse(failure: Failure) -> bool:
 
 def _is_below(path: str) -> bool:
     return is_engine(path) or is_package(path) or path.startswith("<")
+
+
+def _is_limit(failure: Failure) -> bool:
+    """Whether torch wants of the card what no device made of Python has."""
+    return any(sign in failure.message for sign in _LIMITS)
 
 
 def _is_own_fault(failure: Failure) -> bool:
@@ -216,6 +225,10 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
             return say["problem.module"].format(said=state.failure.message)
         if name == "NotRehearsed":
             return state.failure.words
+        if _is_limit(state.failure):
+            line = learner_frame(state.failure.frames)
+            said = state.failure.message.splitlines()[0][:300]
+            return say["problem.limit"].format(said=said, place=describe(line) if line else "?")
         if _is_own_fault(state.failure):
             return say["problem.own"].format(
                 said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])

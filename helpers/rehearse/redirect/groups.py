@@ -36,12 +36,21 @@ def replace(folder: str) -> None:
     for name in ("collective", "message"):
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
     everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    on_cpu = c10d._get_object_coll_device
+    everywhere("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     usual = c10d.is_backend_available
     everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
     if not hasattr(dist, "ProcessGroupNCCL"):
         options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
         options.config = SimpleNamespace()
         dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
+
+
+def _object_device(usual, group=None) -> str:
+    """Where torch puts an object for its messages: on the GPU, if NCCL is the group's only backend."""
+    group = group or c10d._get_default_group()
+    rules = group.group.session.config if isinstance(group, wire.Wire) else None
+    return "cuda" if rules is not None and rules.only_cards else usual(group)
 
 
 def _nccl(name: str) -> str:
