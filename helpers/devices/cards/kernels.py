@@ -154,7 +154,9 @@ def _forget_copies(clear: Callable[[], None]) -> Callable[[], None]:
 
 
 def _may_cast(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == "card"
+    return (
+        tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type != "cpu"
+    )  # a rehearsal says "cuda"
 
 
 def _refuse(*args, **kwargs):
