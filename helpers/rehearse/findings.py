@@ -111,7 +111,7 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
         words = Words.of(f"{failure.type_name}: ") + words
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
     cure = say["local"].format(count=scene.nproc) if "invalid device ordinal" in failure.message else None
-    where = {"ranks": tuple(failures), "sites": tuple(lines), "chain": tuple(chain)}
+    where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=words, cure=cure, **where)
 
 

@@ -6,6 +6,7 @@ import datetime
 import functools
 import itertools
 import os
+import warnings
 from types import SimpleNamespace
 
 import torch
@@ -100,7 +101,10 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
     """A barrier on a device of the script's choice, or on the current one."""
     before, _chosen[0] = _chosen[0], device_ids[0] if device_ids else _chosen[0]
     try:
-        return barrier(group, async_op)
+        with warnings.catch_warnings():
+            if device_ids:
+                warnings.simplefilter("ignore")  # that the device was guessed
+            return barrier(group, async_op)
     finally:
         _chosen[0] = before
 
