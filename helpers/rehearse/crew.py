@@ -61,7 +61,7 @@ class Crew(Watch):
 
     def watched(self, limit: float) -> tuple[str, RankError | None]:
         """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
-        self.told = told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
+        told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
@@ -74,6 +74,7 @@ class Crew(Watch):
             if state.dead:
                 told.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
         error = None if verdict == "ok" else told.error(verdict, seconds=self.clock)
+        self.places = told.all_places()
         self.causes = _causes(self.states)
         self.announce_end()
         self.settle(END_LIMIT)
