@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import warnings
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import _device_constructors
 
 from helpers.devices.cards.checks import check_index
@@ -20,7 +18,6 @@ _FILLERS = (
     "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
 )
 _Generator = torch.Generator
-_libraries: list[torch.library.Library] = []  # a library's kernels go when it goes
 
 
 def patch() -> None:
@@ -33,7 +30,6 @@ def patch() -> None:
             setattr(owner, name, _refusing(getattr(owner, name)))
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
-    DistributedDataParallel.__init__ = _unpinning(DistributedDataParallel.__init__)
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
 
 
@@ -55,32 +51,6 @@ def _refusing(draw):
         if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, Card):
             complain(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
         return drawn
-
-    return wrapper
-
-
-def _unpinning(init):
-    """DDP's C++ pins its map of used parameters, and a device in Python has no memory for that: it gets plain one.
-
-    Each new strided tensor on the CPU pays for it with some 20 µs, so only with a model that asks for the map.
-    """
-
-    @functools.wraps(init)
-    def wrapper(self, *args, find_unused_parameters: bool = False, static_graph: bool = False, **kwargs):
-        if (find_unused_parameters or static_graph) and not _libraries:
-            usual = torch.library.get_kernel("aten::empty_strided", "CPU")
-
-            def empty(keys, *args, pin_memory=None, **kwargs) -> Tensor:
-                made = usual.call_boxed(keys, *args, pin_memory=None, **kwargs)
-                made._is_pinned = bool(pin_memory)  # C++ asks
-                return made
-
-            _libraries.append(torch.library.Library("aten", "IMPL"))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it says that there was one
-                _libraries[0].impl("empty_strided", empty, "CPU", with_keyset=True, allow_override=True)
-                _libraries[0].impl("is_pinned", _is_pinned, "CPU", allow_override=True)
-        init(self, *args, find_unused_parameters=find_unused_parameters, static_graph=static_graph, **kwargs)
 
     return wrapper
 
