@@ -6,6 +6,7 @@ import functools
 
 import torch
 from torch import Tensor
+from torch.jit._builtins import _register_builtin
 from torch.utils._device import _device_constructors
 
 from helpers.devices.cards.checks import check_index
@@ -19,7 +20,9 @@ def patch() -> None:
     """Let pinned memory, generators and storages that change their size know of the card, in this process."""
     _device_constructors()  # torch keeps the list of its own functions, of which those below are wrappers
     for name in _MAKERS:
-        setattr(torch, name, _pinning(getattr(torch, name)))
+        wrapper = _pinning(getattr(torch, name))
+        setattr(torch, name, wrapper)
+        _register_builtin(wrapper, f"aten::{name}")  # torch's ZeroRedundancyOptimizer brings scripts that call these
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
