@@ -48,7 +48,11 @@ class Card(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if len(types) > 1:  # a wrapper around cards, such as torch's AsyncCollectiveTensor, opens itself first
+            return NotImplemented
         kwargs = kwargs or {}
+        if func in _MOVES:
+            return func.decompose(*args, **kwargs)
         seen = _Seen()
         inside = [seen.raw(value) for value in args]
         named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
@@ -220,4 +224,6 @@ def _embedding(inside: list, cards: list) -> Tensor:
     return Card(aten.embedding.default(*inside))
 
 
+# Below autograd, as in DTensor's losses, they come whole, and their device is no keyword.
+_MOVES = {aten.to.device, aten.to.other, aten.to.dtype_layout}
 _ODD = {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}
