@@ -11,9 +11,14 @@ from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
 from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.late import complain
 from helpers.devices.cards.tensor import Card, card_generators, memory
 
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
+_DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
+_FILLERS = (
+    "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
+)
 _Generator = torch.Generator
 
 
@@ -24,6 +29,11 @@ def patch() -> None:
         setattr(torch, name, wrapper)
         _device_constructors().add(wrapper)  # torch keeps this set, of what a default device is for
         _register_builtin(wrapper, f"aten::{name}")  # torch's ZeroRedundancyOptimizer brings scripts that call these
+    for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
+        for name in names:
+            setattr(owner, name, wrapper := _refusing(getattr(owner, name)))
+            if owner is torch:
+                _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
@@ -41,6 +51,19 @@ def _pinning(make):
     return wrapper
 
 
+def _refusing(draw):
+    """Numbers for the CPU do not come from a card's generator; the card's own operations check it themselves."""
+
+    @functools.wraps(draw)
+    def wrapper(*args, **kwargs):
+        drawn = draw(*args, **kwargs)
+        if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, Card):
+            complain(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
+        return drawn
+
+    return wrapper
+
+
 def _pin_memory(tensor: Tensor, device=None) -> Tensor:
     """A copy that says it is pinned; a card's tensor cannot be."""
     if isinstance(tensor, Card):
@@ -53,7 +76,8 @@ def _pin_memory(tensor: Tensor, device=None) -> Tensor:
 
 
 def _is_pinned(tensor: Tensor, device=None) -> bool:
-    return getattr(tensor, "_is_pinned", False)
+    base = tensor._base
+    return getattr(tensor, "_is_pinned", False) or (base is not None and _is_pinned(base))
 
 
 class CardGenerator(_Generator):
