@@ -93,7 +93,12 @@ class OnCards(Ranks):
         OnCards.worlds.add(self.num_ranks)
         with io.BytesIO() as file:
             Carrying(file).dump((fn, args, kwargs))
-            return super().run(call, file.getvalue())
+            return Ranks.run(self, call, file.getvalue())
+
+    def _task(self, *how):
+        outcome = super()._task(*how)
+        assert not outcome.doubts, f"NCCL's rules say: {outcome.doubts}"  # a hang raises by itself
+        return outcome
 
     def _smaller(self, size: int) -> Ranks:
         smaller = super()._smaller(size)
