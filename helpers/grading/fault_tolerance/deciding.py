@@ -55,9 +55,11 @@ def watched(rng: Draw, job: list[Told | None], ago: float) -> list[Any]:
     return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
 
 
-def told_by(beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Told | None) -> list[Told]:
-    """clock: the place in a beat of the time that counts."""
-    last, step, since = [started] * ranks, [0] * ranks, [started] * ranks
+def told_by(
+    beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Told | None, at_start: int = 0
+) -> list[Told]:
+    """clock: the place in a beat of the time that counts. at_start: the step before the first beat."""
+    last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
     for beat in beats:
         rank, last[beat[0]] = beat[0], beat[clock]
         if beat[1] > step[rank]:
@@ -73,12 +75,14 @@ def named(
     may_wait: Sequence[str] = ("dead", "smaller"),
     hangs: bool = True,
     never: Told | None = None,
+    at_start: int = 0,
 ) -> Callable[..., list[str]]:
     """clocks: for silence and for standing. may_wait: for whom a rank that stands still may wait: one that is dead, one
-    with a smaller step. hangs: somebody may be hung. never: what counts for who has sent nothing."""
+    with a smaller step. hangs: somebody may be hung. never: what counts for who has sent nothing. at_start: the step of
+    all others at `started`; with -1 it is the first beat from which they are in step 0."""
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
-        silent, standing = (told_by(beats, ranks, started, now, clock, never) for clock in clocks)
+        silent, standing = (told_by(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
         nobody = not hangs or ("dead" in may_wait and any(one[0] > limits["dead"] for one in silent))
         least = min(one[1] for one in standing)
         words = []
@@ -95,7 +99,9 @@ WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
     "clocks_compared": [named(clocks=(2, 2)), named(clocks=(2, 3))],
     "waiting_called_hung": [named(may_wait=one) for one in ((), ("dead",), ("smaller",))],
     "steps_ignored": [named(hangs=False)],
-    "never_heard_forgotten": [named(never=one) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0))],
+    "never_heard_forgotten": [
+        named(never=one, at_start=step) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
+    ],
 }
 VERDICT = answers.asking(
     "12.verdict",
