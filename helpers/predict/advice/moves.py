@@ -105,11 +105,12 @@ def apply(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | None:
     if plan.dp % factor:
         return None
     rows = plan.micro_batch // settings.get("micro_batch", plan.micro_batch)
-    new = replace(plan, **settings, dp=plan.dp // factor, num_microbatches=plan.num_microbatches * factor * rows)
-    if ("zero" in settings and new.dp * new.cp == 1) or ("sequence_parallel" in settings and new.tp == 1):
-        return None
+    count = plan.num_microbatches * factor * rows
     try:
+        new = replace(plan, **settings, dp=plan.dp // factor, num_microbatches=count)
         new.check(model)
     except ValueError:
+        return None
+    if ("zero" in settings and new.dp * new.cp == 1) or ("sequence_parallel" in settings and new.tp == 1):
         return None
     return new

@@ -15,7 +15,7 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
 from helpers.predict.time.terms.data import tokens_that_hide
 from helpers.predict.time.terms.products import sustained
-from helpers.specs import PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 from helpers.units import format_bytes, format_seconds
 from helpers.words import language
 
@@ -49,10 +49,10 @@ tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-widt
 
 
 def model_name(model: ModelSpec) -> str:
-    """Its name in PRESETS, whatever its context, else its size."""
+    """Its published name, whatever its context, else its size."""
     if isinstance(model, ResNet):
         return model.name
-    for name, known in PRESETS.items():
+    for name, known in {**PRESETS, **ROUTED}.items():
         if replace(known, seq=model.seq) == model:
             return name
     return say("model", params=model.num_params)
@@ -211,12 +211,15 @@ def _time(one: Ranked) -> dict[str, str]:
 def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
     if isinstance(model, ResNet):
         return {"parameters": f"{model.num_params:,}"}
+    more = {"experts, of each token": f"{model.num_experts}, {model.top_k}"} if model.num_experts > 1 else {}
+    more |= {"window": f"{model.window:,}"} if model.window else {}
     return {
         "parameters": f"{model.num_params:,}",
         "layers, hidden": f"{model.num_layers}, {model.hidden:,}",
         "heads, of keys and values": f"{model.num_heads}, {model.kv_heads}",
         "feed-forward, vocabulary": f"{model.ffn:,}, {model.vocab:,}",
         "tokens of a sequence": f"{model.seq:,}",
+        **more,
     }
 
 

@@ -33,7 +33,7 @@ def asks(plan: Plan, seq: int) -> float:
     Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)
-    points = context + 2 * (plan.tp > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
+    points = context + 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
     return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
@@ -123,7 +123,7 @@ def reasons(work: Work, one: Ranked, first: Ranked, found: Sequence[Ranked]) -> 
         return (*said, difference(work, one, first))
     return (
         *said,
-        *(words for axis in ("tp", "cp", "pp", "zero", "recompute") if (words := _without(axis, one, found))),
+        *(words for axis in ("tp", "cp", "pp", "ep", "zero", "recompute") if (words := _without(axis, one, found))),
     )
 
 
@@ -170,7 +170,7 @@ def _more(one: Ranked, first: Ranked) -> list[str]:
     mine, other = one.plan, first.plan
     more = [
         say("more.axis", axis=axis.upper())
-        for axis in ("tp", "cp", "pp")
+        for axis in ("tp", "cp", "pp", "ep")
         if getattr(mine, axis) > 1 == getattr(other, axis)
     ]
     more += [say("more.zero", stage=mine.zero)] if mine.zero > other.zero else []

@@ -196,6 +196,8 @@ def _more_gpus(work: Work, chosen: Ranked | None) -> str:
 
 def _adapters(work: Work) -> str:
     """The honest remark: what is left if only adapters are trained, on one GPU, one sequence, recomputed."""
+    if work.model.num_experts > 1:
+        return ""  # adapters of experts are not modelled
     held = memory(work.model, Plan(recompute="full", attention=work.attention))
     beside = held.activations + held.temporaries + held.buffers
     for name, states in (("LoRA", adapters.lora(work.model, rank=16)), ("QLoRA", adapters.qlora(work.model, rank=16))):

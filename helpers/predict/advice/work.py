@@ -160,12 +160,16 @@ def plan_words(plan: Plan) -> str:
     """ "TP 8 x PP 4 x DP 2, ZeRO-1, micro-batch 1 x 64, 4 chunks, recompute full"."""
     sizes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "DP": plan.dp}
     spread = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or say("plan_single")
-    parts = [spread, *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    parts = [spread, *([f"EP {plan.ep}"] if plan.ep > 1 else []), *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    if plan.shard_ranks:
+        parts.append(say("plan_hybrid", ranks=plan.shard_ranks))
     parts.append(say("plan_rows", size=plan.micro_batch, count=plan.num_microbatches))
     if plan.num_chunks > 1:
         parts.append(say("plan_chunks", chunks=plan.num_chunks))
     if plan.precision == "mixed_fp32_grads":
         parts.append(say("plan_fp32"))
+    if plan.fp8:
+        parts.append("fp8")
     if plan.recompute != "none":
         parts.append(say("plan_again", what=plan.recompute))
     return say("plan", parts=parts)

@@ -53,9 +53,7 @@ def adapter_step(
     targets = tuple(matrices(model)) if is_quantized else ("query", "value")
     trained = adapter_params(model, rank=rank, targets=targets) / model.num_params
     tokens, passes = plan.micro_batch * model.seq, plan.num_microbatches * model.num_layers
-    spared = sum(
-        product_seconds(n, k, tokens, cluster.gpu, peak=stack.peak(cluster.gpu)) for n, k in shapes(model, plan)
-    )
+    spared = sum(product_seconds(n, k, tokens, cluster.gpu) for n, k in shapes(model, plan))
     factor = {"gradients": trained, "optimizer": trained}
     bars = []
     for bar in step_time(model, plan, cluster, stack, constants).bars:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from helpers.predict.memory.states import params_per_rank
+from helpers.predict.memory.states import feed_forward_params, params_per_rank
 from helpers.predict.time.stacks import Stack
 from helpers.predict.time.terms.collectives import send_seconds
 from helpers.predict.time.terms.data import flows, optimizer_seconds
@@ -138,11 +138,12 @@ def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
 
 PARTS = (
     ("products", "tensor cores"), ("attention", "tensor cores"), ("memory", "memory"), ("inside", "NVLink"),
-    ("network", "network"),
+    ("network", "network"), ("routed", "NVLink"), ("routed_network", "network"),
 )  # fmt: skip
 NAMES = {
     "products": "products", "attention": "attention", "memory": "norms, activations, sums of gradients",
     "inside": "tensor parallelism, in a node", "network": "tensor parallelism, between nodes",
+    "routed": "all-to-alls of experts, in a node", "routed_network": "all-to-alls of experts, between nodes",
 }  # fmt: skip
 
 
@@ -233,25 +234,39 @@ class _Step:
     def _data(self, forward: float, backward: float) -> list[Bar]:
         """Exposed traffic of gradients and parameters, and the optimizer's step."""
         plan, c = self.plan, self.constants
-        params = max(params_per_rank(self.model, plan, stage) for stage in {0, plan.pp - 1, min(1, plan.pp - 1)})
-        bars, cover = [], {"forward": forward, "backward": backward}
-        for flow in flows(params, sum(self.counts[:: plan.pp]), plan, self.cluster, self.stack):
-            took = flow.inside / c.inside + flow.network / c.network
-            hidden = min(took * flow.hidden, cover[flow.behind])
-            cover[flow.behind] -= hidden
-            binds = "network" if flow.network else "NVLink"
-            bars.append(Bar(name=flow.name, seconds=flow.often * (took - hidden), binds=binds))
-        step = optimizer_seconds(params, plan, self.cluster) / c.memory
+        bars, cover, step = [], {"forward": forward, "backward": backward}, 0.0
+        for params, among in self._replicated():
+            for flow in flows(params, sum(self.counts[:: plan.pp]), among, self.cluster, self.stack):
+                took = flow.inside / c.inside + flow.network / c.network
+                hidden = min(took * flow.hidden, cover[flow.behind])
+                cover[flow.behind] -= hidden
+                binds = "network" if flow.network else "NVLink"
+                name = flow.name if among is plan else f"{flow.name} of experts"
+                bars.append(Bar(name=name, seconds=flow.often * (took - hidden), binds=binds))
+            step += optimizer_seconds(params, among, self.cluster) / c.memory
         return [*bars, Bar(name="optimizer", seconds=step, binds="memory")]
 
+    def _replicated(self) -> list[tuple[float, Plan]]:
+        """Parameters of the fullest rank, with the plan that says which ranks hold them too; experts have their own."""
+        model, plan = self.model, self.plan
+        params = max(params_per_rank(model, plan, stage) for stage in {0, plan.pp - 1, min(1, plan.pp - 1)})
+        if plan.ep == 1:
+            return [(params, plan)]
+        experts = sum(self.counts[:: plan.pp]) * feed_forward_params(model, plan)
+        return [(params - experts, plan), (experts, plan.of_experts)]
 
-SHARE = {"products": "products", "attention": "products", "memory": "memory", "inside": "inside", "network": "network"}
+
+SHARE = {
+    "products": "products", "attention": "products", "memory": "memory", "inside": "inside", "network": "network",
+    "routed": "inside", "routed_network": "network",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=16384)
 def _of_one_layer(plan: Plan) -> Plan:
     """What of a plan a layer's work depends on: plans that differ in the rest share it."""
-    return replace(plan, dp=1, pp=1, num_chunks=1, zero=0, num_microbatches=min(plan.num_microbatches, 2))
+    few = min(plan.num_microbatches, 2)
+    return replace(plan, dp=plan.ep, pp=1, num_chunks=1, zero=0, shard_ranks=None, num_microbatches=few)
 
 
 def _layers(model: ModelSpec, plan: Plan) -> list[int]:

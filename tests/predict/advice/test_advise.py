@@ -16,7 +16,7 @@ from helpers.predict.memory.adapters import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.lighter import offloaded_step
 from helpers.predict.time.model import UNCALIBRATED, step_time
-from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
 from helpers.specs.clusters import INTRA, PCIE_3
 
 FAST, SLOW = "4 nodes of 8 H100, 8 x 400 Gb/s", "8 nodes of 8 A100, 10 Gb/s"
@@ -253,3 +253,14 @@ def test_text_table_page_and_json_say_the_same(tmp_path):
     assert page == ask("llama3-70b", FAST).page(tmp_path / "two.html").read_text(encoding="utf-8")
     assert "size: A4" in page and "http" not in page and "<script" not in page
     assert not re.search(r"20\d\d-\d\d", page) and len(page) < 30_000
+
+
+def test_experts_are_spread_where_they_fit_and_the_page_says_how_many(tmp_path):
+    """Mixtral's 46.7 billion parameters: two nodes hold them, and their adapters are not modelled."""
+    model, cluster = ROUTED["mixtral-8x7b"], replace(CLUSTERS[FAST], num_nodes=2)
+    found = advise(model, cluster, seq=4096)
+    assert found.plan.ep > 1 and f"EP {found.plan.ep}" in found.sentence and found.chosen.mfu > 0.4
+    assert {one.plan.cp for one in advise(replace(model, window=4096), cluster).best} == {1}
+    assert ">8, 2<" in found.page(tmp_path / "experts.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="LoRA: num_experts=8 is not modelled here"):
+        advise(model, cluster, lora=8)
