@@ -67,7 +67,7 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
         if plan.recompute == "none":
             yield Move(field="recompute", value="selective", order=4)
     for stage, order in ((1, 2), (2, 6), (3, 8)):
-        if plan.zero < stage:
+        if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline each micro-batch would gather anew
             yield Move(field="zero", value=stage, order=order)
     if not plan.sequence_parallel:
         yield Move(field="sequence_parallel", value=True, order=3)

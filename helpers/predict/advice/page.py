@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from helpers.predict.advice.ranking import binding
+from helpers.predict.advice.ranking import WARNED, binding
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
@@ -87,7 +87,8 @@ def best_rows(advice: Advice) -> Rows:
 
 def _why(advice: Advice, one: Ranked) -> str:
     """Reasons and warnings, but for those of the first plan or of all, which the sentence says."""
-    warned = (say("warned", words=words) for words in one.warnings if words not in advice.said_first)
+    own = () if one is advice.chosen else advice.own_warnings(one)
+    warned = (say("warned", words=words) for words in own)
     return say("between").join((*one.reasons, *warned))
 
 
@@ -125,7 +126,7 @@ def text(advice: Advice) -> str:
     """The choice, the best plans with their reasons, a line for each strategy, the remarks."""
     lines = [advice.sentence]
     if advice.best:
-        lines.append(say("searched", count=advice.searched))
+        lines.append(say("searched", count=advice.searched, warned=100 * WARNED))
     for place, one in enumerate(advice.best, 1):
         words = dict(plan=one.plan_words, mfu=100 * one.mfu, step=format_seconds(one.seconds))
         lines += [say("ranked", place=place, **words), "     " + _why(advice, one)]

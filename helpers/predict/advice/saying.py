@@ -89,13 +89,14 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
         return _of_images(work, best)
     first, size = (best[0] if best else None), work.cluster.world_size
     if first and first.name in (Name.LORA, Name.QLORA):
-        return (say("remark.trains_adapters"),)
+        return (say("remark.trains_adapters", bits=first.name == Name.QLORA),)
     said = []
     if first and simplest and len(found) > 1:
         ratio = simplest.seconds / first.seconds - 1
         same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
         words = dict(name=simplest.title, plan=simplest.plan_words)
         words["times"] = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+        words["far"] = ratio > 1
         said.append(say("reason.is_simplest") if same else say("reason.loses", **words))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         said.append(tensor_size_words(work))
@@ -143,12 +144,14 @@ def _host(work: Work, one: Ranked) -> str:
 
 
 def _lighter_optimizer(work: Work) -> Ranked | None:
-    """The best plan with an optimizer whose moments are in 8 bits."""
+    """The best plan with an optimizer whose moments are in 8 bits; with fp32 sums, if one fits."""
     if work.optimizer != "adamw":
         return None
-    lighter = replace(work, optimizer="adamw_8bit")
-    best = best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0])))
-    return best[0] if best else None
+    for precision in [work.precision] if work.precision else ["mixed_fp32_grads", "mixed"]:
+        lighter = replace(work, optimizer="adamw_8bit", precision=precision)
+        if best := best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0]))):
+            return best[0]
+    return None
 
 
 def _eight_bits(work: Work) -> str:
@@ -159,8 +162,7 @@ def _eight_bits(work: Work) -> str:
 
 def _beside(words: str, one: Ranked) -> str:
     sizes = {"held": format_bytes(one.held.total), "host": format_bytes(one.host_bytes)}
-    sums = dict(sums=one.plan.precision == "mixed" and one.plan.num_microbatches > 1, count=one.plan.num_microbatches)
-    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes, **sums)
+    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes)
 
 
 def instead(work: Work, first: Ranked | None) -> str:

@@ -138,8 +138,8 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The name as it is shown: with context parallelism all its axes, else only words differ between languages."""
-        if self.name == Name.CONTEXT and self.plan:
+        """The name as it is shown: of several axes those that the plan has; else in the language's words."""
+        if self.name in (Name.CONTEXT, Name.MIXED) and self.plan:
             axes = " + ".join(axis.upper() for axis in ("tp", "cp", "pp", "dp") if getattr(self.plan, axis) > 1)
             return f"{axes} + ZeRO-{self.plan.zero}" if self.plan.zero else axes
         return say(f"name.{self.name}") if f"name.{self.name}" in say else self.name
@@ -168,6 +168,8 @@ def plan_words(plan: Plan) -> str:
         parts.append(say("plan_chunks", chunks=plan.num_chunks))
     if plan.precision == "mixed_fp32_grads":
         parts.append(say("plan_fp32"))
+    elif plan.precision == "mixed" and plan.num_microbatches > 1:
+        parts.append(say("plan_16_bits"))
     if plan.fp8:
         parts.append("fp8")
     if plan.recompute != "none":
