@@ -12,7 +12,6 @@ from helpers.predict.advice.ranking import binding_words, difference, warnings
 from helpers.predict.advice.search import ranked
 from helpers.predict.advice.work import Ranked, Work, plan_words, say
 from helpers.predict.time.model import StepTime, step_time
-from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.units import format_bytes, format_seconds
 
@@ -33,25 +32,8 @@ class Criticism:
     sentences: tuple[str, ...]
 
     @property
-    def plan(self) -> Plan:
-        return self.mine.plan
-
-    @property
     def step(self) -> StepTime:
         return self.mine.step
-
-    @property
-    def held(self) -> MemoryBreakdown:
-        return self.mine.held
-
-    @property
-    def binds(self) -> str:
-        """What takes most of the step."""
-        return self.step.binds
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.mine.warnings
 
     @property
     def lost(self) -> float | None:

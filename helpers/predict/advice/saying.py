@@ -105,9 +105,8 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
     if first and first.name == Name.OFFLOAD:
         said.append(_host(work, first))
     if first is None or first.name == Name.OFFLOAD:
-        said.append(_eight_bits(work))
-    if first is None or first.name == Name.OFFLOAD:
-        said += [_more_gpus(work, first), _adapters(work)]
+        lighter = _lighter_optimizer(work)
+        said += [_beside("remark.eight_bits", lighter) if lighter else "", _more_gpus(work, first), _adapters(work)]
     elif first.held.total > FULL * work.usable:
         said.append(_more_gpus(work, first))
     return tuple(filter(None, said))
@@ -152,12 +151,6 @@ def _lighter_optimizer(work: Work) -> Ranked | None:
         if best := best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0]))):
             return best[0]
     return None
-
-
-def _eight_bits(work: Work) -> str:
-    """What an optimizer with moments in 8 bits would make of it."""
-    best = _lighter_optimizer(work)
-    return _beside("remark.eight_bits", best) if best else ""
 
 
 def _beside(words: str, one: Ranked) -> str:

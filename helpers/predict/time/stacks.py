@@ -15,7 +15,7 @@ from helpers.specs.checks import check_positive
 class Stack:
     """A training stack.
 
-    attention: what its kernels do, None for what the plan says. is_fused: scale, mask and softmax are one kernel.
+    attention: what its kernels do, None for what the plan says.
     passes: bytes that norms and activations move, over those of fused kernels. flash: speed of its flash kernel over
     FlashAttention-2's. selective_products: the share of products that its selective recomputation repeats; 0 repeats
     attention's core alone (Megatron).
@@ -30,7 +30,6 @@ class Stack:
 
     name: str
     attention: str | None = None
-    is_fused: bool = True
     passes: float = 1.0
     flash: float = 1.0
     tensor_hidden: float = 0.0

@@ -33,12 +33,6 @@ class Work(NamedTuple):
     routed_network: float = 0.0  # and between nodes
     calls: float = 0.0
 
-    def plus(self, *others: Work) -> Work:
-        return Work(*map(sum, zip(self, *others, strict=True)))
-
-    def times(self, count: float) -> Work:
-        return Work(*(count * value for value in self))
-
 
 class Layer(NamedTuple):
     """again: of forward, what backward computes a second time."""
@@ -88,7 +82,7 @@ def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
     if (stack.attention or plan.attention) == "materialized":
         seq = model.seq // plan.cp
         batch = plan.micro_batch * plan.cp  # the rows of a rank meet the keys of all
-        return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu, is_fused=stack.is_fused)
+        return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu)
     tokens, share = plan.micro_batch * model.seq // plan.cp, model.seen / model.seq
     context = model.seen * (2 - share)  # twice what a token of a sequence sees on average
     forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
