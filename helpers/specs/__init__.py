@@ -13,15 +13,5 @@ from helpers.specs.hardware import GPU, GPUS, LINKS, Cluster, Link, Nodes
 from helpers.specs.models import PRESETS, ROUTED, ModelSpec, Plan
 
 __all__ = [
-    "CLUSTERS",
-    "GPU",
-    "GPUS",
-    "LINKS",
-    "PRESETS",
-    "ROUTED",
-    "Cluster",
-    "Link",
-    "ModelSpec",
-    "Nodes",
-    "Plan",
-]
+    "CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "ROUTED", "Cluster", "Link", "ModelSpec", "Nodes", "Plan",
+]  # fmt: skip

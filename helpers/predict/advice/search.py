@@ -84,16 +84,10 @@ def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
             break
+        fed = replace(spread, micro_batch=size, num_microbatches=each // size)
         yield [
             [
-                replace(
-                    spread,
-                    micro_batch=size,
-                    num_microbatches=each // size,
-                    num_chunks=chunks,
-                    precision=precision,
-                    recompute=recompute,
-                )  # fmt: skip
+                replace(fed, num_chunks=chunks, precision=precision, recompute=recompute)
                 for precision in precisions
                 for recompute in ("none", "selective", "full")
             ]

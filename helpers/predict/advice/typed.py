@@ -12,20 +12,8 @@ from helpers.words import book
 
 say = book("advice").section("typed")
 WORDS = ("recompute", "precision")  # whose values are no numbers
-PARTS = (
-    "dp",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "zero",
-    "shard_ranks",
-    "fp8",
-    "micro_batch",
-    "num_microbatches",
-    "num_chunks",
-    *WORDS,
-)
+SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
+PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *WORDS)
 AXES = ("dp", "tp", "pp", "cp")
 
 

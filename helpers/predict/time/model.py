@@ -136,15 +136,16 @@ def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
     return plan
 
 
+# A field of Work, what binds there, the constant that is a share of its rate, and the bar's name.
 PARTS = (
-    ("products", "tensor cores"), ("attention", "tensor cores"), ("memory", "memory"), ("inside", "NVLink"),
-    ("network", "network"), ("routed", "NVLink"), ("routed_network", "network"),
-)  # fmt: skip
-NAMES = {
-    "products": "products", "attention": "attention", "memory": "norms, activations, sums of gradients",
-    "inside": "tensor parallelism, in a node", "network": "tensor parallelism, between nodes",
-    "routed": "all-to-alls of experts, in a node", "routed_network": "all-to-alls of experts, between nodes",
-}  # fmt: skip
+    ("products", "tensor cores", "products", "products"),
+    ("attention", "tensor cores", "products", "attention"),
+    ("memory", "memory", "memory", "norms, activations, sums of gradients"),
+    ("inside", "NVLink", "inside", "tensor parallelism, in a node"),
+    ("network", "network", "network", "tensor parallelism, between nodes"),
+    ("routed", "NVLink", "inside", "all-to-alls of experts, in a node"),
+    ("routed_network", "network", "network", "all-to-alls of experts, between nodes"),
+)
 
 
 class _Step:
@@ -173,7 +174,7 @@ class _Step:
         return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
 
     def _gpu(self, work: Work) -> dict[str, float]:
-        return {part: getattr(work, part) / getattr(self.constants, SHARE[part]) for part, _ in PARTS}
+        return {part: getattr(work, part) / getattr(self.constants, share) for part, _, share, _ in PARTS}
 
     def _spent(self, work: Work) -> float:
         """Seconds of this work: the GPU's, or the host's that launches it, whichever is longer."""
@@ -207,7 +208,7 @@ class _Step:
             for part, took in gpu.items():
                 seconds[part] += layers * took
             launches += layers * (self._spent(work) - sum(gpu.values()))
-        bars = [Bar(name=NAMES[part], seconds=seconds[part], binds=binds) for part, binds in PARTS]
+        bars = [Bar(name=name, seconds=seconds[part], binds=binds) for part, binds, _, name in PARTS]
         again = layers * self._spent(self.layer.again)
         bars.append(Bar(name="recomputation", seconds=again, binds=self._what_binds(self.layer.again)))
         for name, works, is_here in (
@@ -254,12 +255,6 @@ class _Step:
             return [(params, plan)]
         experts = sum(self.counts[:: plan.pp]) * feed_forward_params(model, plan)
         return [(params - experts, plan), (experts, plan.of_experts)]
-
-
-SHARE = {
-    "products": "products", "attention": "products", "memory": "memory", "inside": "inside", "network": "network",
-    "routed": "inside", "routed_network": "network",
-}  # fmt: skip
 
 
 @lru_cache(maxsize=16384)
