@@ -236,11 +236,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=link.name.split(" (")[0], rate=_rate(link))
-
-
-def _rate(link: Link) -> str:
-    return f"{format_bytes(link.bandwidth)}/s"
+    return say("value.link", name=link.name.split(" (")[0], rate=f"{format_bytes(link.bandwidth)}/s")
 
 
 def _arithmetic(advice: Advice) -> dict[str, str]:
@@ -261,7 +257,10 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
     }
     if work.cluster.num_nodes > 1:
         enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(plain))
-        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12, "rate": _rate(work.cluster.network)}
+        rates = {
+            "flops": 0.4 * work.cluster.gpu.flops / 1e12,
+            "rate": f"{format_bytes(work.cluster.network.bandwidth)}/s",
+        }
         facts["a micro-batch hides ZeRO-3 or DDP"] = say("value.enough", tokens=enough, **rates)
     return facts
 
