@@ -213,14 +213,13 @@ def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
     if isinstance(model, ResNet):
         return {"parameters": f"{model.num_params:,}"}
     more = {"experts, of each token": f"{model.num_experts}, {model.top_k}"} if model.num_experts > 1 else {}
-    more |= {"window": f"{model.window:,}"} if model.window else {}
-    return {
+    return more | {
         "parameters": f"{model.num_params:,}",
         "layers, hidden": f"{model.num_layers}, {model.hidden:,}",
         "heads, of keys and values": f"{model.num_heads}, {model.kv_heads}",
         "feed-forward, vocabulary": f"{model.ffn:,}, {model.vocab:,}",
         "tokens of a sequence": f"{model.seq:,}",
-        **more,
+        "window": f"{model.seen:,}",
     }
 
 
@@ -257,10 +256,8 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
     }
     if work.cluster.num_nodes > 1:
         enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(plain))
-        rates = {
-            "flops": 0.4 * work.cluster.gpu.flops / 1e12,
-            "rate": f"{format_bytes(work.cluster.network.bandwidth)}/s",
-        }
+        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12}
+        rates["rate"] = f"{format_bytes(work.cluster.network.bandwidth)}/s"
         facts["a micro-batch hides ZeRO-3 or DDP"] = say("value.enough", tokens=enough, **rates)
     return facts
 
