@@ -54,7 +54,7 @@ def holds(tensor: object) -> bool:
     if is_card(tensor):
         return True
     tensors = sys.modules.get("helpers.devices.cards.tensor")
-    return tensors is not None and tensors.memory.holds(tensor.untyped_storage())
+    return tensors is not None and tensors.is_in_functional()
 
 
 def new_run() -> None:

@@ -71,9 +71,11 @@ def end(key: Hashable) -> None:
 
 
 def new_run() -> None:
-    """What was found before is told again."""
+    """A task begins: the streams have done what they were told before, and what was found is told again."""
     findings.clear()
     _seen.clear()
+    uses.forget()
+    streams.settle()
 
 
 def forget() -> None:
@@ -82,7 +84,6 @@ def forget() -> None:
     _queues.clear()
     _open.clear()
     streams.forget()
-    uses.forget()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
 
 
 class _Plan:
-    """What an operation does. roles: (position, name, writes) of its tensors, None where it neither reads nor writes."""
+    """What an operation does. roles: position, name, whether it writes (None: does not look) of each tensor."""
 
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
@@ -218,4 +219,4 @@ def found(name: str, old: Use, site: Frame) -> None:
         on_found(*one)
 
 
-underway.found = found
+underway.tell = found

@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards import streams
 from helpers.devices.cards.uses import Use, use_of
-from helpers.devices.lines import call_site
+from helpers.devices.lines import Frame, call_site
 
 READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
     "__contains__ __reduce_ex__ __deepcopy__ __dlpack__ equal allclose is_nonzero".split()
 )
-found: Callable  # set by touching
+tell: Callable[[str, Use, Frame], None] | None = None  # set by touching
 _marked: list[weakref.ref[Tensor]] = []
 
 
@@ -88,7 +88,7 @@ def _check(tensor: Tensor, wrote: bool, copies: list[Use], beside: list) -> None
     new = use_of(tensor, streams.current(), 0, wrote, call_site())
     for old in copies:
         if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
-            found("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
+            tell("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
 
 
 def _settle() -> None:
