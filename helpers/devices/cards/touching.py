@@ -14,17 +14,17 @@ from torch import Tensor
 
 from helpers.devices.cards import streams, underway, uses
 from helpers.devices.cards.streams import Stream
-from helpers.devices.cards.uses import Use, Uses, use_of
+from helpers.devices.cards.uses import Use, use_of
 from helpers.devices.lines import Frame, call_site
 from helpers.words import Words, book
 
 SAYS = book("races")
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
 on_found: Callable | None = None
-place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
+_place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()
 _queues: dict[Hashable, Stream] = {}
-_open: dict[Hashable, tuple[Stream, dict[int, int]]] = {}  # messages: where they are, and the clock at their end
+_open: dict[Hashable, tuple[dict[int, int], list[Use]]] = {}  # messages: the clock at their end, and their uses
 _plans: dict[object, _Plan] = {}
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -33,6 +33,12 @@ _COPIES = ("_to_copy", "copy_")
 
 def current_stream() -> int:
     return streams.current().key
+
+
+def listen(*, note: Callable | None, found: Callable | None, place: Callable) -> None:
+    """Who is told what streams wait for and what was found; how a line is said in a sentence."""
+    global on_found, _place
+    streams.on_note, on_found, _place = note, found, place
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
@@ -51,25 +57,37 @@ def begin(
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), site or call_site()
-    for wrote, tensors in ((False, reads), (True, writes)):
-        for tensor in tensors:
-            _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
-    _open[key] = lane, dict(lane.clock)
+    tick, site = lane.step(), _own_line(site or call_site())
+    roles = [(False, one) for one in reads] + [(True, one) for one in writes]
+    made = [_touch(getattr(one, "_raw", one), lane, tick, wrote, site) for wrote, one in roles]
+    _open[key] = dict(lane.clock), [use for use in made if use is not None]
+    for use in _open[key][1]:
+        use.is_message = True
 
 
 def end(key: Hashable) -> None:
     """This thread's stream waits for it."""
     if key in _open:
-        streams.current().comes_after(_open.pop(key)[1])
+        clock, made = _open.pop(key)
+        streams.current().comes_after(clock)
+        for use in made:
+            use.is_message = False
+
+
+def new_run() -> None:
+    """A task begins: the streams have done what they were told before, and what was found is told again."""
+    findings.clear()
+    _seen.clear()
+    uses.forget()
+    streams.settle()
 
 
 def forget() -> None:
-    """A new run: nothing is under way, nothing was found."""
-    for store in (findings, _seen, _queues, _open):
-        store.clear()
+    """Nothing is under way, nothing was found."""
+    new_run()
+    _queues.clear()
+    _open.clear()
     streams.forget()
-    uses.forget()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -85,9 +103,7 @@ def look(func, args, kwargs: dict, out) -> None:
 
 def _note(plan: _Plan, args, kwargs: dict, out) -> None:
     stream = streams.current()
-    tick, site = stream.step(), call_site()
-    if not site[1] and stream.site is not None:
-        site = stream.site  # the engine has no line of its own
+    tick, site = stream.step(), _own_line(call_site())
     given = set()
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
@@ -102,7 +118,7 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
 
 
 class _Plan:
-    """What an operation does. roles: (position, name, writes) of its tensors, None where it neither reads nor writes."""
+    """What an operation does. roles: position, name, whether it writes (None: does not look) of each tensor."""
 
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
@@ -117,6 +133,11 @@ class _Plan:
                 is_view = one.alias_info is not None and not writes
                 roles.append((position, one.name, None if blind or is_view else writes))
         self.roles = tuple(roles)
+
+
+def _own_line(site: Frame) -> Frame:
+    """Autograd's engine has none: there it is the line that called the backward."""
+    return site if site[1] else streams.current().site or site
 
 
 def _plan(func) -> _Plan:
@@ -158,22 +179,24 @@ def lend(card: Tensor, stream: Stream) -> None:
         found.lent.add(stream.key)
 
 
-def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> None:
+def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> Use | None:
     storage = raw.untyped_storage()
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
-        return
+        return None
     known = uses.uses_of(storage) or uses.begin_uses(storage, None)
-    for old in known.races(new, stream.clock):
+    for old in list(known.races(new, stream.clock)):
         _race(old, new)
+        stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
     if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
         known.keep(new)
+    return new
 
 
 def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
     storage = raw.untyped_storage()
     home = stream if stream.site is None else None
-    known: Uses = uses.begin_uses(storage, home)
+    known = uses.uses_of(storage) or uses.begin_uses(storage, home)  # a functional collective was told already
     new = use_of(raw, stream, tick, True, site)
     if home is not None:
         early = uses.taken_too_early(home, known.num_bytes)
@@ -185,11 +208,8 @@ def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool
 
 # -- what is found -------------------------------------------------------------------------------------------------
 def _race(old: Use, new: Use) -> None:
-    is_message = old.stream.is_queue and old.stream.site is None
-    doing = "write" if new.wrote else "read"
-    found(
-        f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site
-    )
+    kind = "message" if old.is_message else "stream"
+    found(f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site)
 
 
 def found(name: str, old: Use, site: Frame) -> None:
@@ -197,11 +217,11 @@ def found(name: str, old: Use, site: Frame) -> None:
     if (name, site, old.site) in _seen:
         return
     _seen.add((name, site, old.site))
-    words = SAYS[name].format(there=place(old.site))
+    words = SAYS[name].format(there=_place(old.site))
     one = "race", words, (site, old.site), SAYS[f"cure.{name.partition('.')[0]}"]
     findings.append(one)
     if on_found is not None:
         on_found(*one)
 
 
-underway.found = found
+underway.tell = found

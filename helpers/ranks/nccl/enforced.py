@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.devices import CARD
-from helpers.devices.cards import is_card
+from helpers.devices import CARD, cards
+from helpers.devices.lines import call_site
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import Journal
 from helpers.ranks.nccl.refusals import check_collective, check_dtypes, refuse
-from helpers.ranks.signatures import call_site
+from helpers.ranks.sites import describe
 
 if TYPE_CHECKING:
     from helpers.ranks.group import WireGroup
@@ -35,12 +35,14 @@ class Enforced:
         self.touching = sys.modules.get("helpers.devices.cards.touching") if self.has_card else None
         if self.touching is not None:
             journals.current_stream = self.touching.current_stream
-            self.touching.on_note, self.touching.on_found = journals.note, _found
+            self.touching.listen(note=journals.note, found=journals.found, place=describe)
 
     def is_played(self, tensors: Sequence[Tensor]) -> bool:
-        if not self.has_card or any(map(is_card, tensors)) or not tensors:
+        if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
-        if self.only_cards and not all(getattr(tensor, "is_ddps_note", False) for tensor in tensors):  # cards/kernels.py
+        if self.only_cards and not all(
+            getattr(tensor, "is_ddps_note", False) for tensor in tensors
+        ):  # cards/kernels.py
             refuse(RuntimeError, "cpu")
         return False
 
@@ -134,7 +136,3 @@ class Batch(dist.Work):
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self.works)
-
-
-def _found(kind, words, sites) -> None:
-    journals.found(kind, words, sites)

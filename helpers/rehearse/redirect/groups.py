@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 from helpers.devices.cards.tensor import Card
 from helpers.ranks import signatures, wire
 from helpers.ranks.group import WireGroup
-from helpers.ranks.signatures import call_site
+from helpers.devices.lines import call_site
 from helpers.rehearse import notes
 from helpers.rehearse.redirect import gpus
 from helpers.rehearse.redirect.tensors import everywhere
