@@ -24,7 +24,7 @@ on_found: Callable | None = None
 _place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()
 _queues: dict[Hashable, Stream] = {}
-_open: dict[Hashable, tuple[Stream, dict[int, int]]] = {}  # messages: where they are, and the clock at their end
+_open: dict[Hashable, tuple[dict[int, int], list[Use]]] = {}  # messages: the clock at their end, and their uses
 _plans: dict[object, _Plan] = {}
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -57,23 +57,29 @@ def begin(
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), site or call_site()
-    for wrote, tensors in ((False, reads), (True, writes)):
-        for tensor in tensors:
-            _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
-    _open[key] = lane, dict(lane.clock)
+    tick, site = lane.step(), _own_line(site or call_site())
+    roles = [(False, one) for one in reads] + [(True, one) for one in writes]
+    made = [_touch(getattr(one, "_raw", one), lane, tick, wrote, site) for wrote, one in roles]
+    _open[key] = dict(lane.clock), [use for use in made if use is not None]
+    for use in _open[key][1]:
+        use.is_message = True
 
 
 def end(key: Hashable) -> None:
     """This thread's stream waits for it."""
     if key in _open:
-        streams.current().comes_after(_open.pop(key)[1])
+        clock, made = _open.pop(key)
+        streams.current().comes_after(clock)
+        for use in made:
+            use.is_message = False
 
 
 def new_run() -> None:
-    """What was found before is told again."""
+    """A task begins: the streams have done what they were told before, and what was found is told again."""
     findings.clear()
     _seen.clear()
+    uses.forget()
+    streams.settle()
 
 
 def forget() -> None:
@@ -82,7 +88,6 @@ def forget() -> None:
     _queues.clear()
     _open.clear()
     streams.forget()
-    uses.forget()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -98,9 +103,7 @@ def look(func, args, kwargs: dict, out) -> None:
 
 def _note(plan: _Plan, args, kwargs: dict, out) -> None:
     stream = streams.current()
-    tick, site = stream.step(), call_site()
-    if not site[1] and stream.site is not None:
-        site = stream.site  # the engine has no line of its own
+    tick, site = stream.step(), _own_line(call_site())
     given = set()
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
@@ -115,7 +118,7 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
 
 
 class _Plan:
-    """What an operation does. roles: (position, name, writes) of its tensors, None where it neither reads nor writes."""
+    """What an operation does. roles: position, name, whether it writes (None: does not look) of each tensor."""
 
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
@@ -130,6 +133,11 @@ class _Plan:
                 is_view = one.alias_info is not None and not writes
                 roles.append((position, one.name, None if blind or is_view else writes))
         self.roles = tuple(roles)
+
+
+def _own_line(site: Frame) -> Frame:
+    """Autograd's engine has none: there it is the line that called the backward."""
+    return site if site[1] else streams.current().site or site
 
 
 def _plan(func) -> _Plan:
@@ -171,17 +179,18 @@ def lend(card: Tensor, stream: Stream) -> None:
         found.lent.add(stream.key)
 
 
-def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> None:
+def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> Use | None:
     storage = raw.untyped_storage()
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
-        return
+        return None
     known = uses.uses_of(storage) or uses.begin_uses(storage, None)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
         stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
     if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
         known.keep(new)
+    return new
 
 
 def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
@@ -199,11 +208,8 @@ def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool
 
 # -- what is found -------------------------------------------------------------------------------------------------
 def _race(old: Use, new: Use) -> None:
-    is_message = old.stream.is_queue and old.stream.site is None
-    doing = "write" if new.wrote else "read"
-    found(
-        f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site
-    )
+    kind = "message" if old.is_message else "stream"
+    found(f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site)
 
 
 def found(name: str, old: Use, site: Frame) -> None:
@@ -218,4 +224,4 @@ def found(name: str, old: Use, site: Frame) -> None:
         on_found(*one)
 
 
-underway.found = found
+underway.tell = found

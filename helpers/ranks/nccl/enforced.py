@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.devices import CARD, cards
+from helpers.devices.lines import call_site
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import Journal
 from helpers.ranks.nccl.refusals import check_collective, check_dtypes, refuse
-from helpers.ranks.signatures import call_site
 from helpers.ranks.sites import describe
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Enforced:
     def is_played(self, tensors: Sequence[Tensor]) -> bool:
         if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
-        if self.only_cards:
+        if self.only_cards and not all(
+            getattr(tensor, "is_ddps_note", False) for tensor in tensors
+        ):  # cards/kernels.py
             refuse(RuntimeError, "cpu")
         return False
 
