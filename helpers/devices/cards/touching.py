@@ -72,6 +72,8 @@ def end(key: Hashable) -> None:
         streams.current().comes_after(clock)
         for use in made:
             use.is_message = False
+        if not (_open or underway.is_any()):
+            streams.rest()
 
 
 def new_run() -> None:
@@ -80,14 +82,8 @@ def new_run() -> None:
     _seen.clear()
     uses.forget()
     streams.settle()
-
-
-def forget() -> None:
-    """Nothing is under way, nothing was found."""
-    new_run()
-    _queues.clear()
-    _open.clear()
-    streams.forget()
+    if not (_open or underway.is_any()):
+        streams.rest()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
