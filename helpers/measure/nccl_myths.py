@@ -1,4 +1,4 @@
-"""Two more runs that refute what is often said, as `myths.py` has them: of what ran on gloo, and of a send that returned."""
+"""Two more runs that refute what is often said, as `myths.py` has them: of what gloo forgives, and of a send that returned."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.measure.myths import Found
-from helpers.ranks import Ranks
-from helpers.ranks.nccl import journal, play
+from helpers.ranks import Ranks, wire
+from helpers.ranks.nccl import play
 
 
 def it_ran_on_gloo(ranks: Ranks) -> Found:
@@ -18,7 +18,7 @@ def it_ran_on_gloo(ranks: Ranks) -> Found:
         rank, size = dist.get_rank(), dist.get_world_size()
         got, before = torch.zeros(()), (rank - 1) % size
         to, come = (dist.isend, torch.tensor(float(rank)), (rank + 1) % size), (dist.irecv, got, before)
-        with journal.kept() as records:
+        with wire.journaled() as records:
             if way == "batch":
                 works = dist.batch_isend_irecv([dist.P2POp(*to), dist.P2POp(*come)])
             else:
@@ -28,7 +28,7 @@ def it_ran_on_gloo(ranks: Ranks) -> Found:
         return got.item() == before, records
 
     ends = [zip(*ranks.run(step, way), strict=True) for way in ("isend", "irecv", "batch")]
-    right, clean = zip(*((all(are_right), not play(journals, final=True)) for are_right, journals in ends), strict=True)
+    right, clean = zip(*((all(are_right), not play(journals)) for are_right, journals in ends), strict=True)
     return {"gloo": sum(right), "nccl": sum(clean)}
 
 

@@ -1,7 +1,7 @@
 """03.rehearsed: a step that runs on gloo, made clean for NCCL. What the ranks called is played by NCCL's rules.
 
-The ranks are the grader's own, over gloo. Around the learner's call alone the rules are on: what NCCL refuses raises at the
-call, and a journal of the rest comes home, where the player says who would wait for ever. No clock is read.
+The ranks are the grader's own, over gloo. During the learner's call the rules are in force: what NCCL refuses raises at
+the call, and a journal of the rest comes home, where the player says who would wait for ever. No clock is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal, expect_tensor, expect_tensors
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.ranks.nccl import Verdict, journal, play
+from helpers.ranks import wire
+from helpers.ranks.nccl import Verdict, play
 from helpers.words import Words, book
 
 LARGE = 9.0  # of a squared error, as the lab's text says
@@ -28,7 +29,7 @@ FLAG = Words(en="whether any rank has a large error", zh="是否有 rank 的误�
 NCCL = book("nccl")
 IT = Words(en="it {}: {}", zh="{}：{}")
 REMAINS = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
-REFUSED = {"strided": "contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "any source"}
+REFUSED = {"strided": "contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
     model = making.mlp(inputs["widths"])
     for name, parameter in model.named_parameters():
         parameter.data = inputs["weights"][name].clone()
-    with journal.kept() as records:
+    with wire.journaled() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
     return {"returned": returned, "gradients": making.gradients_of(model), "records": records}
 
