@@ -1,4 +1,4 @@
-"""Two more runs that refute what is often said, as `myths.py` has them: of what gloo forgives, and of a send that returned."""
+"""Two more runs that refute what is often said, as `myths.py` has them: what gloo forgives, and what `isend` has done."""
 
 from __future__ import annotations
 
