@@ -32,7 +32,7 @@ MOST_KEPT = 50_000  # records of a rank that wait for others' in later cells
 def play(journals: Sequence[Program | Iterable[list]], *, final: bool = False) -> tuple[Verdict, ...]:
     """What NCCL would make of these ranks, the gravest verdict first. A journal: a Program, or a journal's lines.
 
-    final: the world is over, so that a rank without an end record posts nothing more.
+    final: the world stands still for good: a rank without an end record stays in the call in which it waits.
     """
     programs = [one if isinstance(one, Program) else Reader().take(one) for one in journals]
     return _Case({one.rank: one for one in programs}, final).verdicts()
@@ -65,7 +65,7 @@ class _Case:
 
     def _is_over(self, records: Sequence[Record]) -> bool:
         last = records[-1] if records else None
-        return self.final or last is None or last.kind == "idle" or (last.kind == "end" and last.number == 1)
+        return last is not None and (last.kind == "idle" or (last.kind == "end" and last.number == 1))
 
     def _play(self, eager: bool, **rules: bool) -> Play:
         key = Rules(eager=eager, **rules)
@@ -126,14 +126,14 @@ class Judge:
         self.programs: dict[int, Program] = {}
         self.made: frozenset = frozenset()
 
-    def look(self) -> tuple[Verdict, ...]:
-        """About what the ranks have done since the last look."""
+    def look(self, final: bool = False) -> tuple[Verdict, ...]:
+        """About what the ranks have done since the last look. final: as for `play`."""
         for path in journals_in(self.folder):
             new = self.readers.setdefault(path, Reader(path)).read()
             known = self.programs.setdefault(new.rank, new)
             if known is not new:
                 known.records, known.found = known.records + new.records, new.found
-        case = _Case(self.programs, False, self.made)
+        case = _Case(self.programs, final, self.made)
         verdicts = case.verdicts()
         too_many = any(len(one.records) > MOST_KEPT for one in self.programs.values())
         if verdicts or too_many or case.is_clean:

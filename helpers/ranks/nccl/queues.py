@@ -105,9 +105,9 @@ class Play:
                 self._hold(host, stream)
             case "record":
                 host.events[record.number] = set(stream)
-            case "stream_waits":
+            case "wait_event":
                 stream |= host.events.get(record.number, set())
-            case "host_waits":
+            case "wait_for_event":
                 self._hold(host, host.events.get(record.number, set()))
 
     def _hold(self, host: Host, posted: set[Posted]) -> None:

@@ -3,7 +3,7 @@
 post         an operation: a collective, a send, a recv, or a batch of these as one; number: of this rank
 wait         the stream waits for operation `number`
 sync         the host waits for its stream ("all": for the whole device)
-record       event `number` is recorded on the stream; stream_waits, host_waits: for that event
+record       event `number` is recorded on the stream; wait_event, wait_for_event: for that event
 made         new_group was called (by members and others), name: its ranks
 idle, end    a task or the script is over; number 0: it raised
 """
@@ -81,7 +81,7 @@ class Reader:
     """One rank's lines as a program: of a file (and later what has been added to it), or given one by one."""
 
     def __init__(self, path: str = ""):
-        self.path, self.offset = path, 0
+        self.path, self.offset, self.worlds = path, 0, 0
         self.sites: dict[int, Frame] = {0: NOWHERE}
         self.groups: dict[int, tuple] = {}
         self.program = Program()
@@ -107,8 +107,9 @@ class Reader:
                 self.sites[number] = tuple(frame)
             case ["world", rank, size, eager]:
                 self.program.rank, self.program.world_size, self.program.eager = rank, size, eager
+                self.worlds += 1
             case ["group", number, name, ranks]:
-                self.groups[number] = name, tuple(ranks)
+                self.groups[number] = name + "'" * (self.worlds - 1), tuple(ranks)
             case ["found", kind, words, sites, cure]:
                 frames = tuple(self.sites[one] for one in sites)
                 self.program.found.append(Found(self.program.rank, kind, Words(**words), frames, Words(**cure)))

@@ -16,7 +16,7 @@ Node = Posted | Host
 class Knot:
     """What keeps a play from moving. `core`: the nodes of a circle, or a chain whose last node is a host that ended."""
 
-    def __init__(self, play: Play, final: bool = False):
+    def __init__(self, play: Play, final: bool):
         self.play, self.final = play, final
         self.edges = self._edges()
         self.hopeless = self._hopeless()
@@ -36,7 +36,12 @@ class Knot:
         if host.meets is not None:
             here = self.play.arrived[host.meets]
             return [self.play.hosts[m] for m in self.play.members(host.meets) if m not in here and m in self.play.hosts]
-        return list(host.waits_for)
+        return list(host.waits_for) or [one for one in [self._stands_in(host)] if one is not None]
+
+    def _stands_in(self, host: Host) -> Posted | None:
+        """In a world that stands still for good: the operation that this host waits for without an end."""
+        last = host.records[-1] if host.records and self.final else None
+        return host.posted.get(last.number) if last is not None and last.kind in ("wait", "post") else None
 
     def _of_collective(self, posted: Posted) -> list[Node]:
         running = self.play.running[posted.key]
@@ -60,18 +65,16 @@ class Knot:
     # -- what can never move ---------------------------------------------------------------------------------------
     def has_ended(self, host: Host) -> bool:
         """Whether it will certainly post nothing more. A task that is over counts where another host cannot end it."""
-        if host.is_blocked:
-            return False
         last = host.records[-1] if host.records else None
-        if last is None or last.kind not in ("end", "idle"):
-            return self.final
+        if host.is_blocked or last is None:
+            return False
         if last.kind == "idle":
             return self.final or any(one.is_blocked for one in self.play.hosts.values())
-        return last.number == 1
+        return last.kind == "end" and last.number == 1
 
     def _hopeless(self) -> set[Node]:
         """All that waits, less what some day may move."""
-        free = [host for host in self.play.hosts.values() if not host.is_blocked and not self.has_ended(host)]
+        free = [host for host in self.play.hosts.values() if not self.edges[host] and not self.has_ended(host)]
         waiting: defaultdict[Node, list[Node]] = defaultdict(list)
         left = {node: len(blockers) for node, blockers in self.edges.items()}
         for node, blockers in self.edges.items():

@@ -30,14 +30,20 @@ class Verdict:
     cure: Words
 
     def __str__(self) -> str:
-        return f"{SAYS('kind.' + self.kind)}: {self.words}\n{self.cure}"
+        return str(self.said)
+
+    @property
+    def said(self) -> Words:
+        """All of it."""
+        return SAYS["said"].format(kind=SAYS["kind." + self.kind], words=self.words, cure=self.cure)
 
 
 def of_knot(kind: str, knot: Knot, extra: str = "") -> Verdict:
     """The verdict about a play that does not move on. extra: the name of a sentence that goes before."""
     half = _half_batched(knot)
     name = "half_batched" if half else _pattern(knot)
-    nodes = sorted(knot.core, key=_urgency) if knot.is_circle else knot.core
+    nodes = [node for node in knot.core if not _is_over(node) or not knot.edges[node]]  # who stands in another's line
+    nodes = sorted(nodes, key=_urgency) if knot.is_circle else nodes
     lines = _lines(nodes)
     sites = [site for node in nodes if (site := _site(node)) != NOWHERE]
     if half:

@@ -64,7 +64,7 @@ class _Writer:
             case "record":
                 self._add("record", int(rest[0]))
             case "await":
-                self._add("stream_waits", int(rest[0]))
+                self._add("wait_event", int(rest[0]))
             case "new_group":
                 self._add("made", name=" ".join(rest))
             case _:
