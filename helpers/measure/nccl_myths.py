@@ -1,4 +1,4 @@
-"""Two more runs that refute what is often said, as `myths.py` has them: what gloo forgives, and what `isend` has done."""
+"""Two more runs that refute what is often said, as `myths.py` has them: what gloo forgives, what `isend` has done."""
 
 from __future__ import annotations
 
