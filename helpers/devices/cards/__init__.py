@@ -9,12 +9,12 @@ numpy, a CPU generator, more memory than the card has. What it computes is equal
     tensor      the tensor, and the way of each operation    memory    bytes by storage, and the error when it is full
     checks      CUDA's errors for what does not fit          late      errors inside backward, raised when it ends
     kernels     what C++ asks of a device; autocast          pinned    pinned memory and a card's generators
-    module      torch.card: the names of torch.cuda
+    module      torch.card: the names of torch.cuda      streams   who would wait for whom, by clocks
+    touching    races: memory that is still in use       underway  copies that do not block, seen from the CPU
 
 It stands on torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
 process has one card, number 0, as a rank has one GPU. All is done when a call returns, so streams and events wait for
-nothing. Not here: sparse tensors, CUDA graphs, kernels of one's own, a hook on a node of the graph (`grad_fn`) that
-raises: that ends the process.
+nothing, but what would have been a race is found. Not here: sparse tensors, CUDA graphs, kernels of one's own.
 """
 
 from __future__ import annotations
@@ -47,6 +47,21 @@ def is_card(value: object) -> bool:
     """Whether this is a tensor on a practice card; where nobody installed one, nothing is."""
     tensors = sys.modules.get("helpers.devices.cards.tensor")
     return tensors is not None and isinstance(value, tensors.Card)
+
+
+def holds(tensor: object) -> bool:
+    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group."""
+    if is_card(tensor):
+        return True
+    tensors = sys.modules.get("helpers.devices.cards.tensor")
+    return tensors is not None and tensors.is_in_functional()
+
+
+def new_run() -> None:
+    """A new task of this process: a race that was found before is told again."""
+    touching = sys.modules.get("helpers.devices.cards.touching")
+    if touching is not None:
+        touching.new_run()
 
 
 def _try() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from helpers.devices.cards import streams, touching
 from helpers.devices.cards.checks import INDEXING, NO_NUMPY, check_index, check_together
-from helpers.devices.cards.late import complain
+from helpers.devices.cards.late import complain, instead
 from helpers.devices.cards.memory import Memory
 
 aten = torch.ops.aten
@@ -51,16 +53,25 @@ class Card(Tensor):
         if seen.cards and (seen.others or func in INDEXING):
             check_together(func, args, kwargs, Card)
         target = _target(named)
-        if func in _ODD:
-            return _ODD[func](inside, seen.cards)
-        if SEEDED in func.tags:
-            out = draw(func, inside, named, checked=bool(seen.cards))
-        else:
-            out = func(*inside, **named)
-        return out if target == "cpu" else seen.back(out)
+        try:
+            if func in _ODD:
+                out = _ODD[func](inside, seen.cards)
+            elif SEEDED in func.tags:
+                out = draw(func, inside, named, checked=bool(seen.cards))
+            else:
+                out = func(*inside, **named)
+            if target != "cpu":
+                out = seen.back(out)
+        except Exception as error:
+            complain(error)
+            return instead(func, seen.back)
+        if streams.watching or seen.others or type(out) is not Card:
+            touching.look(func, args, kwargs, out)
+        return out
 
     # -- what a learner reads --------------------------------------------------------------------------------------
     def __repr__(self, *, tensor_contents=None) -> str:
+        touching.read_by_host(self, "repr")
         text = repr(self._raw)[:-1] + ", device='card:0'"
         if self.grad_fn is not None:
             return f"{text}, grad_fn=<{type(self.grad_fn).__name__}>)"
@@ -70,6 +81,7 @@ class Card(Tensor):
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
     def tolist(self):
+        touching.read_by_host(self, "tolist")
         return self._raw.tolist()
 
     def numpy(self, *, force: bool = False):
@@ -85,7 +97,8 @@ class Card(Tensor):
         return self._raw.data_ptr()
 
     def record_stream(self, stream) -> None:
-        """Nothing is in use beyond a call."""
+        """Its memory is not given away before this stream is done with it."""
+        touching.lend(self, stream)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._raw.untyped_storage()
@@ -202,7 +215,35 @@ def _own_numbers():
 def _embedding(inside: list, cards: list) -> Tensor:
     if any(inside[4:]):  # sparse
         raise NotImplementedError("a practice card holds dense tensors only: Embedding(sparse=True) would need others")
-    return Card(aten.embedding.default(*inside))
+    return aten.embedding.default(*inside)
 
 
-_ODD = {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}
+_functional = threading.local()
+
+
+def is_in_functional() -> bool:
+    """Whether this thread is in a functional collective of cards: its group gets the CPU tensors inside."""
+    return getattr(_functional, "depth", 0) > 0
+
+
+def _of_cards(op):
+    def call(inside: list, cards: list):
+        _functional.depth = getattr(_functional, "depth", 0) + 1
+        try:
+            return op(*inside)
+        finally:
+            _functional.depth -= 1
+
+    return call
+
+
+def _functionals() -> Iterator:
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, name = name.partition("::")
+        if space == "_c10d_functional":
+            name, _, overload = name.partition(".")
+            yield getattr(getattr(torch.ops._c10d_functional, name), overload or "default")
+
+
+_ODD = {op: _of_cards(op) for op in _functionals()}
+_ODD |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}
