@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from helpers.grading.ddp import LAB
-from helpers.grading.ddp.gradients import GRADIENT, mean_of, scaled
+from helpers.grading.ddp.gradients import GRADIENT, mean_of, network, scaled
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal, expect_tensor, expect_tensors
@@ -36,19 +36,17 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     """Rows of one long series, two or more per rank. In the plain case one rank, not rank 0, has a large error."""
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
     weights = {name: rng.tensor(*p.shape) / 2 for name, p in making.mlp(widths).named_parameters()}
-    inputs = []
+    same, inputs = {"widths": widths, "weights": weights, "frozen": None}, []
     for _ in range(world_size):
         x = rng.tensor(rng.integer(2, 4), widths[0])
-        inputs.append({"widths": widths, "weights": weights, "x": x, "y": rng.tensor(len(x), widths[-1]) / 4})
+        inputs.append(same | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})
     if rng.case.number == 0:
         inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0
     return inputs
 
 
 def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    model = making.mlp(inputs["widths"])
-    for name, parameter in model.named_parameters():
-        parameter.data = inputs["weights"][name].clone()
+    model = network(inputs)
     with wire.journaled() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
     return {"returned": returned, "gradients": making.gradients_of(model), "records": records}
@@ -67,9 +65,10 @@ def judge(world: World) -> Iterator[Finding]:
         got = output["returned"] if isinstance(output["returned"], list) else []
         got_total, got_flag = got if len(got) == 2 else (None, None)
         yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
-        total, own = as_tensor(got_total, totals), {"own_sum": totals[rank]}
-        yield expect_tensor(TOTAL, totals.sum(), total, rank=rank, mistakes=own)
-        yield expect_equal(FLAG, flag, as_bool(got_flag), rank=rank, mistakes={"large_on_one": not flag})
+        total, large = as_one(got_total, totals.dtype), as_one(got_flag, torch.bool)
+        yield expect_tensor(TOTAL, totals.sum(), total, rank=rank, mistakes={"own_sum": totals[rank]})
+        large = large.item() if isinstance(large, Tensor) else large
+        yield expect_equal(FLAG, flag, large, rank=rank, mistakes={"large_on_one": not flag})
 
 
 def one_process(world: World, *, swapped: bool = False) -> tuple[dict[str, Tensor], Tensor, bool]:
@@ -78,9 +77,7 @@ def one_process(world: World, *, swapped: bool = False) -> tuple[dict[str, Tenso
     for rank, own in enumerate(world.inputs):
         edges = [world.inputs[rank - 1]["x"][-1], world.inputs[(rank + 1) % world.size]["x"][0]]
         before, after = reversed(edges) if swapped else edges
-        model = making.mlp(own["widths"])
-        for name, parameter in model.named_parameters():
-            parameter.data = own["weights"][name].clone()
+        model = network(own)
         near = torch.stack([before, *own["x"], after]).unfold(0, 3, 1).mean(-1)
         errors.append((model(near) - own["y"]).square())
         errors[-1].mean().backward()
@@ -89,25 +86,18 @@ def one_process(world: World, *, swapped: bool = False) -> tuple[dict[str, Tenso
     return mean_of(gradients), totals, any(bool((one > LARGE).any()) for one in errors)
 
 
-def as_tensor(value: Any, like: Tensor) -> Any:
-    """A number counts as a tensor, and one of shape (1,) as one of none."""
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=like.dtype)
-    return value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value
-
-
-def as_bool(value: Any) -> Any:
-    """A tensor of one number, or an integer, is as good as a bool."""
-    is_one = isinstance(value, int) or (isinstance(value, Tensor) and value.numel() == 1)
-    return bool(value) if is_one else value
+def as_one(value: Any, dtype: torch.dtype) -> Any:
+    """A number, or a tensor of one, as a tensor without a dimension; anything else as it is."""
+    is_one = isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+    return torch.as_tensor(value, dtype=dtype).reshape(()) if is_one else value
 
 
 # -- NCCL's rules ------------------------------------------------------------------------------------------------------
 def as_finding(verdict: Verdict) -> Finding:
-    """Of one rank alone it is told there."""
-    rank = verdict.ranks[0] if len(verdict.ranks) == 1 else None
+    """The verdict in its own words; its cure, too, where no hint says as much."""
     known = tuple(key for name, key in REMAINS.items() if verdict.cure == NCCL[f"cure.{name}"])
-    return Finding(ok=False, says=IT.format(NCCL[f"kind.{verdict.kind}"], verdict.words), rank=rank, mistakes=known)
+    words = verdict.words if known else Words.of("\n  ").join([verdict.words, verdict.cure])
+    return Finding(ok=False, says=IT.format(NCCL[f"kind.{verdict.kind}"], words), mistakes=known)
 
 
 def recognise(trouble: Trouble) -> list[str]:
