@@ -88,3 +88,31 @@ def found_sites():
 @pytest.mark.parametrize("name", CLEAN)
 def test_what_waits_passes(cards, name):
     cards.cell(HEAD + CLEAN[name])
+
+
+# -- torch's own engines use streams, events and hooks of their own ----------------------------------------------------
+def engine_step(kind: str):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))).to("card")
+    if kind == "FSDP2":
+        for layer in model:
+            fully_shard(layer)
+        model = fully_shard(model)
+    else:
+        model = DistributedDataParallel(model, gradient_as_bucket_view="view" in kind)
+    optimizer, side = torch.optim.AdamW(model.parameters()), torch.card.Stream()
+    for _ in range(2):
+        side.wait_stream(torch.card.current_stream())
+        with torch.card.stream(side) if "side" in kind else torch.card.stream(None):
+            loss = model(torch.ones(2, 8, device="card")).square().sum()
+        torch.card.current_stream().wait_stream(side)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return dist.get_rank()
+
+
+@pytest.mark.parametrize("kind", ["FSDP2", "DDP", "DDP view", "DDP side", "FSDP2 side"])
+def test_engines_pass(cards, kind):
+    assert cards.run(engine_step, kind) == [0, 1]

@@ -57,7 +57,7 @@ def begin(
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), site or call_site()
+    tick, site = lane.step(), _own_line(site or call_site())
     for wrote, tensors in ((False, reads), (True, writes)):
         for tensor in tensors:
             _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
@@ -99,9 +99,7 @@ def look(func, args, kwargs: dict, out) -> None:
 
 def _note(plan: _Plan, args, kwargs: dict, out) -> None:
     stream = streams.current()
-    tick, site = stream.step(), call_site()
-    if not site[1] and stream.site is not None:
-        site = stream.site  # the engine has no line of its own
+    tick, site = stream.step(), _own_line(call_site())
     given = set()
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
@@ -131,6 +129,11 @@ class _Plan:
                 is_view = one.alias_info is not None and not writes
                 roles.append((position, one.name, None if blind or is_view else writes))
         self.roles = tuple(roles)
+
+
+def _own_line(site: Frame) -> Frame:
+    """Autograd's engine has none: there it is the line that called the backward."""
+    return site if site[1] else streams.current().site or site
 
 
 def _plan(func) -> _Plan:
