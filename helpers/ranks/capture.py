@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from helpers.ranks.sites import names_of
 
 MAX_CHARACTERS = 200_000  # of one run on one rank
 
@@ -56,3 +58,18 @@ class Capture(io.TextIOBase):
 
     def isatty(self) -> bool:
         return False
+
+
+def print_texts(texts: dict[int, str], notes: Iterable[object] = ()) -> None:
+    """Print by rank, each line behind its rank; ranks that said the same share their lines. Then the notes."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        if text:
+            groups.setdefault(text.rstrip("\n"), []).append(rank)
+    labels = {text: str(names_of(ranks)) for text, ranks in groups.items()}
+    width = max(map(len, labels.values()), default=0)
+    for text, label in labels.items():
+        for line in text.split("\n"):
+            print(f"{label:<{width}} │ {line}".rstrip())
+    for one in notes:
+        print(one)

@@ -8,6 +8,7 @@ from helpers.ranks.sites import Frame
 from helpers.words import Words
 
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
+KINDS += ("hangs", "hangs above the buffer", "error", "race")  # what NCCL's rules say of a run that ended well on gloo
 
 # What a rank says when a neighbour left: consequences, never the cause.
 _CONSEQUENCES = (
@@ -26,7 +27,7 @@ _CONSEQUENCES = (
 class RankError(RuntimeError):
     """A run failed on one rank or on several. `str(error)` is in the language that was chosen, `words` in all.
 
-    Attributes: `kind`, one of exception, died, hang, mismatch, timeout, interrupted; `rank`, the rank to blame, or
+    Attributes: `kind`, one of KINDS; `rank`, the rank to blame, or
     None where none is; `tracebacks`, the full traceback text of each rank that raised.
     """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -52,7 +52,7 @@ class WireGroup:
         self.connections: Connections  # set once the real group is made
         self.issued: set[WireWork] = set()  # given to gloo's threads, and not back as far as this rank has followed it
         self.is_native = session.config.inner == "nccl"  # its works are handed out as they are
-        self.is_released = False
+        self.is_released, self.batch = False, None  # batch: of messages that are one operation, by NCCL's rules
         session.counters[name] = 0
 
     def use_board(self, path: str) -> None:
@@ -60,21 +60,25 @@ class WireGroup:
         self.channels = Channels(self.board)
 
     # -- the two kinds of operation --------------------------------------------------------------------------------
-    def collective(self, sig: Signature, issue: Issue, outputs: list) -> dist.Work:
+    def collective(self, sig: Signature, issue: Issue, outputs: list, opts=None, inputs: Sequence = ()) -> dist.Work:
         site = call_site()
         with self.order:
             self.session.begin(sig.name)
             work = WireWork(sig, self.sequence, site, outputs, self._complete)
+            if self.session.rules is not None:
+                self.session.rules.collective(self, work, list(inputs), opts)
             self._run(work, lambda: self._post(work), issue)
         return self._follow(work)
 
-    def message(self, name: str, tensors: list, peer: int | None, tag: int, issue: Issue) -> dist.Work:
-        """A send to, or a receive from, `peer`; None: from any source."""
+    def message(self, name: str, tensors: list, peer: int | None, tag: int, issue: Issue, given: tuple) -> dist.Work:
+        """A send to, or a receive from, `peer`; None: from any source. given: its tag and order, by NCCL's rules."""
         site, sig = call_site(), message_signature(name, tensors[0])
         with self.order:
             self.session.begin(name)
             work = Message(sig, self.num_messages, site, tensors, self._complete, peer=peer, tag=tag)
             self.num_messages += 1
+            if given:
+                self.session.rules.message(self, work, *given)
             self._run(work, lambda: self._announce(work), issue)
         return self._follow(work)
 
@@ -167,10 +171,8 @@ class WireGroup:
         self.issued.discard(work)
         if error is None and work.signature.runs_later:
             torch.accelerator.synchronize()
-        if error is not None:
-            work.finish(self._in_words(work, error))
-        elif self.session.link is None:
-            work.finish()
+        if error is not None or self.session.link is None:
+            work.finish(error and self._in_words(work, error))
         elif isinstance(work, Message):
             self.session.link.hold(self._due(work), work.finish)
         else:
@@ -251,8 +253,8 @@ class WireGroup:
         return [self.ranks[r] for r in find(work)]
 
     def _missing_collective(self, work: WireWork) -> list[int]:
-        needed = needed_by(work.signature.name, work.signature.root, self.rank, self.size)
-        return [r for r in needed if not self.board.has_posted(r, work.sequence)]
+        name, root = work.signature.name, work.signature.root
+        return [r for r in needed_by(name, root, self.rank, self.size) if not self.board.has_posted(r, work.sequence)]
 
     def _missing_message(self, work: Message) -> list[int]:
         if work.peer is None:
@@ -288,8 +290,7 @@ class WireGroup:
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
-        self.is_released = True
-        own = self._own()
+        self.is_released, own = True, self._own()
         for work in own:
             work.finish(WireError(SAYS["destroyed"]))
         if own:

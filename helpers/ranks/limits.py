@@ -107,6 +107,18 @@ def choose_device(device: str, num_ranks: int) -> tuple[str, str, list[int]]:
     return "cpu", "wire", [0] * num_ranks
 
 
+def choose_rules(rules: str | None, kind: str, backend: str = "") -> str:
+    """What was asked, else "nccl" on practice cards and "gloo" elsewhere. Raises ValueError where none plays them."""
+    if rules not in (None, "gloo", "nccl"):
+        raise ValueError(f'rules must be "gloo" or "nccl" (say after each run what NCCL would do), but got {rules!r}.')
+    if rules == "nccl" and backend != "wire":
+        instead = "`python -m helpers rehearse` plays them" if kind == "torchrun" else "NCCL itself is there"
+        raise ValueError(
+            f'rules="nccl" needs ranks on CPU or on cards that the notebook starts; under {kind}, {instead}.'
+        )
+    return rules or ("nccl" if kind == "card" and backend == "wire" else "gloo")
+
+
 def card_bytes(memory: str | int | None, num_ranks: int, device: str = "card") -> int:
     """What each rank's practice card holds; by default the rank's part of the memory that is free; 0 elsewhere.
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.ranks import inplace
+from helpers.ranks.capture import print_texts
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, proportional_bytes
+from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
 from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
@@ -35,6 +36,7 @@ class Ranks:
     each rank (helpers.devices.cards).  memory: what a practice card holds, "64 MB"; by default a part of what is free.
     timeout: seconds that one run or cell may take.  link: an emulated `Link` between the ranks, or `Nodes`; CPU only.
     check: compare every operation across ranks before it is issued.  slow: {rank: seconds}, a straggler on purpose.
+    rules: "nccl" says after each run what NCCL would have made of it (helpers.ranks.nccl); the default on cards.
     quiet: print nothing at the start.  apart: a module that these ranks begin with, for code that nobody vouches for:
     nothing that it does to its process, or to the parent of that, ends other Ranks, and a rank that is gone is started
     anew ahead of the next run.
@@ -52,6 +54,7 @@ class Ranks:
         link: Link | Nodes | None = None,
         check: bool = True,
         slow: dict[int, float] | None = None,
+        rules: str | None = None,
         quiet: bool = False,
         apart: str = "",
     ):
@@ -64,6 +67,7 @@ class Ranks:
         self._has_variables = False
         self._in_place = inplace.World(device, memory) if inplace.is_launched() else None
         if self._in_place:
+            choose_rules(rules, "torchrun")
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device
             return
         check_num_ranks(num_ranks)
@@ -73,7 +77,8 @@ class Ranks:
         self.num_ranks, self.device = num_ranks, kind
         where = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
         where["card_bytes"] = card_bytes(memory, num_ranks, kind)
-        self._settings = Settings(**where, link=link, check=check, slow=slow, apart=apart)
+        how = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": choose_rules(rules, kind, backend)}
+        self._settings = Settings(**where, **how)
         self._pool = Pool(self._settings)
         self._start()
         _make_current(self)
@@ -96,7 +101,7 @@ class Ranks:
             return self._in_place.run(fn, *args, **kwargs)
         blob = pack_call(fn, args, kwargs, num_ranks=self.num_ranks)
         outcome = self._task(("call", blob), range(self.num_ranks), self.timeout)
-        print_texts(outcome.texts)
+        print_texts(outcome.texts, outcome.doubts)
         return [unpack(value) for value in outcome.values]
 
     def cell(self, source: str, ranks: Sequence[int] | None = None, timeout: float | None = None) -> None:
@@ -113,7 +118,8 @@ class Ranks:
         self._has_variables = True
         outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)
         shown = dict(zip(chosen, outcome.values, strict=True))
-        print_texts({r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen})
+        texts = {r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen}
+        print_texts(texts, outcome.doubts)
 
     def __getitem__(self, which: slice) -> Ranks:
         """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""
@@ -141,6 +147,7 @@ class Ranks:
                 link=s.link,
                 check=s.check,
                 slow=s.slow,
+                rules=s.rules,
                 quiet=True,
                 apart=s.apart,
             )
@@ -175,7 +182,8 @@ class Ranks:
 
     def _headline(self) -> str:
         backend = "NCCL" if self._settings.backend == "nccl" else "gloo"
-        return f"{self.num_ranks} rank{'s' if self.num_ranks > 1 else ''} on {self._device_name()} ({backend})"
+        rules = ", NCCL's rules" if self._settings.rules == "nccl" else ""
+        return f"{self.num_ranks} rank{'s' if self.num_ranks > 1 else ''} on {self._device_name()} ({backend}{rules})"
 
     def _device_name(self) -> str:
         if self.device == "cpu":
@@ -280,19 +288,6 @@ def _refuse_nesting() -> None:
             f"this code already runs on rank {worker.ACTIVE.rank}, and a rank cannot start ranks of its own: "
             "make Ranks in the notebook, and use dist.new_group for a group of some of them."
         )
-
-
-def print_texts(texts: dict[int, str]) -> None:
-    """Print by rank, each line behind its rank; ranks that said the same share their lines."""
-    groups: dict[str, list[int]] = {}
-    for rank, text in sorted(texts.items()):
-        if text:
-            groups.setdefault(text.rstrip("\n"), []).append(rank)
-    labels = {text: str(names_of(ranks)) for text, ranks in groups.items()}
-    width = max(map(len, labels.values()), default=0)
-    for text, label in labels.items():
-        for line in text.split("\n"):
-            print(f"{label:<{width}} │ {line}".rstrip())
 
 
 os.register_at_fork(after_in_child=lambda: globals().update(_latest=None))

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
+from helpers.ranks.nccl.refusals import as_it_lies, order_of, refuse
 from helpers.ranks.signatures import Signature, all_to_all_single, crossed, describe_tensor, signature
 from helpers.ranks.work import WireWork
 
@@ -50,92 +51,102 @@ class Methods:
         tensors = _list(tensors)
         opts = _filled(c10d.AllreduceOptions(), opts, timeout, reduceOp=opts)
         sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp)
-        return self.group.collective(sig, lambda: self.inner.allreduce(tensors, opts), tensors)
+        return self.group.collective(sig, lambda: self.inner.allreduce(tensors, opts), tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=None) -> WireWork:
         tensors, opts = list(tensors), opts or c10d.AllreduceCoalescedOptions()
         sig = signature("all_reduce", tensors, reduce_op=opts.reduceOp, extra=" coalesced")
-        return self.group.collective(sig, lambda: self.inner.allreduce_coalesced(tensors, opts), tensors)
+        return self.group.collective(sig, lambda: self.inner.allreduce_coalesced(tensors, opts), tensors, opts)
 
     def broadcast(self, tensors, opts=0, timeout=None) -> WireWork:
         tensors = _list(tensors)
         opts = _filled(c10d.BroadcastOptions(), opts, timeout, rootRank=opts)
         sig = signature("broadcast", tensors, root=opts.rootRank)
-        return self.group.collective(sig, lambda: self.inner.broadcast(tensors, opts), tensors)
+        return self.group.collective(sig, lambda: self.inner.broadcast(tensors, opts), tensors, opts)
 
     def reduce(self, tensors, opts=0, op=SUM, timeout=None) -> WireWork:
         tensors = _list(tensors)
         opts = _filled(c10d.ReduceOptions(), opts, timeout, rootRank=opts, reduceOp=op)
         sig = signature("reduce", tensors, root=opts.rootRank, reduce_op=opts.reduceOp)
-        return self.group.collective(sig, lambda: self.inner.reduce(tensors, opts), tensors)
+        return self.group.collective(sig, lambda: self.inner.reduce(tensors, opts), tensors, opts)
 
     # -- all_gather ------------------------------------------------------------------------------------------------
     def allgather(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = _lists(outputs), _list(inputs)
         opts = _filled(c10d.AllgatherOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         sig = signature("all_gather", inputs)
-        return self.group.collective(sig, lambda: self.inner.allgather(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: self.inner.allgather(outputs, inputs, opts), outputs, opts, inputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.AllgatherOptions()
         sig = signature("all_gather", [input], extra=" into a tensor")
-        return self.group.collective(sig, lambda: self.inner._allgather_base(output, input, opts), [output])
+        return self.group.collective(
+            sig, lambda: self.inner._allgather_base(output, input, opts), [output], opts, [input]
+        )
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = [list(o) for o in outputs], list(inputs), opts or c10d.AllgatherOptions()
         sig = signature("all_gather", inputs, extra=" coalesced")
-        return self.group.collective(sig, lambda: self.inner.allgather_coalesced(outputs, inputs, opts), outputs)
+        return self.group.collective(
+            sig, lambda: self.inner.allgather_coalesced(outputs, inputs, opts), outputs, opts, inputs
+        )
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.AllgatherOptions()
         sig = signature("all_gather", inputs, extra=" into tensors, coalesced")
         issue = self.inner.allgather_into_tensor_coalesced
-        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs, opts, inputs)
 
     # -- reduce_scatter --------------------------------------------------------------------------------------------
     def reduce_scatter(self, outputs, inputs, opts=SUM, timeout=None) -> WireWork:
         outputs, inputs = _list(outputs), _lists(inputs)
         opts = _filled(c10d.ReduceScatterOptions(), opts, timeout, reduceOp=opts)
         sig = signature("reduce_scatter", list(chain(*inputs)), reduce_op=opts.reduceOp)
-        return self.group.collective(sig, lambda: self.inner.reduce_scatter(outputs, inputs, opts), outputs)
+        return self.group.collective(
+            sig, lambda: self.inner.reduce_scatter(outputs, inputs, opts), outputs, opts, inputs
+        )
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.ReduceScatterOptions()
         sig = signature("reduce_scatter", [input], reduce_op=opts.reduceOp, extra=" of a tensor")
-        return self.group.collective(sig, lambda: self.inner._reduce_scatter_base(output, input, opts), [output])
+        return self.group.collective(
+            sig, lambda: self.inner._reduce_scatter_base(output, input, opts), [output], opts, [input]
+        )
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.ReduceScatterOptions()
         sig = signature("reduce_scatter", inputs, reduce_op=opts.reduceOp, extra=" of tensors, coalesced")
         issue = self.inner.reduce_scatter_tensor_coalesced
-        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: issue(outputs, inputs, opts), outputs, opts, inputs)
 
     # -- rooted: only the root has lists ---------------------------------------------------------------------------
     def gather(self, outputs, inputs, opts=0, timeout=None) -> WireWork:
         outputs, inputs = _lists(outputs), _list(inputs)
         opts = _filled(c10d.GatherOptions(), opts, timeout, rootRank=opts)
         sig = signature("gather", inputs, root=opts.rootRank)
-        return self.group.collective(sig, lambda: self.inner.gather(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: self.inner.gather(outputs, inputs, opts), outputs, opts, inputs)
 
     def scatter(self, outputs, inputs, opts=0, timeout=None) -> WireWork:
         outputs, inputs = _list(outputs), _lists(inputs)
         opts = _filled(c10d.ScatterOptions(), opts, timeout, rootRank=opts)
         sig = signature("scatter", outputs, root=opts.rootRank)
-        return self.group.collective(sig, lambda: self.inner.scatter(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: self.inner.scatter(outputs, inputs, opts), outputs, opts, inputs)
 
     # -- all_to_all ------------------------------------------------------------------------------------------------
     def all_to_all_single(self, output: Tensor, input: Tensor, output_splits, input_splits, opts=None) -> WireWork:
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         taken, given = list(output_splits), list(input_splits)
         sig = self._own_part(all_to_all_single(output, input, taken, given, self.group.size))
-        return self.group.collective(sig, lambda: self.inner.alltoall_base(output, input, taken, given, opts), [output])
+        return self.group.collective(
+            sig, lambda: self.inner.alltoall_base(output, input, taken, given, opts), [output], opts, [input]
+        )
 
     def alltoall(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs = list(outputs), list(inputs)
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
         sig = self._own_part(crossed("all_to_all", inputs, "all_to_all of a list", give, take))
-        return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs)
+        return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs, opts, inputs)
 
     def _own_part(self, sig: Signature) -> Signature:
         me = self.group.rank
@@ -149,10 +160,12 @@ class Methods:
     # -- barriers --------------------------------------------------------------------------------------------------
     def barrier(self, opts=None) -> WireWork:
         opts = _filled(c10d.BarrierOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
-        return self.group.collective(signature("barrier", []), lambda: self.inner.barrier(opts), [])
+        return self.group.collective(signature("barrier", []), lambda: self.inner.barrier(opts), [], opts)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come within `timeout`."""
+        if self.group.session.rules is not None:
+            refuse(RuntimeError, "monitored")
         arguments = (wait_all_ranks,) if timeout is None else (timeout, wait_all_ranks)
         names = ("wait_all_ranks",) if timeout is None else ("timeout", "wait_all_ranks")
         given = dict(zip(names, arguments, strict=True))
@@ -160,28 +173,36 @@ class Methods:
 
     # -- point to point --------------------------------------------------------------------------------------------
     def send(self, tensors, peer: int, tag: int = 0) -> WireWork:
-        tensors = self._sendable("send", tensors, peer)
-        return self.group.message("send", tensors, peer, tag, lambda: self.inner.send(tensors, peer, tag))
+        tensors, given, tag = self._sendable("send", tensors, peer, tag)
+        return self.group.message("send", tensors, peer, tag, lambda: self.inner.send(tensors, peer, tag), given)
 
     def recv(self, tensors, peer: int, tag: int = 0) -> WireWork:
-        tensors = self._sendable("receive", tensors, peer)
-        return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag))
+        tensors, given, tag = self._sendable("receive", tensors, peer, tag)
+        return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag), given)
 
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
-        tensors = self._sendable("receive", tensors, None)
-        return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag))
+        if self.group.session.rules is not None:
+            refuse(RuntimeError, "any_source")
+        tensors, given, _ = self._sendable("receive", tensors, None, tag)
+        return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag), given)
 
-    def _sendable(self, verb: str, tensors, peer: int | None) -> list[Tensor]:
-        """The tensors as a list. Refuses what gloo would refuse, before the message is numbered on the board."""
-        tensors, group = _list(tensors), self.group
+    def _sendable(self, verb: str, tensors, peer: int | None, tag: int) -> tuple[list[Tensor], tuple, int]:
+        """The tensors as a list, what NCCL's rules ask of the message, and the tag below: by the rules there is none.
+
+        Refuses what gloo would refuse, before the message is numbered on the board.
+        """
+        tensors, group, rules = _list(tensors), self.group, self.group.session.rules
         me = group.ranks[group.rank]
         if peer == group.rank:
             raise ValueError(f"rank {me} cannot {verb} to or from itself: copy the tensor, or give another rank")
         if peer is not None and not 0 <= peer < group.size:
             raise ValueError(f"rank {me} cannot {verb}: there is no rank {peer} in a group of {group.size}")
+        layout = tensors[0] if len(tensors) == 1 else None
+        if rules is not None and layout is not None and layout.layout == torch.strided:
+            tensors = [as_it_lies(layout)]
         if len(tensors) != 1 or tensors[0].layout != torch.strided or not tensors[0].is_contiguous():
             raise ValueError(f"rank {me} can only {verb} one dense, contiguous tensor: pass x.contiguous()")
-        return tensors
+        return (tensors, (), tag) if rules is None else (tensors, (tag, order_of(layout)), 0)
 
     # -- names and life --------------------------------------------------------------------------------------------
     @property
@@ -199,10 +220,14 @@ class Methods:
         self.inner.set_timeout(timeout)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        self.inner._start_coalescing(device)
+        if self.group.session.rules is None:
+            self.inner._start_coalescing(device)
+        else:
+            self.group.session.rules.start_batch(self.group)
 
     def _end_coalescing(self, device: torch.device):
-        return self.inner._end_coalescing(device)
+        rules = self.group.session.rules
+        return self.inner._end_coalescing(device) if rules is None else rules.end_batch(self.group)
 
     def shutdown(self) -> None:
         self.group.release()

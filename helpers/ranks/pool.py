@@ -21,6 +21,7 @@ from typing import Any
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
+from helpers.ranks.nccl.after import After, error_of
 from helpers.ranks.report import Report
 from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
@@ -43,6 +44,7 @@ class Settings:
     link: Link | Nodes | None = None
     check: bool = True
     slow: dict | None = None
+    rules: str = "gloo"
     apart: str = ""
 
 
@@ -59,11 +61,12 @@ class Member:
 class Outcome:
     values: list[Any]
     texts: dict[int, str] = field(default_factory=dict)
+    doubts: list[Words] = field(default_factory=list)  # what NCCL's rules say of it that is no error
 
 
 class Pool:
     def __init__(self, settings: Settings):
-        self.settings = settings
+        self.settings, self.after = settings, After(settings.rules)
         self.members: list[Member] = []
         self.generation = 0
         self.folder = self.board = None
@@ -122,6 +125,7 @@ class Pool:
             "link": asdict(s.link) if s.link else None,
             "check": s.check,
             "slow": s.slow,
+            "rules": s.rules,
             "group_timeout": 3600.0,
             "env": env,
         }
@@ -169,6 +173,9 @@ class Pool:
         error = None
         if verdict != "ok" or difference is not None:
             error = self._explain_and_recover(watch, verdict, difference, cell)
+        else:
+            found = self.after.look(self.board, self.generation)
+            error, outcome.doubts = error_of(found, SAYS["after.kept"]), [one.said for one in found]
         here = {member.pid for member in self.members}  # perhaps new ones, after a restart
         self.is_spent = any(state.spent and state.pid in here for state in states)
         if error is None:
@@ -218,6 +225,8 @@ class Pool:
                     report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
             sound = verdict == "failed" and self._is_sound(watch)
             error = report.error(verdict, difference=difference, seconds=watch.clock)
+            found = [one.said for one in self.after.look(self.board, self.generation, verdict == "hang")]
+            error.words = Words.of("\n").join([error.words, *found])
             how = self._recover(watch, sound)
         except KeyboardInterrupt:
             error = report.error("interrupted")

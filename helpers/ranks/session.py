@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from helpers.ranks.link import EmulatedLink
 from helpers.ranks.waiting import Waiters
@@ -16,6 +17,9 @@ from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link, Nodes
 from helpers.words import Words
+
+if TYPE_CHECKING:
+    from helpers.ranks.nccl.enforced import Enforced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class WireConfig:
     rank, world_size: of this process in the world. board_dir: an existing folder that all ranks share (see
     `limits.shared_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
     slow: a straggler on purpose, {rank: seconds}, or {rank: {…}} (see Fault). inner: "gloo" or "nccl".
+    rules: "nccl" keeps a journal in board_dir (nccl/). eager: whether init_process_group got a device_id, None where
+    nobody says. only_cards: refuse tensors on the CPU, as where "nccl" is the only backend.
     """
 
     rank: int
@@ -63,6 +69,9 @@ class WireConfig:
     check: bool = True
     slow: dict | None = None
     inner: str = "gloo"
+    rules: str = "gloo"
+    eager: bool | None = None
+    only_cards: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -71,8 +80,12 @@ class WireConfig:
             )
         if self.inner not in ("gloo", "nccl"):
             raise ValueError(f"WireConfig: inner is {self.inner!r}, but it must be 'gloo' or 'nccl'")
-        if self.check and not os.path.isdir(self.board_dir):
-            raise ValueError(f"WireConfig: board_dir {self.board_dir!r} is no folder; make it, or pass check=False")
+        if self.rules not in ("gloo", "nccl"):
+            raise ValueError(f"WireConfig: rules is {self.rules!r}, but it must be 'gloo' or 'nccl'")
+        if (self.check or self.rules == "nccl") and not os.path.isdir(self.board_dir):
+            raise ValueError(
+                f"WireConfig: board_dir {self.board_dir!r} is no folder; make it, or pass check=False, rules='gloo'"
+            )
         if self.link is not None and self.inner == "nccl":
             raise ValueError("WireConfig: a link is emulated on the CPU only; use inner='gloo', or link=None")
         Fault.of(self.slow or {}, self.rank)
@@ -89,6 +102,7 @@ class Session:
         self.fault = Fault.of(config.slow or {}, config.rank)
         self.broken: WireError | None = None
         self.num_operations = 0
+        self.rules: Enforced | None = None  # NCCL's, while they are in force
         self.busy = threading.Event()  # while something is pending
 
     # -- one operation ---------------------------------------------------------------------------------------------

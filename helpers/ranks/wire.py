@@ -9,7 +9,8 @@ With `inner="nccl"` it keeps the log and compares before issuing; a blocked NCCL
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,10 @@ from helpers.ranks.ending import Connections, Ended
 from helpers.ranks.gloo import open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
+from helpers.ranks.nccl.enforced import Enforced
+from helpers.ranks.nccl.journal import Journal, opened
 from helpers.ranks.session import Listeners, WireConfig
+from helpers.ranks.signatures import call_site
 from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import PendingOp, WireError
 from helpers.ranks.world import World
@@ -38,6 +42,7 @@ __all__ = [
     "cut",
     "fail_pending",
     "install",
+    "journaled",
     "let_go",
     "pending",
     "reset",
@@ -70,6 +75,8 @@ def install(config: WireConfig) -> None:
     if "WIRE" not in dist.Backend._plugins:
         dist.Backend.register_backend("wire", _create, extended_api=True, devices=list(known_kinds()))
         dist.monitored_barrier = distributed_c10d.monitored_barrier = _monitored_barrier
+        dist.batch_isend_irecv = distributed_c10d.batch_isend_irecv = _batch_isend_irecv
+        distributed_c10d._process_group_name = _process_group_name
 
 
 def subscribe(callback: Callable[[CommEvent], None]) -> Callable[[], None]:
@@ -102,6 +109,22 @@ def cut() -> None:
 def let_go() -> None:
     """All ranks have met in a new world: give up what was held for the sake of the old one's groups (ending.py)."""
     _ended.let_go()
+
+
+@contextmanager
+def journaled() -> Iterator[list[list]]:
+    """Within, NCCL's rules are in force on this rank, as if its world were new. The journal's lines, for nccl.play."""
+    session, lines = _world.session, []
+    journal = Journal(lines.append, session.config.rank, session.config.world_size)
+    before, session.rules = session.rules, Enforced(journal)
+    is_whole = False
+    try:
+        with opened(journal):
+            yield lines
+        is_whole = True
+    finally:
+        session.rules = before
+        journal.line("end", int(is_whole))
 
 
 def broken() -> WireError | None:
@@ -176,4 +199,25 @@ def _monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     return _torch_monitored_barrier(group, timeout, wait_all_ranks)
 
 
+def _batch_isend_irecv(p2p_op_list):
+    """torch posts a batch one by one where a group is no plain ProcessGroup; by NCCL's rules it is one operation."""
+    group = (p2p_op_list[0].group if p2p_op_list else None) or dist.group.WORLD
+    rules = group.group.session.rules if isinstance(group, Wire) else None
+    if rules is None:
+        return _torch_batch(p2p_op_list)
+    rules.start_batch(group.group)
+    try:
+        return _torch_batch(p2p_op_list)
+    finally:
+        rules.end_batch(group.group)
+
+
+def _process_group_name(ranks, use_hashed_name):
+    """Asked on every rank of the world when a group is made, also on those that are not in it."""
+    if ranks and not use_hashed_name and _world is not None and _world.session.rules is not None:
+        _world.session.rules.journal.line("made", site=call_site(), name=" ".join(map(str, ranks)))
+    return _torch_group_name(ranks, use_hashed_name)
+
+
 _torch_monitored_barrier = distributed_c10d.monitored_barrier
+_torch_batch, _torch_group_name = distributed_c10d.batch_isend_irecv, distributed_c10d._process_group_name

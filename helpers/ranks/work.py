@@ -23,6 +23,7 @@ from helpers.records import CommEvent
 from helpers.words import Words
 
 if TYPE_CHECKING:
+    from helpers.ranks.nccl.enforced import Enforced
     from helpers.ranks.waiting import DirectWait
 
 NO_TIMEOUT = datetime.timedelta(0)
@@ -72,6 +73,9 @@ class PendingOp:
 class WireWork(Work):
     """One operation under way. Made by a group, completed once: by gloo, by the emulated link, or by a failure."""
 
+    rules: Enforced | None = None  # NCCL's, if it is in the journal, as operation `place`
+    place, in_line = 0, False  # in_line: it runs on the stream of its call
+
     def __init__(
         self, signature: Signature, sequence: int, site: Frame, outputs: list, on_done: Callable[[WireWork], None]
     ):
@@ -91,6 +95,8 @@ class WireWork(Work):
     def wait(self, timeout: datetime.timedelta = NO_TIMEOUT) -> bool:
         """Wait until the operation is complete. Raises what made it fail, or RuntimeError after `timeout`."""
         seconds = timeout.total_seconds()
+        if self.rules is not None:
+            self.rules.waited(self)
         self.num_waiting += 1
         try:
             if self.direct is not None:
@@ -107,6 +113,8 @@ class WireWork(Work):
         return True
 
     def get_future(self) -> torch.futures.Future:
+        if self.rules is not None:
+            self.rules.future_taken(self)
         if self.direct is not None:
             self.direct.hand_over()
         with self.lock:
@@ -120,6 +128,8 @@ class WireWork(Work):
     def is_completed(self) -> bool:
         if self.direct is not None:
             self.direct.hand_over()
+        if self.done and self.rules is not None:
+            self.rules.seen_done(self)
         return self.done
 
     def is_success(self) -> bool:

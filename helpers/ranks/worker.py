@@ -37,6 +37,7 @@ from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
 from helpers.ranks.errors import Failure, Waiting, Where
 from helpers.ranks.holders import dead_holders
 from helpers.ranks.link import link_of
+from helpers.ranks.nccl import journal
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
 from helpers.words import Words
@@ -114,6 +115,7 @@ class Worker:
             link=link_of(self.spec["link"]),
             check=self.spec["check"],
             slow=self.spec["slow"],
+            rules=self.spec.get("rules", "gloo"),
         )
 
     def fresh_namespace(self) -> dict[str, Any]:
@@ -187,6 +189,7 @@ class Worker:
         except BaseException as error:
             reply = ("error", self.failure(error))
             del error
+        journal.note("idle")
         if self.was_cut and any(map(is_torchs, forget_cut_imports(known))):
             self.spent = True
         self.output.finish()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 
 from helpers.ranks.group import WireGroup
+from helpers.ranks.nccl.enforced import Enforced
+from helpers.ranks.nccl.journal import FileJournal, keep_open
 from helpers.ranks.session import Session, WireConfig
 from helpers.ranks.sites import SAYS
 from helpers.ranks.waiting import Waiters
@@ -19,6 +21,11 @@ class World:
     def __init__(self, config: WireConfig, waiters: Waiters):
         self.session, self.closed = Session(config, waiters), False
         self.groups: list[WireGroup] = []
+        self.journal = None
+        if config.rules == "nccl":
+            self.journal = FileJournal(config.board_dir, config.rank, config.world_size, config.eager)
+            keep_open(self.journal)
+            self.session.rules = Enforced(self.journal, config.only_cards)
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
     def join(self, group: WireGroup) -> None:
@@ -61,6 +68,10 @@ class World:
         for group in self.groups:
             group.release()
         self.groups = []
+        if self.journal is not None:
+            keep_open(None)
+            self.session.rules = None
+            self.journal.close()
         if self.session.link is not None:
             self.session.link.close()
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks, current
-from helpers.ranks.live import print_texts
+from helpers.ranks.capture import print_texts
 from helpers.ranks.zygote import FORKS
 
 

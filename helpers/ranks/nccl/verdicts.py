@@ -1,0 +1,201 @@
+"""A verdict in words: what waits for what, both lines, and the cure. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from helpers.ranks.nccl.queues import Host, Play, Posted
+from helpers.ranks.nccl.records import NOWHERE, Program, Record
+from helpers.ranks.nccl.stuck import Knot, Node
+from helpers.ranks.sites import Frame, describe, names_of
+from helpers.words import Words, book
+
+SAYS = book("nccl")
+SURE, BUFFER, CAN, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
+SHOWN = 6  # lines of one circle
+MOST = 256  # operations of one batch, above which ranks may split it differently
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: "hangs", "hangs above the buffer", "can hang", "error", "race" or "warning". sites: first the line to point
+    at. words: what happens and where; cure: what to do."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    sites: tuple[Frame, ...]
+    words: Words
+    cure: Words
+
+    def __str__(self) -> str:
+        return str(self.said)
+
+    @property
+    def said(self) -> Words:
+        """All of it."""
+        return SAYS["said"].format(kind=SAYS["kind." + self.kind], words=self.words, cure=self.cure)
+
+
+def of_knot(kind: str, knot: Knot, extra: str = "") -> Verdict:
+    """The verdict about a play that does not move on. extra: the name of a sentence that goes before."""
+    half = _half_batched(knot)
+    name = "half_batched" if half else _pattern(knot)
+    nodes = [node for node in knot.core if not _is_over(node) or not knot.edges[node]]  # who stands in another's line
+    nodes = sorted(nodes, key=_urgency) if knot.is_circle else nodes
+    lines = _lines(nodes)
+    sites = [site for node in nodes if (site := _site(node)) != NOWHERE]
+    if half:
+        rank, record = half
+        place = {"what": what_of(record), "place": describe(record.site)}
+        lines.insert(0, SAYS["line.stands"].format(ranks=names_of([rank]), n=1, **place))
+        sites.insert(0, record.site)
+    head = [SAYS["extra." + extra]] if extra else []
+    words = Words.of("\n  ").join([Words.of(" ").join([*head, SAYS[f"hang.{name}"]]), *lines])
+    ranks = tuple(sorted({node.rank for node in nodes}))
+    return Verdict(kind, ranks, tuple(dict.fromkeys(sites)), words, SAYS[f"cure.{name}"])
+
+
+def _pattern(knot: Knot) -> str:
+    """The name of the mistake that a core shows."""
+    posts = [node for node in knot.core if isinstance(node, Posted)]
+    meeting = [node for node in knot.core if isinstance(node, Host) and node.meets is not None]
+    if any(host.record.is_batch and not host.meets[2:] for host in meeting):
+        return "first_batch"
+    if not knot.is_circle:
+        return "missing"
+    if meeting:
+        return "first_use" if all(host.meets[2:] for host in meeting) and not posts else "first_orders"
+    if all(one.record.messages for one in posts):
+        return "messages"
+    if len({one.key for one in posts}) > 1:
+        return "orders"
+    return "in_line" if any(one.record.messages for one in posts) else "differ"
+
+
+def _half_batched(knot: Knot) -> tuple[int, Record] | None:
+    """The other side of a message of the core, if it stands there: batched where the message is not, or otherwise."""
+    for node in knot.core:
+        record = node.record if isinstance(node, Posted) or node.meets is not None else None
+        for message in record.messages if record else ():
+            for other in _standing(knot.play, message.peer):
+                fits = any(one.peer == node.rank and one.sends != message.sends for one in other.messages)
+                if fits and other.is_batch != record.is_batch:
+                    return message.peer, other
+    return None
+
+
+def _standing(play: Play, rank: int) -> Iterator[Record]:
+    """What a rank has posted and is not over, and what its host would post now."""
+    for (owner, _), queue in play.queues.items():
+        if owner == rank:
+            yield from (one.record for one in queue)
+    if rank in play.hosts and play.hosts[rank].meets is not None:
+        yield play.hosts[rank].record
+
+
+def _urgency(node: Node) -> tuple:
+    """Which line to point at first: messages before collectives, what runs before what waits, sends before receives."""
+    record, is_host = _call(node), isinstance(node, Host)
+    sends = any(message.sends for message in record.messages)
+    return is_host and record.kind != "post", not record.messages, not (is_host or node.runs), not sends, node.rank
+
+
+def _call(node: Node) -> Record:
+    """The call in which a node stands: a host that waits for its stream has gone past it."""
+    return node.records[node.at - 1] if isinstance(node, Host) and node.waits_for else node.record
+
+
+def _is_over(node: Node) -> bool:
+    return isinstance(node, Host) and not node.is_blocked
+
+
+def _site(node: Node) -> Frame:
+    return NOWHERE if _is_over(node) else _call(node).site
+
+
+def _lines(nodes: list[Node]) -> list[Words]:
+    """A line for each place in which ranks stand; those of one place together."""
+    places: dict[tuple, list[Node]] = {}
+    for node in nodes:
+        places.setdefault(_place(node), []).append(node)
+    return [_line(*place, own) for place, own in [*places.items()][:SHOWN]]
+
+
+def _place(node: Node) -> tuple:
+    if _is_over(node):
+        return "ended", "", NOWHERE
+    record = _call(node)
+    if isinstance(node, Host) and node.waits_for:
+        return "host", record.name or record.kind, record.site
+    name = "meets" if isinstance(node, Host) else "waits" if node.runs else "behind"
+    return name, record.name if record.messages else (record.name, record.group), record.site
+
+
+def _line(name: str, what: object, site: Frame, nodes: list[Node]) -> Words:
+    who = {"ranks": names_of({node.rank for node in nodes}), "n": len(nodes)}
+    if name in ("waits", "behind", "meets"):
+        what = what_of(_call(nodes[0]), alone=len(nodes) == 1)
+    return SAYS[f"line.{name}"].format(**who, what=what, place=describe(site))
+
+
+def what_of(record: Record, alone: bool = True) -> Words:
+    """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers."""
+    if not record.messages:
+        return SAYS["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
+    if not alone:
+        return SAYS["what.batches"] if record.is_batch else Words.of(record.name)
+    peers = names_of({one.peer for one in record.messages})
+    return SAYS["what." + record.name].format(peers=peers)
+
+
+# -- what meets and does not agree -----------------------------------------------------------------------------------
+def of_messages(play: Play) -> Iterator[Verdict]:
+    """Tags, sizes and strides that differ between a send and the receive that NCCL gives it."""
+    sent, received = defaultdict(Counter), defaultdict(Counter)
+    for sender, one, receiver, other in play.odd:
+        sent[sender.rank, receiver.rank][one.tag] += 1
+        received[sender.rank, receiver.rank][other.tag] += 1
+    seen = set()
+    for sender, one, receiver, other in play.odd:
+        pair = sender.rank, receiver.rank
+        name = "form" if one.form != other.form else "tags" if one.tag != other.tag else "strides"
+        crossed = name != "tags" or sent[pair] == received[pair]
+        if not seen & {(name, pair), (name, one.site, other.site)}:
+            seen |= {(name, pair), (name, one.site, other.site)}
+            both = {"a": sender.rank, "b": receiver.rank, "there": describe(one.site), "here": describe(other.site)}
+            both |= {"sent": one.form, "taken": other.form, "tag": one.tag, "other": other.tag}
+            words, kind = SAYS[f"met.{name}"].format(**both), ERROR if crossed else WARNING
+            yield Verdict(kind, pair, (other.site, one.site), words, SAYS[f"cure.{name}"])
+
+
+def of_groups(programs: Mapping[int, Program], ended: set[int]) -> Iterator[Verdict]:
+    """new_group is called by all ranks of the world, in one order."""
+    calls = {rank: [one for one in program.records if one.kind == "made"] for rank, program in programs.items()}
+    for number in range(max(map(len, calls.values()), default=0)):
+        made = {rank: own[number] for rank, own in calls.items() if len(own) > number}
+        lacking = {rank for rank in calls if rank not in made}
+        if len({one.name for one in made.values()}) == 1 and not lacking & ended:
+            continue
+        first = min(made)
+        other = next((r for r in sorted(made) if made[r].name != made[first].name), None)
+        name = "groups.lacking" if other is None else "groups.differ"
+        who = {"ranks": names_of(made), "others": names_of(lacking or made), "place": describe(made[first].site)}
+        who |= {"a": first, "b": other, "made": made[first].name, "there": "" if other is None else made[other].name}
+        sites = dict.fromkeys(made[rank].site for rank in (first, first if other is None else other))
+        yield Verdict(ERROR, tuple(sorted(made)), tuple(sites), SAYS[name].format(**who), SAYS["cure.groups"])
+        return
+
+
+def of_batches(programs: Mapping[int, Program]) -> Iterator[Verdict]:
+    large = {one.site: (rank, one) for rank, own in programs.items() for one in own.records if len(one.messages) > MOST}
+    for site, (rank, one) in large.items():
+        words = SAYS["large"].format(rank=rank, number=len(one.messages), most=MOST, place=describe(site))
+        yield Verdict(WARNING, (rank,), (site,), words, SAYS["cure.large"])
+
+
+def of_found(programs: Iterable[Program]) -> Iterator[Verdict]:
+    for program in programs:
+        for one in program.found:
+            yield Verdict(one.kind, (one.rank,), one.sites, one.words, one.cure)
