@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "helpers.train.cli",
     "hang": "helpers.jobs.hang",
     "profile": "helpers.jobs.profiled",
+    "rehearse": "helpers.rehearse.cli",
     "explain": "helpers.traces.cli",
     "plan": "helpers.predict.advice.cli",
     "napkin": "helpers.interview.napkin",
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("train", help="a small GPT by any plan, on live ranks: --plan dp=2,tp=2,pp=2 --steps 50")
     commands.add_parser("hang", help="any training job; where it stands still, which rank left the line: -- train.py")
     commands.add_parser("profile", help="start any training job and record a window of its steps: -- train.py")
+    commands.add_parser("rehearse", help="what of a script for CUDA and NCCL would fail on GPUs: train.py --nproc 4")
     commands.add_parser("explain", help="where a step's time went, and which rank is to blame: trace.json [other.json]")
     commands.add_parser("plan", help="which plan trains a model on a cluster, and why: --model llama3-70b --gpus 32")
     commands.add_parser("quiz", help="interview questions that come back in time; --mock, --drill, --anki; --lang zh")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -21,10 +22,13 @@ _OPERATORS = torch._ops.__file__  # through which a dispatch mode calls on
 _OWN = {"__torch_dispatch__", "_engine_run_backward"}  # a dispatch mode, such as the meter's, stands between
 _errors: list[BaseException] = []  # of the backward that runs
 _run_backward = graph._engine_run_backward
+in_words: Callable[[str], str] | None = None  # how a rehearsal says "card"
 
 
 def complain(error: BaseException) -> None:
     """Raise `error`; keep it, and return, where the engine itself called or this backward is lost already."""
+    if in_words is not None:
+        error.args = tuple(in_words(one) if isinstance(one, str) else one for one in error.args)
     inside = torch._C._current_graph_task_id() != -1
     if inside and (_errors or _called_by_the_engine(sys._getframe(1))):
         _errors.append(error)

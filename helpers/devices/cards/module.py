@@ -6,6 +6,7 @@ All is done when a call returns: a stream waits for nothing, an event knows the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from types import SimpleNamespace
 
@@ -135,6 +136,21 @@ def register() -> None:
         ) from None
     setup("card", backend_module=CardModule())
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
+    torch.nn.Module.load_state_dict = _copying(torch.nn.Module.load_state_dict)
     ours = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
     for name in (ours + "max_memory_reserved reset_peak_memory_stats").split():
         setattr(torch.accelerator, name, getattr(torch.card, name))  # the Python guard of a device has none of these
+
+
+def _copying(load):
+    """Into the parameters that are there: DDP's reducer holds them, and what is held cannot be swapped."""
+
+    @functools.wraps(load)
+    def wrapper(*args, **kwargs):
+        torch.__future__.set_swap_module_params_on_conversion(False)
+        try:
+            return load(*args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+
+    return wrapper

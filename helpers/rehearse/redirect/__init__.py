@@ -1,0 +1,31 @@
+"""An unmodified script for CUDA and NCCL on a practice card: what says "cuda" gets the card, and reads "cuda" again.
+
+In C++ every tensor is on card:0. Creation on "cuda" has kernels here, so it needs no wrapper and works in every thread;
+what C++ would refuse earlier (`.to("cuda")`, `.cuda()`) and what is read of a device (`x.device`) is replaced by name.
+
+    gpus        which GPU of its node a tensor is on, as the script numbers them; tensors on another one than the rest
+    tensors     creation, moving, reading: torch.Tensor's and torch's names
+    cuda        torch.cuda's names, torch.accelerator's, autocast
+    groups      init_process_group, new_group and what asks for NCCL: the wire, with NCCL's rules
+    files       torch.load and its map_location
+    missing     what no rehearsal can do: it is told by name
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def install(rank: int, local_rank: int, gpus_of_node: int, folder: str) -> None:
+    """Once per process, behind `cards.install`. folder: the ranks' own, for stores, boards and notes."""
+    from helpers.devices.cards import pinned
+    from helpers.rehearse.redirect import cuda, files, gpus, groups, missing, tensors
+
+    gpus.begin(local_rank, gpus_of_node)
+    tensors.replace()
+    cuda.replace()
+    files.replace()
+    groups.replace(folder)
+    missing.replace()
+    for name in (*pinned._MAKERS, "as_tensor"):  # TorchScript knows functions by their identity
+        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")

@@ -1,0 +1,112 @@
+"""Process groups: what asks for NCCL gets the wire over gloo, with NCCL's rules where the wire knows them."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import os
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._pytree import tree_iter
+
+from helpers.devices.cards.tensor import Card
+from helpers.ranks import signatures, wire
+from helpers.ranks.group import WireGroup
+from helpers.ranks.signatures import call_site
+from helpers.rehearse import notes
+from helpers.rehearse.redirect import gpus
+from helpers.rehearse.redirect.tensors import everywhere
+
+LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
+WORLD = "world"  # a folder of the ranks' own for each default group that they make: its store, boards and journals
+_worlds = itertools.count(1)
+
+
+def replace(folder: str) -> None:
+    signatures.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
+    init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
+    everywhere("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
+    everywhere("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
+    everywhere("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
+    everywhere("is_nccl_available", c10d.is_nccl_available, lambda: True)
+    for name in ("collective", "message"):
+        setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
+    everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    usual = c10d.is_backend_available
+    everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
+    if not hasattr(dist, "ProcessGroupNCCL"):
+        options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
+        options.config = SimpleNamespace()
+        dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
+
+
+def _nccl(name: str) -> str:
+    return "nccl" if name == "wire" else name
+
+
+def _init(
+    init, folder: str, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
+    pg_options=None, device_id=None, **more,
+) -> None:  # fmt: skip
+    rank = int(os.environ["RANK"]) if rank < 0 else rank
+    world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
+    world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
+    os.makedirs(world, exist_ok=True)
+    rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
+    rules |= {"only_cards": backend == "nccl"}
+    known = wire.WireConfig.__dataclass_fields__
+    wire.reset()
+    wire.install(
+        wire.WireConfig(
+            rank=rank,
+            world_size=world_size,
+            board_dir=world,
+            **{name: value for name, value in rules.items() if name in known},
+        )
+    )
+    if store is None and init_method in (None, "env://"):
+        store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
+    if device_id is not None:
+        device_id = torch.device("cuda", gpus.number(device_id))
+    _chosen[0] = device_id and device_id.index
+    where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
+    init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
+
+
+def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
+    if backend == "gloo":
+        notes.once("not rehearsed", name="gloo", site=call_site())
+    kwargs.pop("device_id", None)
+    return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
+
+
+_chosen: list[int | None] = [None]  # the device that the script gave to init_process_group, or to this barrier
+
+
+def _barrier(barrier, group=None, async_op=False, device_ids=None):
+    """A barrier on a device of the script's choice, or on the current one."""
+    before, _chosen[0] = _chosen[0], device_ids[0] if device_ids else _chosen[0]
+    try:
+        return barrier(group, async_op)
+    finally:
+        _chosen[0] = before
+
+
+def _noting(operate):
+    """Which GPU an operation uses: that of its tensors; the current one where it has none, or the CPU's."""
+
+    @functools.wraps(operate)
+    def wrapper(self, *args, **kwargs):
+        first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        if isinstance(first, Card):
+            notes.once("gpu", name=gpus.of(first), was_set=gpus.was_set, site=call_site())
+        elif _chosen[0] is None and self.session.config.rank in self.ranks:
+            op = getattr(args[0], "name", args[0]) if args else "barrier"
+            notes.once("guess", name=gpus.current, op=str(op), site=call_site())
+        return operate(self, *args, **kwargs)
+
+    return wrapper
