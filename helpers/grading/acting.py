@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from helpers.devices.unwritten import Unwritten
 from helpers.grading import hidden, walls
 from helpers.grading.observing import Acting, in_turns
 from helpers.grading.registry import task_of
@@ -56,7 +57,7 @@ def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], see
     """
     task, rank = task_of(key), dist.get_rank()
     reseed(seed + rank)
-    with processor_limit(task.cpu_seconds):
+    with processor_limit(task.cpu_seconds), Unwritten():
         acts = [Acting(task, submitted, case, Trial(rank, dist.get_world_size())) for case in inputs[rank]]
         in_turns(acts)
     columns = zip(*((plain(act.outputs), act.events, act.trial.marks, act.calls) for act in acts), strict=True)

@@ -1,13 +1,12 @@
 """What one call of a process group amounts to: what is compared across ranks, and what the log keeps.
 
 name   the log's name: all_reduce, all_gather, …      what   "all_reduce SUM float32 (4, 2)": compared
+call_site   the line that called, as helpers.devices knows it
 give   what this rank sends to each peer              take   what it expects from each: compared crosswise
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.devices import runs_later
-from helpers.ranks.sites import Frame, is_engine
+from helpers.devices.lines import call_site
+from helpers.ranks.sites import Frame
 
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _REDUCE_OPS = tuple((name, getattr(dist.ReduceOp, name)) for name in _REDUCE_NAMES if hasattr(dist.ReduceOp, name))
@@ -101,22 +101,3 @@ def _rows(splits: Sequence[int], tensor: torch.Tensor, size: int) -> list[str]:
 
 def describe_row(tensor: torch.Tensor) -> str:
     return f"{_DTYPES[tensor.dtype]} {tuple(tensor.shape[1:])}"
-
-
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_BETWEEN = ("contextlib.py", "typing_extensions.py", "functools.py")  # decorators on the way into torch
-_inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine's, or between the two
-
-
-def call_site() -> Frame:
-    """File, line and function of the innermost frame outside torch and the wire; it names a culprit."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if path not in _inside:
-            own = path.startswith((_TORCH, "<frozen")) or is_engine(path)
-            _inside[path] = own or os.path.basename(path) in _BETWEEN
-        if not _inside[path]:
-            return path, frame.f_lineno, frame.f_code.co_name
-        frame = frame.f_back
-    return "autograd's own thread", 0, ""

@@ -16,7 +16,7 @@ Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
-CARDS = os.path.join(PACKAGE, "devices", "cards")  # a practice card stands below a learner's line, as torch does
+DEVICES = os.path.join(PACKAGE, "devices")  # a practice card stands below a learner's line, as torch does
 REDIRECT = os.path.join(PACKAGE, "rehearse", "redirect")  # and so does what gives it to a script for CUDA
 PATIENTS = os.path.join(PACKAGE, "zoo", "patients")  # scripts that learners run as if they were their own
 CELL_PREFIX = "<ranks cell"
@@ -33,7 +33,7 @@ def frames_of(frame: FrameType | None) -> list[Frame]:
 
 
 def is_engine(path: str) -> bool:
-    return path.startswith((ENGINE + os.sep, CARDS + os.sep, REDIRECT + os.sep))
+    return path.startswith((ENGINE + os.sep, DEVICES + os.sep, REDIRECT + os.sep))
 
 
 def is_package(path: str) -> bool:

@@ -181,6 +181,7 @@ class Worker:
         known, self.was_cut = set(sys.modules), False
         try:
             try:
+                cards.new_run()
                 self.busy = True
                 value = run(*message[1:])
             finally:

@@ -9,12 +9,13 @@ numpy, a CPU generator, more memory than the card has. What it computes is equal
     tensor      the tensor, and the way of each operation    memory    bytes by storage, and the error when it is full
     checks      CUDA's errors for what does not fit          late      errors inside backward, raised when it ends
     kernels     what C++ asks of a device; autocast          pinned    pinned memory and a card's generators
-    module      torch.card: the names of torch.cuda
+    batch_norm  SyncBatchNorm, which torch has for GPUs alone
+    module      torch.card: the names of torch.cuda      streams   who would wait for whom, by clocks
+    touching    races: memory that is still in use       underway  copies that do not block, seen from the CPU
 
 It stands on torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
 process has one card, number 0, as a rank has one GPU. All is done when a call returns, so streams and events wait for
-nothing. Not here: sparse tensors, CUDA graphs, kernels of one's own, a hook on a node of the graph (`grad_fn`) that
-raises: that ends the process.
+nothing, but what would have been a race is found. Not here: sparse tensors, CUDA graphs, kernels of one's own.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def install(num_bytes: int) -> None:
     """
     if num_bytes < 1:
         raise ValueError(f"a card of {num_bytes} bytes holds nothing: give 1 or more; 64 MB is 64_000_000")
-    from helpers.devices.cards import kernels, late, module, pinned, tensor
+    from helpers.devices.cards import batch_norm, kernels, late, module, pinned, tensor
 
     if not module.is_registered():
         module.register()
         kernels.register()
+        batch_norm.register()
         late.guard()
         pinned.patch()
         _try()
@@ -47,6 +49,27 @@ def is_card(value: object) -> bool:
     """Whether this is a tensor on a practice card; where nobody installed one, nothing is."""
     tensors = sys.modules.get("helpers.devices.cards.tensor")
     return tensors is not None and isinstance(value, tensors.Card)
+
+
+def holds(tensor: object) -> bool:
+    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group,
+    or the copy of it that this collective has made (such a one is known by who called)."""
+    if is_card(tensor):
+        return True
+    tensors = sys.modules.get("helpers.devices.cards.tensor")
+    if tensors is None or tensors.memory.holds(tensor.untyped_storage()):
+        return tensors is not None
+    code, frame = tensors.Card.__dict__["__torch_dispatch__"].__func__.__code__, sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def new_run() -> None:
+    """A new task of this process: a race that was found before is told again."""
+    touching = sys.modules.get("helpers.devices.cards.touching")
+    if touching is not None:
+        touching.new_run()
 
 
 def _try() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from helpers.devices import autocast_tables as tables
+from helpers.devices.cards import streams, touching
 from helpers.devices.cards.checks import check_index
 from helpers.devices.cards.tensor import CPU, SEEDED, Card, draw
 
@@ -55,7 +56,10 @@ def _creates(op) -> Callable:
         named = kwargs | {"device": CPU}
         named.pop("pin_memory", None)
         made = draw(op, args, named) if SEEDED in op.tags else op(*args, **named)
-        return tree_map_only(Tensor, Card, made)
+        made = tree_map_only(Tensor, Card, made)
+        if streams.watching:
+            touching.look(op, args, kwargs, made)
+        return made
 
     return make
 
@@ -150,7 +154,9 @@ def _forget_copies(clear: Callable[[], None]) -> Callable[[], None]:
 
 
 def _may_cast(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == "card"
+    return (
+        tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type != "cpu"
+    )  # a rehearsal says "cuda"
 
 
 def _refuse(*args, **kwargs):

@@ -7,7 +7,9 @@ the error is on its way, in C++ that may not fail (torch 2.13). The backward of 
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from types import FrameType
 import torch
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
+
+from helpers.devices.cards import streams
 
 _HERE = os.path.dirname(__file__)
 _OPERATORS = torch._ops.__file__  # through which a dispatch mode calls on
@@ -53,7 +57,8 @@ def _called_by_the_engine(frame: FrameType | None) -> bool:
 def run_backward(*args, **kwargs):
     """Autograd's engine, then what went wrong meanwhile: the first error, since the others follow from it."""
     try:
-        result = _run_backward(*args, **kwargs)
+        with streams.backward():
+            result = _run_backward(*args, **kwargs)
     except BaseException:
         if not _errors:
             raise
@@ -65,6 +70,12 @@ def run_backward(*args, **kwargs):
         finally:
             del error
     return result
+
+
+def instead(func, on_card: Callable):
+    """What an operation whose error is kept gives to the engine, which goes on or ends with an error of its own."""
+    made = [torch.zeros(()) if "Tensor" in str(one.type) else None for one in func._schema.returns]
+    return on_card(made[0] if len(made) == 1 else tuple(made) or None)
 
 
 def guarded(hook, otherwise=lambda *args: None):
@@ -91,6 +102,14 @@ def _guards(register):
     return wrapper
 
 
+def _guard_node(node: type) -> None:
+    """A node's type is C++'s own: Python refuses to set its names, so they are written where it looks them up."""
+    names = gc.get_referents(node.__dict__)[0]
+    for name in ("register_hook", "register_prehook"):
+        names[name] = _guards(names[name])
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(node))
+
+
 def guard() -> None:
     """Have this module stand between autograd's engine and Python, in this process."""
     graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
@@ -100,6 +119,9 @@ def guard() -> None:
     ):
         for name in names:
             setattr(owner, name, _guards(getattr(owner, name)))
+    for node in (torch._C._FunctionBase, *vars(torch._C._functions).values()):
+        if "register_prehook" in getattr(node, "__dict__", ()):
+            _guard_node(node)
     make = saved_tensors_hooks.__init__
 
     def init(self, pack_hook, unpack_hook) -> None:

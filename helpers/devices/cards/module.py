@@ -1,17 +1,17 @@
 """torch.card: what torch and scripts ask of a device by name, with torch.cuda's names.
 
-All is done when a call returns: a stream waits for nothing, an event knows the time at which it was recorded.
+All is done when a call returns; streams.py keeps who would wait for whom.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from types import SimpleNamespace
 
 import torch
 
+from helpers.devices.cards import streams
 from helpers.devices.cards.checks import check_index
 from helpers.devices.cards.tensor import memory, numbers
 from helpers.units import format_bytes
@@ -27,57 +27,20 @@ def _yes(*args, **kwargs) -> bool:
     return True
 
 
-class Stream:
-    """In order with everything else, since everything is. A context, as torch.cuda.stream(stream) is."""
-
-    def __init__(self, device=None, priority: int = 0, **ids) -> None:
-        self.device, self.priority = torch.device("card", 0), priority
-
-    wait_event = wait_stream = synchronize = __exit__ = _nothing
-    query = _yes
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def __enter__(self) -> Stream:
-        return self
-
-
-class Event:
-    """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
-        self.timing, self.seconds = enable_timing, None
-
-    wait = synchronize = _nothing
-    query = _yes
-
-    def record(self, stream=None) -> None:
-        self.seconds = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds."""
-        if not (self.timing and end.timing):
-            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
-        if self.seconds is None or end.seconds is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end.seconds - self.seconds) * 1e3
-
-
 class CardModule:
     """The module `torch.card`."""
 
-    Stream, Event, memory = Stream, Event, memory
+    Stream, Event, memory = streams.Stream, streams.Event, memory
     _initialized = True  # else torch's checkpoint does not keep the generator's state
     is_initialized = is_available = is_bf16_supported = _yes
-    synchronize = empty_cache = set_stream = _nothing
+    empty_cache = _nothing
     current_device = staticmethod(lambda: 0)
     device_count = staticmethod(lambda: 1)
     _is_in_bad_fork = staticmethod(lambda: False)
-    current_stream = default_stream = staticmethod(lambda device=None: Stream())
-    stream = staticmethod(lambda stream: contextlib.nullcontext(stream))
+    current_stream = staticmethod(lambda device=None: streams.current())
+    default_stream = staticmethod(lambda device=None: streams.DEFAULT)
+    stream, set_stream = staticmethod(streams.on), staticmethod(streams.set_stream)
+    synchronize = staticmethod(lambda device=None: streams.host_waits("synchronize", whole_card=True))
     get_amp_supported_dtype = staticmethod(lambda: [torch.float16, torch.bfloat16])
     get_device_name = staticmethod(lambda device=None: NAME)
     get_device_capability = staticmethod(lambda device=None: (9, 0))

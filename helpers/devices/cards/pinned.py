@@ -9,9 +9,14 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 
 from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.late import complain
 from helpers.devices.cards.tensor import Card, card_generators, memory
 
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
+_DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
+_FILLERS = (
+    "normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ bernoulli multinomial".split()
+)
 _Generator = torch.Generator
 
 
@@ -20,6 +25,9 @@ def patch() -> None:
     _device_constructors()  # torch keeps the list of its own functions, of which those below are wrappers
     for name in _MAKERS:
         setattr(torch, name, _pinning(getattr(torch, name)))
+    for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
+        for name in names:
+            setattr(owner, name, _refusing(getattr(owner, name)))
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
@@ -30,6 +38,19 @@ def _pinning(make):
     def wrapper(*args, pin_memory: bool = False, **kwargs):
         made = make(*args, **kwargs)
         return made.pin_memory() if pin_memory else made
+
+    return wrapper
+
+
+def _refusing(draw):
+    """Numbers for the CPU do not come from a card's generator; the card's own operations check it themselves."""
+
+    @functools.wraps(draw)
+    def wrapper(*args, **kwargs):
+        drawn = draw(*args, **kwargs)
+        if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, Card):
+            complain(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
+        return drawn
 
     return wrapper
 
@@ -46,7 +67,8 @@ def _pin_memory(tensor: Tensor, device=None) -> Tensor:
 
 
 def _is_pinned(tensor: Tensor, device=None) -> bool:
-    return getattr(tensor, "_is_pinned", False)
+    base = tensor._base
+    return getattr(tensor, "_is_pinned", False) or (base is not None and _is_pinned(base))
 
 
 class CardGenerator(_Generator):

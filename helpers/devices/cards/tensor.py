@@ -12,8 +12,9 @@ import threading
 import torch
 from torch import Tensor
 
+from helpers.devices.cards import streams, touching
 from helpers.devices.cards.checks import INDEXING, NO_NUMPY, check_index, check_together
-from helpers.devices.cards.late import complain
+from helpers.devices.cards.late import complain, instead
 from helpers.devices.cards.memory import Memory
 
 aten = torch.ops.aten
@@ -51,16 +52,25 @@ class Card(Tensor):
         if seen.cards and (seen.others or func in INDEXING):
             check_together(func, args, kwargs, Card)
         target = _target(named)
-        if func in _ODD:
-            return _ODD[func](inside, seen.cards)
-        if SEEDED in func.tags:
-            out = draw(func, inside, named, checked=bool(seen.cards))
-        else:
-            out = func(*inside, **named)
-        return out if target == "cpu" else seen.back(out)
+        try:
+            if func in _ODD:
+                out = _ODD[func](inside, seen.cards)
+            elif SEEDED in func.tags:
+                out = draw(func, inside, named, checked=bool(seen.cards))
+            else:
+                out = func(*inside, **named)
+            if target != "cpu":
+                out = seen.back(out)
+        except Exception as error:
+            complain(error)
+            return instead(func, seen.back)
+        if streams.watching or seen.others or type(out) is not Card:
+            touching.look(func, args, kwargs, out)
+        return out
 
     # -- what a learner reads --------------------------------------------------------------------------------------
     def __repr__(self, *, tensor_contents=None) -> str:
+        touching.read_by_host(self, "repr")
         text = repr(self._raw)[:-1] + ", device='card:0'"
         if self.grad_fn is not None:
             return f"{text}, grad_fn=<{type(self.grad_fn).__name__}>)"
@@ -70,6 +80,7 @@ class Card(Tensor):
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
     def tolist(self):
+        touching.read_by_host(self, "tolist")
         return self._raw.tolist()
 
     def numpy(self, *, force: bool = False):
@@ -85,7 +96,8 @@ class Card(Tensor):
         return self._raw.data_ptr()
 
     def record_stream(self, stream) -> None:
-        """Nothing is in use beyond a call."""
+        """Its memory is not given away before this stream is done with it."""
+        touching.lend(self, stream)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._raw.untyped_storage()
@@ -202,7 +214,7 @@ def _own_numbers():
 def _embedding(inside: list, cards: list) -> Tensor:
     if any(inside[4:]):  # sparse
         raise NotImplementedError("a practice card holds dense tensors only: Embedding(sparse=True) would need others")
-    return Card(aten.embedding.default(*inside))
+    return aten.embedding.default(*inside)
 
 
 _ODD = {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.devices import CARD
-from helpers.devices.cards import is_card
+from helpers.devices import CARD, cards
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import Journal
 from helpers.ranks.nccl.refusals import check_collective, check_dtypes, refuse
 from helpers.ranks.signatures import call_site
+from helpers.ranks.sites import describe
 
 if TYPE_CHECKING:
     from helpers.ranks.group import WireGroup
@@ -35,10 +35,10 @@ class Enforced:
         self.touching = sys.modules.get("helpers.devices.cards.touching") if self.has_card else None
         if self.touching is not None:
             journals.current_stream = self.touching.current_stream
-            self.touching.on_note, self.touching.on_found = journals.note, _found
+            self.touching.listen(note=journals.note, found=journals.found, place=describe)
 
     def is_played(self, tensors: Sequence[Tensor]) -> bool:
-        if not self.has_card or any(map(is_card, tensors)) or not tensors:
+        if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
         if self.only_cards:
             refuse(RuntimeError, "cpu")
@@ -47,8 +47,8 @@ class Enforced:
     # -- operations ------------------------------------------------------------------------------------------------
     def collective(self, group: WireGroup, work: WireWork, inputs: list[Tensor], opts: object) -> None:
         """Before a collective is posted. Raises what torch raises where NCCL lacks it."""
-        outputs = [one for part in work.outputs for one in ([part] if isinstance(part, Tensor) else part)]
-        inputs, sig = inputs or outputs, work.signature
+        outputs, sig = _flat(work.outputs), work.signature
+        inputs = _flat(inputs) or outputs
         if self.is_played([*inputs, *outputs]):
             check_collective(sig.name, sig.reduce_op, inputs, outputs)
             work.in_line = not getattr(opts, "asyncOp", True)
@@ -118,6 +118,10 @@ class Enforced:
             self.touching.end(work.place)
 
 
+def _flat(tensors: list) -> list[Tensor]:
+    return [one for part in tensors for one in ([part] if isinstance(part, Tensor) else part)]
+
+
 class Batch(dist.Work):
     """The work of a batch: all of its messages."""
 
@@ -130,7 +134,3 @@ class Batch(dist.Work):
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self.works)
-
-
-def _found(kind, words, sites) -> None:
-    journals.found(kind, words, sites)

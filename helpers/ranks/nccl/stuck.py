@@ -1,12 +1,14 @@
 """Where nothing moves: who waits for whom, and the circle or the missing rank that it comes down to. No torch.
 
 Nodes are operations that are not done, and hosts. What waits for a host that may still post is not stuck for certain;
-it is where a circle closes, or where the host has ended, or is blocked itself.
+it is where a circle closes, or where the host has ended, or is blocked itself. A task on live ranks ends on NCCL when
+its hosts have come to their end, and what they wait for is done: gloo has done it, so its other side was there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 
 from helpers.ranks.nccl.queues import Host, Play, Posted
 
@@ -18,6 +20,7 @@ class Knot:
 
     def __init__(self, play: Play, final: bool):
         self.play, self.final = play, final
+        self.owed = [node for host in play.hosts.values() for node in _owed(host)]
         self.edges = self._edges()
         self.hopeless = self._hopeless()
         self.core = self._core()
@@ -69,7 +72,7 @@ class Knot:
         if host.is_blocked or last is None:
             return False
         if last.kind == "idle":
-            return self.final or any(one.is_blocked for one in self.play.hosts.values())
+            return self.final or bool(self.owed)
         return last.kind == "end" and last.number == 1
 
     def _hopeless(self) -> set[Node]:
@@ -91,8 +94,7 @@ class Knot:
         return hopeless
 
     def _core(self) -> list[Node]:
-        starts = [host for host in self.play.hosts.values() if host.is_blocked]
-        starts += [queue[0] for queue in self.play.queues.values() if queue]
+        starts = self.owed or [queue[0] for queue in self.play.queues.values() if queue]
         walks = [self._walk(node) for node in starts if node in self.hopeless]
         return min(walks, key=len, default=[])
 
@@ -114,3 +116,9 @@ class Knot:
 
 def _answers(other: Posted, rank: int, sends: bool) -> bool:
     return any(one.peer == rank and one.sends != sends for one in other.open)
+
+
+def _owed(host: Host) -> list[Node]:
+    """What has to come before a host's task is over: itself, if it is blocked, or what its streams wait for."""
+    is_over = host.records and host.records[-1].kind in ("idle", "end")
+    return [host] if host.is_blocked else [*dict.fromkeys(chain(*host.frontier.values()))] if is_over else []

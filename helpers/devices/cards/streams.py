@@ -1,0 +1,202 @@
+"""A card's streams and events. All is done when a call returns, so they order nothing: they know what comes after what.
+
+Each stream has a clock, {number of a stream: how much of its work this one comes after}. An event keeps a clock, who
+waits takes it over. A message's queue on NCCL is a stream like any other. Nothing is counted before a second one exists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from helpers.devices.lines import Frame, call_site
+
+watching = False  # whether there is more than one stream: a side stream, a message under way, a copy to the CPU
+epoch = 0  # what was noted in an earlier one is over
+on_note: Callable | None = None  # ("sync" | "record" | "wait_event" | "wait_for_event", **what) for the journal
+before_host_goes_on: list[Callable[[], None]] = []  # called when the host has waited
+host: dict[int, int] = {}  # what the host has waited for
+_numbers, _events = itertools.count(), itertools.count(1)
+_all: weakref.WeakSet[Stream] = weakref.WeakSet()
+_local = threading.local()
+_backwards: list[Stream] = []
+_lock = threading.RLock()
+
+
+class Stream:
+    """Its work is in order. A context, as torch.cuda.stream(stream) is; one of NCCL's queues too."""
+
+    device = property(lambda self: torch.device("card", 0))
+
+    def __init__(
+        self, device=None, priority: int = 0, *, key: int | None = None, is_queue: bool = False, **ids
+    ) -> None:
+        self.priority, self.is_queue = priority, is_queue
+        self.number = next(_numbers)
+        self.key = self.cuda_stream = self.stream_id = self.number if key is None else key
+        self.clock, self.has_graph, self.backward = dict(host), False, None
+        self.site: Frame | None = None  # of the backward that runs on it
+        self._before: list[Stream | None] = []
+        _all.add(self)
+        if self.number and not is_queue:
+            watch()
+
+    def step(self) -> int:
+        """One more piece of work; its number."""
+        self.clock[self.number] = tick = self.clock.get(self.number, 0) + 1
+        return tick
+
+    def comes_after(self, clock: dict[int, int]) -> None:
+        with _lock:
+            for number, tick in clock.items():
+                if self.clock.get(number, 0) < tick:
+                    self.clock[number] = tick
+
+    def wait_stream(self, other: Stream) -> None:
+        self.wait_event(other.record_event())
+
+    def wait_event(self, event: Event) -> None:
+        self.comes_after(event.clock)
+        _note("wait_event", event=event.number, stream=self.key)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        host_waits("synchronize", self)
+
+    def query(self) -> bool:
+        host_waits("synchronize", self)
+        return True
+
+    def __enter__(self) -> Stream:
+        self._before.append(set_stream(self))
+        return self
+
+    def __exit__(self, *error) -> None:
+        _local.stream = self._before.pop()
+
+
+class Event:
+    """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        self.timing, self.seconds, self.clock, self.number = enable_timing, None, {}, next(_events)
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or current()
+        self.seconds, self.clock, self.number = time.perf_counter(), dict(stream.clock), next(_events)
+        _note("record", event=self.number, stream=stream.key)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or current()).wait_event(self)
+
+    def synchronize(self) -> None:
+        _host_comes_after(self.clock)
+        _note("wait_for_event", event=self.number)
+
+    def query(self) -> bool:
+        self.synchronize()
+        return True
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds."""
+        if not (self.timing and end.timing):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
+        if self.seconds is None or end.seconds is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end.seconds - self.seconds) * 1e3
+
+
+DEFAULT = Stream()
+
+
+def current() -> Stream:
+    """This thread's stream; inside a backward, which has threads of its own, the backward's."""
+    return getattr(_local, "stream", None) or (_backwards[-1] if _backwards else DEFAULT)
+
+
+def set_stream(stream: Stream | None) -> Stream | None:
+    """Have this thread work on it; what was set before."""
+    before = getattr(_local, "stream", None)
+    if stream is not None:
+        _local.stream = stream
+        if stream is not DEFAULT:
+            watch()
+    return before
+
+
+@contextmanager
+def on(stream: Stream | None) -> Iterator[Stream | None]:
+    """torch.cuda.stream(stream), where None changes nothing."""
+    before = set_stream(stream)
+    try:
+        yield stream
+    finally:
+        _local.stream = before
+
+
+def watch() -> None:
+    global watching, epoch
+    if not watching:
+        watching, epoch = True, epoch + 1
+
+
+def forget() -> None:
+    """One stream, and nothing under way."""
+    global watching
+    watching = False
+    DEFAULT.has_graph, DEFAULT.backward = False, None
+
+
+def host_waits(what: str, stream: Stream | None = None, *, whole_card: bool = False) -> None:
+    """The host waits for a stream, by default for this thread's; or for all that the card does."""
+    for one in list(_all) if whole_card else [stream or current()]:
+        _host_comes_after(one.clock)
+    _note("sync", what=what, stream="all" if whole_card else (stream or current()).key)
+
+
+def _host_comes_after(clock: dict[int, int]) -> None:
+    """What is called from now on comes after, on whatever stream."""
+    if watching:
+        for number, tick in clock.items():
+            host[number] = max(tick, host.get(number, 0))
+        for one in list(_all):
+            one.comes_after(host)
+        for done in before_host_goes_on:
+            done()
+
+
+def _note(kind: str, **what) -> None:
+    if on_note is not None:
+        on_note(kind, **what)
+
+
+@contextmanager
+def backward() -> Iterator[None]:
+    """Autograd runs a backward where its forward ran and waits in between; the caller's stream comes after all of it."""
+    if not watching:
+        yield
+        return
+    caller, before = current(), getattr(_local, "stream", None)
+    own = caller.backward = caller.backward or Stream(key=caller.key, is_queue=True)
+    own.site = call_site()
+    for one in list(_all):
+        if one is caller or one.has_graph:
+            own.comes_after(one.clock)
+    _local.stream = None
+    _backwards.append(own)
+    try:
+        yield
+    finally:
+        _backwards.pop()
+        _local.stream = before
+        caller.comes_after(own.clock)

@@ -1,0 +1,221 @@
+"""Races: memory that one stream, message or copy still uses when another touches it. Found, and never raised.
+
+begin(key, reads=…, writes=…), end(key)    a message is given to the card; the current stream waits for it
+look(func, args, kwargs, out)              every operation, while there is more than one stream (tensor.py asks)
+on_found(kind, words, sites, cure)         what is done with a race: its line, then the other one's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from helpers.devices.cards import streams, underway, uses
+from helpers.devices.cards.streams import Stream
+from helpers.devices.cards.uses import Use, use_of
+from helpers.devices.lines import Frame, call_site
+from helpers.words import Words, book
+
+SAYS = book("races")
+findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
+on_found: Callable | None = None
+_place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
+_seen: set[tuple] = set()
+_queues: dict[Hashable, Stream] = {}
+_open: dict[Hashable, tuple[Stream, dict[int, int]]] = {}  # messages: where they are, and the clock at their end
+_plans: dict[object, _Plan] = {}
+_BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
+_WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_COPIES = ("_to_copy", "copy_")
+
+
+def current_stream() -> int:
+    return streams.current().key
+
+
+def listen(*, note: Callable | None, found: Callable | None, place: Callable) -> None:
+    """Who is told what streams wait for and what was found; how a line is said in a sentence."""
+    global on_found, _place
+    streams.on_note, on_found, _place = note, found, place
+
+
+# -- messages ------------------------------------------------------------------------------------------------------
+def begin(
+    key: Hashable,
+    reads: Iterable[Tensor] = (),
+    writes: Iterable[Tensor] = (),
+    site: Frame | None = None,
+    queue: Hashable = None,
+) -> None:
+    """A message uses these tensors from now on. Those of one queue run in order."""
+    streams.watch()
+    lane = _queues.get(queue) if queue is not None else None
+    if lane is None:
+        lane = Stream(is_queue=True)
+        if queue is not None:
+            _queues[queue] = lane
+    lane.comes_after(streams.current().clock)
+    tick, site = lane.step(), site or call_site()
+    for wrote, tensors in ((False, reads), (True, writes)):
+        for tensor in tensors:
+            _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
+    _open[key] = lane, dict(lane.clock)
+
+
+def end(key: Hashable) -> None:
+    """This thread's stream waits for it."""
+    if key in _open:
+        streams.current().comes_after(_open.pop(key)[1])
+
+
+def new_run() -> None:
+    """What was found before is told again."""
+    findings.clear()
+    _seen.clear()
+
+
+def forget() -> None:
+    """Nothing is under way, nothing was found."""
+    new_run()
+    _queues.clear()
+    _open.clear()
+    streams.forget()
+    uses.forget()
+
+
+# -- operations ----------------------------------------------------------------------------------------------------
+def look(func, args, kwargs: dict, out) -> None:
+    """Note what an operation read and wrote, and compare with what others do; whether the host waits for it."""
+    plan = _plan(func)
+    what = "cpu" if plan.name in _COPIES and underway.crossing(func, args, kwargs, out) else None
+    if streams.watching:
+        _note(plan, args, kwargs, out)
+    if what or plan.waits and _host_waits(args):
+        streams.host_waits(what or ("item" if plan.name == "_local_scalar_dense" else plan.name))
+
+
+def _note(plan: _Plan, args, kwargs: dict, out) -> None:
+    stream = streams.current()
+    tick, site = stream.step(), call_site()
+    if not site[1] and stream.site is not None:
+        site = stream.site  # the engine has no line of its own
+    given = set()
+    for position, key, wrote in plan.roles:
+        for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
+            given.add(card._raw.untyped_storage()._cdata)
+            if card.requires_grad and torch.is_grad_enabled():
+                stream.has_graph = True
+            if wrote is not None:
+                _touch(card._raw, stream, tick, wrote, site)
+    for card in _cards(out):
+        if card._raw.untyped_storage()._cdata not in given:
+            _allocated(card._raw, stream, tick, site, plan.fills)
+
+
+class _Plan:
+    """What an operation does. roles: (position, name, writes) of its tensors, None where it neither reads nor writes."""
+
+    def __init__(self, func):
+        self.name = func._schema.name.partition("::")[2]
+        self.waits = bool(_WAITS.intersection(func.tags))
+        told = "c10d" in func.namespace  # by the wire
+        self.fills = not (told or "empty" in self.name)
+        blind = told or self.name in _BLIND or self.name.endswith("_like") or self.name[:4] in ("new_", "empt", "sym_")
+        roles = []
+        for position, one in enumerate(func._schema.arguments):
+            if "Tensor" in str(one.type):
+                writes = one.alias_info is not None and one.alias_info.is_write
+                is_view = one.alias_info is not None and not writes
+                roles.append((position, one.name, None if blind or is_view else writes))
+        self.roles = tuple(roles)
+
+
+def _plan(func) -> _Plan:
+    if func not in _plans:
+        _plans[func] = _Plan(func)
+    return _plans[func]
+
+
+def _host_waits(args) -> bool:
+    """An index is no reason to wait, unless it is a mask."""
+    if len(args) < 2 or not isinstance(args[1], (list, tuple)):
+        return True
+    return any(isinstance(one, Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+
+
+def _cards(value) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if hasattr(value, "_raw"):
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _cards(one)
+
+
+def read_by_host(card: Tensor, what: str) -> None:
+    """`tolist`, `print`: what is read without an operation."""
+    if streams.watching:
+        stream = streams.current()
+        _touch(card._raw, stream, stream.step(), False, call_site())
+        streams.host_waits(what)
+    elif streams.on_note is not None:
+        streams.host_waits(what)
+
+
+def lend(card: Tensor, stream: Stream) -> None:
+    """`record_stream`: its memory is not given away before this stream is done with it."""
+    found = uses.uses_of(card._raw.untyped_storage())
+    if found is not None:
+        found.lent.add(stream.key)
+
+
+def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> None:
+    storage = raw.untyped_storage()
+    new = use_of(raw, stream, tick, wrote, site)
+    if new is None:
+        return
+    known = uses.uses_of(storage) or uses.begin_uses(storage, None)
+    for old in list(known.races(new, stream.clock)):
+        _race(old, new)
+        stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
+    if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
+        known.keep(new)
+
+
+def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
+    storage = raw.untyped_storage()
+    home = stream if stream.site is None else None
+    known = uses.uses_of(storage) or uses.begin_uses(storage, home)  # a functional collective was told already
+    new = use_of(raw, stream, tick, True, site)
+    if home is not None:
+        early = uses.taken_too_early(home, known.num_bytes)
+        if early is not None:
+            found("reused", early, site)
+    if writes and new is not None:
+        known.keep(new)
+
+
+# -- what is found -------------------------------------------------------------------------------------------------
+def _race(old: Use, new: Use) -> None:
+    is_message = old.stream.is_queue and old.stream.site is None
+    doing = "write" if new.wrote else "read"
+    found(
+        f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site
+    )
+
+
+def found(name: str, old: Use, site: Frame) -> None:
+    """A race at `site` with an older use, once."""
+    if (name, site, old.site) in _seen:
+        return
+    _seen.add((name, site, old.site))
+    words = SAYS[name].format(there=_place(old.site))
+    one = "race", words, (site, old.site), SAYS[f"cure.{name.partition('.')[0]}"]
+    findings.append(one)
+    if on_found is not None:
+        on_found(*one)
+
+
+underway.found = found

@@ -1,0 +1,42 @@
+"""On a rank: memory that the learner's function asks for and never writes holds a strange number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+MAKERS = frozenset(
+    (
+        torch.empty,
+        torch.empty_like,
+        torch.empty_strided,
+        torch.empty_permuted,
+        Tensor.new_empty,
+        Tensor.new_empty_strided,
+    )
+)
+
+
+class Unwritten(TorchFunctionMode):
+    """Within, what `torch.empty` and its like return is filled, with a number that stands out.
+
+    Fresh memory is often zero: an answer that forgets to write a part of it would pass on one day and fail on another.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function in MAKERS:
+            result.detach().fill_(strange(result.dtype))
+        return result
+
+
+def strange(dtype: torch.dtype) -> float | int | bool:
+    """Large, and finite also once it is squared: NaN would look like another mistake, a division by zero."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return 0.5 * torch.finfo(dtype).max ** 0.5
+    return torch.iinfo(dtype).max // 2

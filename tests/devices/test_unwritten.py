@@ -1,0 +1,24 @@
+import pytest
+import torch
+
+from helpers.devices.unwritten import Unwritten, strange
+
+MAKERS = [
+    lambda: torch.empty(3),
+    lambda: torch.empty(3, requires_grad=True),
+    lambda: torch.empty_like(torch.zeros(3, dtype=torch.float16)),
+    lambda: torch.zeros(1, dtype=torch.int64).new_empty(3),
+    lambda: torch.empty_strided((3,), (1,), dtype=torch.bool),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_memory_that_nobody_wrote_holds_a_strange_number(make):
+    with Unwritten():
+        made = make()
+    assert torch.equal(made, torch.full((3,), strange(made.dtype), dtype=made.dtype))
+
+
+def test_the_strange_number_is_finite_also_squared():
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        assert torch.full((1,), strange(dtype), dtype=dtype).square().isfinite().all()
