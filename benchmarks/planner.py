@@ -13,7 +13,7 @@ from dataclasses import replace
 from benchmarks.paired import write_table
 from helpers.predict.advice import advise
 from helpers.predict.time.convolutions import RESNET_152
-from helpers.specs import CLUSTERS, PRESETS, Cluster, Link
+from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, Link
 from helpers.specs.clusters import PCIE_3
 
 
@@ -34,7 +34,12 @@ QUESTIONS = (
     ("70B on 2 x 8 H100", PRESETS["llama3-70b"], cluster("8 H100", 2, gigabits=3200), {}),
     ("8B on 8 x 80 GB", PRESETS["llama3-8b"], CLUSTERS["8 H100"], {}),
     ("13B on 8 A100 PCIe", PRESETS["llama2-13b"], CLUSTERS["8 A100 PCIe"], dict(global_batch=256)),
-    ("GPT-2 on 4 V100 over PCIe", PRESETS["gpt2"], replace(CLUSTERS["4 V100"], intra=PCIE_3), {}),
+    (
+        "GPT-2 on 4 V100 over PCIe",
+        PRESETS["gpt2"],
+        replace(CLUSTERS["4 V100"], gpu=GPUS["V100 PCIe"], intra=PCIE_3),
+        {},
+    ),
     ("7B on 24 GB", PRESETS["llama2-7b"], CLUSTERS["1 RTX 4090"], dict(global_batch=16)),
     (
         "70B LoRA on one A100",

@@ -88,6 +88,8 @@ def test_untied_embeddings_cost_one_more_table():
         ({"hidden": 384.0}, "hidden is 384.0"),
         ({"norm": "batch"}, "norm is 'batch'.*'layer', 'rms'"),
         ({"positions": "sine"}, "positions is 'sine'"),
+        ({"num_experts": 2, "top_k": 3}, "top_k=3 of num_experts=2"),
+        ({"window": 0}, "window is 0"),
     ],
 )
 def test_a_model_that_cannot_be_gets_a_sentence(wrong, words):
@@ -107,6 +109,10 @@ def test_a_plan_multiplies_its_axes():
         ({"precision": "fp8"}, "precision is 'fp8'.*'mixed'"),
         ({"optimizer": "lion"}, "optimizer is 'lion'"),
         ({"num_chunks": 2}, "needs a pipeline"),
+        ({"dp": 6, "ep": 4}, r"ep=4 does not divide dp \* cp=6"),
+        ({"dp": 6, "zero": 3, "shard_ranks": 4}, "shard_ranks=4 does not divide"),
+        ({"dp": 4, "zero": 1, "shard_ranks": 2}, "is hybrid sharding, ZeRO-3 without ep, but zero=1 and ep=1"),
+        ({"fp8": "e4m3"}, "fp8 is 'e4m3'"),
     ],
 )
 def test_a_plan_that_cannot_be_gets_a_sentence(wrong, words):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import nn
 
 from helpers.specs import Plan
+from helpers.specs.checks import check_plain
 from helpers.units import format_bytes
 
 
 def check(model: nn.Module, plan: Plan) -> None:
     """Raise ValueError for a plan that this course cannot compose, or not with this model."""
+    check_plain("Trainer", plan)
     for refuse in (_context, _zero_with_stages, _whole_blocks, _sequence_without_tensor, _chunks_without_order):
         refuse(model, plan)
 

@@ -127,24 +127,12 @@ def emulated_speedup(link: Link, *, counts: Sequence[int] = (1, 2, 4), kind: str
     return Speedups(points=points, predicted=tuple(one * first for one in predicted))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class NoiseRun:
-    """scales: steps trained -> noise scale, in sequences of a batch. small, large: sequences of a rank and of all."""
-
-    scales: dict[int, NoiseScale]
-    small: int
-    large: int
-
-    def __repr__(self) -> str:
-        return "\n".join(say("runs.noise", steps=steps) + repr(scale) for steps, scale in self.scales.items())
-
-
 def measure_noise_scale(
     ranks: Ranks | None = None, *, batch: int = 8, batches: int = 24, trained: Sequence[int] = (0, 60), seed: int = 0
-) -> NoiseRun:
-    """Of a GPT of 28,672 parameters, before training and after so many steps: each rank's gradient of `batch`
+) -> dict[int, NoiseScale]:
+    """Of a GPT of 28,672 parameters, after so many steps of training: each rank's gradient of `batch` sequences is the
 
-    sequences is the small batch and their mean the large one, of `batches` batches. ValueError for one rank alone.
+    small batch and their mean the large one, of `batches` batches. ValueError for one rank alone.
     """
     if ranks is not None and len(ranks) < 2 or batch < 1 or batches < 1 or min(trained) < 0:
         raise ValueError("measure_noise_scale: give 2 ranks or more, and at least 1 sequence, 1 batch and 0 steps")
@@ -155,7 +143,7 @@ def measure_noise_scale(
     for steps in sorted(trained):
         own = [one for norms in found for one, _ in norms[steps]]
         scales[steps] = noise_scale(small, large, own, [whole for _, whole in found[0][steps]])
-    return NoiseRun(scales=scales, small=small, large=large)
+    return scales
 
 
 def _gradient_norms(

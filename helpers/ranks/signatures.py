@@ -1,7 +1,6 @@
 """What one call of a process group amounts to: what is compared across ranks, and what the log keeps.
 
 name   the log's name: all_reduce, all_gather, …      what   "all_reduce SUM float32 (4, 2)": compared
-call_site   the line that called, as helpers.devices knows it
 give   what this rank sends to each peer              take   what it expects from each: compared crosswise
 """
 
@@ -14,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.devices import runs_later
-from helpers.devices.lines import call_site
-from helpers.ranks.sites import Frame
+from helpers.devices.lines import call_site as call_site  # known by this name too
 
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _REDUCE_OPS = tuple((name, getattr(dist.ReduceOp, name)) for name in _REDUCE_NAMES if hasattr(dist.ReduceOp, name))

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from helpers.devices import GPU, known_kinds
+from helpers.devices.lines import call_site
 from helpers.ranks.board_file import Board
 from helpers.ranks.ending import Connections, Ended
 from helpers.ranks.gloo import open_sockets
@@ -25,7 +26,6 @@ from helpers.ranks.methods import Methods
 from helpers.ranks.nccl.enforced import Enforced
 from helpers.ranks.nccl.journal import Journal, opened
 from helpers.ranks.session import Listeners, WireConfig
-from helpers.ranks.signatures import call_site
 from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import PendingOp, WireError
 from helpers.ranks.world import World

@@ -5,11 +5,13 @@ Sizes are in bytes, times in seconds, rates in bytes or floating-point operation
 
 hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS and LINKS
 clusters.py   CLUSTERS: from one GPU to 128 nodes
-models.py     ModelSpec, Plan, and the published models in PRESETS
+models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
 """
 
 from helpers.specs.clusters import CLUSTERS
 from helpers.specs.hardware import GPU, GPUS, LINKS, Cluster, Link, Nodes
-from helpers.specs.models import PRESETS, ModelSpec, Plan
+from helpers.specs.models import PRESETS, ROUTED, ModelSpec, Plan
 
-__all__ = ["CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "Cluster", "Link", "ModelSpec", "Nodes", "Plan"]
+__all__ = [
+    "CLUSTERS", "GPU", "GPUS", "LINKS", "PRESETS", "ROUTED", "Cluster", "Link", "ModelSpec", "Nodes", "Plan",
+]  # fmt: skip

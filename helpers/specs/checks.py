@@ -24,6 +24,14 @@ def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
 
 
+def check_plain(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None:
+    """For a formula that does not know `names`, or nothing of what specs call RARE: ValueError where one is given."""
+    for spec in specs:
+        for name in names or spec.RARE:
+            if getattr(spec, name) != getattr(type(spec), name):
+                raise ValueError(f"{owner}: {name}={getattr(spec, name)!r} is not modelled here; leave it out")
+
+
 def check_divides(owner: str, part: str, divisor: int, whole: str, number: int) -> None:
     if number % divisor:
         raise ValueError(f"{owner}: {part}={divisor} does not divide {whole}={number}; choose one that does")

@@ -12,6 +12,7 @@ INTRA = {
     "T4": PCIE_3,
     "RTX 4090": LINKS["PCIe 4 x16"],
     "V100": NVLINK_2,
+    "V100 PCIe": PCIE_3,
     "A100 40 GB": LINKS["NVLink 3"],
     "A100": LINKS["NVLink 3"],
     "A100 PCIe": LINKS["PCIe 4 x16"],

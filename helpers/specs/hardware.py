@@ -158,6 +158,9 @@ GPUS = {
     "V100": GPU(
         name="V100 SXM2", memory=32e9, reported=32_768 * MIB, flops=125e12, memory_bandwidth=0.9e12, num_sms=80
     ),
+    "V100 PCIe": GPU(
+        name="V100 PCIe", memory=32e9, reported=32_768 * MIB, flops=112e12, memory_bandwidth=0.9e12, num_sms=80
+    ),
     "A100 40 GB": GPU(
         name="A100 SXM 40 GB", memory=40e9, reported=40_960 * MIB, flops=312e12, memory_bandwidth=1.555e12
     ),

@@ -16,6 +16,8 @@ class ModelSpec:
     """The shape of a decoder-only transformer. `seq`: tokens of context; `ffn_hidden` defaults to 4 * hidden.
 
     Defaults describe a GPT-2 (learned positions, LayerNorm, biases, tied embeddings); see PRESETS for Llamas.
+    num_experts: feed-forwards of every layer, `ffn` wide each, of which a router gives each token `top_k`. window: how
+    many tokens each token sees, itself and those before it; None: all of them.
     """
 
     num_layers: int
@@ -30,14 +32,26 @@ class ModelSpec:
     bias: bool = True
     norm: str = "layer"
     positions: str = "learned"
+    num_experts: int = 1
+    top_k: int = 1
+    window: int | None = None
+
+    RARE: ClassVar[tuple[str, ...]] = ("num_experts", "top_k", "window")
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "hidden", "num_heads", "vocab", "seq", "kv_heads", "ffn"):
+        counts = ("num_layers", "hidden", "num_heads", "vocab", "seq", "kv_heads", "ffn", "num_experts", "top_k")
+        for name in counts:
             check_count("ModelSpec", name, getattr(self, name))
         check_divides("ModelSpec", "num_heads", self.num_heads, "hidden", self.hidden)
         check_divides("ModelSpec", "num_kv_heads", self.kv_heads, "num_heads", self.num_heads)
         check_one_of("ModelSpec", "norm", self.norm, ("layer", "rms"))
         check_one_of("ModelSpec", "positions", self.positions, ("learned", "rope"))
+        if self.window is not None:
+            check_count("ModelSpec", "window", self.window)
+        if self.top_k > self.num_experts:
+            raise ValueError(
+                f"ModelSpec: top_k={self.top_k} of num_experts={self.num_experts}; choose 1 to num_experts"
+            )
 
     @property
     def kv_heads(self) -> int:
@@ -52,17 +66,37 @@ class ModelSpec:
         return self.hidden // self.num_heads
 
     @property
+    def seen(self) -> int:
+        """Tokens that the last token of a sequence sees."""
+        return self.seq if self.window is None else min(self.window, self.seq)
+
+    @property
     def params_per_norm(self) -> int:
         return self.hidden * (2 if self.norm == "layer" and self.bias else 1)
 
     @property
     def params_per_layer(self) -> int:
-        """Attention (q, k, v, output), feed-forward, two norms: 12 h^2 + 13 h for a GPT."""
-        h, kv, f = self.hidden, self.kv_heads * self.head_dim, self.ffn
+        """Attention (q, k, v, output), feed-forwards, router, two norms: 12 h^2 + 13 h for a GPT."""
+        h, kv = self.hidden, self.kv_heads * self.head_dim
         attention = 2 * h * h + 2 * h * kv + (2 * h + 2 * kv if self.bias else 0)
-        ups = 2 if self.gated else 1
-        feed_forward = (ups + 1) * h * f + (ups * f + h if self.bias else 0)
-        return attention + feed_forward + 2 * self.params_per_norm
+        feed_forwards = self.num_experts * self.params_per_expert + self.params_of_router
+        return attention + feed_forwards + 2 * self.params_per_norm
+
+    @property
+    def params_per_expert(self) -> int:
+        """Of one feed-forward; a model without experts has one per layer."""
+        h, f, ups = self.hidden, self.ffn, 2 if self.gated else 1
+        return (ups + 1) * h * f + (ups * f + h if self.bias else 0)
+
+    @property
+    def params_of_router(self) -> int:
+        """Of one layer's, without bias."""
+        return self.hidden * self.num_experts if self.num_experts > 1 else 0
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token meets."""
+        return self.num_params - self.num_layers * (self.num_experts - self.top_k) * self.params_per_expert
 
     @property
     def num_params(self) -> int:
@@ -79,6 +113,9 @@ class Plan:
     `precision` says what a parameter weighs (weights + gradients + optimizer): fp32, mixed (2 + 2, Adam holds the
     fp32 master), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
     `schedule`: the order of a pipeline's micro-batches, which training plays (helpers.schedules).
+    `ep`: ranks of dp * cp among which the experts of a layer are spread. `shard_ranks`: hybrid sharding, ZeRO-3 among
+    so many ranks, with a copy in each such group; None: among all. `fp8`: the layers' products take numbers of 8 bits;
+    weights, what is kept for backward and what travels stay in 16.
     """
 
     dp: int = 1
@@ -95,7 +132,11 @@ class Plan:
     precision: str = "mixed"
     optimizer: str = "adamw"
     schedule: str = "one_f_one_b"
+    ep: int = 1
+    shard_ranks: int | None = None
+    fp8: bool = False
 
+    RARE: ClassVar[tuple[str, ...]] = ("ep", "shard_ranks", "fp8")
     KNOWN: ClassVar[dict[str, tuple]] = {
         "zero": (0, 1, 2, 3),
         "recompute": ("none", "selective", "full"),
@@ -103,20 +144,35 @@ class Plan:
         "precision": ("fp32", "mixed", "mixed_fp32_grads", "mixed_both_grads"),
         "optimizer": ("adamw", "sgd", "sgd_momentum", "adamw_8bit"),
         "schedule": tuple(ORDERS),
+        "fp8": (False, True),
     }
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "num_chunks", "micro_batch", "num_microbatches"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "num_chunks", "micro_batch", "num_microbatches"):
             check_count("Plan", name, getattr(self, name))
         for name, known in self.KNOWN.items():
             check_one_of("Plan", name, getattr(self, name), known)
         if self.num_chunks > 1 and self.pp == 1:
             raise ValueError(f"Plan: num_chunks={self.num_chunks} needs a pipeline; set pp above 1 or num_chunks to 1")
+        check_divides("Plan", "ep", self.ep, "dp * cp", self.dp * self.cp)
+        if self.shard_ranks is not None:
+            check_count("Plan", "shard_ranks", self.shard_ranks)
+            check_divides("Plan", "shard_ranks", self.shard_ranks, "dp * cp", self.dp * self.cp)
+            if self.zero != 3 or self.ep > 1:
+                raise ValueError(
+                    f"Plan: shard_ranks={self.shard_ranks} is hybrid sharding, ZeRO-3 without ep, but zero={self.zero} "
+                    f"and ep={self.ep}; set zero=3 and ep=1, or leave shard_ranks out"
+                )
 
     @cached_property
     def mesh(self) -> Mesh:
         """Which rank stands where, and the groups of each axis."""
-        return Mesh(dp=self.dp, pp=self.pp, cp=self.cp, tp=self.tp)
+        return Mesh(dp=self.dp, pp=self.pp, cp=self.cp, ep=self.ep, tp=self.tp)
+
+    @property
+    def of_experts(self) -> Plan:
+        """The plan as an expert's weights see it: their replicas are what ep leaves of dp * cp, tp * ep ranks apart."""
+        return replace(self, dp=self.mesh.edp, cp=1, tp=self.tp * self.ep, ep=1)
 
     @property
     def world_size(self) -> int:
@@ -136,6 +192,12 @@ class Plan:
         self.check_widths(model)
         self._check_stages(model)
         check_divides("Plan", "cp", self.cp, "seq", model.seq)
+        check_divides("Plan", "ep", self.ep, "num_experts", model.num_experts)
+        if model.window is not None and (self.attention == "materialized" or self.cp > 1):
+            raise ValueError(
+                f"Plan: attention={self.attention!r} with cp={self.cp} is not modelled for a window of {model.window} "
+                "tokens; set attention='flash' and cp=1, or window=None"
+            )
 
     def check_widths(self, model: ModelSpec) -> None:
         """Raise ValueError where tp cannot cut the matrices of `model`."""
@@ -193,7 +255,7 @@ def _gpt(num_layers: int, hidden: int, num_heads: int, seq: int = 1024) -> Model
 # Sources: Radford et al. 2019 (GPT-2), table 2; Brown et al. 2020 (GPT-3), table 2.1; Touvron et al. 2023 (Llama 2);
 # Jiang et al. 2023 (Mistral 7B), table 1; The Llama 3 Herd of Models (2024), table 3. What the papers leave out (exact
 # feed-forward widths, vocabularies) is from the published configurations; the tests hold the published exact counts.
-# seq is that of pre-training.
+# seq is that of pre-training. Mistral 7B is meant as from its version 0.2 on, without a window.
 PRESETS = {
     "gpt2": _gpt(12, 768, 12),
     "gpt2-medium": _gpt(24, 1024, 16),
@@ -208,3 +270,5 @@ PRESETS = {
     "llama3-70b": _llama3(80, 8192, 64, 28_672),
     "llama3-405b": _llama3(126, 16_384, 128, 53_248),
 }
+# Beside PRESETS, whose models every formula and every dial takes. Jiang et al. 2024 (Mixtral of Experts), table 1.
+ROUTED = {"mixtral-8x7b": replace(PRESETS["mistral-7b"], seq=32_768, num_experts=8, top_k=2)}

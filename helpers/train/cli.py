@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
 
         from helpers.train import fits  # torch comes only when there is something to train
 
+        told = fits.from_whole(told, print if speaks else None)
         done = fits.check(told)
         if done >= told.steps:  # --go-on
             if speaks:

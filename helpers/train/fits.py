@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from bisect import bisect
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from helpers.compose import refused
+from helpers.compose.checkpoint.checks import newest
+from helpers.compose.checkpoint.keeping import checkpoints
 from helpers.compose.checkpoint.loading import another_model
 from helpers.compose.checkpoint.manifest import read
 from helpers.compose.parts import schedule_of
@@ -16,6 +22,7 @@ from helpers.parallel.pipeline.partition import partition
 from helpers.parallel.tensor_parallel import GPT_PLAN
 from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
 from helpers.train.options import Settings, checkpoints_of
+from helpers.words import book
 from helpers.workloads import GPT, GPTConfig
 
 CONFIGS = {
@@ -23,6 +30,24 @@ CONFIGS = {
     "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
     "10m": GPTConfig.ten_million(),
 }
+
+
+def from_whole(settings: Settings, tell: Callable[[str], None] | None) -> Settings:
+    """With --go-on nobody may be there to choose: from the newest checkpoint that is whole.
+
+    The rank that has a way to `tell` puts newer ones aside, since the run will write their steps again.
+    Raises ValueError where all are damaged.
+    """
+    if not settings.go_on or settings.resume is None:
+        return settings
+    found, say = newest(settings.folder), book("train")
+    if tell is not None:
+        newer = [path for steps, path in checkpoints(settings.folder).items() if steps > found.steps]
+        for path, problem in zip(newer, found.damaged, strict=True):
+            aside = tempfile.mkdtemp(prefix=f"{path.name}.damaged.", dir=settings.folder)
+            os.replace(path, aside)
+            tell(say("aside", problem=problem, aside=aside, checkpoint=found.folder))
+    return replace(settings, resume=found.folder)
 
 
 def check(settings: Settings) -> int:
@@ -46,7 +71,7 @@ def check(settings: Settings) -> int:
             f"divide it; the {near}"
         )
     done = 0 if settings.resume is None else _steps_of(settings, model)
-    _check_folder(settings.folder, done)
+    _check_folder(settings.folder, done, settings.go_on)
     return done
 
 
@@ -73,10 +98,10 @@ def _steps_of(settings: Settings, model: GPT) -> int:
     return done
 
 
-def _check_folder(folder: Path, done: int) -> None:
+def _check_folder(folder: Path, done: int, go_on: bool) -> None:
     """A checkpoint is never written over."""
     last = max(checkpoints_of(folder), default=0)
-    if last > done:
+    if last > done and not go_on:
         raise ValueError(
             f"{folder} holds a checkpoint of step {last} already, and this run begins after step {done}: go on from "
             f"there with --resume {folder}, or give --save another folder"

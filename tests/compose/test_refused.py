@@ -35,8 +35,10 @@ def gpt(**changes):
         (Plan(dp=2, sequence_parallel=True), "with tp=1 has one rank"),
         (Plan(pp=2, schedule="interleaved", num_microbatches=2), "needs at least 2; set both or neither"),
         (Plan(pp=2, num_chunks=2, num_microbatches=2), "several chunks per rank are what the schedule 'interleaved'"),
+        (Plan(dp=2, fp8=True), "Trainer: fp8=True is not modelled here; leave it out"),
+        (Plan(dp=4, zero=3, shard_ranks=2), "Trainer: shard_ranks=2 is not modelled here"),
     ],
-    ids=["cp", "zero 2", "zero 3", "sequence", "no chunks", "chunks"],
+    ids=["cp", "zero 2", "zero 3", "sequence", "no chunks", "chunks", "fp8", "hybrid"],
 )
 def test_a_plan_that_is_not_written_yet(plan, says):
     with pytest.raises(ValueError, match=says):

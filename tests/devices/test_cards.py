@@ -42,6 +42,8 @@ MISTAKES = {
     "import numpy\nnumpy.asarray(torch.ones(3, device=device))": "can't convert card:0 device type tensor to numpy",
     "torch.ones(4)[torch.tensor([1], device=device)]": "indices should be either on cpu or on the same device",
     "torch.randn(3, device=device, generator=torch.Generator())": "Expected a 'card' device type for generator",
+    "torch.randperm(3, generator=torch.Generator('card'))": "Expected a 'cpu' device type for generator but found 'card'",
+    "torch.ones(3).normal_(generator=torch.Generator(device))": "Expected a 'cpu' device type for generator",
     "torch.ones(3, device='card:1')": "invalid device ordinal: card:1 was asked for, and a rank has one card",
     "torch.ones(3, device=device).pin_memory()": "only dense CPU tensors can be pinned",
     "torch.card.Event().elapsed_time(torch.card.Event())": "enable_timing=True",
@@ -105,6 +107,12 @@ class Failing(torch.autograd.Function):
         return fail()
 
 
+class Through(Failing):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
 def fail(*_):
     raise KeyError("mine")
 
@@ -126,6 +134,12 @@ def backward_with(way):
     elif way == "hook of a module":
         layer.register_full_backward_hook(fail)
         y = layer(x)
+    elif way in ("hook of a node", "hook before a node"):
+        y = x * x
+        (y.grad_fn.register_hook if "of" in way else y.grad_fn.register_prehook)(fail)
+    elif way == "hook of a function's node":
+        y = Through.apply(x)
+        y.grad_fn.register_hook(fail)
     elif way == "saved tensor":
         with graph.saved_tensors_hooks(lambda tensor: tensor, fail):
             y = x * x
@@ -139,6 +153,7 @@ def backward_with(way):
 
 
 WAYS = "hook|hook of a leaf|hook of a module|saved tensor|function|torch's checkpoint|our checkpoint".split("|")
+WAYS += ["hook of a node", "hook before a node", "hook of a function's node"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -146,6 +161,19 @@ def test_an_error_inside_backward_comes_when_it_ends(cards, way):
     pids = cards.pids
     with pytest.raises(RankError, match="KeyError: 'mine'\n  at test_cards.py line"):
         cards.run(backward_with, way)
+    assert cards.pids == pids
+
+
+def test_an_error_of_an_operation_in_backward_comes_when_it_ends(cards):
+    def out_of_range():
+        x, index = on_card(3, requires_grad=True), torch.zeros(2, dtype=torch.long, device="card")
+        y = x.gather(0, index)
+        index.data._raw.fill_(99)  # behind autograd's back
+        y.sum().backward()
+
+    pids = cards.pids
+    with pytest.raises(RankError, match="index 99 is out of bounds"):
+        cards.run(out_of_range)
     assert cards.pids == pids
 
 

@@ -40,6 +40,12 @@ def test_the_drawn_cases_hold_what_the_texts_speak_of(seed):
         assert min(lost, key=lost.get) == deciding.best(nodes, node_mtbf, save, repair, step), "round is not the least"
     groups = [deciding.way()(*case) for case in drawn["12.regroup"]]
     assert [None] * 3 in groups and any(group[1] for group in groups) and any(group[1] == [] for group in groups)
+    in_a_row = [set(spares[:2]) <= set(dead) for _, spares, dead, *_ in drawn["12.regroup"] if len(spares) > 2]
+    assert any(in_a_row), "no two dead spares in a row before a living one"
+    ends = [
+        (state["trained"], batch * steps, len(orders[0])) for state, orders, batch, _, _, steps in drawn["12.resume"]
+    ]
+    assert any((start + read - 1) // n >= start // n + 2 for start, read, n in ends), "nobody reads into a third epoch"
     for pieces, total, _, _ in drawn["12.reshard"]:
         assert sorted(i for _, start, stop in pieces for i in range(start, stop)) == list(range(total))
 
@@ -64,3 +70,23 @@ def test_a_kill_takes_what_is_not_flushed_and_a_power_cut_what_is_not_synced_byt
         disk.fsync(file)
     disk.remove("a")
     assert left_by(disk) == (None, ["new", None]) and disk.mistake == "renamed_too_early"
+
+
+def test_an_old_checkpoint_that_is_moved_aside_is_missing_and_only_its_own_name_has_to_be_safe_when_others_are_told():
+    disk = Disk({"a": "old", "b": "other"}, "a")
+    disk.remove("b")
+    disk.tell()
+    assert not disk.mistake
+    disk.replace("a", "aside")
+    assert left_by(disk) == (None, ["old", None]) and disk.mistake == "old_removed_first"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whoever_is_silent_or_stands_still_exactly_as_long_as_a_limit_is_on_its_good_side(seed):
+    said = {name: set() for name in deciding.LIMITS}
+    for case in world_of("12.verdict", 1, seed).inputs[0]["cases"]:
+        for told, word in zip(deciding.told_by(*case[:4], 3, None), deciding.named()(*case), strict=True):
+            waited = {"late": told[0], "dead": told[0], "hung": told[2]}
+            for name in [name for name, limit in deciding.LIMITS.items() if waited[name] == limit]:
+                said[name].add(word)
+    assert said == {"late": {"alive"}, "dead": {"late"}, "hung": {"alive"}}

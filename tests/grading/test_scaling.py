@@ -54,6 +54,15 @@ def test_in_every_job_each_rule_refuses_a_plan_and_the_fastest_is_refused_by_one
     assert refused == set(planning.RULES) and chosen[-1] is None and None not in chosen[:-1]
 
 
+@SEEDS
+def test_the_last_of_evenly_spaced_measurements_is_an_outlier_without_misleading_and_others_mislead(seed):
+    found = set()
+    for gpus, seconds in world_of("11.fit", 1, seed).inputs[0]["cases"]:
+        odd = measuring.fitted(gpus, seconds)[-1]
+        found.add((odd in (gpus[0], gpus[-1]), measuring.misled(gpus, seconds)[-1] != odd))
+    assert {(True, True), (True, False)} <= found, "leaving out what is furthest is leaving out no end"
+
+
 def test_what_is_not_as_many_values_as_were_asked_gets_a_sentence(ranks):
     for answer in (None, 25.9, (1.0,)):
         verdict = grade("11.days", lambda *case, answer=answer: answer, ranks=ranks)

@@ -162,7 +162,8 @@ def test_answers_are_judged_by_the_predictors(name, language):
     [
         ("", "it sets none of dp, tp and pp"),
         ("dp=4", "it is for 4 GPUs, and here are 8"),
-        ("dp=8 ep=2", "'ep' is none of dp, tp"),
+        ("dp=8 edp=2", "'edp' is none of dp, tp"),
+        ("dp=8 ep=2", "ep=2 does not divide num_experts=1"),
         ("dp=x", "dp is 'x', and a whole number is expected"),
         ("dp=8 zero=5", "zero"),
         ("dp=8 num_microbatches=3", "a step has 512 sequences, and it takes 24"),

@@ -6,10 +6,11 @@ import io
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
-from helpers.train import on_ranks
+from helpers.train import fits, on_ranks
 from helpers.train.chaos import Chaos
 from helpers.train.loop import PREEMPTED, Loop
 from helpers.train.on_ranks import Report
@@ -110,3 +111,17 @@ def test_the_same_line_begins_a_run_goes_on_with_it_and_leaves_it_alone_when_it_
     assert list(losses(train(ranks[:1], f"{line} 3")[1])) == [3]
     assert cli.main(f"--size tiny {line} 3".split()) == 0
     assert capsys.readouterr().out == "All 3 steps are done: run/step_00003.\n"
+
+
+def test_who_goes_on_takes_the_newest_whole_checkpoint_and_puts_the_damaged_one_aside(train, ranks, tmp_path):
+    line = "--plan dp=1 --go-on --save run --save-every 1 --steps"
+    train(ranks[:1], f"{line} 3")
+    (damaged,) = (tmp_path / "run" / "step_00003").glob("*.pt")
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    told, said = settings(f"--size tiny {line} 4".split()), []
+    assert fits.from_whole(told, None).resume == Path("run/step_00002") and damaged.exists()
+    told = fits.from_whole(told, said.append)
+    assert told.resume == Path("run/step_00002") and fits.check(told) == 2
+    assert len(said) == 1 and "goes on from run/step_00002; the damaged one lies in run/step_00003.damaged." in said[0]
+    assert Loop(ranks[:1], told, 2, Screen(told, io.StringIO())).run() == 0
+    assert settings(f"--size tiny {line} 4".split()).resume == Path("run/step_00004")

@@ -20,7 +20,7 @@ def test_it_starts_at_a_cluster_of_the_presets():
     shown = explorer()
     assert shown.cluster == CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"]
     assert shown.advice == advise(PRESETS["llama3-70b"], shown.cluster) and shown.advice.strategy == "TP + PP + DP"
-    assert shown.sentence.startswith("TP + PP + DP: TP 8 x PP 4, micro-batch 1 x 512, fp32 gradients. A step takes")
+    assert shown.sentence.startswith("TP + PP: TP 8 x PP 4, micro-batch 1 x 512, fp32 gradients. A step takes")
     assert "Many nodes, and a fast network" in shown.sentence
 
 

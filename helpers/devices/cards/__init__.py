@@ -57,12 +57,7 @@ def holds(tensor: object) -> bool:
     if is_card(tensor):
         return True
     tensors = sys.modules.get("helpers.devices.cards.tensor")
-    if tensors is None or tensors.memory.holds(tensor.untyped_storage()):
-        return tensors is not None
-    code, frame = tensors.Card.__dict__["__torch_dispatch__"].__func__.__code__, sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
+    return tensors is not None and tensors.is_in_functional()
 
 
 def new_run() -> None:

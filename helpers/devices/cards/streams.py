@@ -1,7 +1,7 @@
 """A card's streams and events. All is done when a call returns, so they order nothing: they know what comes after what.
 
 Each stream has a clock, {number of a stream: how much of its work this one comes after}. An event keeps a clock, who
-waits takes it over. A message's queue on NCCL is a stream like any other. Nothing is counted before a second one exists.
+waits takes it over. A queue of NCCL is a stream like any other. Nothing is counted before a second one exists.
 """
 
 from __future__ import annotations
@@ -157,6 +157,13 @@ def forget() -> None:
     DEFAULT.has_graph, DEFAULT.backward = False, None
 
 
+def settle() -> None:
+    """The streams that scripts make, and the default one, have done all."""
+    for one in list(_all):
+        if not one.is_queue:
+            _host_comes_after(one.clock)
+
+
 def host_waits(what: str, stream: Stream | None = None, *, whole_card: bool = False) -> None:
     """The host waits for a stream, by default for this thread's; or for all that the card does."""
     for one in list(_all) if whole_card else [stream or current()]:
@@ -182,7 +189,7 @@ def _note(kind: str, **what) -> None:
 
 @contextmanager
 def backward() -> Iterator[None]:
-    """Autograd runs a backward where its forward ran and waits in between; the caller's stream comes after all of it."""
+    """Autograd runs a backward where its forward ran, and waits in between; the caller's stream comes after."""
     if not watching:
         yield
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -217,4 +218,32 @@ def _embedding(inside: list, cards: list) -> Tensor:
     return aten.embedding.default(*inside)
 
 
-_ODD = {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}
+_functional = threading.local()
+
+
+def is_in_functional() -> bool:
+    """Whether this thread is in a functional collective of cards: its group gets the CPU tensors inside."""
+    return getattr(_functional, "depth", 0) > 0
+
+
+def _of_cards(op):
+    def call(inside: list, cards: list):
+        _functional.depth = getattr(_functional, "depth", 0) + 1
+        try:
+            return op(*inside)
+        finally:
+            _functional.depth -= 1
+
+    return call
+
+
+def _functionals() -> Iterator:
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, name = name.partition("::")
+        if space == "_c10d_functional":
+            name, _, overload = name.partition(".")
+            yield getattr(getattr(torch.ops._c10d_functional, name), overload or "default")
+
+
+_ODD = {op: _of_cards(op) for op in _functionals()}
+_ODD |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

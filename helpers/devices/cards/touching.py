@@ -57,7 +57,7 @@ def begin(
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
-    tick, site = lane.step(), site or call_site()
+    tick, site = lane.step(), _own_line(site or call_site())
     for wrote, tensors in ((False, reads), (True, writes)):
         for tensor in tensors:
             _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
@@ -71,9 +71,11 @@ def end(key: Hashable) -> None:
 
 
 def new_run() -> None:
-    """What was found before is told again."""
+    """A task begins: the streams have done what they were told before, and what was found is told again."""
     findings.clear()
     _seen.clear()
+    uses.forget()
+    streams.settle()
 
 
 def forget() -> None:
@@ -82,7 +84,6 @@ def forget() -> None:
     _queues.clear()
     _open.clear()
     streams.forget()
-    uses.forget()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -98,9 +99,7 @@ def look(func, args, kwargs: dict, out) -> None:
 
 def _note(plan: _Plan, args, kwargs: dict, out) -> None:
     stream = streams.current()
-    tick, site = stream.step(), call_site()
-    if not site[1] and stream.site is not None:
-        site = stream.site  # the engine has no line of its own
+    tick, site = stream.step(), _own_line(call_site())
     given = set()
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
@@ -115,7 +114,7 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
 
 
 class _Plan:
-    """What an operation does. roles: (position, name, writes) of its tensors, None where it neither reads nor writes."""
+    """What an operation does. roles: position, name, whether it writes (None: does not look) of each tensor."""
 
     def __init__(self, func):
         self.name = func._schema.name.partition("::")[2]
@@ -130,6 +129,11 @@ class _Plan:
                 is_view = one.alias_info is not None and not writes
                 roles.append((position, one.name, None if blind or is_view else writes))
         self.roles = tuple(roles)
+
+
+def _own_line(site: Frame) -> Frame:
+    """Autograd's engine has none: there it is the line that called the backward."""
+    return site if site[1] else streams.current().site or site
 
 
 def _plan(func) -> _Plan:
@@ -218,4 +222,4 @@ def found(name: str, old: Use, site: Frame) -> None:
         on_found(*one)
 
 
-underway.found = found
+underway.tell = found

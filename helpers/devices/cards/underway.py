@@ -7,7 +7,7 @@ what is called with it, until the host has waited; then it is an ordinary tensor
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards import streams
 from helpers.devices.cards.uses import Use, use_of
-from helpers.devices.lines import call_site
+from helpers.devices.lines import Frame, call_site
 
 READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
     "__contains__ __reduce_ex__ __deepcopy__ __dlpack__ equal allclose is_nonzero".split()
 )
-found: Callable  # set by touching
+tell: Callable[[str, Use, Frame], None] | None = None  # set by touching
 _marked: list[weakref.ref[Tensor]] = []
 
 
@@ -30,23 +30,25 @@ class Underway(Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            mine = [one for one in tree_iter((args, kwargs)) if isinstance(one, Underway)]
-            before = [(one._version, list(_copies(one))) for one in mine]
-            out = func(*args, **kwargs)
-            made = [one for one in tree_iter(out) if isinstance(one, Tensor)]
-            name = getattr(func, "__name__", "")
-            for one, (version, copies) in zip(mine, before, strict=True):
-                own = one.untyped_storage()._cdata
-                views = [x for x in made if x.device.type == "cpu" and x.untyped_storage()._cdata == own]
-                wrote = one._version != version
-                reads = name in READS or (made and not views and not name.endswith("_like") and name[:4] != "new_")
-                if wrote or (reads and name != "__get__"):
-                    _check(one, wrote, copies, [*tree_iter(args), *made])
-                for view in views:
-                    mark(view)
-            return out
+        given = [one for one in tree_iter((args, kwargs or {})) if isinstance(one, Tensor)]
+        mine = [one for one in given if type(one) is Underway]
+        for one in mine:
+            one.__class__ = Tensor  # torch asks for this very type, here and there
+        before = [(one, one._version, _copies(one)) for one in mine]
+        out = func(*args, **(kwargs or {}))
+        given += (made := [one for one in tree_iter(out) if isinstance(one, Tensor)])
+        name = getattr(func, "__name__", "")
+        for one, version, copies in before:
+            own = one.untyped_storage()._cdata
+            views = [x for x in made if not hasattr(x, "_raw") and x.untyped_storage()._cdata == own]
+            wrote = one._version != version
+            computes = made and not views and not name.endswith("_like") and name[:4] != "new_"
+            if wrote or name in READS or (computes and name != "__get__"):
+                _check(one, wrote, copies, any(hasattr(x, "_raw") for x in given))
+            if _copies(one):
+                for tensor in (one, *views):
+                    mark(tensor)
+        return out
 
 
 def crossing(func, args, kwargs: dict, out) -> bool:
@@ -74,21 +76,23 @@ def mark(tensor: Tensor) -> None:
     for one in (tensor, tensor._base):
         if type(one) is Tensor:
             one.__class__ = Underway
-            _marked.append(weakref.ref(one))
+            if not one.__dict__.get("_is_marked"):
+                one._is_marked = True
+                _marked.append(weakref.ref(one))
 
 
-def _copies(tensor: Tensor) -> Iterator[Use]:
-    return iter(tensor.untyped_storage().__dict__.get("_copies", ()))
+def _copies(tensor: Tensor) -> list[Use]:
+    return tensor.untyped_storage().__dict__.get("_copies", [])
 
 
-def _check(tensor: Tensor, wrote: bool, copies: list[Use], beside: list) -> None:
-    """The host touches it, or the card's stream if it is copied from or to there."""
-    by_card = any(hasattr(one, "_raw") for one in beside)
-    clock = streams.current().clock if by_card else streams.host
+def _check(tensor: Tensor, wrote: bool, copies: list[Use], is_by_card: bool) -> None:
+    """The host touches it, or the card's stream if it is copied from or to there. A race is told once."""
+    clock = streams.current().clock if is_by_card else streams.host
     new = use_of(tensor, streams.current(), 0, wrote, call_site())
     for old in copies:
         if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
-            found("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
+            tell("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
+            tensor.untyped_storage()._copies = [one for one in _copies(tensor) if one is not old]
 
 
 def _settle() -> None:
@@ -98,13 +102,14 @@ def _settle() -> None:
         tensor = reference()
         if tensor is None:
             continue
-        with torch._C.DisableTorchFunctionSubclass():
-            storage = tensor.untyped_storage()
-            storage._copies = [use for use in _copies(tensor) if not use.comes_before(streams.host)]
-            if storage._copies:
-                still.append(reference)
-            else:
-                tensor.__class__ = Tensor
+        tensor.__class__ = Tensor
+        storage = tensor.untyped_storage()
+        storage._copies = [use for use in _copies(tensor) if not use.comes_before(streams.host)]
+        if storage._copies:
+            tensor.__class__ = Underway
+            still.append(reference)
+        else:
+            tensor._is_marked = False
     _marked[:] = still
 
 

@@ -21,16 +21,22 @@ LIMITS = {"late": 3, "dead": 10, "hung": 20}  # seconds
 Beat = tuple[int, int, float, float]  # rank, step, sent on its own clock, arrived on the watcher's
 Told = tuple[float, int, float]  # of a rank: how long it is silent, its step, for how long it has had that
 WELL, WAITS, SLOW, GONE, BEHIND = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
+SLOW_BEHIND, FIRST_STEP = (5, 6, 31), (1, 0, 15)
+AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # to the second, which is not more than the limit
 NEVER = None  # has sent nothing yet
 
 
 def make_verdict(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """Jobs far from every limit: small ones, then any mixture."""
+    """Jobs far from every limit, or exactly at it: small ones, then any mixture. The last of the small ones is in its
+    first step, of which the first beats came some seconds after the start."""
     jobs = [[WELL, WELL], [WELL, SLOW], [WAITS, BEHIND], [GONE, WAITS], [WAITS, WAITS], [WAITS, (15, 6, 40), WAITS]]
     jobs += [[BEHIND, WAITS, WAITS, SLOW], [NEVER, WELL], [WELL, NEVER], [WAITS, GONE, BEHIND]]
+    jobs += [[WAITS, GONE], [WAITS, SLOW_BEHIND], [AT_LATE, WAITS], [WAITS, AT_DEAD], [AT_HUNG, WAITS]]
+    jobs.append([FIRST_STEP] * 2)
     for odd in (NEVER, GONE) * 8:
         jobs.append([rng.one_of(WELL, WAITS, SLOW, BEHIND, odd) for _ in range(rng.integer(2, 5))])
     begun = [(1, 5, 15, 45)[number % 4] if NEVER in job else 60 for number, job in enumerate(jobs)]
+    begun[jobs.index([FIRST_STEP] * 2)] = 25
     return [{"cases": [watched(rng, job, ago) for job, ago in zip(jobs, begun, strict=True)]}]
 
 
@@ -49,9 +55,11 @@ def watched(rng: Draw, job: list[Told | None], ago: float) -> list[Any]:
     return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
 
 
-def told_by(beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Told | None) -> list[Told]:
-    """clock: the place in a beat of the time that counts."""
-    last, step, since = [started] * ranks, [0] * ranks, [started] * ranks
+def told_by(
+    beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Told | None, at_start: int = 0
+) -> list[Told]:
+    """clock: the place in a beat of the time that counts. at_start: the step before the first beat."""
+    last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
     for beat in beats:
         rank, last[beat[0]] = beat[0], beat[clock]
         if beat[1] > step[rank]:
@@ -67,12 +75,14 @@ def named(
     may_wait: Sequence[str] = ("dead", "smaller"),
     hangs: bool = True,
     never: Told | None = None,
+    at_start: int = 0,
 ) -> Callable[..., list[str]]:
     """clocks: for silence and for standing. may_wait: for whom a rank that stands still may wait: one that is dead, one
-    with a smaller step. hangs: somebody may be hung. never: what counts for who has sent nothing."""
+    with a smaller step. hangs: somebody may be hung. never: what counts for who has sent nothing. at_start: the step of
+    all others at `started`; with -1 it is the first beat from which they are in step 0."""
 
     def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
-        silent, standing = (told_by(beats, ranks, started, now, clock, never) for clock in clocks)
+        silent, standing = (told_by(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
         nobody = not hangs or ("dead" in may_wait and any(one[0] > limits["dead"] for one in silent))
         least = min(one[1] for one in standing)
         words = []
@@ -89,7 +99,9 @@ WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
     "clocks_compared": [named(clocks=(2, 2)), named(clocks=(2, 3))],
     "waiting_called_hung": [named(may_wait=one) for one in ((), ("dead",), ("smaller",))],
     "steps_ignored": [named(hangs=False)],
-    "never_heard_forgotten": [named(never=one) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0))],
+    "never_heard_forgotten": [
+        named(never=one, at_start=step) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
+    ],
 }
 VERDICT = answers.asking(
     "12.verdict",
@@ -150,20 +162,20 @@ Names, Group = Sequence[str], list[Any]  # a group: ranks, spares and keys, or t
 
 
 def make_regroup(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """How many ranks and spares, which of them are dead, how many are needed: with and without a spare, dead spares,
-    too few and just enough; then any."""
+    """How many ranks and spares, which of them are dead, how many are needed: with and without a spare, dead spares
+    and two of them in a row, too few and just enough; then any."""
     hows = [
         (3, 1, [1], [], 1),
         (3, 0, [0], [], 1),
         (4, 2, [1, 2], [], 1),
-        (5, 3, [0, 3], [0], 2),
+        (5, 3, [0, 3], [0, 1], 2),
         (4, 1, [0, 2], [], 4),
     ]
     hows += [(4, 1, [0, 2], [], 3), (2, 0, [1], [], 2), (3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1)]
     for spares in (0, 1, 2, 3, 3):
         size = rng.integer(3, 6)
         dead = sorted({rng.integer(0, size - 1) for _ in range(rng.integer(1, 3))})
-        hows.append((size, spares, dead, [0] * (spares and rng.integer(0, 1)), 1))
+        hows.append((size, spares, dead, list(range(rng.integer(0, spares))), 1))
     return [{"cases": [members(rng, *how) for how in hows]}]
 
 

@@ -90,6 +90,7 @@ class Disk:
     def replace(self, old: str, new: str) -> None:
         """The file `old` is called `new`, at once; a file that was called `new` is gone."""
         with self.does(f"replace {new!r} by {old!r}", needs=old):
+            self._blame("old_removed_first", old == self.watched)
             self._blame("renamed_too_early", new == self.watched and not self.names[old].is_safe())
             self.names[new] = self.names.pop(old)
 
@@ -106,7 +107,8 @@ class Disk:
 
     def tell(self) -> None:
         """The others are told that the new checkpoint is there."""
-        content, is_synced = self.names.get(self.watched, Content()), all(one == self.names for one in self.may_be)
+        content = self.names.get(self.watched, Content())
+        is_synced = all(one.get(self.watched) is content for one in self.may_be)
         self._blame("told_too_early", not (content.machine and content.is_safe() and is_synced))
         self.told = True
         with self.does("tell()", fails=False):

@@ -22,17 +22,17 @@ State, Rows = dict[str, int], list[list[int]]  # rows: of each step; and so are 
 
 
 def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """All ranks of jobs in the middle of an epoch, one sample before its end (2) and at its end (5). The batch has
-    changed on the way, so that steps say nothing about samples."""
+    """All ranks of jobs in the middle of an epoch, with several samples per rank and on into a third epoch (1), one
+    sample before its end (2) and at its end (5). The batch has changed on the way: steps say nothing about samples."""
     cases: list[list[Any]] = []
     for number, (samples, dp) in enumerate(((5, 1), (5, 2), (7, 2), (24, 3), (11, 4), (9, 1), (15, 3))):
-        batch = dp * rng.integer(1, 2)
+        batch = dp * rng.integer(1 + (number == 1), 2)
         orders = [torch.randperm(samples, generator=rng).tolist() for _ in range(EPOCHS)]
         trained = rng.integer(2, samples - 1) + samples * (number and rng.integer(0, 2))
         trained = {2: 2 * samples - 1, 5: 2 * samples}.get(number, trained)
         step = rng.one_of(*(n for n in range(1, trained + 1) if n * batch != trained))
         state = {"step": step, "trained": trained, "handed_out": trained + batch * rng.integer(1, 3), "dp": dp + 1}
-        cases += [[state, orders, batch, rank, dp, rng.integer(2, 4)] for rank in range(dp)]
+        cases += [[state, orders, batch, rank, dp, rng.integer(4 if number == 1 else 2, 4)] for rank in range(dp)]
     return [{"cases": cases}]
 
 

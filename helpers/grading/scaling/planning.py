@@ -19,14 +19,16 @@ FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")
 # What is special about the fastest plans: their times the GPUs there are, tp, pp, micro-batch, share of the memory.
 KINDS: dict[str, list[tuple[float, ...]]] = {
     "plain": [],
-    "memory": [(1, 8, 1, 1, 1.05)],
+    # No whole number of GB lies between the memory and the first two, of which one fits.
+    "memory": [(1, 4, 1, 1, 1.0745), (1, 8, 1, 1, 1.0725), (1, 8, 2, 1, 1.02)],
     "nodes": [(1, 16, 1, 1, 0.5)],
     "batch": [(1, 1, 1, 4, 0.5)],
     "heads": [(1, 8, 1, 1, 0.5)],
     "layers": [(1, 1, 16, 1, 0.5)],
     "gpus": [(2, 8, 1, 1, 0.5)],
-    "ties": [(1, 8, 2, 1, 0.5), (1, 4, 2, 1, 0.5)],
-    "turned ties": [(1, 4, 2, 1, 0.5), (1, 8, 2, 1, 0.5)],
+    # The simplest has neither the fewest stages nor the smallest tp.
+    "ties": [(1, 4, 4, 1, 0.5), (1, 8, 1, 1, 0.5), (1, 2, 2, 1, 0.5)],
+    "turned ties": [(1, 2, 2, 1, 0.5), (1, 1, 8, 1, 0.5), (1, 4, 4, 1, 0.5)],
     "nothing fits": [],
 }
 

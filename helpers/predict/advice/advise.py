@@ -10,7 +10,7 @@ from typing import Any
 
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.others import adapted, images, offloaded
-from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned, without_sizes
+from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned, without_numbers
 from helpers.predict.advice.rules import Rule, rule_for
 from helpers.predict.advice.saying import instead, remarks, strategies
 from helpers.predict.advice.search import fitting, timed
@@ -73,6 +73,7 @@ class Advice:
         else:
             one = self.chosen
             words = dict(name=one.title, plan=one.plan_words, step=one.step_words, share=100 * one.mfu)
+            words["whole"] = isinstance(self.work.model, ModelSpec)
             open_ = [say("uncalibrated")] if self.work.constants == NOMINAL else []
             more = [self.instead] if self.instead else []
             said = [say("choice", **words), *more, *open_, *map(self._warned, one.warnings)]
@@ -82,21 +83,15 @@ class Advice:
         return say("between").join(said)
 
     def _warned(self, words: str) -> str:
-        count = len(self.best) if words in self.shared else 0
-        return say("warned_all" if count else "warned", words=words, count=count)
+        is_shared = words not in self.own_warnings(self.chosen)
+        differ = any(words not in one.warnings for one in self.best)
+        return say("warned_all" if is_shared else "warned", words=words, count=len(self.best), differ=differ)
 
-    @property
-    def shared(self) -> set[str]:
-        """Warnings that all of the best plans have, but for their sizes."""
-        if len(self.best) < 2:
-            return set()
-        common = set.intersection(*({without_sizes(words) for words in one.warnings} for one in self.best))
-        return {words for one in self.best for words in one.warnings if without_sizes(words) in common}
-
-    @property
-    def said_first(self) -> set[str]:
-        """Warnings that the sentence says, for all or for the first."""
-        return self.shared.union(self.chosen.warnings)
+    def own_warnings(self, one: Ranked) -> list[str]:
+        """Those that not all of the best plans have, but for their numbers."""
+        kinds = [{without_numbers(words) for words in one.warnings} for one in self.best]
+        common = set.intersection(*kinds) if len(kinds) > 1 else set()
+        return [words for words in one.warnings if without_numbers(words) not in common]
 
     def _missing(self) -> str:
         lightest = min((one.held.total for one in self.candidates if one.held), default=0)

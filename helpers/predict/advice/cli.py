@@ -18,13 +18,13 @@ from helpers.predict.advice.typed import read_plan
 from helpers.predict.advice.work import say
 from helpers.predict.time.convolutions import RESNET_50, RESNET_152, ResNet
 from helpers.predict.time.stacks import STACKS
-from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link
+from helpers.specs import GPUS, LINKS, PRESETS, ROUTED, Cluster, Link
 from helpers.specs.clusters import INTRA, NVLINK_2, PCIE_3
 from helpers.words import LANGUAGES, reading
 from helpers.words.wrapping import complain, width, wrap
 
 REFUSED = 2  # the exit code, as argparse has it
-MODELS = {**PRESETS, "resnet-50": RESNET_50, "resnet-152": RESNET_152}
+MODELS = {**PRESETS, **ROUTED, "resnet-50": RESNET_50, "resnet-152": RESNET_152}
 INSIDE = {**LINKS, "PCIe 3 x16": PCIE_3, "NVLink 2": NVLINK_2}
 CARD = 400  # Gb/s for each GPU, where the network is not given
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from helpers.predict.advice.advise import advise, asked, plain
 from helpers.predict.advice.fit import fit, fullest
-from helpers.predict.advice.ranking import binding, difference, warnings
+from helpers.predict.advice.ranking import binding_words, difference, warnings
 from helpers.predict.advice.search import ranked
 from helpers.predict.advice.work import Ranked, Work, plan_words, say
 from helpers.predict.time.model import StepTime, step_time
-from helpers.records import MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.units import format_seconds
+from helpers.units import format_bytes, format_seconds
 
 NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
 
@@ -33,25 +32,8 @@ class Criticism:
     sentences: tuple[str, ...]
 
     @property
-    def plan(self) -> Plan:
-        return self.mine.plan
-
-    @property
     def step(self) -> StepTime:
         return self.mine.step
-
-    @property
-    def held(self) -> MemoryBreakdown:
-        return self.mine.held
-
-    @property
-    def binds(self) -> str:
-        """What takes most of the step."""
-        return self.step.binds
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.mine.warnings
 
     @property
     def lost(self) -> float | None:
@@ -96,12 +78,11 @@ def _advised(work: Work) -> Ranked | None:
 def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
     yield say("mine.plan", plan=plan_words(mine.plan))
     yield fit(work.model, mine.plan, work.cluster.gpu, gpus_per_node=work.cluster.gpus_per_node).words
-    binds = max(mine.shares, key=mine.shares.get)
-    share = 100 * mine.shares[binds] / mine.seconds
     if work.usable < mine.held.total <= NEARLY * work.usable:
-        yield say("mine.nearly", share=100 * (mine.held.total / work.usable - 1))
+        reported = work.cluster.gpu.reported or work.cluster.gpu.memory
+        yield say("mine.nearly", share=100 * (mine.held.total / work.usable - 1), reported=format_bytes(reported))
     yield say("mine.step", fits=fits, step=mine.step_words, mfu=100 * mine.mfu)
-    yield say("reason.binds", what=binding(work, binds), share=share)
+    yield binding_words(work, mine)
     yield from (say("warned", words=words) for words in mine.warnings)
     if best is None:
         yield say("mine.none")

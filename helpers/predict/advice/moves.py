@@ -67,7 +67,7 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
         if plan.recompute == "none":
             yield Move(field="recompute", value="selective", order=4)
     for stage, order in ((1, 2), (2, 6), (3, 8)):
-        if plan.zero < stage:
+        if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline each micro-batch would gather anew
             yield Move(field="zero", value=stage, order=order)
     if not plan.sequence_parallel:
         yield Move(field="sequence_parallel", value=True, order=3)
@@ -105,11 +105,12 @@ def apply(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | None:
     if plan.dp % factor:
         return None
     rows = plan.micro_batch // settings.get("micro_batch", plan.micro_batch)
-    new = replace(plan, **settings, dp=plan.dp // factor, num_microbatches=plan.num_microbatches * factor * rows)
-    if ("zero" in settings and new.dp * new.cp == 1) or ("sequence_parallel" in settings and new.tp == 1):
-        return None
+    count = plan.num_microbatches * factor * rows
     try:
+        new = replace(plan, **settings, dp=plan.dp // factor, num_microbatches=count)
         new.check(model)
     except ValueError:
+        return None
+    if ("zero" in settings and new.dp * new.cp == 1) or ("sequence_parallel" in settings and new.tp == 1):
         return None
     return new

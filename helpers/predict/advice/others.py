@@ -79,7 +79,8 @@ def images(work: Work) -> Iterator[Ranked]:
         return
     each = work.global_batch // gpus
     for parts in (n for n in range(1, min(each, 64) + 1) if each % n == 0):
-        plan = Plan(dp=gpus, micro_batch=each // parts, num_microbatches=parts, optimizer="sgd_momentum")
+        how = dict(optimizer="sgd_momentum", precision="mixed_fp32_grads" if parts > 1 else "mixed")
+        plan = Plan(dp=gpus, micro_batch=each // parts, num_microbatches=parts, **how)
         held = image_memory(work, plan)
         if held.total > work.usable:
             yield Ranked(name=strategy(plan), plan=plan, held=held)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from helpers.predict.advice.ranking import binding
+from helpers.predict.advice.ranking import WARNED, binding
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
@@ -15,7 +15,7 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
 from helpers.predict.time.terms.data import tokens_that_hide
 from helpers.predict.time.terms.products import sustained
-from helpers.specs import PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 from helpers.units import format_bytes, format_seconds
 from helpers.words import language
 
@@ -49,10 +49,10 @@ tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-widt
 
 
 def model_name(model: ModelSpec) -> str:
-    """Its name in PRESETS, whatever its context, else its size."""
+    """Its published name, whatever its context, else its size."""
     if isinstance(model, ResNet):
         return model.name
-    for name, known in PRESETS.items():
+    for name, known in {**PRESETS, **ROUTED}.items():
         if replace(known, seq=model.seq) == model:
             return name
     return say("model", params=model.num_params)
@@ -87,7 +87,8 @@ def best_rows(advice: Advice) -> Rows:
 
 def _why(advice: Advice, one: Ranked) -> str:
     """Reasons and warnings, but for those of the first plan or of all, which the sentence says."""
-    warned = (say("warned", words=words) for words in one.warnings if words not in advice.said_first)
+    own = () if one is advice.chosen else advice.own_warnings(one)
+    warned = (say("warned", words=words) for words in own)
     return say("between").join((*one.reasons, *warned))
 
 
@@ -125,7 +126,7 @@ def text(advice: Advice) -> str:
     """The choice, the best plans with their reasons, a line for each strategy, the remarks."""
     lines = [advice.sentence]
     if advice.best:
-        lines.append(say("searched", count=advice.searched))
+        lines.append(say("searched", count=advice.searched, warned=100 * WARNED))
     for place, one in enumerate(advice.best, 1):
         words = dict(plan=one.plan_words, mfu=100 * one.mfu, step=format_seconds(one.seconds))
         lines += [say("ranked", place=place, **words), "     " + _why(advice, one)]
@@ -211,12 +212,14 @@ def _time(one: Ranked) -> dict[str, str]:
 def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
     if isinstance(model, ResNet):
         return {"parameters": f"{model.num_params:,}"}
-    return {
+    more = {"experts, of each token": f"{model.num_experts}, {model.top_k}"} if model.num_experts > 1 else {}
+    return more | {
         "parameters": f"{model.num_params:,}",
         "layers, hidden": f"{model.num_layers}, {model.hidden:,}",
         "heads, of keys and values": f"{model.num_heads}, {model.kv_heads}",
         "feed-forward, vocabulary": f"{model.ffn:,}, {model.vocab:,}",
         "tokens of a sequence": f"{model.seq:,}",
+        "window": f"{model.seen:,}",
     }
 
 
@@ -232,11 +235,7 @@ def _cluster_facts(cluster: Cluster) -> dict[str, str]:
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=link.name.split(" (")[0], rate=_rate(link))
-
-
-def _rate(link: Link) -> str:
-    return f"{format_bytes(link.bandwidth)}/s"
+    return say("value.link", name=link.name.split(" (")[0], rate=f"{format_bytes(link.bandwidth)}/s")
 
 
 def _arithmetic(advice: Advice) -> dict[str, str]:
@@ -257,7 +256,8 @@ def _arithmetic(advice: Advice) -> dict[str, str]:
     }
     if work.cluster.num_nodes > 1:
         enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(plain))
-        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12, "rate": _rate(work.cluster.network)}
+        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12}
+        rates["rate"] = f"{format_bytes(work.cluster.network.bandwidth)}/s"
         facts["a micro-batch hides ZeRO-3 or DDP"] = say("value.enough", tokens=enough, **rates)
     return facts
 

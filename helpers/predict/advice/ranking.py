@@ -33,7 +33,7 @@ def asks(plan: Plan, seq: int) -> float:
     Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
     """
     context = (2 if seq > LONG else 4) * (plan.cp > 1)
-    points = context + 2 * (plan.tp > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
+    points = context + 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
     return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
 
 
@@ -49,14 +49,14 @@ def cost(work: Work, one: Ranked) -> float:
 def warned(work: Work, found: Sequence[Ranked]) -> list[Ranked]:
     """The same with their warnings."""
     doubled = {(layout(one.plan), one.plan.recompute): one for one in sorted(found, key=lambda one: -one.seconds)
-               if one.plan.micro_batch == 2}  # fmt: skip
+               if one.plan.micro_batch == 2 and _plain_loss(work, one) <= work.usable}  # fmt: skip
     return [replace(one, warnings=tuple(warnings(work, one, doubled.get((layout(one.plan), one.plan.recompute)))))
             for one in found]  # fmt: skip
 
 
-def without_sizes(words: str) -> str:
-    """A warning without its bytes, by which plans that are all nearly full differ."""
-    return re.sub(r"[\d.,]+ [kMGT]?B\b", "", words)
+def without_numbers(words: str) -> str:
+    """A warning without its numbers, by which plans differ that all have it."""
+    return re.sub(r"\d[\d.,]*( [kMGT]?B\b)?", "", words)
 
 
 def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str]:
@@ -65,7 +65,9 @@ def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str
     if one.bubble > MOST_BUBBLE:
         said.append(say("warning.bubble", share=100 * one.bubble))
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
-        said.append(say("warning.few", count=plan.num_microbatches, stages=plan.pp, want=ROUNDS * plan.pp))
+        words = dict(stages=plan.pp, want=ROUNDS * plan.pp, chunks=plan.num_chunks, share=100 * one.bubble)
+        kind = "warning.few" if plan.num_chunks == 1 else "warning.few_in_chunks"
+        said.append(say(kind, count=plan.num_microbatches, **words))
     if plan.tp > 1 and work.model.hidden // plan.tp < NARROW:
         said.append(say("warning.narrow", tp=plan.tp, hidden=work.model.hidden, columns=work.model.hidden // plan.tp))
     if work.tokens > MOST_TOKENS:
@@ -117,13 +119,12 @@ def simplest_of(work: Work, found: Sequence[Ranked]) -> Ranked:
 def reasons(work: Work, one: Ranked, first: Ranked, found: Sequence[Ranked]) -> tuple[str, ...]:
     """Why a plan is where it is: what it holds, what binds it, and beside the first plan what makes the difference."""
     said = [say("reason.holds", held=format_bytes(one.held.total), usable=format_bytes(work.usable))]
-    binds = max(one.shares, key=one.shares.get)
-    said.append(say("reason.binds", what=binding(work, binds), share=100 * one.shares[binds] / one.seconds))
+    said.append(binding_words(work, one))
     if one is not first:
         return (*said, difference(work, one, first))
     return (
         *said,
-        *(words for axis in ("tp", "cp", "pp", "zero", "recompute") if (words := _without(axis, one, found))),
+        *(words for axis in ("tp", "cp", "pp", "ep", "zero", "recompute") if (words := _without(axis, one, found))),
     )
 
 
@@ -132,11 +133,20 @@ def binding(work: Work, name: str) -> str:
     return work.cluster.intra.name.split(" (")[0] if name == "NVLink" else STEPS(f"binds.{name}")
 
 
+def binding_words(work: Work, one: Ranked) -> str:
+    """What sets most of the step's seconds, and where that is less than half, what comes next."""
+    (most, took), *others = sorted(one.shares.items(), key=lambda pair: -pair[1])
+    shown = [(most, took), *others[:1]] if took < one.seconds / 2 else [(most, took)]
+    return say("reason.binds", what=[say("reason.bound", what=binding(work, name), share=100 * part / one.seconds)
+                                     for name, part in shown])  # fmt: skip
+
+
 def difference(work: Work, one: Ranked, first: Ranked) -> str:
     """How much longer than the first, and what makes most of it."""
     ratio = one.seconds / first.seconds - 1
     more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
     most = max(more, key=more.get)
+    again = most == "tensor cores" and one.plan.recompute != "none" == first.plan.recompute
     if ratio < 0.0005:
         return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(one, first))
     times = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
@@ -144,7 +154,7 @@ def difference(work: Work, one: Ranked, first: Ranked) -> str:
         "reason.far" if ratio > 1 else "reason.longer",
         times=times,
         time=format_seconds(more[most]),
-        what=binding(work, most),
+        what=say("reason.again", what=binding(work, most)) if again else binding(work, most),
     )
 
 
@@ -170,7 +180,7 @@ def _more(one: Ranked, first: Ranked) -> list[str]:
     mine, other = one.plan, first.plan
     more = [
         say("more.axis", axis=axis.upper())
-        for axis in ("tp", "cp", "pp")
+        for axis in ("tp", "cp", "pp", "ep")
         if getattr(mine, axis) > 1 == getattr(other, axis)
     ]
     more += [say("more.zero", stage=mine.zero)] if mine.zero > other.zero else []

@@ -49,17 +49,9 @@ class Rule:
         return say(f"source.{self.cites}")
 
 
-_RULES = (
-    Rule(name="one GPU, fits", cites="memory"),
-    Rule(name="one GPU", cites="offload"),
-    Rule(name="one node, fits", cites="table"),
-    Rule(name="one node", cites="table"),
-    Rule(name="largest layer", cites="table"),
-    Rule(name="many nodes, fits", cites="memory"),
-    Rule(name="fast", cites="table"),
-    Rule(name="slow", cites="table"),
-)
-RULES = {rule.name: rule for rule in _RULES}
+CITED = {"one GPU, fits": "memory", "one GPU": "offload", "many nodes, fits": "memory"}
+CASES = ("one GPU, fits", "one GPU", "one node, fits", "one node", "largest layer", "many nodes, fits", "fast", "slow")
+RULES = {name: Rule(name=name, cites=CITED.get(name, "table")) for name in CASES}
 
 
 def largest_layer(model: ModelSpec, plan: Plan) -> int:

@@ -89,13 +89,14 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
         return _of_images(work, best)
     first, size = (best[0] if best else None), work.cluster.world_size
     if first and first.name in (Name.LORA, Name.QLORA):
-        return (say("remark.trains_adapters"),)
+        return (say("remark.trains_adapters", bits=first.name == Name.QLORA),)
     said = []
     if first and simplest and len(found) > 1:
         ratio = simplest.seconds / first.seconds - 1
         same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
         words = dict(name=simplest.title, plan=simplest.plan_words)
         words["times"] = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+        words["far"] = ratio > 1
         said.append(say("reason.is_simplest") if same else say("reason.loses", **words))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
         said.append(tensor_size_words(work))
@@ -104,9 +105,8 @@ def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simpl
     if first and first.name == Name.OFFLOAD:
         said.append(_host(work, first))
     if first is None or first.name == Name.OFFLOAD:
-        said.append(_eight_bits(work))
-    if first is None or first.name == Name.OFFLOAD:
-        said += [_more_gpus(work, first), _adapters(work)]
+        lighter = _lighter_optimizer(work)
+        said += [_beside("remark.eight_bits", lighter) if lighter else "", _more_gpus(work, first), _adapters(work)]
     elif first.held.total > FULL * work.usable:
         said.append(_more_gpus(work, first))
     return tuple(filter(None, said))
@@ -143,24 +143,19 @@ def _host(work: Work, one: Ranked) -> str:
 
 
 def _lighter_optimizer(work: Work) -> Ranked | None:
-    """The best plan with an optimizer whose moments are in 8 bits."""
+    """The best plan with an optimizer whose moments are in 8 bits; with fp32 sums, if one fits."""
     if work.optimizer != "adamw":
         return None
-    lighter = replace(work, optimizer="adamw_8bit")
-    best = best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0])))
-    return best[0] if best else None
-
-
-def _eight_bits(work: Work) -> str:
-    """What an optimizer with moments in 8 bits would make of it."""
-    best = _lighter_optimizer(work)
-    return _beside("remark.eight_bits", best) if best else ""
+    for precision in [work.precision] if work.precision else ["mixed_fp32_grads", "mixed"]:
+        lighter = replace(work, optimizer="adamw_8bit", precision=precision)
+        if best := best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0]))):
+            return best[0]
+    return None
 
 
 def _beside(words: str, one: Ranked) -> str:
     sizes = {"held": format_bytes(one.held.total), "host": format_bytes(one.host_bytes)}
-    sums = dict(sums=one.plan.precision == "mixed" and one.plan.num_microbatches > 1, count=one.plan.num_microbatches)
-    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes, **sums)
+    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes)
 
 
 def instead(work: Work, first: Ranked | None) -> str:
@@ -196,6 +191,8 @@ def _more_gpus(work: Work, chosen: Ranked | None) -> str:
 
 def _adapters(work: Work) -> str:
     """The honest remark: what is left if only adapters are trained, on one GPU, one sequence, recomputed."""
+    if work.model.num_experts > 1:
+        return ""  # adapters of experts are not modelled
     held = memory(work.model, Plan(recompute="full", attention=work.attention))
     beside = held.activations + held.temporaries + held.buffers
     for name, states in (("LoRA", adapters.lora(work.model, rank=16)), ("QLoRA", adapters.qlora(work.model, rank=16))):

@@ -1,6 +1,6 @@
 """Every plan for a model on a cluster: pruned by memory, then by a lower bound of its step; the others are timed.
 
-The axes: tp (inside a node), cp, pp (a stage is whole nodes, or a node's equal part), dp takes what is left; chunks,
+The axes: tp (inside a node), cp, pp (a stage is whole nodes, or a part of one), dp takes what is left, ep; chunks,
 micro-batch (powers of 2), ZeRO (2 and 3 without a pipeline, whose micro-batches would each gather anew), recomputation
 (the least that fits, since more never helps), sequence parallelism wherever tp is above 1, and where many micro-batches
 are added up the precision of gradients. Ranks are numbered as in Megatron-LM: tp, cp, dp, pp.
@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
+from math import gcd, inf
 
 from helpers.predict.advice.fit import fullest
 from helpers.predict.advice.work import Ranked, Work, say, strategy
-from helpers.predict.memory.states import model_states, params_per_rank
+from helpers.predict.memory.states import rank_states
 from helpers.predict.time.flops import mfu
 from helpers.predict.time.model import NOMINAL, UNCALIBRATED, StepTime, least_seconds, step_time
 from helpers.records import MemoryBreakdown
@@ -30,20 +30,22 @@ Fitting = tuple[Plan, int, MemoryBreakdown]
 
 
 def spreads(work: Work) -> Iterator[Plan]:
-    """(tp, cp, pp, dp) that the cluster's topology allows, whatever the model."""
+    """(tp, cp, pp, dp, ep) that the cluster's topology and the model's experts allow, whatever its widths."""
     cluster = work.cluster
     for tp in (size for size in range(1, cluster.gpus_per_node + 1) if cluster.gpus_per_node % size == 0):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
-            if cp > 1 and work.model.seq < LEAST_TOKENS * cp or cluster.world_size % (tp * cp):
+            if cp > 1 and (work.model.seq < LEAST_TOKENS * cp or work.model.window) or cluster.world_size % (tp * cp):
                 break
             left = cluster.world_size // (tp * cp)
             for pp in (size for size in range(1, min(left, work.model.num_layers) + 1) if left % size == 0):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part
                 if block % cluster.gpus_per_node == 0 or cluster.gpus_per_node % block == 0:
-                    yield Plan(
+                    plan = Plan(
                         tp=tp, cp=cp, pp=pp, dp=left // pp, attention=work.attention, optimizer=work.optimizer,
                         sequence_parallel=tp > 1 and work.model.seq % tp == 0,
                     )  # fmt: skip
+                    most = gcd(work.model.num_experts, plan.dp * cp)
+                    yield from (replace(plan, ep=ep) for ep in range(1, most + 1) if most % ep == 0)
 
 
 def refusal(work: Work, spread: Plan) -> str:
@@ -73,7 +75,7 @@ def sharded(work: Work) -> Iterator[Plan]:
 def _least_bytes(work: Work, spread: Plan) -> int:
     """Model states alone, of the stage in the middle or the only one."""
     lightest = replace(spread, precision=work.precision or "mixed")
-    return model_states(params_per_rank(work.model, lightest, spread.pp // 2), lightest).total
+    return rank_states(work.model, lightest, spread.pp // 2).total
 
 
 def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
@@ -82,16 +84,10 @@ def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
             break
+        fed = replace(spread, micro_batch=size, num_microbatches=each // size)
         yield [
             [
-                replace(
-                    spread,
-                    micro_batch=size,
-                    num_microbatches=each // size,
-                    num_chunks=chunks,
-                    precision=precision,
-                    recompute=recompute,
-                )  # fmt: skip
+                replace(fed, num_chunks=chunks, precision=precision, recompute=recompute)
                 for precision in precisions
                 for recompute in ("none", "selective", "full")
             ]
@@ -147,7 +143,7 @@ def _first(work: Work, row: list[Plan]) -> Fitting | None:
 
 def layout(plan: Plan) -> tuple:
     """What makes two plans different enough to show both."""
-    return plan.tp, plan.cp, plan.pp, plan.zero
+    return plan.tp, plan.cp, plan.pp, plan.zero, plan.ep
 
 
 def timed(work: Work, fit: list[Fitting]) -> list[Ranked]:

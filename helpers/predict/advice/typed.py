@@ -12,7 +12,8 @@ from helpers.words import book
 
 say = book("advice").section("typed")
 WORDS = ("recompute", "precision")  # whose values are no numbers
-PARTS = ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches", "num_chunks", *WORDS)
+SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
+PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *WORDS)
 AXES = ("dp", "tp", "pp", "cp")
 
 
@@ -32,6 +33,8 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
         if name not in WORDS and not text.isdecimal():
             raise ValueError(say("bad_part", language, name=name, value=text))
     fields = {name: text if name in WORDS else int(text) for name, text in parts.items()}
+    if "fp8" in fields:
+        fields["fp8"] = fields["fp8"] == 1
     if "dp" not in fields:
         taken = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
         fields["dp"] = max(1, cluster.world_size // max(1, taken))

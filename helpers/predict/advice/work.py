@@ -138,8 +138,8 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The name as it is shown: with context parallelism all its axes, else only words differ between languages."""
-        if self.name == Name.CONTEXT and self.plan:
+        """The name as it is shown: of several axes those that the plan has; else in the language's words."""
+        if self.name in (Name.CONTEXT, Name.MIXED) and self.plan:
             axes = " + ".join(axis.upper() for axis in ("tp", "cp", "pp", "dp") if getattr(self.plan, axis) > 1)
             return f"{axes} + ZeRO-{self.plan.zero}" if self.plan.zero else axes
         return say(f"name.{self.name}") if f"name.{self.name}" in say else self.name
@@ -160,12 +160,18 @@ def plan_words(plan: Plan) -> str:
     """ "TP 8 x PP 4 x DP 2, ZeRO-1, micro-batch 1 x 64, 4 chunks, recompute full"."""
     sizes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "DP": plan.dp}
     spread = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or say("plan_single")
-    parts = [spread, *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    parts = [spread, *([f"EP {plan.ep}"] if plan.ep > 1 else []), *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    if plan.shard_ranks:
+        parts.append(say("plan_hybrid", ranks=plan.shard_ranks))
     parts.append(say("plan_rows", size=plan.micro_batch, count=plan.num_microbatches))
     if plan.num_chunks > 1:
         parts.append(say("plan_chunks", chunks=plan.num_chunks))
     if plan.precision == "mixed_fp32_grads":
         parts.append(say("plan_fp32"))
+    elif plan.precision == "mixed" and plan.num_microbatches > 1:
+        parts.append(say("plan_16_bits"))
+    if plan.fp8:
+        parts.append("fp8")
     if plan.recompute != "none":
         parts.append(say("plan_again", what=plan.recompute))
     return say("plan", parts=parts)

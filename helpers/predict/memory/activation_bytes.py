@@ -8,6 +8,7 @@ vocabulary. The paper counts 2-byte activations and 1-byte dropout masks. Conven
 - Context parallelism divides s; a materialized map then has s / cp rows and s columns.
 - Grouped queries: keys and values have kv_heads * head_dim columns, at least one head a rank.
 - Gated: gate, up and their product are kept, 3 f wide, as with Megatron-LM's fused SwiGLU; unfused torch keeps 4 f.
+- Experts, to which a router sends tokens evenly: top_k feed-forwards a token, and what goes there and comes back.
 - Flash attention keeps no map: no 5as/h. Its fp32 row sums, 4 a bytes a token, are left out.
 What torch really keeps of the course's GPT, tensor by tensor, is in inventory.py.
 """
@@ -35,9 +36,10 @@ def _has_dropout(model: ModelSpec) -> bool:
 def _whole_bytes(model: ModelSpec, plan: Plan) -> int:
     """Bytes a token that plain TP leaves whole on every rank: 10 h for a GPT.
 
-    Inputs of both norms, of attention and of the feed-forward: 8 h; two dropout masks: 2 h.
+    Inputs of both norms, of attention and of the feed-forward: 8 h; two dropout masks: 2 h. Experts: 4 h for each.
     """
-    return 4 * model.hidden * weight_bytes(plan) + (2 * model.hidden if _has_dropout(model) else 0)
+    routed = 2 * model.top_k if model.num_experts > 1 else 0
+    return (4 + routed) * model.hidden * weight_bytes(plan) + (2 * model.hidden if _has_dropout(model) else 0)
 
 
 def _split_bytes(model: ModelSpec, plan: Plan) -> int:
@@ -45,7 +47,7 @@ def _split_bytes(model: ModelSpec, plan: Plan) -> int:
 
     Queries and the projection's input: 4 h; keys and values: 4 h; GELU's input and output: 16 h.
     """
-    feed_forward = (3 if model.gated else 2) * model.ffn // plan.tp
+    feed_forward = model.top_k * (3 if model.gated else 2) * model.ffn // plan.tp
     columns = 2 * model.hidden // plan.tp + 2 * kv_width(model, plan) + feed_forward
     return columns * weight_bytes(plan)
 

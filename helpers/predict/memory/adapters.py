@@ -14,6 +14,7 @@ from math import ceil
 from helpers.records import MemoryBreakdown
 from helpers.records.checks import check_one_of
 from helpers.specs import ModelSpec
+from helpers.specs.checks import check_plain
 
 ATTENTION = ("query", "key", "value", "projection")
 QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256  # weights that share a constant, constants that share one of their own
@@ -21,6 +22,7 @@ QUANTIZED_BLOCK, CONSTANTS_BLOCK = 64, 256  # weights that share a constant, con
 
 def matrices(model: ModelSpec) -> dict[str, tuple[int, int]]:
     """(in, out) of each matrix of a layer: "query", "key", "value", "projection", "up", "down", and "gate" if gated."""
+    check_plain("LoRA", model)
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     shapes = {"query": (h, h), "key": (h, kv), "value": (h, kv), "projection": (h, h), "up": (h, ffn), "down": (ffn, h)}
     return {**shapes, "gate": (h, ffn)} if model.gated else shapes

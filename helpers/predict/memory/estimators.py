@@ -13,6 +13,7 @@ from math import ceil
 from typing import NamedTuple
 
 from helpers.specs import ModelSpec, Plan
+from helpers.specs.checks import check_plain
 
 
 class HostAndGPU(NamedTuple):
@@ -80,6 +81,7 @@ def megatron(model: ModelSpec, plan: Plan) -> MegatronReport:
     sequence parallelism and selective recomputation activations are sbh/t (18 + 4 ffn/h) a layer, whatever else holds;
     otherwise sbh (10 + 24/t) and 5 % on top of everything. Never 5as/h. Full recomputation makes no difference to it.
     """
+    check_plain("megatron", model, plan)
     h, t, p = model.hidden, plan.tp, plan.pp
     norm = 1 if model.norm == "rms" else 2
     feed_forward = model.ffn * (1.5 if model.gated else 1) + norm

@@ -24,6 +24,7 @@ from helpers.predict.memory.gpt_ops import given, gpt_step
 from helpers.predict.memory.replay import Made, Op, Piece, Replay
 from helpers.predict.memory.states import weight_bytes
 from helpers.specs import ModelSpec, Plan
+from helpers.specs.checks import check_plain
 from helpers.units import format_bytes
 
 CALLER = "the caller"
@@ -127,6 +128,7 @@ def _kept(tensor: Made, maker: str, module: str, *others: str) -> Kept:
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> None:
+    check_plain("inventory", model, plan)
     gpt = dict(num_kv_heads=model.num_heads, ffn_hidden=4 * model.hidden, gated=False, bias=True, norm="layer")
     found = dict(num_kv_heads=model.kv_heads, ffn_hidden=model.ffn, gated=model.gated, bias=model.bias, norm=model.norm)
     gpt["positions"], found["positions"] = "learned", model.positions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from helpers.predict.memory.states import model_states
 from helpers.specs import Link, ModelSpec, Plan
-from helpers.specs.checks import check_counts
+from helpers.specs.checks import check_counts, check_plain
 
 
 def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True, reference: bool = True) -> int:
@@ -20,6 +20,7 @@ def rl_states(num_params: int, *, critic: bool = True, reward_model: bool = True
 
 def kv_cache_bytes(model: ModelSpec, *, tokens: int, dtype_bytes: int = 2) -> int:
     """Bytes of keys and values that generation holds for `tokens` tokens, of all sequences together, on all ranks."""
+    check_plain("kv_cache_bytes", model, names=("window",))
     return tokens * model.num_layers * 2 * model.kv_heads * model.head_dim * dtype_bytes
 
 

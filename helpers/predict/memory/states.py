@@ -11,6 +11,7 @@ Not counted: AdamW's 4-byte step counter a tensor, and the temporaries of a `for
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from helpers.records import MemoryBreakdown
@@ -49,8 +50,9 @@ def num_shards(plan: Plan) -> int:
     """Ranks that ZeRO shards over: dp * cp, since ranks of one context group hold the same weights.
 
     Convention of Megatron-LM's distributed optimizer and of torchtitan; sharding over dp alone holds cp times more.
+    Fewer under hybrid sharding.
     """
-    return plan.dp * plan.cp
+    return plan.dp * plan.cp if plan.shard_ranks is None else plan.shard_ranks
 
 
 def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
@@ -85,14 +87,28 @@ def params_per_layer(model: ModelSpec, plan: Plan) -> int:
     """Parameters of one layer on one TP rank, exactly.
 
     Split by tp (Shoeybi et al. 2019, section 3): query, key, value and up with their biases (by columns), projection
-    and down (by rows). Whole on every rank: both norms, and the biases of projection and down.
+    and down (by rows). Whole on every rank: both norms, the router, and the biases of projection and down.
     """
-    h, width, kv, ffn = model.hidden, model.hidden // plan.tp, kv_width(model, plan), model.ffn // plan.tp
-    ups = 2 if model.gated else 1
-    matrices = h * (2 * width + 2 * kv) + (ups + 1) * h * ffn
-    split_biases, whole_biases = width + 2 * kv + ups * ffn, 2 * h
-    biases = split_biases + whole_biases if model.bias else 0
-    return matrices + biases + 2 * model.params_per_norm
+    h, width, kv = model.hidden, model.hidden // plan.tp, kv_width(model, plan)
+    attention = h * (2 * width + 2 * kv) + (width + 2 * kv + h if model.bias else 0)
+    return attention + feed_forward_params(model, plan) + model.params_of_router + 2 * model.params_per_norm
+
+
+def feed_forward_params(model: ModelSpec, plan: Plan) -> int:
+    """Of the feed-forwards of one layer on one TP rank: of its experts where there are several, the ep-th part."""
+    h, ffn, ups = model.hidden, model.ffn // plan.tp, 2 if model.gated else 1
+    return model.num_experts // plan.ep * ((ups + 1) * h * ffn + (ups * ffn + h if model.bias else 0))
+
+
+def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
+    """`model_states` of a rank of `stage`; with ep its experts are sharded among fewer ranks than the rest."""
+    count = params_per_rank(model, plan, stage)
+    if plan.ep == 1:
+        return model_states(count, plan)
+    experts = plan.layers_on_stage(model, stage) * feed_forward_params(model, plan)
+    rest, routed = model_states(count - experts, plan), model_states(experts, plan.of_experts)
+    sums = {kind: getattr(rest, kind) + getattr(routed, kind) for kind in ("parameters", "gradients", "optimizer")}
+    return replace(rest, **sums)
 
 
 def table_params(model: ModelSpec, plan: Plan) -> int:

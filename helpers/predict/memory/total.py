@@ -16,10 +16,9 @@ from helpers.predict.memory.activation_bytes import (
 )
 from helpers.predict.memory.states import (
     gradient_bytes,
-    model_states,
     num_shards,
     params_per_layer,
-    params_per_rank,
+    rank_states,
     table_params,
     weight_bytes,
 )
@@ -33,12 +32,12 @@ say = book("memory")
 def memory(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
     """Bytes by kind of one rank of pipeline stage `stage`, as backward starts and everything is held at once.
 
-    parameters, gradients, optimizer: `model_states`. activations: of all layers, of embedding and head, and the fp32
+    parameters, gradients, optimizer: `rank_states`. activations: of all layers, of embedding and head, and the fp32
     logits. buffers: cosines and sines of rotary positions, 8 bytes for each pair of a head's columns and position, as
     in Meta's reference. temporaries: see there. A sum, so an upper bound: with a single micro-batch gradients come as
     activations go, and the true peak is lower. Raises ValueError where the plan does not fit the model.
     """
-    states = model_states(params_per_rank(model, plan, stage), plan)
+    states = rank_states(model, plan, stage)
     is_last = stage == plan.pp - 1
     kept = activations(model, plan, stage) + edge_activations(model, plan, stage)
     return replace(

@@ -26,11 +26,6 @@ class Point:
     efficiency: float
     step: StepTime | None = None
 
-    @property
-    def gpu_seconds_per_sample(self) -> float:
-        """What a sample costs."""
-        return self.gpus / self.samples_per_second
-
 
 def points_of(
     gpus: Sequence[int], rates: Sequence[float], seconds: Sequence[float], steps: Sequence[StepTime | None] = ()

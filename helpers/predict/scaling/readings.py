@@ -36,10 +36,6 @@ class Measurements:
         return tuple(point.speedup for point in self.points)
 
     @property
-    def efficiencies(self) -> tuple[float, ...]:
-        return tuple(point.efficiency for point in self.points)
-
-    @property
     def fit(self) -> AmdahlFit | None:
         """Amdahl's law through them, None of fewer than three counts, through which any law goes."""
         return fit_amdahl(self.gpus, self.speedups) if len(self.gpus) > 2 else None

@@ -39,14 +39,10 @@ class Calibration:
     residue: float
     covariance: tuple[tuple[float, ...], ...]
 
-    @property
-    def num_constants(self) -> int:
-        return len(self.known)
-
     def __str__(self) -> str:
         """What the rows knew and what they did not, a line a constant."""
         rows = f"{self.rows} row" + "s" * (self.rows > 1)
-        lines = [f"{self.num_constants} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
+        lines = [f"{len(self.known)} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
         for name, share in self.known.items():
             said = "known" if share > 0.6 else "partly known" if share > 0.2 else "not seen by these rows, so nominal"
             lines.append(f"{name:9} {getattr(self.constants, name):6.3g}  {said} ({share:.0%} of the doubt is gone)")

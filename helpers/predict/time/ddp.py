@@ -19,6 +19,7 @@ from helpers.costs import seconds as cost_seconds
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
 from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
+from helpers.specs.checks import check_plain
 
 STRATEGIES = ("naive", "flat", "bucketed", "overlapped")
 
@@ -55,6 +56,7 @@ def gpt_backward(
     Compute time: 2 operations a parameter and token forward, 4 backward (Kaplan et al. 2020, table 1; attention's own
     products left out). flops_per_second: those that the device reaches. Biases and norms travel with their layer.
     """
+    check_plain("gpt_backward", model)
     h, kv, ffn = model.hidden, model.kv_heads * model.head_dim, model.ffn
     ups = 2 if model.gated else 1
     block = {"down": ffn * h, "up": ups * h * ffn, "projection": h * h, "query, key, value": h * (h + 2 * kv)}

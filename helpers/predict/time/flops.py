@@ -3,7 +3,7 @@
 Letters: B sequences a step, s tokens a sequence, h hidden, l layers, V vocabulary, N parameters, D tokens.
 Counted: matrix products only, 2 m n k for (m, k) times (k, n); backward does two for each of forward's. Biases, norms,
 softmax and the embedding's look-up are left out, as in every source here. Attention counts whole, s x s, although a
-causal kernel may skip half of it.
+causal kernel may skip half of it; of a window of w tokens s x w.
 
 For a GPT (f = 4 h, no grouped queries) the counts are the papers' closed forms:
     none       72 B l s h^2 (1 + s/(6h) + V/(12lh))    Korthikanti et al. 2022, eq. 7: "model FLOPs"
@@ -24,14 +24,14 @@ def forward_parts(model: ModelSpec, *, batch: int = 1) -> dict[str, int]:
     """Operations of one forward pass by part, for `batch` sequences of `model.seq` tokens.
 
     "projections": query, key, value and output of attention; "attention": scores and their product with the values;
-    "feed-forward"; "head": the logits.
+    "feed-forward": of the experts that a token meets, with the router; "head": the logits.
     """
     tokens, h, kv = batch * model.seq, model.hidden, model.kv_heads * model.head_dim
-    matrices = 3 if model.gated else 2
+    routed = model.top_k * (3 if model.gated else 2) * h * model.ffn + model.params_of_router
     return {
         "projections": model.num_layers * 2 * tokens * (2 * h * h + 2 * h * kv),
-        "attention": model.num_layers * 2 * 2 * tokens * model.seq * h,
-        "feed-forward": model.num_layers * 2 * tokens * matrices * h * model.ffn,
+        "attention": model.num_layers * 2 * 2 * tokens * model.seen * h,
+        "feed-forward": model.num_layers * 2 * tokens * routed,
         "head": 2 * tokens * h * model.vocab,
     }
 

@@ -53,9 +53,7 @@ def adapter_step(
     targets = tuple(matrices(model)) if is_quantized else ("query", "value")
     trained = adapter_params(model, rank=rank, targets=targets) / model.num_params
     tokens, passes = plan.micro_batch * model.seq, plan.num_microbatches * model.num_layers
-    spared = sum(
-        product_seconds(n, k, tokens, cluster.gpu, peak=stack.peak(cluster.gpu)) for n, k in shapes(model, plan)
-    )
+    spared = sum(product_seconds(n, k, tokens, cluster.gpu) for n, k in shapes(model, plan))
     factor = {"gradients": trained, "optimizer": trained}
     bars = []
     for bar in step_time(model, plan, cluster, stack, constants).bars:
@@ -63,13 +61,7 @@ def adapter_step(
         bars.append(replace(bar, seconds=bar.seconds * factor.get(bar.name, 1.0) - less))
     if is_quantized:
         times = passes * (3 if plan.recompute == "full" else 2)
-        unpacked = (
-            times
-            * UNPACKING
-            * UNPACKED
-            * model.params_per_layer
-            / (0.85 * cluster.gpu.memory_bandwidth)
-            / constants.memory
-        )
+        rate = 0.85 * cluster.gpu.memory_bandwidth * constants.memory
+        unpacked = times * UNPACKING * UNPACKED * model.params_per_layer / rate
         bars.append(Bar(name="weights out of 4 bits", seconds=unpacked, binds="memory"))
     return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))

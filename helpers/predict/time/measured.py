@@ -61,11 +61,9 @@ def _published(row: dict[str, str]) -> Row:
     axes = {name: number[name] for name in ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches")}
     plan = Plan(
         **axes, num_chunks=number["chunks"], sequence_parallel=bool(number["sequence_parallel"]),
-        recompute=row["recompute"], attention=row["attention"], precision=row["precision"],
+        recompute=row["recompute"], attention=row["attention"], precision=row["precision"], fp8="fp8" in row["row"],
     )  # fmt: skip
     stack = next(STACKS[name] for start, name in STACK_OF.items() if row["group"].startswith(start))
-    if "+fp8" in row["row"] or " fp8" in row["row"]:
-        stack = replace(stack, fp8=True)
     return Row(
         group=row["group"], name=row["row"], model=model, plan=plan, cluster=cluster, stack=stack,
         seconds=float(row["seconds"]),

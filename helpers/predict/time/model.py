@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from helpers.predict.memory.states import params_per_rank
+from helpers.predict.memory.states import feed_forward_params, params_per_rank
 from helpers.predict.time.stacks import Stack
 from helpers.predict.time.terms.collectives import send_seconds
 from helpers.predict.time.terms.data import flows, optimizer_seconds
@@ -136,14 +136,16 @@ def _interleaved(model: ModelSpec, plan: Plan, stack: Stack) -> Plan:
     return plan
 
 
+# A field of Work, what binds there, the constant that is a share of its rate, and the bar's name.
 PARTS = (
-    ("products", "tensor cores"), ("attention", "tensor cores"), ("memory", "memory"), ("inside", "NVLink"),
-    ("network", "network"),
-)  # fmt: skip
-NAMES = {
-    "products": "products", "attention": "attention", "memory": "norms, activations, sums of gradients",
-    "inside": "tensor parallelism, in a node", "network": "tensor parallelism, between nodes",
-}  # fmt: skip
+    ("products", "tensor cores", "products", "products"),
+    ("attention", "tensor cores", "products", "attention"),
+    ("memory", "memory", "memory", "norms, activations, sums of gradients"),
+    ("inside", "NVLink", "inside", "tensor parallelism, in a node"),
+    ("network", "network", "network", "tensor parallelism, between nodes"),
+    ("routed", "NVLink", "inside", "all-to-alls of experts, in a node"),
+    ("routed_network", "network", "network", "all-to-alls of experts, between nodes"),
+)
 
 
 class _Step:
@@ -172,7 +174,7 @@ class _Step:
         return StepTime(bars=tuple(bar for bar in bars if bar.seconds > 0))
 
     def _gpu(self, work: Work) -> dict[str, float]:
-        return {part: getattr(work, part) / getattr(self.constants, SHARE[part]) for part, _ in PARTS}
+        return {part: getattr(work, part) / getattr(self.constants, share) for part, _, share, _ in PARTS}
 
     def _spent(self, work: Work) -> float:
         """Seconds of this work: the GPU's, or the host's that launches it, whichever is longer."""
@@ -206,7 +208,7 @@ class _Step:
             for part, took in gpu.items():
                 seconds[part] += layers * took
             launches += layers * (self._spent(work) - sum(gpu.values()))
-        bars = [Bar(name=NAMES[part], seconds=seconds[part], binds=binds) for part, binds in PARTS]
+        bars = [Bar(name=name, seconds=seconds[part], binds=binds) for part, binds, _, name in PARTS]
         again = layers * self._spent(self.layer.again)
         bars.append(Bar(name="recomputation", seconds=again, binds=self._what_binds(self.layer.again)))
         for name, works, is_here in (
@@ -233,25 +235,33 @@ class _Step:
     def _data(self, forward: float, backward: float) -> list[Bar]:
         """Exposed traffic of gradients and parameters, and the optimizer's step."""
         plan, c = self.plan, self.constants
-        params = max(params_per_rank(self.model, plan, stage) for stage in {0, plan.pp - 1, min(1, plan.pp - 1)})
-        bars, cover = [], {"forward": forward, "backward": backward}
-        for flow in flows(params, sum(self.counts[:: plan.pp]), plan, self.cluster, self.stack):
-            took = flow.inside / c.inside + flow.network / c.network
-            hidden = min(took * flow.hidden, cover[flow.behind])
-            cover[flow.behind] -= hidden
-            binds = "network" if flow.network else "NVLink"
-            bars.append(Bar(name=flow.name, seconds=flow.often * (took - hidden), binds=binds))
-        step = optimizer_seconds(params, plan, self.cluster) / c.memory
+        bars, cover, step = [], {"forward": forward, "backward": backward}, 0.0
+        for params, among in self._replicated():
+            for flow in flows(params, sum(self.counts[:: plan.pp]), among, self.cluster, self.stack):
+                took = flow.inside / c.inside + flow.network / c.network
+                hidden = min(took * flow.hidden, cover[flow.behind])
+                cover[flow.behind] -= hidden
+                binds = "network" if flow.network else "NVLink"
+                name = flow.name if among is plan else f"{flow.name} of experts"
+                bars.append(Bar(name=name, seconds=flow.often * (took - hidden), binds=binds))
+            step += optimizer_seconds(params, among, self.cluster) / c.memory
         return [*bars, Bar(name="optimizer", seconds=step, binds="memory")]
 
-
-SHARE = {"products": "products", "attention": "products", "memory": "memory", "inside": "inside", "network": "network"}
+    def _replicated(self) -> list[tuple[float, Plan]]:
+        """Parameters of the fullest rank, with the plan that says which ranks hold them too; experts have their own."""
+        model, plan = self.model, self.plan
+        params = max(params_per_rank(model, plan, stage) for stage in {0, plan.pp - 1, min(1, plan.pp - 1)})
+        if plan.ep == 1:
+            return [(params, plan)]
+        experts = sum(self.counts[:: plan.pp]) * feed_forward_params(model, plan)
+        return [(params - experts, plan), (experts, plan.of_experts)]
 
 
 @lru_cache(maxsize=16384)
 def _of_one_layer(plan: Plan) -> Plan:
     """What of a plan a layer's work depends on: plans that differ in the rest share it."""
-    return replace(plan, dp=1, pp=1, num_chunks=1, zero=0, num_microbatches=min(plan.num_microbatches, 2))
+    few = min(plan.num_microbatches, 2)
+    return replace(plan, dp=plan.ep, pp=1, num_chunks=1, zero=0, shard_ranks=None, num_microbatches=few)
 
 
 def _layers(model: ModelSpec, plan: Plan) -> list[int]:

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.predict.time.terms.products import sustained
-from helpers.specs import GPU
 from helpers.specs.checks import check_positive
-
-# Products in 8 bits do not double: power binds sooner. Chosen so that TorchTitan's published gain, 8,532 over 6,667
-# tokens a second, comes out together with the bytes that casting moves.
-FP8_SHARE = 0.85
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """A training stack.
 
-    attention: what its kernels do, None for what the plan says. is_fused: scale, mask and softmax are one kernel.
+    attention: what its kernels do, None for what the plan says.
     passes: bytes that norms and activations move, over those of fused kernels. flash: speed of its flash kernel over
     FlashAttention-2's. selective_products: the share of products that its selective recomputation repeats; 0 repeats
     attention's core alone (Megatron).
     tensor_hidden, context_hidden, data_hidden, gather_hidden: the share of the collectives inside layers, of context
     parallelism, of gradients and of parameters that compute can cover. tensor_backward: exposed collectives of backward
-    over those of forward. messages: gathers that ZeRO-3 makes of a layer. shard_ranks: hybrid sharding, ZeRO-3 among
-    so many ranks. nvls: all-reduces inside a node are added up by the switch. fp8: layers' products are in 8 bits.
+    over those of forward. messages: gathers that ZeRO-3 makes of a layer. nvls: all-reduces inside a node are added up
+    by the switch.
     layer_launch: seconds on the host to launch a layer's forward; a backward takes calls_backward times that, and each
     further tensor-parallel rank adds calls_per_collective, since a collective waits for the slowest host.
     chunk_layers: layers of a chunk where the plan names no chunks, for a stack that always interleaves.
@@ -36,7 +30,6 @@ class Stack:
 
     name: str
     attention: str | None = None
-    is_fused: bool = True
     passes: float = 1.0
     flash: float = 1.0
     tensor_hidden: float = 0.0
@@ -46,9 +39,7 @@ class Stack:
     gather_hidden: float = 0.0
     selective_products: float = 0.0
     messages: int = 1
-    shard_ranks: int | None = None
     nvls: bool = False
-    fp8: bool = False
     calls_backward: float = 1.5
     calls_per_collective: float = 0.03
     layer_launch: float = 0.3e-3
@@ -60,12 +51,6 @@ class Stack:
                 raise ValueError(f"Stack: {name} is {getattr(self, name)!r}, but it is a share, from 0 to 1")
         for name in ("passes", "flash", "tensor_backward", "messages", "layer_launch"):
             check_positive("Stack", name, getattr(self, name))
-
-    def peak(self, gpu: GPU) -> float:
-        """Operations a second that large products sustain."""
-        if self.fp8 and gpu.fp8_flops is None:
-            raise ValueError(f"Stack: {self.name} has fp8, but a {gpu.name} has no 8-bit units; choose another GPU")
-        return sustained(gpu) * (FP8_SHARE * gpu.fp8_flops if self.fp8 else gpu.flops)
 
 
 MEGATRON_2020 = Stack(name="Megatron 2020", attention="materialized")

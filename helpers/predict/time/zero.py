@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from helpers.costs import seconds as cost_seconds
 from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
+from helpers.specs.checks import check_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, by
     Compute time: 2 operations a parameter and token forward, 4 backward (Kaplan et al. 2020, table 1); embeddings and
     head, which are one matrix product, stand at the front with all their time.
     """
+    check_plain("gpt_zero3_step", model)
     tables = model.num_params - model.num_layers * model.params_per_layer
     sizes = [tables] + [model.params_per_layer] * model.num_layers
     forward = tuple(2 * size * tokens / flops_per_second for size in sizes)

@@ -21,6 +21,7 @@ from helpers.predict.traffic.zero import zero_traffic
 from helpers.records import SCALARS, AxisTraffic, CommLog
 from helpers.records.axes import AxisOp
 from helpers.specs import ModelSpec, Plan
+from helpers.specs.checks import check_plain
 
 HEADER = 10 * 8  # bytes with which a stage tells the next one the shape of what will come, once
 FLAGS, SCALAR = 3 * 4, 8  # bytes: the scaler's three in float32; the loss and the norm in float64
@@ -139,6 +140,7 @@ def _of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
 
 
 def _check(model: ModelSpec, plan: Plan) -> None:
+    check_plain("axis_traffic", model, plan)
     plan.check_widths(model)
     if plan.cp > 1 or (plan.zero > 1 and plan.pp > 1):
         raise ValueError(

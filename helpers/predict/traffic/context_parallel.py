@@ -13,6 +13,7 @@ of the four tensors back: as much as forward.
 from __future__ import annotations
 
 from helpers.specs import ModelSpec
+from helpers.specs.checks import check_plain
 
 
 def ring_attention_bytes(
@@ -44,6 +45,7 @@ def tokens_to_hide(model: ModelSpec, *, flops: float, bandwidth: float, dtype_by
     c tokens against c take 4 c^2 q operations, a block has 2 c kv dtype_bytes bytes: c = flops / bandwidth with 16 bits
     and kv = q (Liu et al. 2023, section 3). flops: operations per second; bandwidth: bytes per second.
     """
+    check_plain("context parallel", model, names=("window",))
     return flops * dtype_bytes * model.kv_heads / (2 * bandwidth * model.num_heads)
 
 
@@ -52,6 +54,7 @@ def _width(model: ModelSpec, heads: int) -> int:
 
 
 def _tokens(model: ModelSpec, cp: int) -> int:
+    check_plain("context parallel", model, names=("window",))
     if isinstance(cp, bool) or not isinstance(cp, int) or cp < 1 or model.seq % cp:
         raise ValueError(f"context parallel: cp={cp!r} does not divide seq={model.seq}; choose a divisor of it")
     return model.seq // cp

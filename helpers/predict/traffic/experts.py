@@ -8,6 +8,7 @@ of Experts), whose 47 and 13 billion parameters a test holds.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, isfinite
 
@@ -42,22 +43,9 @@ def capacity(*, tokens: int, num_experts: int, top_k: int = 1, factor: float = 1
 
 def total_params(model: ModelSpec, *, num_experts: int) -> int:
     """Parameters when each feed-forward of `model` becomes `num_experts` of its size and a router without bias."""
-    return model.num_params + model.num_layers * (
-        (num_experts - 1) * _feed_forward(model) + _router(model, num_experts)
-    )
+    return replace(model, num_experts=num_experts).num_params
 
 
 def active_params(model: ModelSpec, *, num_experts: int, top_k: int) -> int:
     """Parameters that one token meets: the rest of the model, the router, and k experts a layer."""
-    if not 1 <= top_k <= num_experts:
-        raise ValueError(f"active_params: top_k={top_k} of num_experts={num_experts}; choose 1 to num_experts")
-    return model.num_params + model.num_layers * ((top_k - 1) * _feed_forward(model) + _router(model, num_experts))
-
-
-def _feed_forward(model: ModelSpec) -> int:
-    ups = 2 if model.gated else 1
-    return (ups + 1) * model.hidden * model.ffn + (ups * model.ffn + model.hidden if model.bias else 0)
-
-
-def _router(model: ModelSpec, num_experts: int) -> int:
-    return model.hidden * num_experts
+    return replace(model, num_experts=num_experts, top_k=top_k).active_params

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from helpers.predict.traffic.events import Traffic
 from helpers.records import CommLog
 from helpers.specs import Link, ModelSpec, Plan
+from helpers.specs.checks import check_plain
 
 
 def tensor_parallel_traffic(
@@ -181,6 +182,7 @@ class _SequenceParallel(_Plain):
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:
+    check_plain("tensor_parallel_traffic", model, plan)
     plan.check(model)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise ValueError(f"tensor_parallel_traffic: batch is {batch!r}, but it must be a whole number of at least 1")

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.devices import CARD, cards
+from helpers.devices.lines import call_site
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import Journal
 from helpers.ranks.nccl.refusals import check_collective, check_dtypes, refuse
-from helpers.ranks.signatures import call_site
 from helpers.ranks.sites import describe
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from helpers.predict.memory.adapters import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.lighter import offloaded_step
 from helpers.predict.time.model import UNCALIBRATED, step_time
-from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ModelSpec, Plan
+from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
 from helpers.specs.clusters import INTRA, PCIE_3
 
 FAST, SLOW = "4 nodes of 8 H100, 8 x 400 Gb/s", "8 nodes of 8 A100, 10 Gb/s"
@@ -148,9 +148,38 @@ def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all
     advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
     head, *others = advice.text.split("The best of")
     assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.instead in head
-    assert "it, too, adds gradients up in 16 bits, of 32 micro-batches." in advice.instead
-    assert f"Warning (all {len(advice.best)}): It holds" in head and "smallest fragment" not in others[0]
+    assert "fp32 gradients" in advice.instead and "68.0 GB per rank" in advice.instead
+    assert head.count(f"Warning (all {len(advice.best)}; numbers of the first)") == 2 and "fragments" not in others[0]
+    assert all("16-bit sums" in one.plan_words for one in advice.best)
     assert not ask("llama3-8b", "8 H100").instead
+
+
+def test_a_warning_of_all_is_said_once_and_one_of_some_beside_each_of_them():
+    many = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=2048)
+    advice = advise(PRESETS["llama3-405b"], many, global_batch=2048)
+    few = [one for one in advice.best if any("are few" in words for words in one.warnings)]
+    chunked = [one for one in few if one.plan.num_chunks > 1]
+    assert chunked and all("without chunks" not in " ".join(one.warnings) for one in few)
+    for one in chunked:
+        bubble = f"{one.plan.num_chunks} chunks per stage keep the bubble at {100 * one.bubble:.0f} %"
+        assert any(bubble in words for words in one.warnings)
+    own = [words for one in advice.best for words in advice.own_warnings(one)]
+    head, listed = advice.text.split("The best of")
+    assert all(words in head or words in listed for words in own)
+
+
+def test_a_micro_batch_of_two_that_plain_torch_could_not_hold_makes_no_warning():
+    work = advise(PRESETS["gpt2"], CLUSTERS["8 H100"]).work
+    plan = Plan(dp=8, num_microbatches=64)
+    one, two = (replace(plan, micro_batch=size, num_microbatches=64 // size) for size in (1, 2))
+    timed = [ranked(work, each, *fullest(work.model, each), step_time(work.model, each, work.cluster, work.stack))
+             for each in (one, two)]  # fmt: skip
+    assert any("Micro-batches of two fit" in words for words in warned(work, timed)[0].warnings)
+    full = replace(
+        timed[1],
+        held=replace(timed[1].held, activations=timed[1].held.activations + round(work.usable) - timed[1].held.total),
+    )
+    assert not any("Micro-batches of two fit" in words for words in warned(work, [timed[0], full])[0].warnings)
 
 
 def test_what_zero_3_hides_is_said_only_of_a_zero_3_that_hides_it():
@@ -253,3 +282,14 @@ def test_text_table_page_and_json_say_the_same(tmp_path):
     assert page == ask("llama3-70b", FAST).page(tmp_path / "two.html").read_text(encoding="utf-8")
     assert "size: A4" in page and "http" not in page and "<script" not in page
     assert not re.search(r"20\d\d-\d\d", page) and len(page) < 30_000
+
+
+def test_experts_are_spread_where_they_fit_and_the_page_says_how_many(tmp_path):
+    """Mixtral's 46.7 billion parameters: two nodes hold them, and their adapters are not modelled."""
+    model, cluster = ROUTED["mixtral-8x7b"], replace(CLUSTERS[FAST], num_nodes=2)
+    found = advise(model, cluster, seq=4096)
+    assert found.plan.ep > 1 and f"EP {found.plan.ep}" in found.sentence and found.chosen.mfu > 0.4
+    assert {one.plan.cp for one in advise(replace(model, window=4096), cluster).best} == {1}
+    assert ">8, 2<" in found.page(tmp_path / "experts.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="LoRA: num_experts=8 is not modelled here"):
+        advise(model, cluster, lora=8)

@@ -20,10 +20,10 @@ def test_what_is_lost_binds_and_stands_against_a_plan():
     assert (
         mine.fits
         and mine.step.bars == step_time(MODEL, plan, FAST, MEGATRON_CORE).bars
-        and mine.binds == "tensor cores"
+        and mine.step.binds == "tensor cores"
     )
     assert mine.lost == pytest.approx(mine.step.seconds / mine.best.seconds - 1) and mine.lost > 0.1
-    assert any("512 micro-batches are added up in 16 bits" in words for words in mine.warnings)
+    assert any("512 micro-batches are added up in 16 bits" in words for words in mine.mine.warnings)
     assert "% longer than the planner's" in repr(mine) and mine.best.plan_words in repr(mine)
 
 
@@ -51,6 +51,10 @@ def test_a_typed_plan_takes_what_is_left_out():
     assert (plan.dp, plan.num_microbatches, plan.sequence_parallel) == (2, 256, True)
     assert read_plan("tp=8 pp=4", MODEL, FAST, 512).precision == "mixed_fp32_grads"  # they fit
     assert read_plan("tp=8 pp=4 precision=mixed", MODEL, FAST, 512).precision == "mixed"
+    words = criticise(MODEL, FAST, read_plan("dp=32 zero=3 shard_ranks=8 fp8=1 recompute=full", MODEL, FAST, 512))
+    assert words.mine.plan.fp8 is True and "ZeRO-3, sharded among 8, micro-batch 1 x 16, 16-bit sums, fp8" in repr(
+        words
+    )
 
 
 def told(capsys, *options):

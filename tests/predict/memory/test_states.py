@@ -8,8 +8,8 @@ from math import ceil
 import pytest
 
 from helpers.predict.memory import model_states, params_per_rank
-from helpers.predict.memory.states import bytes_per_parameter
-from helpers.specs import PRESETS, ModelSpec, Plan
+from helpers.predict.memory.states import bytes_per_parameter, rank_states
+from helpers.specs import PRESETS, ROUTED, ModelSpec, Plan
 
 GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 
@@ -131,3 +131,19 @@ def test_it_needs_no_torch():
 def test_bytes_a_parameter_are_the_model_states_of_many(stage, precision):
     plan = Plan(dp=8, zero=stage, precision=precision)
     assert bytes_per_parameter(plan) * 8000 == model_states(8000, plan).total
+
+
+def test_experts_are_spread_by_ep_and_sharded_among_their_own_replicas():
+    """Mixtral on 16 ranks: an eighth of the experts each, of which one other rank holds a copy."""
+    model, plan = ROUTED["mixtral-8x7b"], Plan(dp=16, ep=8, zero=1)
+    experts = 32 * 8 * 3 * 4096 * 14_336
+    rest = model.num_params - experts
+    held = rank_states(model, plan)
+    assert held.parameters == 2 * (rest + experts // 8) == 2 * params_per_rank(model, plan)
+    assert held.optimizer == pytest.approx(12 * (rest / 16 + experts / 8 / 2), rel=1e-9)
+    assert rank_states(model, Plan(dp=16)) == model_states(model.num_params, Plan(dp=16))
+
+
+def test_hybrid_sharding_holds_what_so_many_ranks_would():
+    spread = (model_states(8_000_000_000, Plan(dp=dp, zero=3, shard_ranks=ranks)) for dp, ranks in ((64, 8), (8, None)))
+    assert next(spread) == next(spread)

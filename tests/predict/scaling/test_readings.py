@@ -15,7 +15,7 @@ def test_a_file_and_its_text_are_read_alike(tmp_path):
     found = read_measurements(path)
     assert found == read_measurements(str(path)) == read_measurements(text)
     assert found.speedups == pytest.approx(LAW)
-    assert found.efficiencies[1] == pytest.approx(LAW[1] / 2)
+    assert found.points[1].efficiency == pytest.approx(LAW[1] / 2)
     assert found.fit.serial == pytest.approx(0.05) and not found.notes
 
 

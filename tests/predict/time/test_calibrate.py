@@ -27,7 +27,7 @@ def test_made_up_rows_give_their_constants_back():
     found = calibrate(rows)
     for name in PRIOR:
         assert getattr(found.constants, name) == pytest.approx(getattr(true, name), rel=0.12), name
-    assert found.num_constants == 6 and found.rows == 101
+    assert len(found.known) == 6 and found.rows == 101
 
 
 def test_wrong_rows_among_good_ones_do_not_bend_the_fit():

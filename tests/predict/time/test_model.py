@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.predict.memory.adapters import lora
+from helpers.predict.memory.estimators import megatron
+from helpers.predict.memory.inventory import inventory
 from helpers.predict.memory.states import params_per_rank
+from helpers.predict.time.ddp import gpt_backward
+from helpers.predict.time.flops import mfu
 from helpers.predict.time.model import Constants, step_time
 from helpers.predict.time.stacks import FSDP, MEGATRON_2022, MEGATRON_CORE, MEGATRON_DEEPSPEED, STACKS
-from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, Link, ModelSpec, Plan
+from helpers.predict.time.zero import gpt_zero3_step
+from helpers.predict.traffic.axes import axis_bytes
+from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
+from helpers.specs import CLUSTERS, GPUS, PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
 
 NODE = CLUSTERS["8 H100"]
@@ -119,5 +127,61 @@ def test_eight_bits_gain_what_torchtitan_published():
     """Llama 3 8B on 8 H100 with torch.compile: 6,667 tokens a second and GPU, 8,532 with the products in 8 bits."""
     plan = Plan(dp=8, zero=3, micro_batch=2, recompute="selective")
     model, stack = PRESETS["llama3-8b"], STACKS["TorchTitan"]
-    wide, narrow = (step_time(model, plan, NODE, replace(stack, fp8=fp8)).seconds for fp8 in (False, True))
+    wide, narrow = (step_time(model, replace(plan, fp8=fp8), NODE, stack).seconds for fp8 in (False, True))
     assert wide / narrow == pytest.approx(8532 / 6667, rel=0.05)
+
+
+MIXTRAL_8X22B = replace(
+    ROUTED["mixtral-8x7b"], num_layers=56, hidden=6144, num_heads=48, ffn_hidden=16_384, vocab=32_768, seq=4096
+)
+
+
+def test_experts_reach_the_published_share_of_the_peak():
+    """Megatron-Core, Mixtral 8x22B on 128 H100: up to 49.3 % (Liu et al. 2025, arxiv.org/abs/2504.14960)."""
+    plan = Plan(tp=2, pp=8, dp=8, ep=4, zero=1, num_microbatches=32, num_chunks=7, sequence_parallel=True)
+    cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=16)
+    seconds = step_time(MIXTRAL_8X22B, plan, cluster, MEGATRON_CORE).seconds
+    assert mfu(MIXTRAL_8X22B, batch=256, seconds=seconds, peak_flops=989e12, num_gpus=128) == pytest.approx(
+        0.493, rel=0.1
+    )
+    assert round(MIXTRAL_8X22B.num_params / 1e9) == 141 and round(MIXTRAL_8X22B.active_params / 1e9) == 39
+
+
+def test_a_window_saves_attention_alone_and_one_as_long_as_the_sequence_nothing():
+    model = replace(PRESETS["llama3-8b"], seq=32_768)
+    whole, wide, narrow = (
+        step_time(replace(model, window=window), Plan(dp=8, zero=3), NODE, FSDP) for window in (None, 32_768, 4096)
+    )
+    assert wide == whole
+    assert bar(narrow, "attention") / bar(whole, "attention") == pytest.approx(2 / 8 - 1 / 64)  # 2w/s - (w/s)^2
+    saved = bar(whole, "attention") - bar(narrow, "attention")
+    assert whole.seconds - narrow.seconds == pytest.approx(saved, rel=1e-4)
+
+
+REFUSED = {  # formulas that know no experts, windows, ep, hybrid sharding or fp8
+    "LoRA": lambda model, plan: lora(model, rank=8),
+    "axis_traffic": lambda model, plan: axis_bytes(model, plan),
+    "tensor_parallel_traffic": lambda model, plan: tensor_parallel_traffic(model, plan, batch=1),
+    "inventory": inventory,
+    "megatron": megatron,
+    "gpt_backward": lambda model, plan: gpt_backward(model, tokens=1, flops_per_second=1),
+    "gpt_zero3_step": lambda model, plan: gpt_zero3_step(model, tokens=1, flops_per_second=1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_formula_does_not_know_is_refused_and_not_ignored(name):
+    given = (dict(num_experts=2), "num_experts=2"), (dict(window=64), "window=64")
+    for more, words in given:
+        with pytest.raises(ValueError, match=f"{name}: {words} is not modelled here; leave it out"):
+            REFUSED[name](replace(PRESETS["gpt2"], **more), Plan())
+    for more in (dict(fp8=True), dict(dp=4, zero=3, shard_ranks=2)):
+        if REFUSED[name] is inventory or name in ("axis_traffic", "tensor_parallel_traffic", "megatron"):
+            with pytest.raises(ValueError, match=f"{name}: .* is not modelled here"):
+                REFUSED[name](PRESETS["gpt2"], Plan(**more))
+
+
+@pytest.mark.parametrize("more", [dict(attention="materialized"), dict(cp=2)])
+def test_a_window_is_refused_where_it_is_not_modelled(more):
+    with pytest.raises(ValueError, match="is not modelled for a window of 64 tokens; set attention='flash' and cp=1"):
+        Plan(**more).check(replace(PRESETS["gpt2"], window=64))

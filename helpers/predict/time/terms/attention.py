@@ -26,14 +26,11 @@ def flash_seconds(tokens: int, context: float, width: int, gpu: GPU) -> tuple[fl
 
 
 def materialized_seconds(
-    batch: int, seq: int, heads: int, head_dim: int, gpu: GPU, *, is_fused: bool = True
+    batch: int, seq: int, heads: int, head_dim: int, gpu: GPU
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(products, bytes) of forward and of backward. is_fused: scale, mask and softmax are one kernel (Megatron's)."""
+    """(products, bytes) of forward and of backward; scale, mask and softmax are one kernel (Megatron's)."""
     # A batch of products over the heads: one long product has the same tiles.
-    product = product_seconds(batch * heads * seq, seq, head_dim, gpu) + product_seconds(
-        batch * heads * seq, head_dim, seq, gpu
-    )
-    scores, bandwidth = batch * heads * seq * seq, 0.85 * gpu.memory_bandwidth
-    unfused = 0 if is_fused else 12
-    forward = scores * (SCORE_BYTES["forward"] + unfused) / bandwidth
-    return (product, forward), (2 * product, scores * (SCORE_BYTES["backward"] + unfused) / bandwidth)
+    rows = batch * heads * seq
+    product = product_seconds(rows, seq, head_dim, gpu) + product_seconds(rows, head_dim, seq, gpu)
+    forward, backward = (rows * seq * size / (0.85 * gpu.memory_bandwidth) for size in SCORE_BYTES.values())
+    return (product, forward), (2 * product, backward)

@@ -78,6 +78,8 @@ def collective_seconds(
     if is_inside:
         return start + moved / (best_rate(cluster) * (NVLS_GAIN if is_sum and nvls else 1.0)), 0.0
     link = cluster.link_for(ranks, stride=stride)
+    if op == "all_to_all":  # no ring: every rank of a node sends what is for other nodes
+        link, moved = cluster.network_for(cluster.gpus_per_node), (1 - neighbours / ranks) * num_bytes
     hops = hop_seconds(op, num_bytes, ranks, max(2, ranks * stride // cluster.gpus_per_node))
     return 0.0, BASE + start + hops + moved / min(CARD_SHARE * link.bandwidth, best_rate(cluster))
 

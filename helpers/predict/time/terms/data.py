@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from helpers.predict.memory.states import gradient_bytes, optimizer_bytes, weight_bytes
+from helpers.predict.memory.states import gradient_bytes, num_shards, optimizer_bytes, weight_bytes
 from helpers.predict.time.stacks import Stack
 from helpers.predict.time.terms.collectives import collective_seconds
 from helpers.specs import Cluster, Plan
@@ -27,14 +27,14 @@ class Flow(NamedTuple):
 def flows(params: float, layers: int, plan: Plan, cluster: Cluster, stack: Stack) -> list[Flow]:
     """Traffic of a rank that holds `params` parameters (before ZeRO) in `layers` layers.
 
-    ZeRO-3 gathers layer by layer, in the messages that the stack makes of a layer. Hybrid sharding (stack.shard_ranks)
+    ZeRO-3 gathers layer by layer, in the messages that the stack makes of a layer. Hybrid sharding (plan.shard_ranks)
     gathers among those ranks alone, and sums the rest of the way once a step.
     """
     replicas, often = plan.dp * plan.cp, plan.num_microbatches
     if replicas == 1:
         return []
     gradients, weights = params * min(4, gradient_bytes(plan)), params * weight_bytes(plan)
-    shards = _shards(plan, stack)
+    shards = num_shards(plan)
     pieces = layers * stack.messages if plan.zero == 3 else 1
 
     def flow(name: str, op: str, size: float, often: int, hidden: float, behind: str, ranks: int, stride: int) -> Flow:
@@ -58,25 +58,13 @@ def flows(params: float, layers: int, plan: Plan, cluster: Cluster, stack: Stack
     return found
 
 
-def _shards(plan: Plan, stack: Stack) -> int:
-    replicas = plan.dp * plan.cp
-    if stack.shard_ranks is None:
-        return replicas
-    if plan.zero != 3 or replicas % stack.shard_ranks:
-        raise ValueError(
-            f"flows: the stack shards among {stack.shard_ranks} ranks, which is modelled for ZeRO-3 where they divide "
-            f"dp * cp; the plan has zero={plan.zero} and dp * cp = {replicas}. Set shard_ranks=None or change the plan"
-        )
-    return stack.shard_ranks
-
-
 def optimizer_seconds(params: float, plan: Plan, cluster: Cluster) -> float:
     """The optimizer reads and writes its state (AdamW's fp32 master and two moments: 24 bytes a parameter), reads
 
     gradients twice, for their norm and for the step (8), copies and zeroes them (4): with AdamW 36 bytes of what a rank
     keeps, and 4 of what it holds.
     """
-    held = params / (plan.dp * plan.cp if plan.zero else 1)
+    held = params / (num_shards(plan) if plan.zero else 1)
     return ((2 * optimizer_bytes(plan) + 12) * held + 4 * params) / (0.85 * cluster.gpu.memory_bandwidth)
 
 
