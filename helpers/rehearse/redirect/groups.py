@@ -14,9 +14,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards.tensor import Card
+from helpers.devices.lines import call_site
 from helpers.ranks import signatures, wire
 from helpers.ranks.group import WireGroup
-from helpers.devices.lines import call_site
 from helpers.rehearse import notes
 from helpers.rehearse.redirect import gpus
 from helpers.rehearse.redirect.tensors import everywhere
