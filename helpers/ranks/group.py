@@ -21,7 +21,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from helpers.devices.lines import call_site
 from helpers.ranks import board as boards
 from helpers.ranks.board_file import RECORDS, Board, Entry
 from helpers.ranks.channels import Channels, message_words
@@ -29,7 +28,7 @@ from helpers.ranks.ending import Connections
 from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, error_of, is_timeout, needed_by
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
 from helpers.ranks.session import Listeners, Session
-from helpers.ranks.signatures import Signature, message_signature
+from helpers.ranks.signatures import Signature, call_site, message_signature
 from helpers.ranks.sites import SAYS, describe, names_of
 from helpers.ranks.waiting import DirectWait
 from helpers.ranks.work import Message, PendingOp, WireError, WireWork, event_of

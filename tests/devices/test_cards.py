@@ -42,7 +42,7 @@ MISTAKES = {
     "import numpy\nnumpy.asarray(torch.ones(3, device=device))": "can't convert card:0 device type tensor to numpy",
     "torch.ones(4)[torch.tensor([1], device=device)]": "indices should be either on cpu or on the same device",
     "torch.randn(3, device=device, generator=torch.Generator())": "Expected a 'card' device type for generator",
-    "torch.randperm(3, generator=torch.Generator('card'))": "Expected a 'cpu' device type for generator but found 'card'",
+    "torch.randperm(3, generator=torch.Generator('card'))": "a 'cpu' device type for generator but found 'card'",
     "torch.ones(3).normal_(generator=torch.Generator(device))": "Expected a 'cpu' device type for generator",
     "torch.ones(3, device='card:1')": "invalid device ordinal: card:1 was asked for, and a rank has one card",
     "torch.ones(3, device=device).pin_memory()": "only dense CPU tensors can be pinned",

@@ -30,15 +30,19 @@ RACES = {
     "work = dist.all_reduce(x, async_op=True)  #\ny = x * 2": "reads memory into which a message still writes",
     "works = dist.batch_isend_irecv(ops)  #\nx[1:].zero_()": "a message still reads",
     "y = ones(2, 4)\nwork = dist.all_gather_into_tensor(y.view(-1), x, async_op=True)  #\nprint(y)": "reads memory",
-    "work = dist.all_reduce(x, async_op=True)  #\nother = dist.broadcast(x, 0, group=dist.new_group())": "a message still",
+    "work = dist.all_reduce(x, async_op=True)  #\n"
+    "other = dist.broadcast(x, 0, group=dist.new_group())": "a message still",
     "y = torch.ones(4, device='card')  #\nwith card.stream(side): z = y + 1": "reads what another stream writes",
     "with side: y = torch.ones(4, device='card')  #\nz = y + 1": "nothing makes its own stream wait",
-    "with card.stream(side): y = torch.ones(4, device='card')  #\nmain.wait_event(card.Event())\ny.add_(1)": "writes where another stream writes",
+    "with card.stream(side): y = torch.ones(4, device='card')  #\n"
+    "main.wait_event(card.Event())\ny.add_(1)": "writes where another stream writes",
     "side.wait_stream(main)\nwith side: y = x + 1  #\nx.zero_()": "writes over what another stream reads",
-    "side.wait_stream(main)\nwith side: y = big * 2  #\ndel big\nz = ones(1000)": "may be given memory that was freed while",
+    "side.wait_stream(main)\n"
+    "with side: y = big * 2  #\ndel big\nz = ones(1000)": "may be given memory that was freed while",
     "host = x.to('cpu', non_blocking=True)  #\nhost.tolist()": "touches CPU memory into which a copy",
     "host = torch.empty(4, pin_memory=True)\nhost[0].copy_(x[0], non_blocking=True)  #\nhost[0] + 1": "CPU memory",
-    "host = torch.ones(4).pin_memory()\ny = host.to('card', non_blocking=True)  #\nhost.zero_()": "writes into pinned memory",
+    "host = torch.ones(4).pin_memory()\ny = host.to('card', non_blocking=True)  #\n"
+    "host.zero_()": "writes into pinned memory",
     "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
     "with side: layer(x).sum().backward()  #\nlayer.weight.grad.zero_()": "writes where another stream writes",
 }
@@ -49,7 +53,8 @@ CLEAN = {
     "a part": "y = ones(4, 4)\nwork = dist.broadcast(y[0], 0, async_op=True)\ny[1:].zero_()\nwork.wait()",
     "two readers": "works = dist.batch_isend_irecv(ops)\ny = x * 2\n[w.wait() for w in works]",
     "columns": "y = ones(4, 4)\nside.wait_stream(main)\nwith side: y[:, :2].zero_()\ny[:, 2:].zero_()",
-    "streams": "y = ones(4)\nside.wait_stream(main)\nwith card.stream(side): y.add_(1)\nmain.wait_stream(side)\nz = y + 1",
+    "streams": "y = ones(4)\nside.wait_stream(main)\n"
+    "with card.stream(side): y.add_(1)\nmain.wait_stream(side)\nz = y + 1",
     "events": "with side:\n    y = ones(4)\n    done = side.record_event()\nz = ones(4)\ndone.wait()\ny += z",
     "the host": "with side: value = (ones(4) + 1).sum().item()\ny = ones(4)\ny.sum().item()\nwith side: z = y + value",
     "lent": "side.wait_stream(main)\nwith side: y = big * 2\nbig.record_stream(side)\ndel big\nz = ones(1000)",
@@ -57,7 +62,8 @@ CLEAN = {
     "card.synchronize()\nassert type(host) is torch.Tensor and host.tolist()",
     "pinned": "host = torch.ones(4).pin_memory()\nfor _ in range(3):\n"
     "    y = host.to('card', non_blocking=True)\n    done = main.record_event()\n    done.synchronize()\n    host += 1",
-    "a forward": "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\nwith side: loss = layer(x).sum()\n"
+    "a forward": "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
+    "with side: loss = layer(x).sum()\n"
     "loss.backward()\nlayer.weight.grad.zero_()",
 }
 
