@@ -60,7 +60,8 @@ class Wire(Methods, dist.ProcessGroup):
         super().__init__(group.rank, group.size)  # torch refuses a store from a subclass
         self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
         for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
-            for device in _devices(kind):
+            hides_cpu = each is self and group.session.config.only_cards  # or torch would send objects from there
+            for device in _devices(kind)[hides_cpu:]:  # the CPU is the first
                 each._register_backend(torch.device(device), kind, backend)
             each._set_default_backend(kind)
         self.inner._set_group_name(group.name)

@@ -97,7 +97,7 @@ def _failures(scene: Scene) -> list[Finding]:
 
 def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     """One mistake that these ranks raised."""
-    failure = next(iter(failures.values()))
+    failure = failures[min(failures)]  # whose ranks are first is a matter of luck
     mine = learner_frame(failure.frames)
     chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_below(frame[0])]
     if mine in failure.frames:
