@@ -3,7 +3,7 @@
 benchmarks/rehearsal/SET/answers.yaml says of each script what is wrong, at which line. Goals: 85 % of the mistakes
 found, 90 % of these with the right line, no false alarm. `--only first/m16,first/c` runs a part and writes nothing.
 
-found  a finding that is a mistake stands, with the line that it points at first, at the answer's line or at one that the
+found  a finding that is a mistake points first at the answer's line or at one that the
        answer accepts; or its kind is the verdict (hangs, race …; "error" alone is not enough).
 line   the line of such a finding is one of the answer's.   kind   its kind is the answer's verdict.
 other  findings beside it.                                  alarm  on a clean script, any finding that is a mistake.

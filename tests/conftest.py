@@ -28,6 +28,7 @@ FIRST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="what slow tests draw from")
+    parser.addoption("--device", choices=("cpu", "card"), default="cpu", help="card: tests/on_cards.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,6 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Load())
     config.pluginmanager.register(Unattended())
+    if config.getoption("--device") == "card":
+        from tests import on_cards
+
+        config.pluginmanager.register(on_cards.Table())
 
 
 @pytest.fixture(scope="session")
@@ -80,12 +85,20 @@ def seed(request) -> int:
     return request.config.getoption("--seed")
 
 
-@pytest.fixture(scope="session")
-def ranks():
-    """Four ranks on CPU; `ranks[:1]`, `ranks[:2]` and `ranks[:3]` are warm smaller worlds."""
+def make_ranks(num_ranks: int, device: str):
+    if device == "card":
+        from tests.on_cards import OnCards
+
+        return OnCards(num_ranks, device="card", memory="500 MB", timeout=120, quiet=True)
     from helpers.ranks import Ranks
 
-    with Ranks(4, device="cpu", timeout=120, quiet=True) as pool:
+    return Ranks(num_ranks, device=device, timeout=120, quiet=True)
+
+
+@pytest.fixture(scope="session")
+def ranks(request):
+    """Four ranks on CPU; `ranks[:1]`, `ranks[:2]` and `ranks[:3]` are warm smaller worlds."""
+    with make_ranks(4, request.config.getoption("--device")) as pool:
         yield pool
 
 

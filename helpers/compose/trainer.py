@@ -74,7 +74,9 @@ class Trainer:
             recompute_blocks(model, mode=plan.recompute)
         self.scaler = GradScaler(enabled=dtype == torch.float16, group=self.axes.group("dp", "pp", "tp"))
         self.loss = batch.sum_loss(loss, model, tp)
-        self._compute(model, optimizer, options, partial(autocast, dtype) if dtype else nullcontext, dp, pp)
+        kind = next(model.parameters()).device.type
+        region = partial(autocast, dtype, device_type=kind) if dtype else nullcontext
+        self._compute(model, optimizer, options, region, dp, pp)
         if seed is not None:
             self.axes.seed(seed)
 

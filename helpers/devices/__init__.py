@@ -71,10 +71,10 @@ def telling_kinds(device: torch.device, by_kind: Callable[[], dict[str, int]]) -
         memory.by_kind = before
 
 
-def computing_device(group: dist.ProcessGroup) -> torch.device:
-    """Where the ranks of a group compute: on their cards, on GPUs if the group speaks NCCL, else on the CPU."""
+def computing_device(group: dist.ProcessGroup | None = None) -> torch.device:
+    """Where the ranks of a group, by default of all, compute: cards, GPUs if the group speaks NCCL, else the CPU."""
     found = accelerator()
-    if found is not None and (found.type == CARD or "nccl" in dist.get_backend(group)):
+    if found is not None and (found.type == CARD or (dist.is_initialized() and "nccl" in dist.get_backend(group))):
         return found
     return torch.device("cpu")
 

@@ -12,6 +12,7 @@ from helpers.draw.scene import SHOWN, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _TYPE = {"font.size": 12, "axes.titlesize": 14, "axes.titleweight": "bold", "axes.titlelocation": "left"}
 _TYPE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
@@ -41,11 +42,20 @@ class Chart:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         from matplotlib import rc_context
 
-        png = io.BytesIO()
         with rc_context(_TYPE):
-            self.axes.figure.savefig(png, dpi=1.5 * SHOWN * DPI)
+            png = encoded(self.axes.figure, dpi=1.5 * SHOWN * DPI)
         about = described(WIDTH, f"{self.axes.get_title(loc='left')}. {self.says}")
-        return {"text/plain": repr(self), "image/png": base64.b64encode(png.getvalue()).decode()}, about
+        return {"text/plain": repr(self), "image/png": png}, about
+
+
+def encoded(figure: Figure, **how: object) -> str:
+    """A figure as PNG in base64, with 64 colours: a third of the bytes in a saved notebook, and it looks alike."""
+    from PIL import Image
+
+    whole, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(whole, **how)
+    Image.open(whole).convert("RGB").quantize(64).save(small, "PNG")
+    return base64.b64encode(small.getvalue()).decode()
 
 
 def chart(axes: Axes, says: str) -> Chart:

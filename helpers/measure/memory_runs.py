@@ -89,14 +89,15 @@ def recorded(
     prepare: Callable[[nn.Module], object] | None = None,
     loss: Callable[[nn.Module, Tensor, Tensor], Tensor] = lambda gpt, x, y: token_loss(gpt(x), y),
     update: bool = True,
+    device: str = "cpu",
 ) -> MemoryRecorder:
     """Train `steps` steps and give back the meter. prepare: changes the model first. update: step the optimizer."""
     torch.manual_seed(0)
-    gpt = GPT(config)
+    gpt = GPT(config).to(device)
     optimizer = AdamW(gpt.parameters(), foreach=False)
     if prepare:
         prepare(gpt)
-    tokens, targets = characters().batch(0, batch, config.context)
+    tokens, targets = (one.to(device) for one in characters().batch(0, batch, config.context))
     with record_memory(gpt, optimizer) as recorder:
         for _ in range(steps):
             optimizer.zero_grad()
@@ -105,6 +106,11 @@ def recorded(
             if update:
                 optimizer.step()
     return recorder
+
+
+def on_card(batch: int, micro_batches: int = 1) -> MemoryBreakdown:
+    """On a rank with a practice card: the peak of two steps. Raises torch.OutOfMemoryError where they do not fit."""
+    return recorded(batch=batch, micro_batches=micro_batches, steps=2, device="card").peak
 
 
 def torchs_peak() -> int:

@@ -32,6 +32,10 @@ def _lists(tensors: Sequence[Tensor] | Sequence[Sequence[Tensor]]) -> list[list[
     return [list(tensors)] if tensors and isinstance(tensors[0], Tensor) else [list(t) for t in tensors]
 
 
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.view(-1) if tensor.is_contiguous() else tensor
+
+
 def _filled(options, given, timeout: datetime.timedelta | None = None, **fields):
     """`given` if it is an options object; else `options` with `fields` set."""
     if isinstance(given, type(options)):
@@ -80,9 +84,8 @@ class Methods:
     def all_gather_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.AllgatherOptions()
         sig = signature("all_gather", [input], extra=" into a tensor")
-        return self.group.collective(
-            sig, lambda: self.inner._allgather_base(output, input, opts), [output], opts, [input]
-        )
+        flat = _flat(output), _flat(input)  # gloo cuts along the first dimension, NCCL counts elements
+        return self.group.collective(sig, lambda: self.inner._allgather_base(*flat, opts), [output], opts, [input])
 
     def allgather_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = [list(o) for o in outputs], list(inputs), opts or c10d.AllgatherOptions()
@@ -109,9 +112,8 @@ class Methods:
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts=None) -> WireWork:
         opts = opts or c10d.ReduceScatterOptions()
         sig = signature("reduce_scatter", [input], reduce_op=opts.reduceOp, extra=" of a tensor")
-        return self.group.collective(
-            sig, lambda: self.inner._reduce_scatter_base(output, input, opts), [output], opts, [input]
-        )
+        flat = _flat(output), _flat(input)
+        return self.group.collective(sig, lambda: self.inner._reduce_scatter_base(*flat, opts), [output], opts, [input])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> WireWork:
         outputs, inputs, opts = list(outputs), list(inputs), opts or c10d.ReduceScatterOptions()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import io
 import pickle
@@ -27,7 +26,7 @@ class Pickler(cloudpickle.CloudPickler):
             return importlib.import_module, (value.__name__,)
         devices = sys.modules.get("helpers.devices.cards")  # torch's, which the notebook need not load
         if devices is not None and devices.is_card(value):  # who reads it may have no card
-            return copy.copy, (value._raw,)
+            return value.reduced_to_cpu()
         return super().reducer_override(value)
 
 

@@ -36,10 +36,19 @@ class Member(RankState):
 class Crew(Watch):
     """`nproc` ranks on each of `nnodes` nodes, which all run the script. With the block, all of them end."""
 
-    def __init__(self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int):
+    def __init__(
+        self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int, memory: int
+    ):
         self.folder, self.card_bytes = folder, card_bytes
         world, port = nproc * nnodes, free_port()
-        task = {"path": path, "args": args, "folder": folder, "cwd": os.getcwd(), "gpus_of_node": nproc}
+        task = {
+            "path": path,
+            "args": args,
+            "folder": folder,
+            "cwd": os.getcwd(),
+            "gpus_of_node": nproc,
+            "memory": memory,
+        }
         self.zygote, members = process.zygote(RANK), []
         for rank in range(world):
             pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
@@ -65,6 +74,7 @@ class Crew(Watch):
             if state.dead:
                 told.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
         error = None if verdict == "ok" else told.error(verdict, seconds=self.clock)
+        self.places = told.all_places()
         self.causes = _causes(self.states)
         self.announce_end()
         self.settle(END_LIMIT)

@@ -9,13 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.ranks.errors import Failure, RankError
-from helpers.ranks.sites import Frame, is_engine, is_library, is_package, learner_frame, names_of
+from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, names_of
 from helpers.rehearse.crew import Crew
 from helpers.rehearse.report import WARNING, Finding, say
 from helpers.units import format_bytes
 from helpers.words import Words
 
 FULL = "OutOfMemoryError"
+_LIMITS = (  # in C++'s words
+    "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
+    "Torch not compiled with CUDA", "without ATen_cuda", "_C' has no attribute '_cuda",
+)  # fmt: skip
+_PASSING = (
+    "_call_impl",
+    "_wrapped_call_impl",
+    "wrapper",
+    "inner",
+    "decorate_context",
+)  # between a call and what it does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,7 @@ def of(scene: Scene) -> tuple[Finding, ...]:
     verdicts = _verdicts(scene)
     if failures:
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that failed
+    verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if scene.exits:
         verdicts = [one for one in verdicts if one.kind != "hangs"]
     found = [*failures, *verdicts, *_habits(scene)]
@@ -63,9 +75,14 @@ def of(scene: Scene) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def _is_same(verdict: Finding, failure: Finding) -> bool:
+    """Whether NCCL's judge tells of an error that a rank has raised already."""
+    return verdict.kind == failure.kind and verdict.sites[:1] == failure.sites[:1]
+
+
 def _failures(scene: Scene) -> list[Finding]:
     """What ranks raised by themselves; equal ones together."""
-    alike: dict[tuple, tuple[list[int], Failure]] = {}
+    alike: dict[tuple, dict[int, Failure]] = {}
     for state in scene.crew.causes:
         failure = state.failure
         if _is_ours(failure):
@@ -75,37 +92,54 @@ def _failures(scene: Scene) -> list[Finding]:
             if scene.is_short:
                 continue
             said = ""
-        key = failure.type_name, said, learner_frame(failure.frames)
-        alike.setdefault(key, ([], failure))[0].append(state.rank)
-    return [_failure(scene, tuple(ranks), failure) for ranks, failure in alike.values()]
+        line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
+        alike.setdefault((failure.type_name, said, line), {})[state.rank] = failure
+    return [_failure(scene, failures) for failures in alike.values()]
 
 
-def _failure(scene: Scene, ranks: tuple[int, ...], failure: Failure) -> Finding:
-    own = [frame for frame in failure.frames if not _is_ours_path(frame[0])]
+def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
+    """One mistake that these ranks raised."""
+    failure = failures[min(failures)]  # whose ranks are first is a matter of luck
     mine = learner_frame(failure.frames)
-    chain = [frame for frame in own if not is_library(frame[0])]
-    if mine in own:
-        chain += [frame for frame in own[own.index(mine) + 1 :] if not frame[2].startswith("_")][-3:]
+    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_below(frame[0])]
+    if mine in failure.frames:
+        inside = failure.frames[failure.frames.index(mine) + 1 :]
+        chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
     kind = "out of memory" if failure.type_name == FULL else "error"
     words = failure.words.map(in_cudas_words)
     if failure.wire_kind != "mismatch":
         words = Words.of(f"{failure.type_name}: ") + words
-    sites = (mine,) if mine else ()
+    lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
     cure = say["local"].format(count=scene.nproc) if "invalid device ordinal" in failure.message else None
-    return Finding(kind=kind, ranks=ranks, sites=sites, words=words, chain=tuple(chain), cure=cure)
+    where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
+    return Finding(kind=kind, words=words, cure=cure, **where)
 
 
 def _is_ours(failure: Failure) -> bool:
     """What is no mistake that a GPU would find."""
-    return failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed") or _is_sparse(failure)
+    known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
+    return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
 
 
 def _is_sparse(failure: Failure) -> bool:
     return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
 
 
-def _is_ours_path(path: str) -> bool:
+def _is_below(path: str) -> bool:
     return is_engine(path) or is_package(path) or path.startswith("<")
+
+
+def _is_limit(failure: Failure) -> bool:
+    """Whether torch wants of the card what no device made of Python has."""
+    return any(sign in failure.message for sign in _LIMITS)
+
+
+def _is_own_fault(failure: Failure) -> bool:
+    """Whether the rehearsal's own code has failed, and not the script."""
+    if not failure.frames or not _is_below(failure.frames[-1][0]):
+        return False
+    broken = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
+    return failure.type_name in broken or failure.type_name == "TypeError" and " argument" in failure.message
 
 
 def in_cudas_words(text: str) -> str:
@@ -171,7 +205,8 @@ def headline(scene: Scene, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
     num = len(scene.crew.states)
     first = next((one for one in found if one.is_mistake), None)
-    named = {"count": num, "ranks": names_of(first.ranks or (0,)) if first else "", "seconds": scene.crew.clock}
+    failed = first.ranks if first else tuple(state.rank for state in scene.crew.states if state.failure or state.dead)
+    named = {"count": num, "ranks": names_of(failed or (0,)), "seconds": scene.crew.clock}
     named["code"] = next((line["code"] for line in scene.exits.values()), 0)
     return say[f"ended.{scene.ended}"].format(**named)
 
@@ -190,11 +225,21 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
             return say["problem.module"].format(said=state.failure.message)
         if name == "NotRehearsed":
             return state.failure.words
+        if _is_limit(state.failure):
+            line = learner_frame(state.failure.frames)
+            said = state.failure.message.splitlines()[0][:300]
+            return say["problem.limit"].format(said=said, place=describe(line) if line else "?")
+        if _is_own_fault(state.failure):
+            return say["problem.own"].format(
+                said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])
+            )
         if _is_sparse(state.failure):
             return say["stops"].format(what=say["not.sparse"])
         if name == FULL:
             held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
             return say["short"].format(held=held, memory=asked)
+    if scene.verdict == "timeout":
+        return Words.of("\n").join(scene.crew.places)
     return None if scene.verdict == "ok" else scene.error.words
 
 

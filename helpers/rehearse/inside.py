@@ -29,13 +29,14 @@ except ImportError:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """path: the script's. name: what a traceback calls it. cwd: where it was called."""
+    """path: the script's. name: what a traceback calls it. cwd: where it was called. memory: bytes of a GPU."""
 
     path: str
     args: tuple[str, ...]
     folder: str
     cwd: str
     gpus_of_node: int
+    memory: int
 
 
 def run(task: Task) -> int:
@@ -45,7 +46,7 @@ def run(task: Task) -> int:
     _print_from_here_alone()
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
-    redirect.install(rank, local_rank, task.gpus_of_node, task.folder)
+    redirect.install(local_rank, task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False
     tensor.memory.by_kind = kinds.by_kind
     try:

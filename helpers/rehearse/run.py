@@ -67,7 +67,7 @@ def _rehearsed(
     start, world = time.monotonic(), nproc * nnodes
     share = max(1, available_memory() // world)
     held = min(num_bytes, share)
-    with Crew(path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held) as crew:
+    with Crew(path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held, memory=num_bytes) as crew:
         verdict, error = crew.watched(limit)
     noted = {rank: notes.read(rank, folder) for rank in range(world)}
     scene = findings.Scene(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from helpers.draw import Chart, Picture, Scene, to_svg
+from helpers.draw.chart import encoded
 from helpers.draw.picture import Bundle, described
 from helpers.draw.picture import saved as saved_scene
 from helpers.draw.scene import WIDTH
@@ -70,7 +69,6 @@ def _png(figure: Figure) -> str:
     """The figure as PNG; it is closed, or Jupyter would show it beside the fold."""
     from matplotlib import pyplot
 
-    written = io.BytesIO()
-    figure.savefig(written, format="png", bbox_inches="tight", dpi=110)
+    written = encoded(figure, bbox_inches="tight", dpi=110)
     pyplot.close(figure)
-    return base64.b64encode(written.getvalue()).decode()
+    return written

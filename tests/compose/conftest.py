@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.ranks import Ranks
+from tests.conftest import make_ranks
 
 
 @pytest.fixture(scope="package")
-def eight():
-    with Ranks(8, device="cpu", timeout=120, quiet=True) as pool:
+def eight(request):
+    with make_ranks(8, request.config.getoption("--device")) as pool:
         yield pool

@@ -212,6 +212,21 @@ def test_the_error_says_what_holds_the_memory_where_the_meter_runs(cards):
     cards.run(reset)
 
 
+def full_in_backward():
+    """The most is held there, so a card that is one byte too small is full there, with autograd's engine below."""
+    torch.card.reset_peak_memory_stats()
+    peak, _ = measured("card")
+    assert peak.instant.startswith("backward")
+    torch.card.memory.capacity = torch.card.max_memory_allocated() - 1
+    measured("card")
+
+
+def test_a_card_that_is_full_in_a_backward_under_the_meter_says_so(cards):
+    with pytest.raises(RankError, match="OutOfMemoryError: card out of memory"):
+        cards.run(full_in_backward)
+    cards.run(reset)
+
+
 def measured(device):
     torch.manual_seed(0)
     model = GPT(GPTConfig.tiny()).to(device)

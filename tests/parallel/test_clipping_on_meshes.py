@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from helpers.devices import computing_device
 from helpers.measure.equality import assert_equal
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
@@ -38,7 +39,7 @@ def batches():
 
 def mesh_of(outer, inner):
     """The groups of both axes, and this rank's part of a batch if the outer one is data parallelism."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=(outer, inner))
+    mesh = init_device_mesh(computing_device().type, (2, 2), mesh_dim_names=(outer, inner))
     rows = slice(4 * mesh.get_local_rank("dp"), 4 * mesh.get_local_rank("dp") + 4) if outer == "dp" else slice(None)
     return mesh[outer].get_group(), mesh[inner].get_group(), rows
 

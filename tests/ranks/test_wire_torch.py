@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers.devices import computing_device
 from helpers.ranks import wire
 from tests.ranks.test_wire_methods import skip_without_alltoall
 
@@ -94,7 +95,7 @@ def fsdp2(group):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    net, mesh = model(), DeviceMesh.from_group(group, "cpu")
+    net, mesh = model(), DeviceMesh.from_group(group, computing_device().type)
     for layer in net:
         fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
@@ -107,7 +108,7 @@ def tensor_parallel(group):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    net = parallelize_module(model(), DeviceMesh.from_group(group, "cpu"), plan)
+    net = parallelize_module(model(), DeviceMesh.from_group(group, computing_device().type), plan)
     out = net(batch(0, 0))
     out.sum().backward()
     return [out.detach(), net[0].weight.grad.full_tensor(), net[2].weight.grad.full_tensor()]
@@ -119,7 +120,7 @@ def pipelined(group):
     rank, n = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     layer = nn.Linear(6, 6)
-    stage = PipelineStage(layer, rank, n, torch.device("cpu"), group=group)
+    stage = PipelineStage(layer, rank, n, computing_device(), group=group)
     schedule = Schedule1F1B(stage, 4, loss_fn=lambda out, target: (out - target).square().mean())
     x = batch(0, 0, 8)
     for _ in range(2):

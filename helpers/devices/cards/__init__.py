@@ -9,6 +9,7 @@ numpy, a CPU generator, more memory than the card has. What it computes is equal
     tensor      the tensor, and the way of each operation    memory    bytes by storage, and the error when it is full
     checks      CUDA's errors for what does not fit          late      errors inside backward, raised when it ends
     kernels     what C++ asks of a device; autocast          pinned    pinned memory and a card's generators
+    batch_norm  SyncBatchNorm, which torch has for GPUs alone
     module      torch.card: the names of torch.cuda      streams   who would wait for whom, by clocks
     touching    races: memory that is still in use       underway  copies that do not block, seen from the CPU
 
@@ -32,11 +33,12 @@ def install(num_bytes: int) -> None:
     """
     if num_bytes < 1:
         raise ValueError(f"a card of {num_bytes} bytes holds nothing: give 1 or more; 64 MB is 64_000_000")
-    from helpers.devices.cards import kernels, late, module, pinned, tensor
+    from helpers.devices.cards import batch_norm, kernels, late, module, pinned, tensor
 
     if not module.is_registered():
         module.register()
         kernels.register()
+        batch_norm.register()
         late.guard()
         pinned.patch()
         _try()
@@ -50,7 +52,8 @@ def is_card(value: object) -> bool:
 
 
 def holds(tensor: object) -> bool:
-    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group."""
+    """Whether a tensor is on the card; also the CPU tensor inside, which a functional collective gives to its group,
+    or the copy of it that this collective has made (such a one is known by who called)."""
     if is_card(tensor):
         return True
     tensors = sys.modules.get("helpers.devices.cards.tensor")

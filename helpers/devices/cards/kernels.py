@@ -5,6 +5,7 @@ Creation does not pass through the tensor's own dispatch, since there is no tens
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 
 import torch
@@ -25,6 +26,8 @@ UNSAFE = (
     "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
 )
 _copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}  # the weight is kept: its id stays its own
+# Here torch's DDP makes its note of which parameters were used, of which its C++ pins a copy for a card: it stays outside.
+_OF_DDP = ("_ddp_init_helper", "_set_static_graph")
 _libraries: list[torch.library.Library] = []  # a library's kernels go when it goes
 
 
@@ -55,6 +58,10 @@ def _creates(op) -> Callable:
         check_index(torch.device(kwargs.get("device") or "card"))
         named = kwargs | {"device": CPU}
         named.pop("pin_memory", None)
+        if kwargs.get("dtype") is torch.int32 and sys._getframe(1).f_code.co_name in _OF_DDP:
+            note = op(*args, **named)
+            note.is_ddps_note = True
+            return note
         made = draw(op, args, named) if SEEDED in op.tags else op(*args, **named)
         made = tree_map_only(Tensor, Card, made)
         if streams.watching:
@@ -154,7 +161,9 @@ def _forget_copies(clear: Callable[[], None]) -> Callable[[], None]:
 
 
 def _may_cast(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type == "card"
+    return (
+        tensor.is_floating_point() and tensor.dtype is not torch.float64 and tensor.device.type != "cpu"
+    )  # a rehearsal says "cuda"
 
 
 def _refuse(*args, **kwargs):

@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers.devices.cards import streams
 
 _HERE = os.path.dirname(__file__)
+_OPERATORS = torch._ops.__file__  # through which a dispatch mode calls on
 _OWN = {"__torch_dispatch__", "_engine_run_backward"}  # a dispatch mode, such as the meter's, stands between
 _errors: list[BaseException] = []  # of the backward that runs
 _run_backward = graph._engine_run_backward
@@ -44,7 +45,9 @@ def complain(error: BaseException) -> None:
 
 def _called_by_the_engine(frame: FrameType | None) -> bool:
     """Whether there is no Python code between this operation and the engine, which has threads of its own."""
-    while frame is not None and (frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_name in _OWN):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith((_HERE, _OPERATORS)) or frame.f_code.co_name in _OWN
+    ):
         if frame.f_code.co_name in ("_engine_run_backward", "run_backward"):
             return True
         frame = frame.f_back

@@ -6,6 +6,8 @@ import functools
 
 import torch
 from torch import Tensor
+from torch.jit._builtins import _register_builtin
+from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
 from helpers.devices.cards.checks import check_index
@@ -22,12 +24,16 @@ _Generator = torch.Generator
 
 def patch() -> None:
     """Let pinned memory, generators and storages that change their size know of the card, in this process."""
-    _device_constructors()  # torch keeps the list of its own functions, of which those below are wrappers
     for name in _MAKERS:
-        setattr(torch, name, _pinning(getattr(torch, name)))
+        wrapper = _pinning(getattr(torch, name))
+        setattr(torch, name, wrapper)
+        _device_constructors().add(wrapper)  # torch keeps this set, of what a default device is for
+        _register_builtin(wrapper, f"aten::{name}")  # torch's ZeroRedundancyOptimizer brings scripts that call these
     for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
         for name in names:
-            setattr(owner, name, _refusing(getattr(owner, name)))
+            setattr(owner, name, wrapper := _refusing(getattr(owner, name)))
+            if owner is torch:
+                _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)
@@ -36,6 +42,9 @@ def patch() -> None:
 def _pinning(make):
     @functools.wraps(make)
     def wrapper(*args, pin_memory: bool = False, **kwargs):
+        if torch._C._is_torch_function_mode_enabled():  # modes compare with torch.tensor, and that is this function
+            pinned = {"pin_memory": True} if pin_memory else {}
+            return handle_torch_function(wrapper, (), *args, **kwargs, **pinned)
         made = make(*args, **kwargs)
         return made.pin_memory() if pin_memory else made
 

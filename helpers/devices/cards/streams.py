@@ -150,11 +150,10 @@ def watch() -> None:
         watching, epoch = True, epoch + 1
 
 
-def forget() -> None:
-    """One stream, and nothing under way."""
+def rest() -> None:
+    """Nothing is under way any more: while there is one stream, nothing can race."""
     global watching
-    watching = False
-    DEFAULT.has_graph, DEFAULT.backward = False, None
+    watching = any(one.number and not one.is_queue for one in list(_all))
 
 
 def settle() -> None:

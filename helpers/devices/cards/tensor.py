@@ -7,6 +7,7 @@ comes out is on the card. torch.distributed's operations come the same way, so g
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterator
 
@@ -37,6 +38,9 @@ class Card(Tensor):
     def __new__(cls, raw: Tensor) -> Card:
         if raw.layout is not torch.strided:
             raise NotImplementedError(f"a practice card holds dense tensors only, and this one is {raw.layout}")
+        if torch.is_inference_mode_enabled() and not raw.is_inference():  # a view of a tensor that was made before
+            with torch.inference_mode(False):
+                return Card(raw)
         memory.charge(raw.untyped_storage())
         card = Tensor._make_wrapper_subclass(
             cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device="card:0"
@@ -46,7 +50,11 @@ class Card(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if len(types) > 1:  # a wrapper around cards, such as torch's AsyncCollectiveTensor, opens itself first
+            return NotImplemented
         kwargs = kwargs or {}
+        if func in _MOVES:
+            return func.decompose(*args, **kwargs)
         seen = _Seen()
         inside = [seen.raw(value) for value in args]
         named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
@@ -128,9 +136,20 @@ class Card(Tensor):
 
     def __reduce_ex__(self, protocol: int):
         if getattr(self, "_is_param", False):
-            return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, {})
+            return self._rebuilt_from(self.detach())
         rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor  # which torch.load allows, and moves
         return rebuild, (self._raw, self.dtype, "card:0", self.requires_grad)
+
+    def _rebuilt_from(self, data: Tensor) -> tuple:
+        """How pickle makes this parameter again, with the attributes that Python gave it."""
+        named = {name: value for name, value in self.__dict__.items() if name != "_raw"}
+        return torch._utils._rebuild_parameter_with_state, (data, self.requires_grad, {}, named)
+
+    def reduced_to_cpu(self) -> tuple:
+        """As __reduce_ex__, for a process that may have no card."""
+        if getattr(self, "_is_param", False):
+            return self._rebuilt_from(self._raw)
+        return copy.copy, (self._raw,)
 
 
 class _Seen:
@@ -218,6 +237,8 @@ def _embedding(inside: list, cards: list) -> Tensor:
     return aten.embedding.default(*inside)
 
 
+# Below autograd, as in DTensor's losses, they come whole, and their device is no keyword.
+_MOVES = {aten.to.device, aten.to.other, aten.to.dtype_layout}
 _functional = threading.local()
 
 

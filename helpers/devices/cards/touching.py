@@ -24,7 +24,7 @@ on_found: Callable | None = None
 _place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()
 _queues: dict[Hashable, Stream] = {}
-_open: dict[Hashable, tuple[Stream, dict[int, int]]] = {}  # messages: where they are, and the clock at their end
+_open: dict[Hashable, tuple[dict[int, int], list[Use]]] = {}  # messages: the clock at their end, and their uses
 _plans: dict[object, _Plan] = {}
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -58,16 +58,22 @@ def begin(
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
     tick, site = lane.step(), _own_line(site or call_site())
-    for wrote, tensors in ((False, reads), (True, writes)):
-        for tensor in tensors:
-            _touch(getattr(tensor, "_raw", tensor), lane, tick, wrote, site)
-    _open[key] = lane, dict(lane.clock)
+    roles = [(False, one) for one in reads] + [(True, one) for one in writes]
+    made = [_touch(getattr(one, "_raw", one), lane, tick, wrote, site) for wrote, one in roles]
+    _open[key] = dict(lane.clock), [use for use in made if use is not None]
+    for use in _open[key][1]:
+        use.is_message = True
 
 
 def end(key: Hashable) -> None:
     """This thread's stream waits for it."""
     if key in _open:
-        streams.current().comes_after(_open.pop(key)[1])
+        clock, made = _open.pop(key)
+        streams.current().comes_after(clock)
+        for use in made:
+            use.is_message = False
+        if not (_open or underway.is_any()):
+            streams.rest()
 
 
 def new_run() -> None:
@@ -76,14 +82,8 @@ def new_run() -> None:
     _seen.clear()
     uses.forget()
     streams.settle()
-
-
-def forget() -> None:
-    """Nothing is under way, nothing was found."""
-    new_run()
-    _queues.clear()
-    _open.clear()
-    streams.forget()
+    if not (_open or underway.is_any()):
+        streams.rest()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
@@ -175,17 +175,18 @@ def lend(card: Tensor, stream: Stream) -> None:
         found.lent.add(stream.key)
 
 
-def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> None:
+def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> Use | None:
     storage = raw.untyped_storage()
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
-        return
+        return None
     known = uses.uses_of(storage) or uses.begin_uses(storage, None)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
         stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
     if wrote or stream.site is None:  # a backward reads on the streams of its forward, which come after by themselves
         known.keep(new)
+    return new
 
 
 def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
@@ -203,11 +204,8 @@ def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool
 
 # -- what is found -------------------------------------------------------------------------------------------------
 def _race(old: Use, new: Use) -> None:
-    is_message = old.stream.is_queue and old.stream.site is None
-    doing = "write" if new.wrote else "read"
-    found(
-        f"{'message' if is_message else 'stream'}.{doing}_while_{'writing' if old.wrote else 'reading'}", old, new.site
-    )
+    kind = "message" if old.is_message else "stream"
+    found(f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site)
 
 
 def found(name: str, old: Use, site: Frame) -> None:

@@ -113,4 +113,8 @@ def _settle() -> None:
     _marked[:] = still
 
 
+def is_any() -> bool:
+    return bool(_marked)
+
+
 streams.before_host_goes_on.append(_settle)

@@ -30,6 +30,7 @@ class Use:
     tick: int
     wrote: bool
     site: Frame
+    is_message: bool = False  # for which nobody has waited
 
     def comes_before(self, clock: dict[int, int]) -> bool:
         return clock.get(self.stream.number, 0) >= self.tick

@@ -1,7 +1,7 @@
-"""Lab 03: what DDP is made of. N = ranks.
+"""Lab 03: what DDP is made of, and a step made ready for NCCL. N = ranks.
 
-gradients.py   03.start, 03.average      sampler.py      03.sampler       overlap.py   03.overlap
-buckets.py     03.buckets                accumulate.py   03.accumulate
+gradients.py   03.start, 03.average      sampler.py      03.sampler       overlap.py     03.overlap
+buckets.py     03.buckets                accumulate.py   03.accumulate    rehearsed.py   03.rehearsed
 """
 
 from helpers.grading.registry import Lab
@@ -16,6 +16,7 @@ LAB = Lab(
         "sampler.SAMPLER",
         "accumulate.ACCUMULATE",
         "overlap.OVERLAP",
+        "rehearsed.REHEARSED",
     ),
     forbids=(
         "torch.nn.parallel",

@@ -40,7 +40,9 @@ class Enforced:
     def is_played(self, tensors: Sequence[Tensor]) -> bool:
         if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
-        if self.only_cards:
+        if self.only_cards and not all(
+            getattr(tensor, "is_ddps_note", False) for tensor in tensors
+        ):  # cards/kernels.py
             refuse(RuntimeError, "cpu")
         return False
 

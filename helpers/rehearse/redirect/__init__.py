@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import torch
 
+_TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or take tensors
 
-def install(rank: int, local_rank: int, gpus_of_node: int, folder: str) -> None:
-    """Once per process, behind `cards.install`. folder: the ranks' own, for stores, boards and notes."""
-    from helpers.devices.cards import pinned
+
+def install(local_rank: int, gpus_of_node: int, folder: str, memory: int) -> None:
+    """Once per process, behind `cards.install`. folder: the ranks' own, for stores and boards. memory: bytes that the
+    card says it has; what it holds at most is `cards.install`'s matter."""
     from helpers.rehearse.redirect import cuda, files, gpus, groups, missing, tensors
 
     gpus.begin(local_rank, gpus_of_node)
     tensors.replace()
-    cuda.replace()
+    cuda.replace(memory)
     files.replace()
     groups.replace(folder)
     missing.replace()
-    for name in (*pinned._MAKERS, "as_tensor"):  # TorchScript knows functions by their identity
-        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
+    for name, maker in vars(torch).items():  # TorchScript knows functions by their identity
+        if hasattr(maker, "__wrapped__") and name in _TENSORS:
+            torch.jit._builtins._register_builtin(maker, f"aten::{name}")

@@ -43,7 +43,7 @@ def _exchange(index: int) -> int:
     return gpus.choose(index) if index >= 0 else -1
 
 
-def replace() -> None:
+def replace(memory: int) -> None:
     """Give torch.cuda the card's functions: they are looked up when called, since others may replace them."""
     card, cuda = torch.card, torch.cuda
     for name in dir(type(card)):
@@ -61,16 +61,19 @@ def replace() -> None:
     cuda.StreamContext = cuda.stream
     card.Stream.is_capturing = lambda stream: False
     cuda.is_current_stream_capturing = lambda: False
+    cuda.mem_get_info = cuda.memory.mem_get_info = lambda device=None: (memory - card.memory_allocated(), memory)
     cuda.get_device_name = lambda device=None: _NAME
     cuda.get_device_properties = lambda device=None: SimpleNamespace(
-        **vars(card.get_device_properties()) | {"name": _NAME, "multi_processor_count": 132, "L2_cache_size": 50 << 20}
+        **vars(card.get_device_properties())
+        | {"name": _NAME, "total_memory": memory, "multi_processor_count": 132, "L2_cache_size": 50 << 20}
     )
     cuda.memory_stats = cuda.memory.memory_stats = _memory_stats
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
+    torch.version.cuda = "12.8"
     cuda.get_arch_list = lambda: ["sm_90"]
     cuda.can_device_access_peer = lambda *_: True
     cuda.nccl.version, cuda.nccl.is_available = lambda: (2, 28, 9), lambda *_: True
-    cuda.amp.common.amp_definitely_not_available = lambda: False
-    everywhere("amp_definitely_not_available", torch.cuda.amp.common.amp_definitely_not_available, lambda: False)
+    everywhere("amp_definitely_not_available", cuda.amp.common.amp_definitely_not_available, lambda: False)
     _accelerator()
     _autocast()
 

@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_iter
 from helpers.devices.cards.checks import CROSSING
 from helpers.devices.cards.late import complain
 from helpers.devices.cards.tensor import Card, memory
+from helpers.devices.lines import call_site
+from helpers.rehearse import notes
 
 CARD = torch.device("card", 0)
 INVALID = (
@@ -75,7 +77,7 @@ def number(device: Any) -> int | None:
 
 def of(card: Tensor) -> int:
     """The number of the GPU that this tensor is on."""
-    if elsewhere:
+    if elsewhere and isinstance(card, Card):
         known = elsewhere.get(card._raw.untyped_storage()._cdata)
         if known is not None:
             return known[1]
@@ -100,6 +102,7 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
         elsewhere.pop(key, None)
         return
     if not elsewhere:
+        notes.once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
     elsewhere[key] = weakref.ref(storage, lambda _: elsewhere.pop(key, None)), index
 

@@ -6,6 +6,7 @@ import datetime
 import functools
 import itertools
 import os
+import warnings
 from types import SimpleNamespace
 
 import torch
@@ -14,9 +15,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards.tensor import Card
+from helpers.devices.lines import call_site
 from helpers.ranks import signatures, wire
 from helpers.ranks.group import WireGroup
-from helpers.devices.lines import call_site
 from helpers.rehearse import notes
 from helpers.rehearse.redirect import gpus
 from helpers.rehearse.redirect.tensors import everywhere
@@ -36,12 +37,21 @@ def replace(folder: str) -> None:
     for name in ("collective", "message"):
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
     everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    on_cpu = c10d._get_object_coll_device
+    everywhere("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     usual = c10d.is_backend_available
     everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
     if not hasattr(dist, "ProcessGroupNCCL"):
         options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
         options.config = SimpleNamespace()
         dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
+
+
+def _object_device(usual, group=None) -> str:
+    """Where torch puts an object for its messages: on the GPU, if NCCL is the group's only backend."""
+    group = group or c10d._get_default_group()
+    rules = group.group.session.config if isinstance(group, wire.Wire) else None
+    return "cuda" if rules is not None and rules.only_cards else usual(group)
 
 
 def _nccl(name: str) -> str:
@@ -91,7 +101,10 @@ def _barrier(barrier, group=None, async_op=False, device_ids=None):
     """A barrier on a device of the script's choice, or on the current one."""
     before, _chosen[0] = _chosen[0], device_ids[0] if device_ids else _chosen[0]
     try:
-        return barrier(group, async_op)
+        with warnings.catch_warnings():
+            if device_ids:
+                warnings.simplefilter("ignore")  # that the device was guessed
+            return barrier(group, async_op)
     finally:
         _chosen[0] = before
 

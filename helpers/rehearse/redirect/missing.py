@@ -53,6 +53,8 @@ def replace() -> None:
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(tell("nvtx"))
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
     cuda.cudart = lambda: _Anything("profiler")
+    torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
+    torch.autograd.profiler.profile.__init__ = _without_gpu(torch.autograd.profiler.profile.__init__)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
         setattr(cuda, name, _nothing("sensors", 0))
     for name in ("_record_memory_history", "_dump_snapshot", "memory_snapshot", "_snapshot"):
@@ -88,6 +90,21 @@ def _told_first(name: str, function: Callable) -> Callable:
     def wrapper(*args, **kwargs):
         tell(name)
         return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _without_gpu(init: Callable) -> Callable:
+    """A profiler that looks at the CPU alone."""
+
+    @functools.wraps(init)
+    def wrapper(self, *args, activities=None, **kwargs):
+        tell("profiler")
+        for name in ("use_cuda", "use_device"):
+            kwargs.pop(name, None)
+        if activities is not None:
+            kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
+        init(self, *args, **kwargs)
 
     return wrapper
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 from helpers.devices.cards import late, pinned, tensor
 from helpers.devices.cards.kernels import _creates
@@ -45,9 +46,11 @@ def replace() -> None:
     for owner, name in ((torch, "tensor"), (torch, "as_tensor"), (torch, "asarray"), (Tensor, "new_tensor")):
         setattr(owner, name, _placing(getattr(owner, name)))
     Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
-    Card.device = property(lambda card: torch.device("cuda", gpus.of(card)))
-    Card.is_cuda = property(lambda card: True)
-    Card.get_device = gpus.of
+    _let_numbers_be_gpus()
+    where = torch._C.TensorBase.device.__get__  # of every tensor: a DTensor's too
+    Tensor.device = property(lambda self: found if (found := where(self)).type != "card" else _gpu(self))
+    Tensor.is_cuda = property(lambda self: where(self).type == "card")
+    Card.device, Card.is_cuda, Card.get_device = property(_gpu), property(lambda card: True), gpus.of
     for name in ("__repr__", "type", "__reduce_ex__"):
         setattr(Card, name, _spoken(getattr(Card, name)))
     for name, dtype in _LEGACY.items():
@@ -57,6 +60,50 @@ def replace() -> None:
     pinned.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
     make = pinned._Generators.__call__
     pinned._Generators.__call__ = lambda cls, device="cpu": make(cls, device if gpus.number(device) is None else "card")
+
+
+def _gpu(self: Tensor) -> torch.device:
+    return _device("cuda", gpus.of(self))
+
+
+class _Devices(type):
+    """torch.device, which makes a GPU of a number."""
+
+    def __call__(cls, *args, **kwargs) -> torch.device:
+        return _device("cuda", *args) if args and type(args[0]) is int else _device(*args, **kwargs)
+
+    def __instancecheck__(cls, value) -> bool:
+        return isinstance(value, _device)
+
+
+_device = torch.device
+
+
+def _let_numbers_be_gpus() -> None:
+    """device=1 is cuda:1."""
+    makers = [one.__name__ for one in _device_constructors() if hasattr(torch, one.__name__)]
+    likes = [f"{name}_like" for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")]
+    news = ["new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"]
+    for owner, names in ((torch, {*makers, *likes} - {"tensor", "as_tensor", "asarray"}), (Tensor, news)):
+        for name in names:
+            setattr(owner, name, _numbered(getattr(owner, name)))
+    parse = torch._C._nn._parse_to
+    torch._C._nn._parse_to = lambda *args, **kwargs: parse(*(_numbered_device(one) for one in args), **kwargs)
+    torch.device = _Devices("device", (), {"__doc__": _device.__doc__, "__module__": "torch"})
+
+
+def _numbered(make: Callable) -> Callable:
+    @functools.wraps(make)
+    def wrapper(*args, **kwargs):
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = _device("cuda", kwargs["device"])
+        return make(*args, **kwargs)
+
+    return wrapper
+
+
+def _numbered_device(value: Any) -> Any:
+    return _device("cuda", value) if type(value) is int else value
 
 
 def _made(op, *args, **kwargs) -> Any:

@@ -30,7 +30,7 @@ def test_there_are_ten_cheats_and_more():
 
 def test_the_solutions_earn_every_point_and_raise_no_flag(graded_class):
     right = graded_class["right"]
-    assert right.points == right.most == 17 and not flags_of(right) and not right.problems, right
+    assert right.points == right.most == 21 and not flags_of(right) and not right.problems, right
 
 
 def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded_class):

@@ -212,7 +212,7 @@ def test_nothing_to_grade_is_a_sentence(tmp_path, capsys):
 
 def test_who_handed_in_something_else_has_missed_the_lab_of_the_others(tmp_path, lab_03):
     unread = replace(EVE, lab="", tasks=())
-    for results, most in (([ADA, unread], 17), ([unread], 0), ([ADA, replace(BOB, lab="01_collectives"), unread], 0)):
+    for results, most in (([ADA, unread], 21), ([unread], 0), ([ADA, replace(BOB, lab="01_collectives"), unread], 0)):
         assert cli.with_tasks(results, (lab_03,))[-1].most == most
 
 
@@ -224,4 +224,4 @@ def test_mine_shows_each_lab_and_what_comes_next(tmp_path):
     record("check", "03.average", False, path=path)
     text = table(path)
     row = next(line for line in text.splitlines() if line.startswith("03_ddp"))
-    assert "1 of 6" in row and " 3 " in row and "start ✓" in row and "average ✗" in row and "buckets –" in row
+    assert "1 of 7" in row and " 3 " in row and "start ✓" in row and "average ✗" in row and "buckets –" in row

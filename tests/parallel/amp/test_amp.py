@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.devices import computing_device
 from helpers.parallel import amp
 from helpers.parallel.amp import GradScaler, MasterWeights, StaticScaler, autocast
 from helpers.parallel.ddp import DistributedDataParallel
@@ -20,10 +21,19 @@ from helpers.workloads import GPT, MLP, GPTConfig, synthetic, synthetic_tokens, 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-torchs_scaler = functools.partial(torch.amp.GradScaler, "cpu")
-torchs_autocast = functools.partial(torch.autocast, "cpu", dtype=torch.float16)
-our_autocast = functools.partial(autocast, torch.float16)
 INF = float("inf")
+
+
+def torchs_scaler(**options):
+    return torch.amp.GradScaler(computing_device().type, **options)
+
+
+def torchs_autocast():
+    return torch.autocast(computing_device().type, dtype=torch.float16)
+
+
+def our_autocast():
+    return autocast(torch.float16, device_type=computing_device().type)
 
 
 def batch(step: int):

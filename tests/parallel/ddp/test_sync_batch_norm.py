@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.devices import computing_device
 from helpers.measure.equality import assert_equal
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
@@ -73,7 +74,7 @@ def test_equals_one_process(ranks, dims, options, rows, world_size):
 
 def test_without_running_statistics_eval_uses_the_batch(ranks):
     def evaluate():
-        norm = SyncBatchNorm(4, track_running_stats=False).double().eval()
+        norm = SyncBatchNorm(4, track_running_stats=False).to(computing_device(), torch.float64).eval()
         return norm(batch(0, 6)[dist.get_rank() :: 2])
 
     expected = nn.BatchNorm1d(4, track_running_stats=False).double().eval()(batch(0, 6))
@@ -83,7 +84,7 @@ def test_without_running_statistics_eval_uses_the_batch(ranks):
 
 def test_float32_with_a_large_mean_keeps_its_variance(ranks):
     def normalise():
-        return SyncBatchNorm(4)(batch(2, 8, torch.float32)[dist.get_rank() :: 2] + 1e4).detach()
+        return SyncBatchNorm(4).to(computing_device())(batch(2, 8, torch.float32)[dist.get_rank() :: 2] + 1e4).detach()
 
     expected = nn.BatchNorm2d(4)(batch(2, 8, torch.float32) + 1e4).detach()
     for rank, found in enumerate(ranks[:2].run(normalise)):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.parallel.pipeline import PipelineCore, PipelineStage
@@ -183,7 +184,8 @@ def counted(num_copies):
     """On a mesh of copies x stages: the loss, and the gradients by name."""
     model = build("gpt")
     names = {parameter: name for name, parameter in model.named_parameters()}
-    mesh = init_device_mesh("cpu", (num_copies, dist.get_world_size() // num_copies), mesh_dim_names=("dp", "pp"))
+    shape = (num_copies, dist.get_world_size() // num_copies)
+    mesh = init_device_mesh(computing_device().type, shape, mesh_dim_names=("dp", "pp"))
     pp, dp = mesh["pp"].get_group(), mesh["dp"].get_group()
     schedule = one_f_one_b(dist.get_world_size(pp), 2)
     stage = PipelineStage(model, pp, schedule, loss=token_sum, count=num_tokens, dp_group=dp)
@@ -211,7 +213,7 @@ def test_the_mean_over_tokens_and_the_clipped_norm_on_a_mesh(ranks, num_ranks, n
 
 
 def averaged_copies():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh(computing_device().type, (2, 2), mesh_dim_names=("dp", "pp"))
     model = build("mlp")
     names = {parameter: name for name, parameter in model.named_parameters()}
     groups = dict(group=mesh["pp"].get_group(), dp_group=mesh["dp"].get_group())
@@ -271,7 +273,7 @@ def ordered_messages(schedule):
 
     model = build("sequential")
     stage = PipelineStage(model, None, schedule, loss=nn.functional.cross_entropy)
-    stage.mail = StageMail(schedule, dist.group.WORLD, torch.device("cpu"), ordered=True)
+    stage.mail = StageMail(schedule, dist.group.WORLD, computing_device(), ordered=True)
     losses = [stage.step(x, y) for x, y in data("sequential")]
     return None if losses[0] is None else [float(loss) for loss in losses]
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime as TorchRuntime
 
+from helpers.devices import computing_device
 from helpers.measure.equality import assert_equal
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.pipeline.partition import partition
@@ -52,7 +53,7 @@ def theirs(schedule, own_schedule):
     whole, rank, losses = model(), dist.get_rank(), []
     pieces = partition(whole, schedule.num_stages)
     mine = schedule.stages_of(rank)
-    stages = [pipelining.PipelineStage(pieces[s], s, schedule.num_stages, torch.device("cpu")) for s in mine]
+    stages = [pipelining.PipelineStage(pieces[s], s, schedule.num_stages, computing_device()) for s in mine]
     options = dict(n_microbatches=schedule.num_microbatches, loss_fn=LOSS)
     if own_schedule:
         runtime = TORCHS[schedule.name](stages[0], **options)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.parallel.tensor_parallel.linear import SharedInput, column_linears
@@ -89,7 +90,7 @@ def test_frozen_weights_get_no_gradient_and_the_input_is_not_gathered_again(rank
 def test_autocast_reaches_the_cut_layers(ranks):
     def grads():
         x, weight = torch.ones(3, 4, requires_grad=True), torch.ones(2, 4, requires_grad=True)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(computing_device().type, torch.bfloat16):
             (y,) = column_linears(x, [weight], [None], None)
             y.float().sum().backward()
         return y.dtype, x.grad.dtype, weight.grad.dtype, x.grad[0, 0].item()

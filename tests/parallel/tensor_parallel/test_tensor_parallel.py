@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.parallel.ddp import DistributedDataParallel
@@ -164,7 +165,7 @@ def test_an_mlp_equals_one_process(ranks, kind, num_ranks):
 
 
 def on_a_mesh(sequence_parallel):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(computing_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
     tp, dp = mesh["tp"].get_group(), mesh["dp"].get_group()
     sharded = shard_tensor_parallel(build(), tp, sequence_parallel=sequence_parallel)
     model = DistributedDataParallel(sharded, dp, first_bucket_mb=0.01)  # several buckets leave while backward runs
@@ -403,7 +404,7 @@ def test_autocast_reaches_cut_layers(ranks, region):
         loss_of = token_loss
         if sharded:
             model, loss_of = shard_tensor_parallel(model, sequence_parallel=True), vocab_parallel_cross_entropy
-        with region(device_type="cpu", dtype=torch.bfloat16):
+        with region(device_type=computing_device().type, dtype=torch.bfloat16):
             logits = model(x)
             loss = loss_of(logits, y)
         loss.backward()

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
@@ -103,7 +104,7 @@ def their_step(model, tokens, targets):
 
 
 def theirs(sequence_parallel):
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(computing_device().type, (dist.get_world_size(),))
     model = parallelize_module(build(), mesh, sequence_plan() if sequence_parallel else plain_plan())
     losses = train(model, their_step)
     return losses | {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in model.state_dict().items()}
@@ -122,7 +123,8 @@ def test_the_messages_beside_each_other(ranks):
         if which == "ours":
             model, step = shard_tensor_parallel(build()), our_step
         else:
-            model, step = parallelize_module(build(), init_device_mesh("cpu", (2,)), plain_plan()), their_step
+            mesh = init_device_mesh(computing_device().type, (2,))
+            model, step = parallelize_module(build(), mesh, plain_plan()), their_step
         tokens, targets = batches()[0]
         with record_comms() as recorder:
             step(model, tokens, targets)

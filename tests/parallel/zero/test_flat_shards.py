@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.devices import computing_device
 from helpers.parallel.zero.flat_shards import FlatShards, flatten_parameters, split_by_kind
 
 SHAPES = [(3, 5), (7,), (), (2, 2)]  # 15 + 7 + 1 + 4 = 27 elements
@@ -94,7 +95,8 @@ def test_one_flat_vector_has_one_dtype(ranks):
         except ValueError as error:
             return str(error)
 
-    assert "torch.float32 on cpu, torch.float64 on cpu" in ranks[:1].run(refuse, ["float32", "float64"])[0]
+    where = ranks[:1].run(lambda: str(computing_device()))[0]
+    assert f"torch.float32 on {where}, torch.float64 on {where}" in ranks[:1].run(refuse, ["float32", "float64"])[0]
     assert "no tensor at all" in ranks[:1].run(refuse, [])[0]
 
 

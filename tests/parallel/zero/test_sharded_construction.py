@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.devices import computing_device
 from helpers.parallel.zero.sharded_construction import ShardedConstruction
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -38,7 +39,7 @@ def both():
     torch.manual_seed(5)
     plain = Particular()
     torch.manual_seed(5)
-    with ShardedConstruction(dist.group.WORLD, torch.device("cpu")) as construction:
+    with ShardedConstruction(dist.group.WORLD, computing_device()) as construction:
         model = Particular()
     assert [name for name, parameter in model.named_parameters() if not parameter.is_meta] == ["rates"]
     construction.fill_buffers(model)
@@ -59,7 +60,7 @@ def test_values_are_those_of_the_plain_constructor(ranks, world_size):
 
 def test_values_are_given_once(ranks):
     def twice():
-        with ShardedConstruction(dist.group.WORLD, torch.device("cpu")) as construction:
+        with ShardedConstruction(dist.group.WORLD, computing_device()) as construction:
             weight = torch.zeros(3)
         construction.values(weight)
         with pytest.raises(RuntimeError, match="has no values here"):
@@ -72,7 +73,7 @@ def test_values_that_nothing_wrote_are_refused(ranks):
     """torch's trunc_normal_ returns at once on the meta device: the weights would be what memory held before."""
 
     def truncated():
-        with ShardedConstruction(dist.group.WORLD, torch.device("cpu")) as construction:
+        with ShardedConstruction(dist.group.WORLD, computing_device()) as construction:
             weight = nn.init.trunc_normal_(torch.empty(3, 4))
         with pytest.raises(RuntimeError, match=r"no operation.*\(3, 4\).*trunc_normal_"):
             construction.values(weight)

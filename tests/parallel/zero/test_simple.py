@@ -137,6 +137,7 @@ class Fragile(nn.Module):
         return self.two(x)
 
 
+@pytest.mark.cpu("a card raises what a hook raised when backward has ended, and the gradient is there")
 def test_a_backward_that_raised_leaves_nothing_behind(ranks):
     def gradient(fail):
         torch.manual_seed(0)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.measure.memory import record_memory
@@ -475,7 +476,7 @@ def test_construction_frees_the_whole_model_or_never_has_it(ranks, how):
     """Bytes of real tensors: afterwards the shards; meanwhile, if built, a few whole layers besides."""
 
     def held():
-        with torch.no_grad(), Storages(torch.device("cpu"), lambda: Place("other", "construction")) as storages:
+        with torch.no_grad(), Storages(computing_device(), lambda: Place("other", "construction")) as storages:
             make = lambda: MLP([64] * 17)  # noqa: E731
             model = Zero3(make()) if how == "wrapped" else Zero3.build(make)
             sums, give_up = held_bytes(storages), time.monotonic() + 5

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
+from helpers.devices import computing_device
 from helpers.measure.comms import record_comms
 from helpers.measure.equality import assert_equal
 from helpers.parallel.zero import Zero3
@@ -30,7 +31,7 @@ def plain(dtype=torch.float64):
 def torch_fsdp(dtype=torch.float64, mesh=None, **options):
     model = plain(dtype)
     names = ("shard",) if mesh is None else ("replicate", "shard")
-    mesh = init_device_mesh("cpu", mesh or (dist.get_world_size(),), mesh_dim_names=names)
+    mesh = init_device_mesh(computing_device().type, mesh or (dist.get_world_size(),), mesh_dim_names=names)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **options)
     return fully_shard(model, mesh=mesh, **options)

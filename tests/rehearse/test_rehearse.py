@@ -1,0 +1,144 @@
+"""A rehearsal: what it finds in a script for CUDA and NCCL, and what it says of what is none."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+
+from helpers.rehearse import Report, cli, rehearse
+
+HEAD = """\
+import os, sys
+import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
+local_rank, rank = int(os.environ["LOCAL_RANK"]), int(os.environ["RANK"])
+torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl")
+"""
+CLEAN = """\
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).cuda(), device_ids=[local_rank])
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(2):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = model(torch.randn(2, 4, device="cuda"))
+    assert out.dtype is torch.bfloat16 and str(out.device) == f"cuda:{local_rank}"
+    out.sum().backward()
+    optimizer.step()
+print("loss", out.float().sum().item() < 99)
+dist.destroy_process_group()
+"""
+
+
+def rehearsed(body: str, head: str = HEAD, nproc: int = 2, **more) -> Report:
+    return rehearse(head + body, nproc, limit=60, **more)
+
+
+def line_of(report: Report, kind: str) -> str:
+    """The text of the first line that the first finding of a kind points at."""
+    found = next(one for one in report.findings if one.kind == kind)
+    return str(found.lines())
+
+
+def test_a_clean_script_runs_to_its_end_and_nothing_is_found():
+    report = rehearsed(CLEAN)
+    assert report.ok and report.exit_code == 0 and not report.findings and report.ended == "ended"
+    assert report.printed[1].endswith("loss True\n") and min(report.peaks.values()) > 4 * 4 * 4 * 4
+    assert {op for op, _, _ in report.messages} >= {"all_reduce", "broadcast"}
+    assert json.loads(json.dumps(report.as_json()))["ok"] and "2 ranks" in report._repr_html_()
+
+
+def test_a_device_mistake_ends_one_rank_and_is_told_with_its_line_in_cudas_words():
+    report = rehearsed("x = torch.ones(2).cuda()\nif rank == 1:\n    x + torch.ones(2)\ndist.all_reduce(x)\n")
+    assert report.exit_code == 1 and len(report.findings) == 1 and report.findings[0].ranks == (1,)
+    said = line_of(report, "error")
+    assert "cuda:1 and cpu" in said and "x + torch.ones(2)" in said and "card" not in said
+
+
+def test_a_full_card_says_what_holds_it():
+    body = "model = nn.Linear(1000, 1000).cuda()\nmodel(torch.ones(1, 1000, device='cuda')).sum().backward()\n"
+    body += "torch.optim.Adam(model.parameters()).step()\n"
+    report = rehearsed(body, memory="14 MB")
+    said = line_of(report, "out of memory")
+    assert "CUDA out of memory" in said and "gradients" in said and "optimizer state" in said and ".step()" in said
+    assert report.findings[0].ranks == (0, 1) and max(report.peaks.values()) <= 14e6
+
+
+def test_ranks_that_share_a_gpu_are_told():
+    forgotten = HEAD.replace("torch.cuda.set_device(local_rank)\n", "\n")
+    report = rehearsed("dist.all_reduce(torch.ones(2).cuda())\n", forgotten)
+    assert report.ended == "ended" and report.findings[0].ranks == (0, 1)
+    assert "Duplicate GPU" in line_of(report, "error") and "set_device" in str(report.findings[0].cure)
+
+
+def test_gpus_may_be_numbered_in_any_order():
+    head = HEAD.replace("set_device(local_rank)", "set_device(1 - local_rank)")
+    assert rehearsed("x = torch.ones(2, device=1 - local_rank)\ndist.all_reduce(x)\n", head).ok
+
+
+def test_the_global_rank_is_no_gpu_of_the_second_node():
+    report = rehearsed("", HEAD.replace("set_device(local_rank)", "set_device(rank)"), nproc=1, nnodes=2)
+    assert report.findings[0].ranks == (1,) and "invalid device ordinal" in line_of(report, "error")
+
+
+def test_what_nccl_would_hang_on_is_a_finding():
+    body = "x = torch.ones(2, device='cuda')\ndist.send(x, 1 - rank)\ndist.recv(x, 1 - rank)\n"
+    assert "dist.send" in line_of(rehearsed(body), "hangs above the buffer")
+
+
+def test_ranks_that_stand_still_are_ended_and_named():
+    report = rehearsed("if rank:\n    dist.all_reduce(torch.ones(2).cuda())\n")
+    assert report.exit_code == 1 and "dist.all_reduce" in line_of(report, "hangs")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("sys.exit(3)\n", "sys.exit(3)"),
+        ("import no_such_package\n", "no_such_package"),
+        ("nn.DataParallel(nn.Linear(2, 2).cuda())\n", "two GPUs"),
+        ("torch.eye(2).to_sparse().cuda()\n", "sparse"),
+        ("os._exit(5)\n", "exit code 5"),
+    ],
+)
+def test_what_is_no_mistake_and_no_end_is_a_sentence(body: str, told: str):
+    report = rehearsed(body, nproc=1)
+    assert report.exit_code == 2 and not report.findings and told in str(report.problem)
+
+
+def test_what_was_not_rehearsed_is_named():
+    body = "@torch.compile\ndef f(x):\n    return x\nf(torch.ones(1))\nwith torch.cuda.graph(torch.cuda.CUDAGraph()):\n"
+    report = rehearsed(body + "    pass\ntorch.cuda.nvtx.range_push('a')\n", nproc=1)
+    assert report.ok and len(report.not_rehearsed) == 3 and "CUDA graphs" in str(report)
+
+
+def test_a_script_that_does_not_end_is_ended():
+    report = rehearse("import time\nwhile True:\n    time.sleep(0.1)\n", 1, limit=2)
+    assert report.ended == "timeout" and report.exit_code == 2 and "time.sleep" in str(report.problem)
+
+
+def test_what_prints_without_measure_is_cut():
+    report = rehearse("for _ in range(1000):\n    print('x' * 10_000)\n", 1, limit=60)
+    assert report.ok and len(report.printed[0]) < 300_000
+
+
+def test_a_sentence_for_what_cannot_be_started(tmp_path, capsys):
+    (tmp_path / "c.py").write_text("int main() {}\n")
+    for arguments, told in (
+        (["nowhere.py"], "not there"),
+        ([str(tmp_path / "c.py")], "no Python"),
+        ([str(tmp_path / "c.py"), "--nproc", "0"], "nproc=0"),
+        ([str(tmp_path / "c.py"), "--memory", "much"], "much"),
+        ([str(tmp_path / "c.py"), "--nproc", "100000"], "GB of memory"),
+    ):
+        assert cli.main(arguments) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_the_script_gets_its_arguments_and_no_process_stays(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\nprint(sys.argv[1:], 'pid', os.getpid())\n")
+    assert cli.main([str(script), "--nproc", "1", "--", "--epochs", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "['--epochs', '3']" in said and "ran to its end on 1 rank" in said
+    assert not psutil.pid_exists(int(said.partition("pid ")[2].split()[0]))
