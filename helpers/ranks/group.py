@@ -247,10 +247,8 @@ class WireGroup:
 
     def missing(self, work: WireWork) -> list[int]:
         """Global ranks that have not posted what `work` needs from them."""
-        if self.board is None:
-            return []
         find = self._missing_message if isinstance(work, Message) else self._missing_collective
-        return [self.ranks[r] for r in find(work)]
+        return [] if self.board is None else [self.ranks[r] for r in find(work)]
 
     def _missing_collective(self, work: WireWork) -> list[int]:
         name, root = work.signature.name, work.signature.root

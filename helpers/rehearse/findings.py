@@ -64,11 +64,9 @@ def of(scene: Scene) -> tuple[Finding, ...]:
     """All of them; the one that ended the run first."""
     failures = _failures(scene)
     verdicts = _verdicts(scene)
-    if failures:
-        verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that failed
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
-    if scene.exits:
-        verdicts = [one for one in verdicts if one.kind != "hangs"]
+    if scene.exits or scene.crew.causes or any(state.dead for state in scene.crew.states):
+        verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that is gone
     found = [*failures, *verdicts, *_habits(scene)]
     if scene.verdict == "hang" and not scene.exits and not any(one.is_mistake for one in found):
         found.append(_stand_still(scene))

@@ -9,7 +9,8 @@ from tests.rehearse.test_rehearse import rehearsed
 PLACES = """\
 here, me = torch.device("cuda", local_rank), f"cuda:{local_rank}"
 made = [torch.ones(2, device=d) for d in ("cuda", me, here, local_rank)] + [torch.ones(2).cuda(), torch.ones(2).to(me)]
-made += [torch.tensor([1.0], device="cuda"), torch.zeros_like(made[0], device=here), nn.Linear(1, 1).to(local_rank).bias]
+made += [torch.tensor([1.0], device="cuda"), torch.zeros_like(made[0], device=here)]
+made += [nn.Linear(1, 1).to(local_rank).bias]
 made += [torch.ones(2).to(local_rank), made[0].new_zeros(2), torch.cuda.FloatTensor([1.0]), made[0].clone()]
 assert all(x.is_cuda and x.device == here and x.get_device() == local_rank for x in made)
 assert f"device='{me}'" in repr(made[0]) and made[0].type() == "torch.cuda.FloatTensor"
