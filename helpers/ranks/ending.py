@@ -9,6 +9,10 @@ while the other connections have yet to fail. So:
     close   a receive that times out: gloo then closes every connection of the group by its own hand
     hold    the sockets stay open until the ranks have met again: a peer that is not there yet still writes to us
     keep    a group with an operation that has not come back is not destroyed
+
+A third hole is torch's: DDP's reducer may be the last that knows a group. It then waits for the group's threads with the
+interpreter's lock in its hand, for which a thread waits that still tells Python of its last operation. So the last
+groups that somebody shut down are kept a while as well.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import datetime
 import os
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,6 +62,7 @@ class Ended:
     def __init__(self):
         self.held: list[int] = []
         self.kept: list[Wire] = []
+        self.shut_down: deque[Wire] = deque(maxlen=8)  # long enough for a thread to tell of its last operation
 
     def add(self, wire: Wire, sockets: dict[int, int]) -> None:
         self.held += [held for number, inode in sockets.items() if (held := hold(number, inode)) is not None]

@@ -66,6 +66,10 @@ class Wire(Methods, dist.ProcessGroup):
             each._set_default_backend(kind)
         self.inner._set_group_name(group.name)
 
+    def shutdown(self) -> None:
+        _ended.shut_down.append(self)
+        super().shutdown()
+
 
 def install(config: WireConfig) -> None:
     """Register the backend "wire" and set how this process's groups behave from now on."""
