@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.ranks.nccl import journal
 from helpers.schedules import Action, Message, Schedule, awaited_by, sent_by
 from helpers.schedules.actions import FORWARD
 
@@ -39,7 +40,8 @@ class StageMail:
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}
         self.kept: dict[Message, Tensor] = {}
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
-        ordered = dist.get_backend(group) == "nccl" if ordered is None else ordered  # no tags, so order must do
+        if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
+            ordered = dist.get_backend(group) == "nccl" or journal.is_open()
         self.groups = _directions(schedule, group) if ordered else {}
         self.start()
 
