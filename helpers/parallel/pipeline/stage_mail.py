@@ -175,14 +175,17 @@ def _header(tensor: Tensor) -> Tensor:
 
 
 def _directions(schedule: Schedule, group: dist.ProcessGroup) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order."""
+    """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order.
+
+    torch names such a group by its ranks and by how many groups the process has: so where a rank is not of the pair,
+    it makes one of itself alone. Otherwise two ranks would wait for each other under two names.
+    """
     pairs = sorted({message.route(schedule) for message in _messages(schedule)})
-    members = dist.get_process_group_ranks(group)
-    return {
-        (a, b): dist.new_group(sorted((members[a], members[b])), use_local_synchronization=True)
-        for a, b in pairs
-        if a != b and dist.get_rank(group) in (a, b)
-    }
+    members, own, made = dist.get_process_group_ranks(group), dist.get_rank(group), {}
+    for pair in (pair for pair in pairs if pair[0] != pair[1]):
+        ranks = sorted(members[rank] for rank in (pair if own in pair else (own,)))
+        made[pair] = dist.new_group(ranks, use_local_synchronization=True)
+    return {pair: of_two for pair, of_two in made.items() if own in pair}
 
 
 def _place(group: dist.ProcessGroup, whole: dist.ProcessGroup, peer: int) -> int:
