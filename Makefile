@@ -5,6 +5,7 @@
 # make quiz        interview questions in the terminal                                   ARGS="--lang zh --mock"
 # make test        set up if needed, then every check and every test but the slow ones     ONLY=zero: a topic's, in a minute
 # make test-slow   the slow tests, at most an hour, with a table; again: go on with the rest   SEED=0
+#                  then every strategy on practice cards
 # make test-gpu    the tests that need an NVIDIA GPU
 # make bench       measure beside PyTorch's own engines, tables in benchmarks/results/   ONLY=ranks
 # make check       ruff, import-linter, tidy notebooks, labs as built: the quick checks
@@ -101,8 +102,12 @@ test: $(READY)
 	@$(PY) -m pytest -q -p tests.only --only '$(ONLY)' -n $(WORKERS) --dist worksteal
 endif
 
+# Every strategy, the composition and the collectives on practice cards, by NCCL's rules: benchmarks/results/on_cards.md.
+ON_CARDS := tests/parallel tests/compose tests/test_collectives.py
+
 test-slow: $(READY_TO_TEST)
 	@$(PY) -m pytest -p tests.slow_table -m slow --seed '$(SEED)' --durations=10
+	@$(PY) -m pytest -q --device card $(ON_CARDS)
 
 test-gpu: $(READY)
 	@$(PY) -m pytest tests/gpu -m gpu

@@ -15,9 +15,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import graph
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from helpers.measure.memory import record_memory
+from helpers.parallel.amp import autocast
 from helpers.parallel.shared import recompute
 from helpers.ranks import RankError, Ranks
 from helpers.workloads import GPT, GPTConfig, token_loss
@@ -327,6 +329,45 @@ def test_messages_between_cards_are_checked_as_on_the_cpu(cards):
     with pytest.raises(RankError, match="all_reduce SUM float32") as error:
         cards.run(send)
     assert error.value.kind == "mismatch"
+
+
+def test_what_a_model_needs_beside_its_numbers(cards):
+    class Numbers(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            asked.append(func is torch.tensor)
+            return func(*args, **kwargs or {})
+
+    def facts():
+        weight, nothing = nn.Parameter(on_card(2)), on_card(1)
+        weight.axis = "tp"
+        with torch.inference_mode():
+            view = nothing.expand(2)
+            weight.data = view
+        with Numbers():
+            torch.tensor([1.0])
+        return weight, view.is_inference(), asked
+
+    asked = []
+    weight, is_inference, asked = cards.run(facts)[0]
+    assert isinstance(weight, nn.Parameter) and weight.axis == "tp" and weight.device.type == "cpu"
+    assert not is_inference and asked == [True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_our_autocast_on_a_card_is_torchs(cards, dtype):
+    def gradients(region):
+        torch.manual_seed(0)
+        model, tokens = GPT(GPTConfig.tiny()).to("card"), torch.arange(32, device="card").view(2, 16)
+        with region:
+            loss = token_loss(model(tokens), tokens)
+        (loss * 256).backward()
+        return {"loss": loss.detach()} | {name: p.grad for name, p in model.named_parameters()}
+
+    def both():
+        ours, theirs = gradients(autocast(dtype, device_type="card")), gradients(torch.autocast("card", dtype))
+        return [name for name in ours if not torch.equal(ours[name], theirs[name])]
+
+    assert cards.run(both)[0] == []
 
 
 # -- wrong input -------------------------------------------------------------------------------------------------------

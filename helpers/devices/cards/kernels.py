@@ -26,7 +26,7 @@ UNSAFE = (
     "binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
 )
 _copies: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}  # the weight is kept: its id stays its own
-# Here torch's DDP makes its note of which parameters were used, of which its C++ pins a copy for a card: it stays outside.
+# Here torch's DDP makes its note of which parameters were used. Its C++ would pin a copy for a card: it stays outside.
 _OF_DDP = ("_ddp_init_helper", "_set_static_graph")
 _libraries: list[torch.library.Library] = []  # a library's kernels go when it goes
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -174,8 +175,11 @@ class PipelineStage(PipelineCore):
         own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         others = [rank for rank in owners if rank != self.rank]
         parts = {self.rank: own, **{rank: torch.empty_like(own) for rank in others}}
-        works = [dist.isend(own, group=self.group, group_dst=rank, tag=number) for rank in others]
-        works += [dist.irecv(parts[rank], group=self.group, group_src=rank, tag=number) for rank in others]
+        works = []
+        for rank in others:  # pair by pair, and the lower rank sends first: on NCCL two sends would wait for each other
+            send = partial(dist.isend, own, group=self.group, group_dst=rank, tag=number)
+            receive = partial(dist.irecv, parts[rank], group=self.group, group_src=rank, tag=number)
+            works += [call() for call in ((send, receive) if self.rank < rank else (receive, send))]
         for work in works:
             work.wait()
         return torch.stack([parts[rank] for rank in owners]).sum(0)

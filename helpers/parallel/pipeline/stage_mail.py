@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.ranks.nccl import journal
 from helpers.schedules import Action, Message, Schedule, awaited_by, sent_by
 from helpers.schedules.actions import FORWARD
 
@@ -39,7 +40,8 @@ class StageMail:
         self.posted: dict[Message, tuple[dist.Work, Tensor]] = {}
         self.kept: dict[Message, Tensor] = {}
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
-        ordered = dist.get_backend(group) == "nccl" if ordered is None else ordered  # no tags, so order must do
+        if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
+            ordered = dist.get_backend(group) == "nccl" or journal.is_open()
         self.groups = _directions(schedule, group) if ordered else {}
         self.start()
 
@@ -173,14 +175,17 @@ def _header(tensor: Tensor) -> Tensor:
 
 
 def _directions(schedule: Schedule, group: dist.ProcessGroup) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order."""
+    """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order.
+
+    torch names such a group by its ranks and by how many groups the process has: so where a rank is not of the pair,
+    it makes one of itself alone. Otherwise two ranks would wait for each other under two names.
+    """
     pairs = sorted({message.route(schedule) for message in _messages(schedule)})
-    members = dist.get_process_group_ranks(group)
-    return {
-        (a, b): dist.new_group(sorted((members[a], members[b])), use_local_synchronization=True)
-        for a, b in pairs
-        if a != b and dist.get_rank(group) in (a, b)
-    }
+    members, own, made = dist.get_process_group_ranks(group), dist.get_rank(group), {}
+    for pair in (pair for pair in pairs if pair[0] != pair[1]):
+        ranks = sorted(members[rank] for rank in (pair if own in pair else (own,)))
+        made[pair] = dist.new_group(ranks, use_local_synchronization=True)
+    return {pair: of_two for pair, of_two in made.items() if own in pair}
 
 
 def _place(group: dist.ProcessGroup, whole: dist.ProcessGroup, peer: int) -> int:

@@ -154,6 +154,15 @@ def _float32(region: autocast, func: Callable, args: tuple, kwargs: dict) -> obj
     return _run_in(torch.float32, region, func, args, kwargs)
 
 
+def _cross_entropy(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
+    """CUDA's table has its parts alone, and C++ asks log_softmax for the logits' own type: so that is rounded to it."""
+    logits, target, weight, reduction, ignored, smoothing = args
+    if smoothing or target.is_floating_point() or logits.dtype not in LOW_DTYPES or not region.may_cast(logits):
+        return _float32(region, func, args, kwargs)
+    log_probabilities = logits.log_softmax(min(1, logits.dim() - 1)).float()
+    return torch._C._nn.nll_loss_nd(log_probabilities, target, region.cast(weight, torch.float32), reduction, ignored)
+
+
 def _promote(region: autocast, func: Callable, args: tuple, kwargs: dict) -> object:
     dtypes = {tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if region.may_cast(tensor)}
     widest = region.dtype if dtypes <= {region.dtype} else torch.float32
@@ -204,6 +213,8 @@ def _rule_for(table: str, func: Callable) -> Callable:
     name = getattr(func, "__name__", "").strip("_") if _is_operator(func) else getattr(func, "__name__", "")
     if name in BANNED[table]:
         return _refuse(BANNED[table][name])
+    if (name, table) == ("cross_entropy_loss", "cuda"):
+        return _cross_entropy
     for rule, group in ((_lower, LOWER), (_promote, PROMOTE), (_float32, FLOAT32)):
         if name in tables.names(group, table):
             return rule

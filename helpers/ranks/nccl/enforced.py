@@ -40,9 +40,7 @@ class Enforced:
     def is_played(self, tensors: Sequence[Tensor]) -> bool:
         if not self.has_card or any(map(cards.holds, tensors)) or not tensors:
             return True
-        if self.only_cards and not all(
-            getattr(tensor, "is_ddps_note", False) for tensor in tensors
-        ):  # cards/kernels.py
+        if self.only_cards and not all(hasattr(tensor, "is_ddps_note") for tensor in tensors):
             refuse(RuntimeError, "cpu")
         return False
 

@@ -368,6 +368,7 @@ def test_checkpointing(ranks, tied, reentrant, options):
     assert_equal(checkpointed(tied, reentrant, same), ranks[:2].run(checkpointed, tied, reentrant, wrap))
 
 
+@pytest.mark.cpu("a gradient that comes again while its bucket travels is a race, and on cards said as one")
 def test_a_gradient_in_two_parts_is_refused(ranks):
     def twice():
         with pytest.raises(RuntimeError, match=r"one\.\w+ arrived 2 times.*static_graph=True"):
@@ -532,15 +533,22 @@ def test_our_hooks_in_torch_and_torchs_in_ours(ranks):
         assert_equal(reference, ranks[:2].run(gradients_with, hook, wrap), rtol=1e-6)
 
 
+@pytest.mark.cpu("a practice card holds dense tensors only")
+def test_sparse_gradients_get_a_sentence(ranks):
+    def mistake():
+        model = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+        with pytest.raises(ValueError, match="sparse=False"):
+            model(torch.tensor([1])).sum().backward()
+
+    ranks[:2].run(mistake)
+
+
 def test_mistakes_get_a_sentence(ranks):
     def mistakes():
         with pytest.raises(ValueError, match="no parameter with requires_grad=True"):
             DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False))
         with pytest.raises(ValueError, match="give more than 0"):
             DistributedDataParallel(nn.Linear(2, 2), bucket_cap_mb=0)
-        model = DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
-        with pytest.raises(ValueError, match="sparse=False"):
-            model(torch.tensor([1])).sum().backward()
         for wrap in (BucketedDDP, DistributedDataParallel):
             with pytest.raises(ValueError, match=r"layers.0.weight \(4, 2\).*rank 1 has layers.0.weight \(3, 2\)"):
                 wrap(MLP([2, 3 if dist.get_rank() == 1 else 4, 2]))

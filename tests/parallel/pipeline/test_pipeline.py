@@ -279,12 +279,13 @@ def ordered_messages(schedule):
 
 
 @pytest.mark.parametrize("make", [one_f_one_b, zb_h1, lambda p, m: interleaved(2 * p, m, 2)])
-def test_the_order_of_messages_that_nccl_needs_gives_the_same_losses(ranks, make):
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_order_of_messages_that_nccl_needs_gives_the_same_losses(ranks, make, size):
     model = build("sequential")
     with torch.no_grad():
         expected = [float(nn.functional.cross_entropy(model(x), y)) for x, y in data("sequential")]
-    losses = ranks[:2].run(ordered_messages, make(2, 4))
-    assert losses[0] is None and losses[1] == pytest.approx(expected, rel=1e-12)
+    losses = ranks[:size].run(ordered_messages, make(size, 4))
+    assert losses[:-1] == [None] * (size - 1) and losses[-1] == pytest.approx(expected, rel=1e-12)
 
 
 # -- bad input -------------------------------------------------------------------------------------------------------
