@@ -10,8 +10,8 @@ while the other connections have yet to fail. So:
     hold    the sockets stay open until the ranks have met again: a peer that is not there yet still writes to us
     keep    a group with an operation that has not come back is not destroyed
 
-A third hole is torch's: DDP's reducer may be the last that knows a group. It then waits for the group's threads with the
-interpreter's lock in its hand, for which a thread waits that still tells Python of its last operation. So the last
+A third hole is torch's: DDP's reducer may be the last that knows a group. It then waits for the group's threads with
+the interpreter's lock in its hand, for which a thread waits that still tells Python of its last operation. So the last
 groups that somebody shut down are kept a while as well.
 """
 

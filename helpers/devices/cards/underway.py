@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards import streams
 from helpers.devices.cards.uses import Use, use_of
-from helpers.devices.lines import Frame, call_site
+from helpers.devices.lines import Frame, call_site, is_torchs_own
 
 READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
@@ -60,7 +60,7 @@ def crossing(func, args, kwargs: dict, out) -> bool:
         return False
     if target is out and target is cpu[0] and not blocks and func is not torch.ops.aten.copy_.default:
         target._is_pinned = True  # as torch does for what it makes itself
-    if blocks or not cpu[0].is_pinned():
+    if blocks or not cpu[0].is_pinned() or is_torchs_own():  # torch answers for its own copies
         return blocks or cpu[0] is target
     streams.watch()
     stream = streams.current()
