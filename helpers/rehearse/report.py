@@ -140,4 +140,4 @@ class Report:
         }
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
