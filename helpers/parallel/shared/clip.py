@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.devices import computing_device
 from helpers.parallel.shared.placement import Placement, Placements, axes_of, placements_of
 
 
@@ -42,7 +43,8 @@ def gradient_norm(
         for gradient, axes in placed
         if gradient is not None
     ]
-    norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.zeros(())
+    nothing = torch.zeros((), device=computing_device(group))  # NCCL carries none of the CPU's
+    norm = torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else nothing
     for axis in _groups(axes_of(placed), group):
         norm = _over_ranks(norm, norm_type, axis)
     return norm
