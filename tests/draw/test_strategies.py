@@ -24,7 +24,7 @@ def texts(scene):
 def test_bars_are_to_scale_and_the_limit_stands_where_its_bytes_are():
     scene, chosen = SCENES["strategies"], FOUND.chosen
     line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
-    first, *_ = parts = bars(scene, chosen.name)
+    first, *_ = parts = bars(scene, chosen.title)
     drawn = sum(bar.width + 1 for bar in parts)
     assert drawn / chosen.held.total == pytest.approx((line.x1 - first.x) / FOUND.work.usable, rel=0.01)
     assert "usable 75.2 GB" in texts(scene)
@@ -34,8 +34,8 @@ def test_the_chosen_one_is_framed_and_ticked():
     scene = SCENES["strategies"]
     (frame,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("chosen: "))
     assert frame.stroke == "ink" and FOUND.chosen.plan_words in frame.tooltip
-    assert [text for text in texts(scene) if text.startswith("✓")] == [f"✓ {FOUND.strategy}"]
-    assert f"TP + PP + DP, chosen: {FOUND.chosen.held.total / 1e9:.1f} GB per rank, " in scene.summary
+    assert [text for text in texts(scene) if text.startswith("✓")] == [f"✓ {FOUND.chosen.title}"]
+    assert f"{FOUND.chosen.title}, chosen: {FOUND.chosen.held.total / 1e9:.1f} GB per rank, " in scene.summary
 
 
 def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
