@@ -178,7 +178,8 @@ class _Seen:
             for card in self.cards:
                 if card._raw is out:
                     return refreshed(card)
-            return out if any(other is out for other in self.others) else Card(out)  # copy_ to the CPU
+            stays = out.device.type == "card" or any(other is out for other in self.others)  # copy_ to the CPU
+            return out if stays else Card(out)
         if type(out) in (list, tuple):
             return type(out)([self.back(one) for one in out])
         return out
@@ -258,6 +259,13 @@ def _of_cards(op):
     return call
 
 
+def _awaited(inside: list, cards: list) -> Tensor:
+    """A result that is not there yet: torch's wrapper goes around the card, where torch looks for it, not inside."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return AsyncCollectiveTensor(cards[0])
+
+
 def _functionals() -> Iterator:
     for name in torch._C._dispatch_get_all_op_names():
         space, _, name = name.partition("::")
@@ -267,4 +275,5 @@ def _functionals() -> Iterator:
 
 
 _ODD = {op: _of_cards(op) for op in _functionals()}
+_ODD |= {op: _awaited for op in _ODD if op.name() == "_c10d_functional::_wrap_tensor_autograd"}
 _ODD |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

@@ -40,4 +40,5 @@ def test_an_engine_on_cards_equals_the_cpu_and_passes_by_nccls_rules(ranks, card
     found, expected = OnCards.run(cards, on_world, case), ranks[:2].run(on_world, case)
     for mine, right in zip(found, expected, strict=True):
         assert len(mine) == len(right) > 0 and all(map(torch.equal, mine, right))
+        assert {type(one) for one in mine} == {torch.Tensor}  # none is still on its way
     assert "NCCL" not in capsys.readouterr().out
