@@ -98,6 +98,7 @@ def test_a_rank_that_stands_in_another_groups_call_is_named_with_its_line():
     said = line_of(report, "hangs")
     assert len(report.findings) == 1 and report.findings[0].ranks == (0, 1)
     assert "same order on every rank" in str(report.findings[0].cure) and "nothing more" not in said
+    assert "ranks 0, 1 (the default group)" in said and "ranks 0, 1 (the group of line 6)" in said
 
 
 @pytest.mark.parametrize(

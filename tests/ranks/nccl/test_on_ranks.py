@@ -84,6 +84,13 @@ def two_orders():
         [work.wait() for work in works]
 
 
+def two_groups_of_a_line():
+    dist.barrier()
+    both = [dist.new_group([0, 1]) for _ in range(2)]
+    for group in both[:: 1 - 2 * dist.get_rank()]:
+        dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+
+
 def half_batched():
     dist.all_reduce(torch.ones(1))
     x, rank = torch.ones(2), dist.get_rank()
@@ -103,6 +110,7 @@ def both_send():
         (early_receive, "", "can hang on NCCL"),
         (crossed_tags, "error", "Send and receive in the same order on both sides."),
         (two_orders, "", "can hang on NCCL"),
+        (two_groups_of_a_line, "hang", "(group 2 of line"),
         (half_batched, "", "never meet"),  # eagerly, they would
         (both_send, "hang", "hangs on NCCL above the size that it buffers"),
     ],
