@@ -153,7 +153,7 @@ def _place(node: Node) -> tuple:
     if isinstance(node, Host) and node.waits_for:
         return "host", record.name or record.kind, record.site
     name = "meets" if isinstance(node, Host) else "waits" if node.runs else "behind"
-    return name, record.name if record.messages else (record.name, record.group), record.site
+    return name, (record.name, record.group), record.site
 
 
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
@@ -173,7 +173,8 @@ def what_of(record: Record, alone: bool = True, groups: Mapping[tuple, Words] = 
     if not alone:
         return SAYS["what.batches"] if record.is_batch else Words.of(record.name)
     peers = names_of({one.peer for one in record.messages})
-    return SAYS["what." + record.name].format(peers=peers)
+    kind = "batch" if record.is_batch else "send" if record.messages[0].sends else "recv"
+    return SAYS["what." + kind].format(peers=peers, name=record.name)
 
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------

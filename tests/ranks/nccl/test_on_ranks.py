@@ -98,6 +98,19 @@ def half_batched():
     [work.wait() for work in works]
 
 
+def ring_of_three():
+    x, y, rank = torch.ones(4), torch.empty(4), dist.get_rank()
+    for work in [dist.isend(x, (rank + 1) % 3), dist.irecv(y, (rank - 1) % 3)]:
+        work.wait()
+
+
+def test_a_message_is_named_as_the_script_calls_it(ranks):
+    verdict, *_ = play(ranks[:3].run(judged, ring_of_three))
+    assert "wait in isend," in str(verdict)
+    verdict, *_ = play(ranks[:2].run(judged, early_receive))
+    assert "wait in recv" not in str(verdict) and "irecv from rank 0" in str(verdict)
+
+
 def both_send():
     x, y, peer = torch.ones(4), torch.empty(4), 1 - dist.get_rank()
     dist.send(x, peer)
