@@ -13,6 +13,7 @@ from helpers.words import Words, book
 
 say = book("rehearse")
 WARNING = "warning"
+WRITTEN = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ class Report:
         return [say("peaks", peaks=told, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
-        told = [f"{op} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
+        told = [f"{WRITTEN.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
         return [say("messages", messages=told)] if told else []
 
     def _missing(self) -> list[str]:
