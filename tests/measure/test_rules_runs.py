@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 
+from helpers.measure import gpu_step
 from helpers.measure.rules_runs import outcomes, script_of
 from helpers.measure.six_programs import e
 from helpers.rehearse import rehearse
@@ -44,3 +49,11 @@ def test_a_function_becomes_a_script_whose_mistake_stands_at_its_own_line():
     report = rehearse(script, nproc=2)
     assert [one.sites[0][1] for one in report.findings] == [4] and "numpy" in str(report)
     assert rehearse(script.replace("x.numpy()", "x.cpu().numpy()"), nproc=2).ok
+
+
+def test_chapter_03_shows_the_step_that_its_rehearsals_take_and_every_mend_finds_its_place():
+    cells = json.loads((Path(__file__).parents[2] / "notebooks/03_ddp.ipynb").read_text(encoding="utf-8"))["cells"]
+    (shown,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "gpu-step")
+    source = inspect.getsource(gpu_step.step)
+    assert shown.strip() == source.strip()
+    assert [source.count(old) for old in gpu_step.MENDS] == [1] * 5
