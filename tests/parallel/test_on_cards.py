@@ -158,6 +158,14 @@ def with_trainer(device, **plan):
     return {f"{step} loss": trainer.step(x, y) for step, (x, y) in enumerate(batches(device))} | trainer.full_state()
 
 
+def with_a_stage_without_weights(device):
+    layers = of_seed_0(lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh()), device)
+    stage = pipeline.PipelineStage(layers, None, ORDERS["one_f_one_b"](2, 2), loss=nn.functional.mse_loss)
+    x = torch.arange(32.0, dtype=torch.float64).view(4, 8).to(device)
+    stage.step(x, x.flip(1))
+    return {"norm": stage.clip_grad_norm_(0.5)} | {name: p.grad for name, p in stage.named_parameters()}
+
+
 def of_adamw(make, **options):
     return partial(with_optimizer, lambda model, device: make(model, torch.optim.AdamW, **ADAMW, **options))
 
@@ -176,6 +184,7 @@ WAYS = {make.__name__: partial(with_ddp, make) for make in DDPS} | {
     "tensor parallel": with_tensor_parallel,
     "sequence parallel": partial(with_tensor_parallel, sequence_parallel=True),
     **{f"pipeline {name}": partial(with_pipeline, name) for name in ORDERS},
+    "pipeline, a stage without weights": with_a_stage_without_weights,
     **{f"recompute {mode}": partial(with_recomputation, mode) for mode in ("full", "selective")},
     "offload": with_offload,
     "chunked loss": with_chunked_loss,

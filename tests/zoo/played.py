@@ -34,16 +34,17 @@ def timeless(script: str) -> str:
     return script.replace("import time\n", "from tests.zoo.played import clock as time\n")
 
 
-def on_a_rank(script: str) -> list[str]:
+def on_a_rank(script: str, device: str) -> list[str]:
     """What it prints, where the process group stands and shall stay."""
     import faulthandler
 
+    import torch
     import torch.distributed as dist
 
     kept, out = (dist.init_process_group, dist.destroy_process_group), io.StringIO()
     dist.init_process_group = dist.destroy_process_group = lambda *backend: None
     try:
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), torch.device(device):
             exec(compile(script, "patient.py", "exec"), {"__name__": "__main__"})
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -51,10 +52,10 @@ def on_a_rank(script: str) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def played(ranks: Ranks, script: str) -> list[str]:
-    """The lines of all ranks, one rank after the other; of a job that hangs the error's."""
+def played(ranks: Ranks, script: str, device: str = "cpu") -> list[str]:
+    """The lines of all ranks, one after the other; of one that hangs the error's. What a job makes is on `device`."""
     try:
-        return [line for lines in ranks.run(on_a_rank, script) for line in lines]
+        return [line for lines in ranks.run(on_a_rank, script, device) for line in lines]
     except RankError as error:
         if error.kind not in ("hang", "mismatch"):
             raise

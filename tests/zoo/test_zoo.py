@@ -105,6 +105,16 @@ def test_it_is_ill_its_cure_cures_and_the_watchdog_finds_what_it_says(name, pool
     assert found(ill) - {"late"} == {one.watchdog} - {"", "late", "stacks"} and found(cured) <= {"late"}
 
 
+@pytest.mark.parametrize("name", ["patient_03", "patient_12"])
+def test_it_is_ill_on_practice_cards_too_and_its_cure_cures(name, cards):
+    """One stands still, one sends too much. Most others draw from a CPU's generator, which a card refuses."""
+    one = ALL[name]
+    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.cured)]
+    ill, cured = (played(cards, script, "card") for script in scripts)
+    assert IS_ILL[name](ill, []) and not IS_ILL[name](cured, []) and (is_in(one.log, ill) or one.ends == "silent")
+    assert found(ill) - {"late"} == {one.watchdog} - {"", "stacks"} and found(cured) <= {"late"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ALL)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from helpers.devices import computing_device
 from helpers.parallel.pipeline.stage_mail import StageMail
 from helpers.schedules import Action, Schedule, validate
 from helpers.schedules.actions import FORWARD, WEIGHT
@@ -38,7 +39,8 @@ class PipelineCore(nn.Module):
         super().__init__()
         self.schedule, self.group, self.rank, self.loss = fitting(schedule, group), group, dist.get_rank(group), loss
         self.chunks = nn.ModuleDict({str(s): stages[s] for s in schedule.stages_of(self.rank)})
-        self.mail = StageMail(schedule, group, next((p.device for p in self.parameters()), torch.device("cpu")))
+        device = next((p.device for p in self.parameters()), computing_device(group))  # a stage may be without any
+        self.mail = StageMail(schedule, group, device)
         self.last = schedule.num_stages - 1
 
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
