@@ -39,7 +39,9 @@ class Finding:
         """As a terminal shows it."""
         head = say("finding", kind=say[f"kind.{self.kind.replace(' ', '_')}"], ranks=names_of(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
-        lines += [say("site", place=describe(site)) for site in self.sites]
+        places = [str(describe(site)) for site in self.sites]
+        told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
+        lines += [say("site", place=place) for place in [*places[:1], *told]]
         if len(self.chain) > 1:
             lines.append(say("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))
         return lines + ([say("cure", cure=self.cure)] if self.cure else [])

@@ -223,6 +223,10 @@ def of_batches(programs: Mapping[int, Program]) -> Iterator[Verdict]:
 
 
 def of_found(programs: Iterable[Program]) -> Iterator[Verdict]:
+    """What ranks have found by themselves; what they say alike is one."""
+    alike: dict[tuple, list[int]] = {}
     for program in programs:
         for one in program.found:
-            yield Verdict(one.kind, (one.rank,), one.sites, one.words, one.cure)
+            alike.setdefault((one.sites, one.kind, one.words, one.cure), []).append(one.rank)
+    for (sites, kind, words, cure), ranks in alike.items():
+        yield Verdict(kind, tuple(sorted({*ranks})), sites, words, cure)
