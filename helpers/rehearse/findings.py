@@ -106,7 +106,9 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     if failure.wire_kind != "mismatch":
         words = Words.of(f"{failure.type_name}: ") + words
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
-    cure = say["local"].format(count=scene.nproc) if "invalid device ordinal" in failure.message else None
+    cure = say["full"] if kind == "out of memory" else None
+    if "invalid device ordinal" in failure.message:
+        cure = say["local"].format(count=scene.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=words, cure=cure, **where)
 
