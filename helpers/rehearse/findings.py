@@ -225,7 +225,7 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
         if name == FULL:
             held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
             return say["short"].format(held=held, memory=asked)
-    if scene.verdict == "timeout":
+    if scene.verdict in ("timeout", "interrupted"):
         return Words.of("\n").join(scene.crew.places)
     return None if scene.verdict == "ok" else scene.error.words
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from helpers.rehearse import Report, cli, rehearse
+from helpers.rehearse import Report, cli, findings, rehearse
+from helpers.words import Words
 
 HEAD = """\
 import os, sys
@@ -125,6 +127,13 @@ def test_what_was_not_rehearsed_is_named():
 def test_a_script_that_does_not_end_is_ended():
     report = rehearse("import time\nwhile True:\n    time.sleep(0.1)\n", 1, limit=2)
     assert report.ended == "timeout" and report.exit_code == 2 and "time.sleep" in str(report.problem)
+
+
+@pytest.mark.parametrize("verdict", ["timeout", "interrupted"])
+def test_where_it_was_stopped_stands_without_another_word(verdict):
+    crew = SimpleNamespace(causes=[], places=[Words.of("rank 0 stands at a line")])
+    scene = SimpleNamespace(exits={}, crew=crew, verdict=verdict)
+    assert str(findings.problem(scene, ())) == "rank 0 stands at a line"
 
 
 def test_what_prints_without_measure_is_cut():
