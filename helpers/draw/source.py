@@ -63,9 +63,9 @@ class _Excerpt:
                 f"show found no source of {given!r}; give a class, function or module that a file defines"
             ) from error
         self.name = getattr(target, "__qualname__", None) or getattr(target, "__name__", type(target).__name__)
-        if path.parent.name.startswith("ipykernel_"):  # a cell: its file is named by a hash
-            path = Path("notebook")
         self.path = path.resolve().relative_to(_ROOT).as_posix() if _ROOT in path.resolve().parents else path.name
+        if path.parent.name.startswith("ipykernel_"):  # a cell: its file is named by a hash, and lies anywhere
+            self.path = "notebook"
         self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
 
     def html(self, folded: bool) -> str:

@@ -1,6 +1,7 @@
 """`show` prints the real source with its path, and a text that does not change with its lines."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_methods_lose_their_indent():
 def test_what_has_no_source_gets_a_sentence(given):
     with pytest.raises(ValueError, match="give a class, function or module that a file defines"):
         show(given)
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["in the course's folder", "elsewhere"])
+def test_a_cell_is_called_notebook_wherever_it_runs(here, tmp_path, monkeypatch):
+    """Jupyter writes a cell's file, named by a hash, beside no notebook."""
+    cell = tmp_path / "ipykernel_7" / "123.py"
+    cell.parent.mkdir()
+    cell.write_text("def step():\n    return 1\n")
+    made = {}
+    exec(compile(cell.read_text(), cell, "exec"), made)
+    monkeypatch.chdir(Path(__file__).parent if here else tmp_path)
+    assert repr(show(made["step"])) == "[source] step · notebook"
 
 
 def test_folded_it_shows_names_and_one_click_opens_each():
