@@ -64,4 +64,6 @@ if __name__ == "__main__":
     except BrokenPipeError:  # `| head` has read enough; Python would write the rest, and complain, as it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # a second Ctrl-C, while a command ends after the first
+        code = 128 + signal.SIGINT
     sys.exit(code)

@@ -18,6 +18,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.stem[:2].isdigit()]
 # Their code between a guess and its result holds the answer still; each leaves this list when it is mended.
 CODE_TELLS_YET = ("interview",)
+# A number that is as large as the answer and counts another thing: AdamW's two moments, in the error of a full card.
+COINCIDENCES = {"05.offload": "8.18 MiB"}
 
 
 @cache
@@ -67,7 +69,9 @@ def test_nothing_before_a_guess_gives_its_answer_away(path):
     if path.stem in CODE_TELLS_YET:
         assert found, f"{path.stem} tells nothing any more: take it out of CODE_TELLS_YET"
         found = {key: left for key, all_ in found.items() if (left := [one for one in all_ if one[:5] != "code "])}
-    assert not found
+    for key in COINCIDENCES.keys() & found.keys():
+        found[key] = [one for one in found[key] if COINCIDENCES[key] not in one]
+    assert not {key: places for key, places in found.items() if places}
 
 
 def spoiled(notebook, known: dict[str, Declared]) -> dict[str, list[str]]:

@@ -14,10 +14,10 @@ from helpers.words import book
 
 RUNS, STANDS = "runs", "stands still"
 ON_NCCL = {
-    "hangs above the buffer": f"{STANDS} above the buffer",
+    "hangs above the buffer": f"{STANDS} with a large x",
     "hangs": STANDS,
     "can hang": "can stand still",
-    "error": "runs, and mixes up x and y",
+    "error": "runs, x and y exchanged",
 }
 # Behind the function, so that a report names the lines of the cell.
 _START = """

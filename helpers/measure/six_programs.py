@@ -1,4 +1,7 @@
-"""Six programs of two ranks, of which chapter 01 asks: which stand still on NCCL? x is sent, y receives."""
+"""Six programs of two ranks, of which chapter 01 asks: which stand still on NCCL?
+
+In a to d each rank sends x and receives into y. In e rank 0 sends both, and rank 1 receives both.
+"""
 
 import torch.distributed as dist
 
@@ -26,12 +29,15 @@ def d(rank, x, y):
 
 
 def e(rank, x, y):
-    call, tags = (dist.isend, [1, 2]) if rank == 0 else (dist.irecv, [2, 1])
-    for work in [call(tensor, 1 - rank, tag=tag) for tensor, tag in zip([x, y], tags, strict=True)]:
+    if rank == 0:
+        works = [dist.isend(x, 1, tag=1), dist.isend(y, 1, tag=2)]
+    else:
+        works = [dist.irecv(y, 0, tag=2), dist.irecv(x, 0, tag=1)]
+    for work in works:
         work.wait()
 
 
 def f(rank, x, y):
-    groups = [None, dist.new_group([0, 1])]  # None: the group of all ranks
+    groups = [dist.group.WORLD, dist.new_group([0, 1])]  # two groups of the same two ranks
     for group in groups if rank == 0 else groups[::-1]:
         dist.all_reduce(x, group=group)

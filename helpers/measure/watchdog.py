@@ -29,8 +29,8 @@ def checksum(tensor: Tensor) -> int:
 class Watchdog:
     """equal: of a name, whether all ranks of `group` hold that parameter alike; without it, all that is not sharded.
     Now and then each rank gives a row of numbers, and all judge the same table. Where no step comes for `patience`
-    seconds, Python writes to `stacks`, a file or its number, where each thread stands; it does so without its lock, and a
-    process that runs on meanwhile may die of it: make patience longer than any step. findings: kind to sentence."""
+    seconds, Python writes to `stacks`, a file or its number, where each thread stands, and without its lock: a
+    process that runs on meanwhile may die of it. Make patience longer than any step. findings: kind to sentence."""
 
     def __init__(self, model: nn.Module, optimizer, group=None, *, equal=bool, every=10, patience=300.0, stacks=2):
         self.inner, self.group, self.every = getattr(model, "module", model), group, every

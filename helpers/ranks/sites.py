@@ -62,10 +62,14 @@ def package_frame(frames: Sequence[Frame]) -> Frame | None:
 
 def describe(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
-    path, line, _ = frame
-    text = linecache.getline(path, line).strip()
-    place = SAYS["site.line"].format(name=_name(path, current_cell), line=line)
+    text = linecache.getline(*frame[:2]).strip()
+    place = place_of(frame, current_cell)
     return SAYS["site.code"].format(place=place, text=text) if text else place
+
+
+def place_of(frame: Frame, current_cell: str | None = None) -> Words:
+    """'cell line 3', without the code."""
+    return SAYS["site.line"].format(name=_name(frame[0], current_cell), line=frame[1])
 
 
 def _name(path: str, current_cell: str | None) -> Words | str:

@@ -167,6 +167,8 @@ def _create(options, backend_options=None) -> Wire:
     made = Wire(options.store, group, backend, kind)
     group.connections = Connections(made, opened, _ended)
     _world.join(group)
+    if _world.session.rules is not None:
+        _world.session.rules.journal.made(call_site(), group.name, ranks)
     return made
 
 

@@ -7,6 +7,7 @@ run         the rehearsal: what is asked, the ranks, the report      crew      t
 inside      on a rank: the script as `__main__`                      notes     what a rank notes for the report
 redirect    what says "cuda" gets the card                           findings  failures, verdicts and notes in words
 report      Finding and Report                                       cli       the command
+function    a function of a notebook, called with its GPU
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ from helpers.measure.agents import free_port
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import loopback
+from helpers.ranks.nccl import Verdict, verdicts_of
 from helpers.ranks.report import Report as Told
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE, RankState, Watch
@@ -76,6 +78,7 @@ class Crew(Watch):
         error = None if verdict == "ok" else told.error(verdict, seconds=self.clock)
         self.places = told.all_places()
         self.causes = _causes(self.states)
+        self.verdicts = _verdicts(self.folder)  # while those that stand still are in the call in which they wait
         self.announce_end()
         self.settle(END_LIMIT)
         return verdict, error
@@ -87,6 +90,12 @@ class Crew(Watch):
             with contextlib.suppress(RuntimeError, OSError):
                 self.zygote.exit_status(state.pid)
             state.conn.close()
+
+
+def _verdicts(folder: str) -> list[Verdict]:
+    """What NCCL would have done, by the journals of all ranks."""
+    worlds = sorted(glob.glob(os.path.join(folder, "world*")))
+    return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]
 
 
 def _causes(states: list[RankState]) -> list[RankState]:

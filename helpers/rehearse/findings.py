@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +61,7 @@ class Scene:
 def of(scene: Scene) -> tuple[Finding, ...]:
     """All of them; the one that ended the run first."""
     failures = _failures(scene)
-    verdicts = _verdicts(scene)
+    verdicts = [Finding(**vars(one)) for one in scene.crew.verdicts]
     verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
     if scene.exits or scene.crew.causes or any(state.dead for state in scene.crew.states):
         verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that is gone
@@ -108,7 +106,9 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     if failure.wire_kind != "mismatch":
         words = Words.of(f"{failure.type_name}: ") + words
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
-    cure = say["local"].format(count=scene.nproc) if "invalid device ordinal" in failure.message else None
+    cure = say["full"] if kind == "out of memory" else None
+    if "invalid device ordinal" in failure.message:
+        cure = say["local"].format(count=scene.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
     return Finding(kind=kind, words=words, cure=cure, **where)
 
@@ -148,17 +148,6 @@ def in_cudas_words(text: str) -> str:
     ):
         text = text.replace(ours, theirs)
     return text
-
-
-def _verdicts(scene: Scene) -> list[Finding]:
-    """What NCCL would have done, by the journals of all ranks."""
-    try:
-        from helpers.ranks.nccl import verdicts_of
-    except ImportError:
-        return []
-    worlds = sorted(glob.glob(os.path.join(scene.folder, "world*")))
-    made = [verdict for world in worlds for verdict in verdicts_of(world, final=True)]
-    return [Finding(kind=v.kind, ranks=v.ranks, sites=v.sites, words=v.words, cure=v.cure) for v in made]
 
 
 def _stand_still(scene: Scene) -> Finding:

@@ -13,6 +13,7 @@ from helpers.words import Words, book
 
 say = book("rehearse")
 WARNING = "warning"
+WRITTEN = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,9 @@ class Finding:
         """As a terminal shows it."""
         head = say("finding", kind=say[f"kind.{self.kind.replace(' ', '_')}"], ranks=names_of(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
-        lines += [say("site", place=describe(site)) for site in self.sites]
+        places = [str(describe(site)) for site in self.sites]
+        told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
+        lines += [say("site", place=place) for place in [*places[:1], *told]]
         if len(self.chain) > 1:
             lines.append(say("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))
         return lines + ([say("cure", cure=self.cure)] if self.cure else [])
@@ -103,7 +106,7 @@ class Report:
         return [say("peaks", peaks=told, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
-        told = [f"{op} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
+        told = [f"{WRITTEN.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
         return [say("messages", messages=told)] if told else []
 
     def _missing(self) -> list[str]:

@@ -127,7 +127,7 @@ def test_a_parameter_that_the_optimizer_does_not_hold():
 
 
 def test_where_no_step_comes_the_stack_is_written(tmp_path):
-    """Python walks the frames without its lock: none may come or go meanwhile, so what waits here calls into C alone."""
+    """Python walks the frames without its lock: none may come or go meanwhile, so the loop calls C alone."""
     with open(tmp_path / "stacks", "w") as file:
         alone(patience=0.2, stacks=file)
         number, give_up = file.fileno(), time.monotonic() + 60

@@ -91,6 +91,16 @@ def test_ranks_that_stand_still_are_ended_and_named():
     assert report.exit_code == 1 and "dist.all_reduce" in line_of(report, "hangs")
 
 
+def test_a_rank_that_stands_in_another_groups_call_is_named_with_its_line():
+    body = "g, x = dist.new_group(), torch.ones(2, device='cuda')\ndist.all_reduce(x)\ndist.all_reduce(x, group=g)\n"
+    body += "for one in [None, g] if rank else [g, None]:\n    dist.all_reduce(x, group=one)\n"
+    report = rehearsed(body)
+    said = line_of(report, "hangs")
+    assert len(report.findings) == 1 and report.findings[0].ranks == (0, 1)
+    assert "same order on every rank" in str(report.findings[0].cure) and "nothing more" not in said
+    assert "ranks 0, 1 (the default group)" in said and "ranks 0, 1 (the group of line 6)" in said
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [

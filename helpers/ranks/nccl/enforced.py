@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from helpers.devices import CARD, cards
 from helpers.devices.lines import call_site
@@ -24,6 +25,8 @@ from helpers.ranks.sites import describe
 if TYPE_CHECKING:
     from helpers.ranks.group import WireGroup
     from helpers.ranks.work import Message, WireWork
+
+DEPTH = 12  # frames between the wire and torch's function that the script has called, at most
 
 
 class Enforced:
@@ -67,7 +70,7 @@ class Enforced:
                 group.batch.append((work, row))
             else:
                 place = group.name, group.ranks
-                number = self.journal.post(work.site, work.signature.name, place, False, [row])
+                number = self.journal.post(work.site, _as_called(work.signature.name), place, False, [row])
                 self._in_use([work], number, (*place, frozenset((group.rank, work.peer))))
 
     def start_batch(self, group: WireGroup) -> None:
@@ -116,6 +119,16 @@ class Enforced:
     def seen_done(self, work: WireWork) -> None:
         if self.touching is not None:
             self.touching.end(work.place)
+
+
+def _as_called(name: str) -> str:
+    """'isend' where the script says so: torch's send is an isend, and a wait."""
+    called, frame = set(), sys._getframe(1)
+    for _ in range(DEPTH):
+        if frame is not None:
+            called |= {frame.f_code.co_name} if frame.f_code.co_filename == distributed_c10d.__file__ else set()
+            frame = frame.f_back
+    return "i" + name if "i" + name in called and name not in called else name
 
 
 def _flat(tensors: list) -> list[Tensor]:

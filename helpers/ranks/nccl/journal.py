@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,6 +33,7 @@ class Journal:
     def __init__(self, emit: Callable[[list], None], rank: int, world_size: int, eager: bool | None = None):
         self.emit, self.lock, self.numbers = emit, threading.Lock(), itertools.count(1)
         self.known: dict[object, int] = {}
+        self.origins: Counter = Counter()
         emit(["world", rank, world_size, eager])
 
     def _number(self, kind: str, what: tuple) -> int:
@@ -51,6 +53,11 @@ class Journal:
         head = number, self.site(site), current_stream(), name
         self.emit(["post", *head, self._number("group", group), in_line, rows])
         return number
+
+    def made(self, site: Frame, name: str, ranks: tuple[int, ...]) -> None:
+        """A group of this rank; those that one line makes for the same ranks are counted."""
+        self.origins[site, ranks] += 1
+        self.line("named", self.origins[site, ranks], site, name=name)
 
     def line(
         self, kind: str, number: int = 0, site: Frame | None = None, stream: int | str | None = None, name: str = ""

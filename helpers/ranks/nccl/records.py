@@ -5,6 +5,7 @@ wait         the stream waits for operation `number`
 sync         the host waits for its stream ("all": for the whole device)
 record       event `number` is recorded on the stream; wait_event, wait_for_event: for that event
 made         new_group was called (by members and others), name: its ranks
+named        a group `name` was made, also by torch for itself; number: among those of this line and these ranks
 idle, end    a task or the script is over; number 0: it raised
 """
 
@@ -45,6 +46,7 @@ class Record:
     group: tuple = ()  # (name, global ranks)
     in_line: bool = False  # async_op=False: it runs on the current stream
     messages: tuple[Message, ...] = ()
+    origin: tuple[Frame, int] = (NOWHERE, 0)  # where its group was made, and its number there
 
     @property
     def is_collective(self) -> bool:
@@ -84,6 +86,7 @@ class Reader:
         self.path, self.offset, self.worlds = path, 0, 0
         self.sites: dict[int, Frame] = {0: NOWHERE}
         self.groups: dict[int, tuple] = {}
+        self.origins: dict[str, tuple[Frame, int]] = {}  # by name of the group
         self.program = Program()
 
     def read(self) -> Program:
@@ -109,16 +112,25 @@ class Reader:
                 self.program.rank, self.program.world_size, self.program.eager = rank, size, eager
                 self.worlds += 1
             case ["group", number, name, ranks]:
-                self.groups[number] = name + "'" * (self.worlds - 1), tuple(ranks)
+                self.groups[number] = self._name(name), tuple(ranks)
+            case ["named", number, site, _, name]:
+                self.origins[self._name(name)] = self.sites[site], number
             case ["found", kind, words, sites, cure]:
                 frames = tuple(self.sites[one] for one in sites)
                 self.program.found.append(Found(self.program.rank, kind, Words(**words), frames, Words(**cure)))
             case ["post", number, site, stream, name, group, in_line, messages]:
                 made = tuple(self._message(*one) for one in messages)
                 where = self.sites[site], stream
-                self.program.records.append(Record("post", number, *where, name, self.groups[group], in_line, made))
+                group = self.groups[group]
+                record = Record("post", number, *where, name, group, in_line, made)
+                record.origin = self.origins.get(group[0], record.origin)
+                self.program.records.append(record)
             case [kind, number, site, stream, name]:
                 self.program.records.append(Record(kind, number, self.sites[site], stream, name))
+
+    def _name(self, name: str) -> str:
+        """Of a group, as no later world of the process has it."""
+        return name + "'" * (self.worlds - 1)
 
     def _message(self, sends: bool, peer: int, tag: int, form: str, strides: list[int], site: int) -> Message:
         return Message(sends, peer, tag, form, tuple(strides), self.sites[site])

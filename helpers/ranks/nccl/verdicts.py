@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from helpers.ranks.nccl.queues import Host, Play, Posted
 from helpers.ranks.nccl.records import NOWHERE, Program, Record
 from helpers.ranks.nccl.stuck import Knot, Node
-from helpers.ranks.sites import Frame, describe, names_of
+from helpers.ranks.sites import Frame, describe, names_of, place_of
 from helpers.words import Words, book
 
 SAYS = book("nccl")
@@ -44,11 +45,12 @@ def of_knot(kind: str, knot: Knot, extra: str = "") -> Verdict:
     name = "half_batched" if half else _pattern(knot)
     nodes = [node for node in knot.core if not _is_over(node) or not knot.edges[node]]  # who stands in another's line
     nodes = sorted(nodes, key=_urgency) if knot.is_circle else nodes
-    lines = _lines(nodes)
+    groups = _groups(nodes)
+    lines = _lines(nodes, groups)
     sites = [site for node in nodes if (site := _site(node)) != NOWHERE]
     if half:
         rank, record = half
-        place = {"what": what_of(record), "place": describe(record.site)}
+        place = {"what": what_of(record, groups=groups), "place": describe(record.site)}
         lines.insert(0, SAYS["line.stands"].format(ranks=names_of([rank]), n=1, **place))
         sites.insert(0, record.site)
     head = [SAYS["extra." + extra]] if extra else []
@@ -115,12 +117,33 @@ def _site(node: Node) -> Frame:
     return NOWHERE if _is_over(node) else _call(node).site
 
 
-def _lines(nodes: list[Node]) -> list[Words]:
+def _groups(nodes: list[Node]) -> dict[tuple, Words]:
+    """What to call each group, where there are two or more; of one alone nobody asks which."""
+    records = [record for node in nodes if not _is_over(node) and (record := _call(node)).group]
+    used = {record.group: record for record in records}
+    if len(used) < 2:
+        return {}
+    twins = Counter((group[1], record.origin[0]) for group, record in used.items())
+    return {group: _group(record, twins[group[1], record.origin[0]] > 1) for group, record in used.items()}
+
+
+def _group(record: Record, has_twin: bool) -> Words:
+    """'the default group', 'the group of line 4'; 'group 2 of line 4' where that line made more of the same ranks."""
+    name, (origin, number) = record.group[0], record.origin
+    if name.rstrip("'") == "0":
+        return SAYS["group.default"]
+    if origin == NOWHERE:
+        return SAYS["group.other"].format(name=name)
+    place = SAYS["group.line"].format(origin[1]) if origin[0] == record.site[0] else place_of(origin)
+    return SAYS["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
+
+
+def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
     """A line for each place in which ranks stand; those of one place together."""
     places: dict[tuple, list[Node]] = {}
     for node in nodes:
         places.setdefault(_place(node), []).append(node)
-    return [_line(*place, own) for place, own in [*places.items()][:SHOWN]]
+    return [_line(*place, own, groups) for place, own in [*places.items()][:SHOWN]]
 
 
 def _place(node: Node) -> tuple:
@@ -130,24 +153,28 @@ def _place(node: Node) -> tuple:
     if isinstance(node, Host) and node.waits_for:
         return "host", record.name or record.kind, record.site
     name = "meets" if isinstance(node, Host) else "waits" if node.runs else "behind"
-    return name, record.name if record.messages else (record.name, record.group), record.site
+    return name, (record.name, record.group), record.site
 
 
-def _line(name: str, what: object, site: Frame, nodes: list[Node]) -> Words:
+def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
     who = {"ranks": names_of({node.rank for node in nodes}), "n": len(nodes)}
     if name in ("waits", "behind", "meets"):
-        what = what_of(_call(nodes[0]), alone=len(nodes) == 1)
+        what = what_of(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
     return SAYS[f"line.{name}"].format(**who, what=what, place=describe(site))
 
 
-def what_of(record: Record, alone: bool = True) -> Words:
-    """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers."""
+def what_of(record: Record, alone: bool = True, groups: Mapping[tuple, Words] = MappingProxyType({})) -> Words:
+    """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers.
+    groups: what to call them, where that has to be said."""
+    if record.group in groups:
+        return SAYS["what.in_group"].format(what=what_of(record, alone), group=groups[record.group])
     if not record.messages:
         return SAYS["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
     if not alone:
         return SAYS["what.batches"] if record.is_batch else Words.of(record.name)
     peers = names_of({one.peer for one in record.messages})
-    return SAYS["what." + record.name].format(peers=peers)
+    kind = "batch" if record.is_batch else "send" if record.messages[0].sends else "recv"
+    return SAYS["what." + kind].format(peers=peers, name=record.name)
 
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------
@@ -196,6 +223,10 @@ def of_batches(programs: Mapping[int, Program]) -> Iterator[Verdict]:
 
 
 def of_found(programs: Iterable[Program]) -> Iterator[Verdict]:
+    """What ranks have found by themselves; what they say alike is one."""
+    alike: dict[tuple, list[int]] = {}
     for program in programs:
         for one in program.found:
-            yield Verdict(one.kind, (one.rank,), one.sites, one.words, one.cure)
+            alike.setdefault((one.sites, one.kind, one.words, one.cure), []).append(one.rank)
+    for (sites, kind, words, cure), ranks in alike.items():
+        yield Verdict(kind, tuple(sorted({*ranks})), sites, words, cure)

@@ -84,11 +84,31 @@ def two_orders():
         [work.wait() for work in works]
 
 
+def two_groups_of_a_line():
+    dist.barrier()
+    both = [dist.new_group([0, 1]) for _ in range(2)]
+    for group in both[:: 1 - 2 * dist.get_rank()]:
+        dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+
+
 def half_batched():
     dist.all_reduce(torch.ones(1))
     x, rank = torch.ones(2), dist.get_rank()
     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1)]) if rank == 0 else [dist.irecv(x, 0)]
     [work.wait() for work in works]
+
+
+def ring_of_three():
+    x, y, rank = torch.ones(4), torch.empty(4), dist.get_rank()
+    for work in [dist.isend(x, (rank + 1) % 3), dist.irecv(y, (rank - 1) % 3)]:
+        work.wait()
+
+
+def test_a_message_is_named_as_the_script_calls_it(ranks):
+    verdict, *_ = play(ranks[:3].run(judged, ring_of_three))
+    assert "wait in isend," in str(verdict)
+    verdict, *_ = play(ranks[:2].run(judged, early_receive))
+    assert "wait in recv" not in str(verdict) and "irecv from rank 0" in str(verdict)
 
 
 def both_send():
@@ -103,6 +123,7 @@ def both_send():
         (early_receive, "", "can hang on NCCL"),
         (crossed_tags, "error", "Send and receive in the same order on both sides."),
         (two_orders, "", "can hang on NCCL"),
+        (two_groups_of_a_line, "hang", "(group 2 of line"),
         (half_batched, "", "never meet"),  # eagerly, they would
         (both_send, "hang", "hangs on NCCL above the size that it buffers"),
     ],

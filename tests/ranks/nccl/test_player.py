@@ -21,6 +21,7 @@ def test_each_rule_has_a_program_that_breaks_it_and_one_that_does_not(case):
     text = re.sub(r"MANY (.*)", lambda found: ", ".join([found[1]] * 257), case["program"])
     found = play(programs(text, INIT[case["init"]]), final=case.get("final", False))
     assert [verdict.kind for verdict in found] == case["verdicts"]
+    assert case.get("says", "") in "".join(map(str, found))
 
 
 def correct(seed: int) -> str:
