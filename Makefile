@@ -103,11 +103,13 @@ test: $(READY)
 endif
 
 # Every strategy, the composition and the collectives on practice cards, by NCCL's rules: benchmarks/results/on_cards.md.
+# Last tests/gpu, in a process that has a card of its own.
 ON_CARDS := tests/parallel tests/compose tests/test_collectives.py
 
 test-slow: $(READY_TO_TEST)
 	@$(PY) -m pytest -p tests.slow_table -m slow --seed '$(SEED)' --durations=10
 	@$(PY) -m pytest -q --device card $(ON_CARDS)
+	@$(PY) -m pytest -q --device card tests/gpu
 
 test-gpu: $(READY)
 	@$(PY) -m pytest tests/gpu -m gpu

@@ -36,8 +36,8 @@ HEAD = (
     f"| room | {' | '.join(f'{size} ranks' for size in SIZES)} | {' | '.join(ENDS)} | seconds |",
     f"| --- |{' --- |' * (len(SIZES) + len(ENDS) + 1)}",
 )
-MADE = "Made by `python -m pytest --device card` on the last line of `make test-slow`, {}."
-NEEDS = {"ranks", "eight"}
+MADE = "Made by `python -m pytest --device card` on the last lines of `make test-slow`, {}."
+NEEDS, OF_GPUS = {"ranks", "eight"}, Path(__file__).parent / "gpu"
 FOR_LEARNERS = ("/torch/nn/modules/", "/torch/nn/init.py", "/torch/functional.py", "/helpers/workloads/")
 BETWEEN = ("/helpers/devices/cards/", "/torch/utils/_device.py", "/torch/overrides.py")
 
@@ -113,12 +113,13 @@ class Table:
         self.path, self.sizes, self.ends, self.seconds = path, defaultdict(Counter), defaultdict(Counter), Counter()
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        kept = [item for item in items if NEEDS & set(item.fixturenames) and "cards" not in item.fixturenames]
+        kept = [item for item in items if OF_GPUS in item.path.parents or is_on_ranks(set(item.fixturenames))]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
         items[:] = kept
         for item in items:
-            for mark in item.iter_markers("cpu"):
-                item.add_marker(pytest.mark.skip(reason=f"about the CPU: {mark.args[0]}"))
+            for name, about in (("cpu", "about the CPU"), ("cuda", "needs CUDA itself")):
+                for mark in item.iter_markers(name):
+                    item.add_marker(pytest.mark.skip(reason=f"{about}: {mark.args[0]}"))
 
     def pytest_runtest_setup(self) -> None:
         OnCards.worlds.clear()
@@ -139,6 +140,10 @@ class Table:
         if self.ends:
             lines = [f"| {room} | {row} |" for room, row in sorted(rows.items())]
             self.path.write_text("\n".join([*HEAD, *lines, "", MADE.format(machine()), ""]), encoding="utf-8")
+
+
+def is_on_ranks(fixtures: set[str]) -> bool:
+    return bool(NEEDS & fixtures) and "cards" not in fixtures
 
 
 def read(path: Path) -> dict[str, str]:

@@ -8,15 +8,16 @@ import torch.nn.functional as F
 
 from helpers.parallel.amp import GradScaler, MasterWeights, autocast
 from helpers.workloads import GPT, GPTConfig, synthetic_tokens, token_loss
+from tests.gpu.device import FIRST, KIND
 
 
 def tiny_gpt(dtype: torch.dtype = torch.float32) -> GPT:
     torch.manual_seed(0)
-    return GPT(GPTConfig.tiny()).to("cuda:0", dtype)
+    return GPT(GPTConfig.tiny()).to(FIRST, dtype)
 
 
 def batch(step: int):
-    return (tensor.to("cuda:0") for tensor in synthetic_tokens(4, 16, 68, seed=step))
+    return (tensor.to(FIRST) for tensor in synthetic_tokens(4, 16, 68, seed=step))
 
 
 def train(region, scaler, steps: int = 12):
@@ -44,9 +45,9 @@ def train(region, scaler, steps: int = 12):
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
 def test_training_is_torchs(low):
     """The same kernels in the same types; a backward with atomic additions may differ in the last bits."""
-    losses, scales, weights = train(lambda: autocast(low, device_type="cuda"), GradScaler(growth_interval=4))
-    scaler = torch.amp.GradScaler("cuda", growth_interval=4)
-    expected_losses, expected_scales, expected = train(lambda: torch.autocast("cuda", dtype=low), scaler)
+    losses, scales, weights = train(lambda: autocast(low, device_type=KIND), GradScaler(growth_interval=4))
+    scaler = torch.amp.GradScaler(KIND, growth_interval=4)
+    expected_losses, expected_scales, expected = train(lambda: torch.autocast(KIND, dtype=low), scaler)
     assert scales == expected_scales
     assert losses == pytest.approx(expected_losses, rel=1e-3)
     assert all((a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-4 for a, b in zip(weights, expected, strict=True))
@@ -54,25 +55,25 @@ def test_training_is_torchs(low):
 
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16])
 def test_operations_choose_torchs_types(low):
-    half = torch.rand(8, 8, device="cuda:0", dtype=low)
-    full = torch.rand(8, 8, device="cuda:0")
+    half = torch.rand(8, 8, device=FIRST, dtype=low)
+    full = torch.rand(8, 8, device=FIRST)
     operations = {
         "@": lambda: full @ full,
         "softmax": lambda: F.softmax(half, -1),
         "layer_norm": lambda: F.layer_norm(half, (8,)),
-        "cross_entropy": lambda: F.cross_entropy(half, torch.zeros(8, dtype=torch.long, device="cuda:0")),
+        "cross_entropy": lambda: F.cross_entropy(half, torch.zeros(8, dtype=torch.long, device=FIRST)),
         "sum": lambda: half.sum(),
         "mean": lambda: half.mean(),
         "1 /": lambda: 1 / half,
         "gelu": lambda: F.gelu(half),
         "cat": lambda: torch.cat([half, full]),
-        "lstm": lambda: torch.nn.LSTM(8, 8, device="cuda:0")(full)[0],
-        "gru": lambda: torch.nn.GRU(8, 8, device="cuda:0")(full)[0],
+        "lstm": lambda: torch.nn.LSTM(8, 8, device=FIRST)(full)[0],
+        "gru": lambda: torch.nn.GRU(8, 8, device=FIRST)(full)[0],
     }
     for name, operation in operations.items():
-        with torch.autocast("cuda", dtype=low):
+        with torch.autocast(KIND, dtype=low):
             expected = operation().dtype
-        with autocast(low, device_type="cuda"):
+        with autocast(low, device_type=KIND):
             assert operation().dtype == expected, name
 
 
@@ -88,5 +89,5 @@ def test_master_weights_hold_16_bytes_a_parameter_beside_a_scaler():
     moments = [s[name] for s in optimizer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     held = [*model.parameters(), *(p.grad for p in model.parameters()), *optimizer.masters, *moments]
     assert sum(tensor.numel() * tensor.element_size() for tensor in held) == 16 * model.config.num_parameters
-    assert all(tensor.is_cuda for tensor in held)
+    assert all(tensor.device.type == KIND for tensor in held)
     assert all(torch.equal(p, m.half()) for p, m in optimizer.pairs)

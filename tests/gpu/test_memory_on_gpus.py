@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from helpers.measure.memory import allocator_bytes, record_memory, save_snapshot
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss
+from tests.gpu.device import FIRST
 
 ROUNDING = 512  # bytes: each block of the caching allocator is a multiple
 
 
 def training():
     torch.manual_seed(0)
-    model = GPT(GPTConfig.tiny()).to("cuda:0")
-    tokens = torch.arange(4 * 32, device="cuda:0").view(4, 32) % 68
+    model = GPT(GPTConfig.tiny()).to(FIRST)
+    tokens = torch.arange(4 * 32, device=FIRST).view(4, 32) % 68
     return model, torch.optim.AdamW(model.parameters(), foreach=True), tokens
 
 
@@ -39,8 +41,9 @@ def test_model_states_are_predicted_to_the_byte():
     assert recorder.step_counters == 0  # AdamW keeps them on the CPU
 
 
+@pytest.mark.cuda("a card has no caching allocator")
 def test_the_allocator_holds_what_the_meter_counts_and_reserves_more():
-    before = allocator_bytes("cuda:0").allocated
+    before = allocator_bytes(FIRST).allocated
     model, optimizer, tokens = training()
     with record_memory(model, optimizer) as recorder:
         recorder.mark("before")
@@ -57,6 +60,7 @@ def test_the_allocator_holds_what_the_meter_counts_and_reserves_more():
     assert said.fragmentation == said.reserved - said.allocated >= 0
 
 
+@pytest.mark.cuda("a snapshot is of CUDA's caching allocator")
 def test_a_snapshot_is_saved(tmp_path):
     model, _, tokens = training()
     with save_snapshot(tmp_path / "step.pickle"):

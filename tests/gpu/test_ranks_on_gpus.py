@@ -9,14 +9,11 @@ import torch.distributed as dist
 from helpers import doctor
 from helpers.measure.equality import assert_equal, state_of
 from helpers.parallel.ddp import DistributedDataParallel, NaiveDDP
-from helpers.ranks.limits import num_gpus
 from helpers.workloads import MLP, synthetic
+from tests.gpu.device import KIND, NUM_GPUS, here, module
 
 NUM_ROWS, STEPS = 24, 3
-
-
-def here() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device())
+SHARED = pytest.param("on_shared_gpu", marks=pytest.mark.cuda("ranks with cards share none"))
 
 
 def sum_of_ranks():
@@ -25,19 +22,22 @@ def sum_of_ranks():
     return dist.get_backend(), number.device.type, number.tolist()
 
 
+@pytest.mark.cuda("cards talk over the wire")
 def test_one_rank_a_gpu_talks_through_nccl(on_nccl):
-    total = float(sum(range(num_gpus())))
-    assert on_nccl.run(sum_of_ranks) == [("nccl", "cuda", [total] * 5)] * num_gpus()
+    total = float(sum(range(NUM_GPUS)))
+    assert on_nccl.run(sum_of_ranks) == [("nccl", KIND, [total] * 5)] * NUM_GPUS
 
 
+@pytest.mark.cuda("every rank's card is number 0")
 def test_each_rank_has_a_gpu_of_its_own(on_nccl):
-    assert on_nccl.run(torch.cuda.current_device) == list(range(num_gpus()))
+    assert on_nccl.run(module.current_device) == list(range(NUM_GPUS))
 
 
+@pytest.mark.cuda("ranks with cards share none")
 def test_ranks_that_share_a_gpu_talk_through_gloo(on_shared_gpu):
-    size = num_gpus() + 1
+    size = NUM_GPUS + 1
     results = on_shared_gpu.run(sum_of_ranks)
-    assert [(device, sums) for _, device, sums in results] == [("cuda", [float(sum(range(size)))] * 5)] * size
+    assert [(device, sums) for _, device, sums in results] == [(KIND, [float(sum(range(size)))] * 5)] * size
     assert all(backend != "nccl" for backend, _, _ in results)
 
 
@@ -47,8 +47,9 @@ def broadcast_from_last():
     return value.tolist()
 
 
+@pytest.mark.cuda("ranks with cards share none")
 def test_ranks_that_share_a_gpu_can_broadcast(on_shared_gpu):
-    assert on_shared_gpu.run(broadcast_from_last) == [[float(num_gpus())] * 5] * (num_gpus() + 1)
+    assert on_shared_gpu.run(broadcast_from_last) == [[float(NUM_GPUS)] * 5] * (NUM_GPUS + 1)
 
 
 def trained(wrap=None):
@@ -69,7 +70,7 @@ def trained(wrap=None):
 
 
 @pytest.mark.parametrize("wrap", [NaiveDDP, DistributedDataParallel])
-@pytest.mark.parametrize("kind", ["on_nccl", "on_shared_gpu"])
+@pytest.mark.parametrize("kind", ["on_nccl", SHARED])
 def test_ddp_equals_one_process(kind, wrap, request):
     pool = request.getfixturevalue(kind)
     if NUM_ROWS % len(pool):
@@ -84,17 +85,19 @@ def fail_on_the_last_rank():
     return sum_of_ranks()
 
 
+@pytest.mark.cuda("ranks with cards share none")
 def test_after_a_failure_the_next_run_works(on_shared_gpu):
     from helpers.ranks import RankError
 
     with pytest.raises(RankError) as caught:
         on_shared_gpu.run(fail_on_the_last_rank)
-    assert (caught.value.kind, caught.value.rank) == ("exception", num_gpus())
-    assert len(on_shared_gpu.run(sum_of_ranks)) == num_gpus() + 1
+    assert (caught.value.kind, caught.value.rank) == ("exception", NUM_GPUS)
+    assert len(on_shared_gpu.run(sum_of_ranks)) == NUM_GPUS + 1
 
 
+@pytest.mark.cuda("the doctor asks for NVIDIA's GPUs")
 def test_the_doctor_names_the_gpus_and_the_backend():
     names = doctor.gpu_names()
-    assert len(names) >= num_gpus() > 0
+    assert len(names) >= NUM_GPUS > 0
     assert names[0] in doctor.check_devices(names, None).value
-    assert "NCCL" in doctor.check_backend(num_gpus()).value
+    assert "NCCL" in doctor.check_backend(NUM_GPUS).value

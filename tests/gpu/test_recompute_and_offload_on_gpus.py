@@ -10,12 +10,13 @@ from helpers.parallel.memory import GPU, HOST, OffloadedOptimizer, PinnedDevices
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.recompute import checkpoint, recompute_blocks
 from helpers.workloads import GPT, GPTConfig, token_loss
+from tests.gpu.device import KIND, module
 
 
 def model_and_tokens(dtype=torch.float64, **changes):
     torch.manual_seed(0)
     config = GPTConfig(**{**dict(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=64), **changes})
-    return GPT(config).to("cuda", dtype), torch.randint(0, 68, (8, 64), device="cuda")
+    return GPT(config).to(KIND, dtype), torch.randint(0, 68, (8, 64), device=KIND)
 
 
 def gradients(run, **changes):
@@ -41,24 +42,24 @@ def test_recomputed_dropout_is_the_same_on_the_gpu(mode, attention):
 
 
 def test_without_the_gpus_random_state_they_differ():
-    x = torch.ones(1000, device="cuda", requires_grad=True)
+    x = torch.ones(1000, device=KIND, requires_grad=True)
     out = checkpoint(torch.nn.functional.dropout, x, preserve_rng_state=False)
     out.sum().backward()
     assert not torch.equal(x.grad, out.detach())
 
 
 def test_autocast_of_the_gpu_is_restored():
-    layer, seen = torch.nn.Linear(8, 8, device="cuda"), []
+    layer, seen = torch.nn.Linear(8, 8, device=KIND), []
     layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    with torch.autocast("cuda", torch.float16):
-        loss = checkpoint(layer, torch.ones(2, 8, device="cuda")).float().sum()
+    with torch.autocast(KIND, torch.float16):
+        loss = checkpoint(layer, torch.ones(2, 8, device=KIND)).float().sum()
     loss.backward()
     assert seen == [torch.float16] * 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_activations_go_and_come_back_beside_the_computation(prefetch):
-    devices = PinnedDevices("cuda")
+    devices = PinnedDevices(KIND)
 
     def offloaded(model, tokens):
         with offload_activations(devices, model, prefetch=prefetch):
@@ -70,7 +71,7 @@ def test_activations_go_and_come_back_beside_the_computation(prefetch):
 
 def test_many_steps_in_a_row_reuse_memory_without_harm():
     """Without record_stream the allocator hands memory on while a copy still reads it: wrong numbers, now and then."""
-    devices, states = PinnedDevices("cuda"), []
+    devices, states = PinnedDevices(KIND), []
     for offloaded in (False, True):
         model, tokens = model_and_tokens(hidden=256)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -91,15 +92,15 @@ def test_offloading_lowers_what_the_gpu_holds_after_forward():
     held = []
     for offloaded in (False, True):
         model, tokens = model_and_tokens(torch.float32, hidden=512)
-        devices, before = PinnedDevices("cuda"), torch.cuda.memory_allocated()
+        devices, before = PinnedDevices(KIND), module.memory_allocated()
         if offloaded:
             with offload_activations(devices, model):
                 loss = plain(model, tokens)
         else:
             loss = plain(model, tokens)
-        torch.cuda.synchronize()
-        torch.empty(1, device="cuda")  # the allocator takes back what the copying stream has finished with
-        held.append(torch.cuda.memory_allocated() - before)
+        module.synchronize()
+        torch.empty(1, device=KIND)  # the allocator takes back what the copying stream has finished with
+        held.append(module.memory_allocated() - before)
         del loss
     assert held[1] < 0.5 * held[0]
 
@@ -108,7 +109,7 @@ def test_offloading_lowers_what_the_gpu_holds_after_forward():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_optimizer_on_the_host_follows_the_same_weights(dtype, move):
     model, tokens = model_and_tokens(dtype)
-    devices = PinnedDevices("cuda")
+    devices = PinnedDevices(KIND)
     optimizer = OffloadedOptimizer(model.parameters(), torch.optim.AdamW, devices, move=move, lr=1e-2)
     masters = [p.detach().cpu().to(torch.float32).requires_grad_() for p in model.parameters()]
     reference = torch.optim.AdamW(masters, lr=1e-2)
@@ -127,8 +128,8 @@ def test_the_optimizer_on_the_host_follows_the_same_weights(dtype, move):
 
 
 def test_host_copies_are_pinned():
-    devices = PinnedDevices("cuda")
-    there = devices.copy(torch.arange(1000, device="cuda"), GPU, HOST, "test")
+    devices = PinnedDevices(KIND)
+    there = devices.copy(torch.arange(1000, device=KIND), GPU, HOST, "test")
     devices.wait(there)
     assert there.is_pinned() and there[-1] == 999
 
@@ -136,18 +137,18 @@ def test_host_copies_are_pinned():
 def test_the_chunked_loss_lowers_the_peak():
     peaks, results = [], []
     for chunked in (False, True):
-        generator = torch.Generator("cuda").manual_seed(0)
-        hidden = torch.randn(8, 512, 64, device="cuda", generator=generator, requires_grad=True)
-        weight = torch.randn(8192, 64, device="cuda", generator=generator, requires_grad=True)
-        targets = torch.randint(0, 8192, (8, 512), device="cuda", generator=generator)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        generator = torch.Generator(KIND).manual_seed(0)
+        hidden = torch.randn(8, 512, 64, device=KIND, generator=generator, requires_grad=True)
+        weight = torch.randn(8192, 64, device=KIND, generator=generator, requires_grad=True)
+        targets = torch.randint(0, 8192, (8, 512), device=KIND, generator=generator)
+        module.reset_peak_memory_stats()
+        before = module.memory_allocated()
         if chunked:
             loss = chunked_token_loss(hidden, weight, targets)
         else:
             loss = token_loss(torch.nn.functional.linear(hidden, weight), targets)
         loss.backward()
-        peaks.append(torch.cuda.max_memory_allocated() - before)
+        peaks.append(module.max_memory_allocated() - before)
         results.append({"hidden": hidden.grad, "weight": weight.grad})
     assert_equal(*results)
     assert peaks[1] < peaks[0] / 8

@@ -13,12 +13,9 @@ from helpers.measure.equality import assert_equal
 from helpers.parallel.memory import PinnedDevices
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
+from tests.gpu.device import KIND, here
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-def here():
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def model_of(way):
@@ -57,4 +54,4 @@ def test_a_model_built_on_the_meta_device_trains_on_the_gpu(on_nccl):
         model.clip_grad_norm_(1.0)
         return {str(piece.device.type) for piece in model.parameters()}
 
-    assert on_nccl.run(build) == [{"cuda"}] * len(on_nccl)
+    assert on_nccl.run(build) == [{KIND}] * len(on_nccl)

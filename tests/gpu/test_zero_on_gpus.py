@@ -12,6 +12,7 @@ import torch.distributed as dist
 from helpers.measure.equality import assert_equal
 from helpers.parallel.zero import Zero1, Zero2, sharded_checkpoint
 from helpers.workloads import MLP
+from tests.gpu.device import here
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -29,7 +30,7 @@ def make(way, model):
 
 
 def train(way, steps=range(10), load=None, save=None):
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = here()
     rank, size = dist.get_rank(), dist.get_world_size()
     share = slice(None) if way == "one process" else slice(4 * rank, 4 * rank + 4)
     torch.manual_seed(0)
