@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 from helpers.rehearse import Report, cli, findings, rehearse
 from helpers.words import Words
 
+ROOT = Path(__file__).parents[2]
 HEAD = """\
 import os, sys
 import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
@@ -48,6 +50,12 @@ def test_a_clean_script_runs_to_its_end_and_nothing_is_found():
     assert report.printed[1].endswith("loss True\n") and min(report.peaks.values()) > 4 * 4 * 4 * 4
     assert {op for op, _, _ in report.messages} >= {"all_reduce", "broadcast"}
     assert json.loads(json.dumps(report.as_json()))["ok"] and "2 ranks" in report._repr_html_()
+
+
+def test_a_clean_script_of_tensor_parallelism_is_clean():
+    """DTensor's results are on their way for a while, in forward and in backward."""
+    report = rehearse(ROOT / "benchmarks/rehearsal/first/c09_tensor_parallel.py", 2, limit=60)
+    assert report.ok and not report.findings
 
 
 def test_a_device_mistake_ends_one_rank_and_is_told_with_its_line_in_cudas_words():

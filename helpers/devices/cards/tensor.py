@@ -178,8 +178,7 @@ class _Seen:
             for card in self.cards:
                 if card._raw is out:
                     return refreshed(card)
-            stays = out.device.type == "card" or any(other is out for other in self.others)  # copy_ to the CPU
-            return out if stays else Card(out)
+            return out if any(other is out for other in self.others) else Card(out)  # copy_ to the CPU
         if type(out) in (list, tuple):
             return type(out)([self.back(one) for one in out])
         return out
@@ -260,10 +259,10 @@ def _of_cards(op):
 
 
 def _awaited(inside: list, cards: list) -> Tensor:
-    """A result that is not there yet: torch's wrapper goes around the card, where torch looks for it, not inside."""
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-    return AsyncCollectiveTensor(cards[0])
+    """A result on its way. torch would wrap the tensor inside and never look there, so the card waits at once."""
+    (raw,) = inside
+    _ODD[torch.ops._c10d_functional.wait_tensor.default](inside, cards)
+    return raw.view_as(raw)
 
 
 def _functionals() -> Iterator:
