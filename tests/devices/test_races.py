@@ -57,6 +57,8 @@ CLEAN = {
     "with card.stream(side): y.add_(1)\nmain.wait_stream(side)\nz = y + 1",
     "events": "with side:\n    y = ones(4)\n    done = side.record_event()\nz = ones(4)\ndone.wait()\ny += z",
     "the host": "with side: value = (ones(4) + 1).sum().item()\ny = ones(4)\ny.sum().item()\nwith side: z = y + value",
+    "given back": "side.wait_stream(main)\nwith side: y = big * 2\nbig.record_stream(side)\n"
+    "big.untyped_storage().resize_(0)\nbig.untyped_storage().resize_(4000)\nbig.zero_()",
     "lent": "side.wait_stream(main)\nwith side: y = big * 2\nbig.record_stream(side)\ndel big\nz = ones(1000)",
     "copies": "host = x.to('cpu', non_blocking=True)\nshape = host.shape, host[0], host.is_pinned()\n"
     "card.synchronize()\nassert type(host) is torch.Tensor and host.tolist()",

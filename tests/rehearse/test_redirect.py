@@ -59,8 +59,26 @@ assert sharded.device == torch.device("cuda", local_rank) and sharded.sum().full
 dist.barrier(device_ids=[local_rank])
 """
 
+MOVED = """\
+layer, buffer = nn.Linear(3, 3), torch.ones(3)
+weight = layer.weight
+for one in (*layer.parameters(), buffer):
+    one.data = one.data.cuda()
+assert layer.weight is weight and isinstance(weight, nn.Parameter) and weight.is_cuda and buffer.is_cuda
+layer(buffer).sum().backward()
+assert weight.grad.is_cuda and not buffer.requires_grad
+layer.bias.grad = None
+layer.bias.data = layer.bias.data.cpu()
+assert type(layer.bias) is nn.Parameter and layer.bias.requires_grad and not layer.bias.is_cuda
+from torch.distributed.fsdp import fully_shard
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))  # on the CPU: torch moves it by .data
+fully_shard(model)
+assert all(one.is_cuda for one in (*model.parameters(), *model.buffers()))
+model(torch.ones(2, 4, device="cuda")).sum().backward()
+"""
 
-@pytest.mark.parametrize("body", [PLACES, TRAINING, GROUPS], ids=["places", "training", "groups"])
+
+@pytest.mark.parametrize("body", [PLACES, TRAINING, GROUPS, MOVED], ids=["places", "training", "groups", "moved"])
 def test_a_script_finds_what_it_asks_of_cuda(body: str):
     report = rehearsed(body + "print('to the end')\n")
     assert report.ok and all("to the end" in text for text in report.printed.values()), str(report)

@@ -113,6 +113,8 @@ def _resizing(resize):
     def wrapper(storage, num_bytes: int):
         if memory.holds(storage):
             memory.resize(storage, num_bytes)
+            if not num_bytes:
+                storage.__dict__.pop("_uses", None)  # of memory that it gives back
         return resize(storage, num_bytes)
 
     return wrapper

@@ -104,7 +104,7 @@ def _accelerator() -> None:
     one.is_available, one.device_count = lambda: True, torch.cuda.device_count
     one.current_device_index = one.current_device_idx = torch.cuda.current_device
     one.set_device_index = one.set_device_idx = _set_device
-    one.current_accelerator = lambda check_available=False: torch.device("cuda")
+    one.current_accelerator = torch._C._get_accelerator = lambda check_available=False: torch.device("cuda")
     one.device_index = lambda device: contextlib.nullcontext() if device is None else Device(device)
 
 

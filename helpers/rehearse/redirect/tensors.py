@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable
@@ -47,6 +48,7 @@ def replace() -> None:
         setattr(owner, name, _placing(getattr(owner, name)))
     Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
     _let_numbers_be_gpus()
+    Tensor.data, Card.data = _moved_data(torch._C.TensorBase.data), _moved_data(Card.data)
     where = torch._C.TensorBase.device.__get__  # of every tensor: a DTensor's too
     Tensor.device = property(lambda self: found if (found := where(self)).type != "card" else _gpu(self))
     Tensor.is_cuda = property(lambda self: where(self).type == "card")
@@ -141,6 +143,22 @@ def _moving(move: Callable) -> Callable:
         return moved if moved is self else gpus.put(moved, index)
 
     return to
+
+
+def _moved_data(plain: Any) -> property:
+    """p.data = p.data.cuda() puts the same object on the GPU, and .cpu() takes it off, if no graph knows it."""
+
+    def put(self: Tensor, value: Tensor) -> None:
+        known = self.grad_fn is not None or self.grad is not None or self._backward_hooks
+        if isinstance(self, Card) != isinstance(value, Card) and not known and not self._post_accumulate_grad_hooks:
+            other = value.detach()
+            other = torch.nn.Parameter(other) if isinstance(self, torch.nn.Parameter) else other
+            with contextlib.suppress(RuntimeError):  # somebody else holds it
+                torch.utils.swap_tensors(self, other.requires_grad_(self.requires_grad))
+                return
+        plain.__set__(self, value)
+
+    return property(plain.__get__, put)
 
 
 def _cuda(self: Tensor, device=None, non_blocking: bool = False, memory_format=torch.preserve_format) -> Tensor:
