@@ -43,4 +43,9 @@ def free_port() -> int:
 
 
 def _errors(said: Sequence[tuple[str, str]]) -> str:
-    return "they wrote: " + "\n".join(err[-2000:] for _, err in said)
+    return "they wrote: " + "\n".join(_ends(err) for _, err in said)
+
+
+def _ends(text: str, size: int = 4000) -> str:
+    """The first and the last characters: a rank's own last words stand before those of its agent."""
+    return text if len(text) <= 2 * size else f"{text[:size]}\n…\n{text[-size:]}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from helpers.ranks.limits import card_bytes
 
@@ -28,6 +30,21 @@ def last_words(text: str) -> None:
         told = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
         with suppress(OSError):
             Path(path).write_text(json.dumps(told), encoding="utf-8")
+
+
+def leave(code: int) -> NoReturn:
+    """End a launched process once its work is done: all that Python does at its end, but for its own destruction.
+
+    A thread of gloo that still tells Python of its last operation would ask for the interpreter's lock; where the
+    interpreter is being destroyed, Python before 3.14 ends that thread, and C++ ends the process for it: SIGABRT.
+    """
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class World:

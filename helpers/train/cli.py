@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from helpers.ranks.inplace import is_launched, last_words
+from helpers.ranks.inplace import is_launched, last_words, leave
 from helpers.train.options import settings
 from helpers.words import book
 from helpers.words.wrapping import complain
@@ -46,7 +46,9 @@ def main(arguments: list[str]) -> int:
         with _ranks(told.plan.world_size, quiet=not speaks) as ranks:
             code = Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
-            return code
+        if is_launched():
+            leave(code)
+        return code
     except ValueError as problem:
         text = say("nothing", problem=problem)
         last_words(text)

