@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -36,6 +37,17 @@ def stack(frame):
     return found[::-1]
 
 
+def current_frames():
+    """Of every thread. Python 3.11 may stand still where garbage is collected meanwhile, see helpers.devices.lines."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Inside:
     """One process. What it says stands in a file of its own, which outlives it."""
 
@@ -59,7 +71,7 @@ class Inside:
         now, cpu, waits = time.monotonic(), time.process_time() - time.thread_time(), self.waits()
         passed, used, self.last = min(now - self.last[0], 2 * BEAT), max(cpu - self.last[1], 0.0), (now, cpu)
         lived = min(used, passed) if self.is_runnable() else passed
-        here, calls = stack(sys._current_frames().get(self.main.ident)), self.issued()
+        here, calls = stack(current_frames().get(self.main.ident)), self.issued()
         stands = self.seen is not None and self.seen[0] == here and waits - self.seen[1] <= 1 + RARE * self.stood
         self.unmoved += lived
         if calls != self.calls or not stands and any("torch/distributed/" in one[0] for one in here[-6:]):
@@ -115,7 +127,7 @@ class Inside:
 
     def asks(self):
         """[operation, other rank] where the main thread is in a message from one rank to another."""
-        frame = sys._current_frames().get(self.main.ident)
+        frame = current_frames().get(self.main.ident)
         while frame is not None:
             if frame.f_code.co_name in ASKS and frame.f_code.co_filename.endswith("distributed_c10d.py"):
                 peers = [frame.f_locals.get(name) for name in ("dst", "src", "group_dst", "group_src")]
@@ -126,7 +138,7 @@ class Inside:
     def write(self, *, answer=False, **last):
         rank, world = self.ranked()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        frames = {ident: stack(frame) for ident, frame in sys._current_frames().items()}
+        frames = {ident: stack(frame) for ident, frame in current_frames().items()}
         threads = {names.get(ident, str(ident)): frames[ident] for ident in frames.keys() - {self.main.ident}}
         found = {
             "pid": self.pid, "parent": os.getppid(), "rank": rank, "world": world, "stood": self.stood,
