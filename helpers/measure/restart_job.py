@@ -73,4 +73,7 @@ def wait_for_all(folder: Path, told: dict[str, Any], step: int, world: int) -> N
 
 
 if __name__ == "__main__":
+    from helpers.ranks.inplace import leave
+
     train(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    leave(0)

@@ -35,8 +35,8 @@ def last_words(text: str) -> None:
 def leave(code: int) -> NoReturn:
     """End a launched process once its work is done: all that Python does at its end, but for its own destruction.
 
-    A thread of gloo that still tells Python of its last operation would ask for the interpreter's lock; where the
-    interpreter is being destroyed, Python before 3.14 ends that thread, and C++ ends the process for it: SIGABRT.
+    A thread of gloo or of autograd that gives a tensor back asks for the interpreter's lock; where the interpreter is
+    being destroyed, Python before 3.14 ends that thread, and C++ ends the process: SIGABRT (pytorch issue 190489).
     """
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():

@@ -47,4 +47,7 @@ def report(loss: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
+    from helpers.ranks.inplace import leave
+
     main()
+    leave(0)
