@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from helpers.records import CommEvent, CommLog, Holding, MemoryBreakdown, Span, Timeline, compare
+from helpers.mesh import Mesh
+from helpers.records import CommEvent, CommLog, Holding, MemoryBreakdown, Span, Timeline, compare, traffic_by_axis
+from helpers.records.axes import AxisOp
 from helpers.units import format_bytes, format_count, format_ratio, format_seconds, format_value
 
 
@@ -164,6 +166,15 @@ def test_a_log_counts_by_op_and_by_rank():
     assert log.ops() == ("send", "all_reduce")
     assert (log.count(), log.count("send"), log.payload_bytes(), log.payload_bytes("send")) == (2, 1, 408, 8)
     assert log.for_rank(1).count() == 1
+
+
+@pytest.mark.parametrize("group", [(0, 2), (0, 2, 4)])  # a pair's own group, and pp's
+def test_a_message_counts_on_its_whole_axis(group):
+    log = CommLog(events=(event("send", 8, group_ranks=group, peer=2), event(group_ranks=(0, 1), reduce_op="sum")))
+    assert traffic_by_axis(log, Mesh(pp=3, tp=2)).ops == (
+        AxisOp("pp", "send", 3, 8),
+        AxisOp("tp", "all_reduce", 2, 400),
+    )
 
 
 def test_memory_total():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from helpers.mesh import ORDER, Mesh
@@ -60,18 +61,19 @@ class AxisTraffic:
 
 
 def traffic_by_axis(log: CommLog, mesh: Mesh) -> AxisTraffic:
-    """A rank's log, which knows groups, by the axes of the mesh along which those lie; of several axes, all names."""
-    groups = {event.group_ranks for event in log.events}
-    axes = {ranks: axes_along(mesh, ranks) for ranks in groups}
-    return AxisTraffic.of(
-        AxisOp(
-            SCALARS if _is_scalar(event) else axes[event.group_ranks],
-            event.op,
-            len(event.group_ranks),
-            event.payload_bytes,
-        )
-        for event in log.events
-    )
+    """A rank's log, which knows groups, by the axes of the mesh along which those lie; of several axes, all names.
+
+    A message counts on its whole axis, be its group the two ranks alone, as NCCL needs it, or all of the axis.
+    """
+    axes = {ranks: axes_along(mesh, ranks) for ranks in {event.group_ranks for event in log.events}}
+    return AxisTraffic.of(_axis_op(event, axes[event.group_ranks], mesh) for event in log.events)
+
+
+def _axis_op(event: CommEvent, axes: str, mesh: Mesh) -> AxisOp:
+    num_ranks = len(event.group_ranks)
+    if event.op in ("send", "recv") and axes:
+        num_ranks = prod(getattr(mesh, axis) for axis in axes.split(" x "))
+    return AxisOp(SCALARS if _is_scalar(event) else axes, event.op, num_ranks, event.payload_bytes)
 
 
 def _is_scalar(event: CommEvent) -> bool:

@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from helpers.ranks.nccl import journal
 from helpers.schedules import Action, Message, Schedule, awaited_by, sent_by
@@ -42,7 +43,7 @@ class StageMail:
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
         if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
             ordered = dist.get_backend(group) == "nccl" or journal.is_open()
-        self.groups = _directions(schedule, group) if ordered else {}
+        self.groups = _directions(schedule, group, device) if ordered else {}
         self.start()
 
     def start(self) -> None:
@@ -174,18 +175,34 @@ def _header(tensor: Tensor) -> Tensor:
     return torch.tensor([tensor.dim(), _DTYPES.index(tensor.dtype), *sizes], device=tensor.device)
 
 
-def _directions(schedule: Schedule, group: dist.ProcessGroup) -> dict[tuple[int, int], dist.ProcessGroup]:
+def _directions(
+    schedule: Schedule, group: dist.ProcessGroup, device: torch.device
+) -> dict[tuple[int, int], dist.ProcessGroup]:
     """(sender, receiver) -> a group of the two, for the pairs that this rank belongs to, made in one order.
 
-    torch names such a group by its ranks and by how many groups the process has: so where a rank is not of the pair,
-    it makes one of itself alone. Otherwise two ranks would wait for each other under two names.
+    torch names such a group by its ranks and by how many groups the process has, and two ranks that have different
+    numbers would wait for each other under two names. So all begin with the same number, and where a rank is not of the
+    pair, it makes a group of itself alone.
     """
     pairs = sorted({message.route(schedule) for message in _messages(schedule)})
     members, own, made = dist.get_process_group_ranks(group), dist.get_rank(group), {}
+    for _ in range(_behind(group, device)):
+        _among([members[own]])
     for pair in (pair for pair in pairs if pair[0] != pair[1]):
-        ranks = sorted(members[rank] for rank in (pair if own in pair else (own,)))
-        made[pair] = dist.new_group(ranks, use_local_synchronization=True)
+        made[pair] = _among(sorted(members[rank] for rank in (pair if own in pair else (own,))))
     return {pair: of_two for pair, of_two in made.items() if own in pair}
+
+
+def _behind(group: dist.ProcessGroup, device: torch.device) -> int:
+    """How many groups this process has fewer than the one of `group` that has the most."""
+    own = len(distributed_c10d._world.pg_names)
+    most = torch.tensor(own, device=device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+    return int(most) - own
+
+
+def _among(ranks: list[int]) -> dist.ProcessGroup:
+    return dist.new_group(ranks, use_local_synchronization=True)
 
 
 def _place(group: dist.ProcessGroup, whole: dist.ProcessGroup, peer: int) -> int:

@@ -288,6 +288,19 @@ def test_the_order_of_messages_that_nccl_needs_gives_the_same_losses(ranks, make
     assert losses[:-1] == [None] * (size - 1) and losses[-1] == pytest.approx(expected, rel=1e-12)
 
 
+def ordered_after_groups_of_ones_own(schedule):
+    rank = dist.get_rank()
+    for _ in range(rank):
+        dist.new_group([rank], use_local_synchronization=True)
+    return ordered_messages(schedule)
+
+
+def test_ranks_that_have_different_numbers_of_groups_meet_in_those_of_a_pair(ranks):
+    assert ranks.run(ordered_after_groups_of_ones_own, one_f_one_b(4, 4))[-1] == pytest.approx(
+        ranks.run(ordered_messages, one_f_one_b(4, 4))[-1], rel=1e-12
+    )
+
+
 # -- bad input -------------------------------------------------------------------------------------------------------
 def construct(layers, schedule):
     PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy)
