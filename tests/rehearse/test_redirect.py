@@ -57,6 +57,17 @@ mesh = init_device_mesh("cuda", (2,))
 sharded = torch.distributed.tensor.distribute_tensor(torch.ones(4, device="cuda"), mesh)
 assert sharded.device == torch.device("cuda", local_rank) and sharded.sum().full_tensor().item() == 4
 dist.barrier(device_ids=[local_rank])
+try:
+    dist.split_group(split_ranks=[[0], [1]])
+except RuntimeError as error:  # the default group is without a device
+    assert "not safe to split" in str(error)
+dist.destroy_process_group()
+dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
+if rank == 0:
+    dist.new_group([0], use_local_synchronization=True)
+pair, alone = dist.split_group(split_ranks=[[1, 0]]), dist.split_group(split_ranks=[[1]])
+dist.all_reduce(told := torch.full((1,), float(rank + 1), device="cuda"), group=pair)
+assert told.item() == 3 and (alone is None) == (rank == 0)
 """
 
 MOVED = """\
@@ -76,11 +87,36 @@ fully_shard(model)
 assert all(one.is_cuda for one in (*model.parameters(), *model.buffers()))
 model(torch.ones(2, 4, device="cuda")).sum().backward()
 """
+SHARDED = """\
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel, StateDictType, fully_shard
+with torch.device("meta"):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+fully_shard(model)
+model.to_empty(device="cuda")
+for layer in (model[0], model[2]):
+    layer.reset_parameters()
+model(torch.ones(2, 4, device="cuda")).sum().backward()
+assert all(one.is_cuda for one in model.parameters())
+assert torch.cat([one.full_tensor().flatten() for one in model.parameters()]).unique().numel() == 30  # all drawn apart
+
+model = nn.Linear(4, 4).cuda()
+before = {name: one.cpu().clone() for name, one in model.state_dict().items()}
+model = FullyShardedDataParallel(model, device_id=local_rank, sync_module_states=True)
+optimizer = torch.optim.Adam(model.parameters())
+settings = StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+for step in range(2):
+    with FullyShardedDataParallel.state_dict_type(model, *settings):
+        state, moments = model.state_dict(), FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    assert set(state) == (set(before) if rank == 0 else set()) and not any(one.is_cuda for one in state.values())
+    assert rank or all(torch.equal(state[name], one) != bool(step) for name, one in before.items())
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
 
 
-@pytest.mark.parametrize("body", [PLACES, TRAINING, GROUPS, MOVED], ids=["places", "training", "groups", "moved"])
-def test_a_script_finds_what_it_asks_of_cuda(body: str):
-    report = rehearsed(body + "print('to the end')\n")
+@pytest.mark.parametrize("name", ["PLACES", "TRAINING", "GROUPS", "MOVED", "SHARDED"])
+def test_a_script_finds_what_it_asks_of_cuda(name: str):
+    report = rehearsed(globals()[name] + "print('to the end')\n")
     assert report.ok and all("to the end" in text for text in report.printed.values()), str(report)
 
 

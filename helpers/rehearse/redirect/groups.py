@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import warnings
+from collections import Counter
 from types import SimpleNamespace
 
 import torch
@@ -25,6 +26,8 @@ from helpers.rehearse.redirect.tensors import everywhere
 LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
 WORLD = "world"  # a folder of the ranks' own for each default group that they make: its store, boards and journals
 _worlds = itertools.count(1)
+_bound = [False]  # was the default group given its device, which splitting asks for?
+_splits: Counter[str] = Counter()  # of each group, by name
 
 
 def replace(folder: str) -> None:
@@ -32,6 +35,7 @@ def replace(folder: str) -> None:
     init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
     everywhere("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
     everywhere("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
+    everywhere("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
     everywhere("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
     everywhere("is_nccl_available", c10d.is_nccl_available, lambda: True)
     for name in ("collective", "message"):
@@ -39,6 +43,8 @@ def replace(folder: str) -> None:
     everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
     on_cpu = c10d._get_object_coll_device
     everywhere("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
+    default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
+    everywhere("_get_pg_default_device", c10d._get_pg_default_device, default)
     usual = c10d.is_backend_available
     everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
     if not hasattr(dist, "ProcessGroupNCCL"):
@@ -82,7 +88,7 @@ def _init(
         store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
     if device_id is not None:
         device_id = torch.device("cuda", gpus.number(device_id))
-    _chosen[0] = device_id and device_id.index
+    _bound[0], _chosen[0] = device_id is not None, device_id and device_id.index
     where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
     init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
 
@@ -92,6 +98,27 @@ def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=Non
         notes.once("not rehearsed", name="gloo", site=call_site())
     kwargs.pop("device_id", None)
     return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
+
+
+def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.ProcessGroup | None:
+    """As ncclCommSplit: all of the parent come. A part is named by its parent and by how often that was split."""
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    if not _bound[0]:
+        raise RuntimeError("No device associated with the default pg, not safe to split any process groups")
+    parent = parent_pg or c10d._get_default_group()
+    parent.barrier().wait()
+    members, own = dist.get_process_group_ranks(parent), dist.get_rank(parent)
+    _splits[parent.group_name] += 1
+    ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own in ranks), None)
+    if ranks is None:
+        return None
+    hashed, name = c10d._hash_ranks_to_str, f"{parent.group_name}/{_splits[parent.group_name]}/{ranks}"
+    c10d._hash_ranks_to_str = lambda ranks: name
+    try:
+        return dist.new_group(ranks, use_local_synchronization=True)
+    finally:
+        c10d._hash_ranks_to_str = hashed
 
 
 _chosen: list[int | None] = [None]  # the device that the script gave to init_process_group, or to this barrier
