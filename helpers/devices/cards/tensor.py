@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers.devices.cards import streams, touching
+from helpers.devices.cards.away import Away, opened, place
 from helpers.devices.cards.checks import INDEXING, NO_NUMPY, check_index, check_together
 from helpers.devices.cards.late import complain, instead
 from helpers.devices.cards.memory import Memory
@@ -51,7 +52,9 @@ class Card(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1:  # a wrapper around cards, such as torch's AsyncCollectiveTensor, opens itself first
-            return NotImplemented
+            if Away not in types:
+                return NotImplemented
+            args, kwargs = opened(args), opened(kwargs or {})
         kwargs = kwargs or {}
         if func in _MOVES:
             return func.decompose(*args, **kwargs)
@@ -117,8 +120,7 @@ class Card(Tensor):
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        Tensor.data.__set__(self, other)
-        self._raw = other._raw
+        place(self, other)
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if not self.is_leaf:

@@ -7,6 +7,7 @@ what C++ would refuse earlier (`.to("cuda")`, `.cuda()`) and what is read of a d
     tensors     creation, moving, reading: torch.Tensor's and torch's names
     cuda        torch.cuda's names, torch.accelerator's, autocast
     groups      init_process_group, new_group and what asks for NCCL: the wire, with NCCL's rules
+    dtensors    how DTensor asks for shapes, and for random numbers
     files       torch.load and its map_location
     missing     what no rehearsal can do: it is told by name
 """
@@ -21,11 +22,12 @@ _TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or
 def install(local_rank: int, gpus_of_node: int, folder: str, memory: int) -> None:
     """Once per process, behind `cards.install`. folder: the ranks' own, for stores and boards. memory: bytes that the
     card says it has; what it holds at most is `cards.install`'s matter."""
-    from helpers.rehearse.redirect import cuda, files, gpus, groups, missing, tensors
+    from helpers.rehearse.redirect import cuda, dtensors, files, gpus, groups, missing, tensors
 
     gpus.begin(local_rank, gpus_of_node)
     tensors.replace()
     cuda.replace(memory)
+    dtensors.replace()
     files.replace()
     groups.replace(folder)
     missing.replace()
