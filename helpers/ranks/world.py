@@ -24,7 +24,7 @@ class World:
         self.journal = None
         if config.rules == "nccl":
             self.journal = FileJournal(config.board_dir, config.rank, config.world_size, config.eager)
-            keep_open(self.journal)
+            self.outer_journal = keep_open(self.journal)
             self.session.rules = Enforced(self.journal, config.only_cards)
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
@@ -69,7 +69,7 @@ class World:
             group.release()
         self.groups = []
         if self.journal is not None:
-            keep_open(None)
+            keep_open(self.outer_journal)
             self.session.rules = None
             self.journal.close()
         if self.session.link is not None:

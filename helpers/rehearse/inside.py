@@ -16,15 +16,12 @@ import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel  # noqa: F401
 
-from helpers.devices.cards import kernels, tensor  # noqa: F401
+from helpers.devices.cards import tensor, touching
 from helpers.ranks import wire, worker
 from helpers.ranks.capture import Capture
+from helpers.ranks.nccl import journal
+from helpers.ranks.sites import describe
 from helpers.rehearse import kinds, notes, redirect
-
-try:
-    from helpers.ranks.nccl import journal
-except ImportError:
-    journal = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +43,13 @@ def run(task: Task) -> int:
     _print_from_here_alone()
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
+    _keep_journal(rank, task.folder)
     redirect.install(local_rank, task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False
     tensor.memory.by_kind = kinds.by_kind
     try:
         with open(task.path, "rb") as file:
-            exec(compile(file.read(), task.path, "exec"), vars(module))
+            exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))
         ok = True
         return 0
     except SystemExit as end:
@@ -64,11 +62,18 @@ def run(task: Task) -> int:
                 print(end.code, file=sys.stderr)
         return code
     finally:
-        if journal is not None:
-            journal.note("end", ok=ok)
+        journal.note("end", ok=ok)
         listed = sorted({op for op, _ in messages})
         told = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
         notes.note("end", peak=tensor.memory.peak, messages=told)
+
+
+def _keep_journal(rank: int, folder: str) -> None:
+    """Of what happens outside of every process group: one of a world of its own."""
+    world = os.path.join(folder, "world0")
+    os.makedirs(world, exist_ok=True)
+    journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
+    touching.listen(note=journal.note, found=journal.found, place=describe)
 
 
 def _as_main(task: Task) -> types.ModuleType:

@@ -46,6 +46,9 @@ MISTAKES = {
     "torch.randn(3, device=device, generator=torch.Generator())": "Expected a 'card' device type for generator",
     "torch.randperm(3, generator=torch.Generator('card'))": "a 'cpu' device type for generator but found 'card'",
     "torch.ones(3).normal_(generator=torch.Generator(device))": "Expected a 'cpu' device type for generator",
+    "torch.utils.data.random_split(range(3), [1, 2], torch.Generator(device))": "Expected a 'cpu' device type",
+    "x = torch.ones(1, 1, device=device)\n"
+    "torch.nn.utils.rnn.pack_padded_sequence(x, x[0].long())": "should be a 1D CPU int64 tensor, but got 1D card:0 Long",
     "torch.ones(3, device='card:1')": "invalid device ordinal: card:1 was asked for, and a rank has one card",
     "torch.ones(3, device=device).pin_memory()": "only dense CPU tensors can be pinned",
     "torch.card.Event().elapsed_time(torch.card.Event())": "enable_timing=True",
@@ -294,9 +297,16 @@ def test_recurrent_layers_run_which_torch_fuses_on_every_gpu(cards, kind):
     def run(device):
         torch.manual_seed(0)
         model, x = kind(3, 4).double().to(device), torch.ones(5, 2, 3, dtype=torch.float64, device=device)
-        (out := model(x)[0]).sum().backward()
-        return [one.detach().cpu() for one in (out, *(p.grad for p in model.parameters()))]
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))  # lengths stay on the CPU
+        rest = nn.utils.rnn.pad_packed_sequence(model(packed)[0])[0]
+        ((out := model(x)[0]).sum() + rest.square().sum()).backward()
+        return [one.detach().cpu() for one in (out, rest, *(p.grad for p in model.parameters()))]
 
+    def cast():
+        with torch.inference_mode(), torch.autocast("card", torch.bfloat16):
+            return kind(3, 4).to("card")(on_card(5, 2, 3).bfloat16())[0].dtype
+
+    assert cards.run(cast)[0] is torch.bfloat16
     expected, found = cards.run(run, "cpu")[0], cards.run(run, "card")[0]
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(found, expected, strict=True))
 

@@ -45,6 +45,9 @@ RACES = {
     "host.zero_()": "writes into pinned memory",
     "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
     "with side: layer(x).sum().backward()  #\nlayer.weight.grad.zero_()": "writes where another stream writes",
+    "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
+    "with side: y = layer.weight.detach() + 0  #\nlayer(x).sum().backward()\n"
+    "with torch.no_grad(): layer.weight.zero_()": "writes over what another stream reads",
 }
 CLEAN = {
     "a wait": "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nx.mul_(2)",

@@ -17,6 +17,7 @@ CROSSING = {  # may see two devices
     aten._has_compatible_shallow_copy_type.default,
 }
 JOINING = {aten.cat.default, aten.stack.default}  # refuse even a number on the CPU
+ON_THE_CPU = ("lengths", "input_lengths", "target_lengths", "batch_sizes")  # of sequences: for the CPU's loops
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 NO_NUMPY = "can't convert card:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
@@ -42,7 +43,9 @@ def check_together(func, args: Sequence, kwargs: dict, on_card: type) -> None:
     names = [argument.name for argument in func._schema.arguments]
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
         for leaf in tree_iter(value):
-            if isinstance(leaf, Tensor) and not isinstance(leaf, on_card) and (leaf.dim() or func in JOINING):
+            if not isinstance(leaf, Tensor) or isinstance(leaf, on_card) or name in ON_THE_CPU:
+                continue
+            if leaf.dim() or func in JOINING:
                 return complain(RuntimeError(_two_devices(func, name, leaf.device)))
 
 

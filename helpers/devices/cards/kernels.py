@@ -5,6 +5,7 @@ Creation does not pass through the tensor's own dispatch, since there is no tens
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from helpers.devices import autocast_tables as tables
 from helpers.devices.cards import streams, touching
 from helpers.devices.cards.checks import check_index
-from helpers.devices.cards.tensor import CPU, SEEDED, Card, draw
+from helpers.devices.cards.tensor import _ODD, CPU, SEEDED, Card, draw
 
 aten = torch.ops.aten
 KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"
@@ -39,8 +40,13 @@ def register() -> None:
     library.impl("empty_strided", _creates(aten.empty_strided.default), KEY)
     library.impl("_copy_from", _copy_from, KEY)
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
-    library.impl("_thnn_fused_lstm_cell", _lstm_cell, "AutogradPrivateUse1")
-    library.impl("_thnn_fused_gru_cell", _gru_cell, "AutogradPrivateUse1")
+    for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
+        library.impl(name, cell, "AutogradPrivateUse1")
+        _ODD[getattr(aten, name).default] = functools.partial(_in_inference, cell)
+    for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):  # in inference mode they would not come in parts
+        for overload in ("input", "data"):
+            op = getattr(getattr(aten, name), overload)
+            library.impl(op, functools.partial(op._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd), CAST)
     torch.clear_autocast_cache = _forget_copies(torch.clear_autocast_cache)
     others.fallback(lambda op, *args, **kwargs: _creates(op)(*args, **kwargs), KEY)
     others.fallback(torch.library.fallthrough_kernel, CAST)
@@ -93,6 +99,10 @@ def _lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, input_bias=None, hi
     i, f, g, o = gates.chunk(4, 1)
     cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell, gates
+
+
+def _in_inference(cell, inside: list, cards: list) -> tuple[Tensor, ...]:
+    return cell(*inside)
 
 
 def _gru_cell(inputs: Tensor, hidden: Tensor, state: Tensor, input_bias=None, hidden_bias=None):

@@ -13,6 +13,7 @@ from torch.utils._device import _device_constructors
 from helpers.devices.cards.checks import check_index
 from helpers.devices.cards.late import complain
 from helpers.devices.cards.tensor import Card, card_generators, memory
+from helpers.devices.everywhere import everywhere
 
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
 _DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
@@ -31,8 +32,10 @@ def patch() -> None:
         _register_builtin(wrapper, f"aten::{name}")  # torch's ZeroRedundancyOptimizer brings scripts that call these
     for owner, names in ((torch, _DRAWERS), (Tensor, _FILLERS)):
         for name in names:
-            setattr(owner, name, wrapper := _refusing(getattr(owner, name)))
+            usual = getattr(owner, name)
+            setattr(owner, name, wrapper := _refusing(usual))
             if owner is torch:
+                everywhere(name, usual, wrapper)
                 _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})

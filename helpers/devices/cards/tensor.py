@@ -58,6 +58,8 @@ class Card(Tensor):
         kwargs = kwargs or {}
         if func in _MOVES:
             return func.decompose(*args, **kwargs)
+        if func is aten._pack_padded_sequence.default:
+            return _packed(*args)
         seen = _Seen()
         inside = [seen.raw(value) for value in args]
         named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
@@ -231,6 +233,16 @@ def _own_numbers():
     finally:
         numbers.set_state(torch.default_generator.get_state())
         torch.default_generator.set_state(before)
+
+
+def _packed(padded: Card, lengths: Tensor, batch_first: bool) -> tuple[Card, Tensor]:
+    """Rows for the card, and how many each step has, for the CPU."""
+    if isinstance(lengths, Card):
+        complain(
+            RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got 1D {lengths.device} Long tensor")
+        )
+    rows, sizes = aten._pack_padded_sequence(padded._raw, opened(lengths), batch_first)
+    return Card(rows), sizes
 
 
 def _embedding(inside: list, cards: list) -> Tensor:

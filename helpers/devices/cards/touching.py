@@ -104,7 +104,7 @@ def _note(plan: _Plan, args, kwargs: dict, out) -> None:
     for position, key, wrote in plan.roles:
         for card in _cards(args[position] if position < len(args) else kwargs.get(key)):
             given.add(card._raw.untyped_storage()._cdata)
-            if card.requires_grad and torch.is_grad_enabled():
+            if card.requires_grad and torch.is_grad_enabled() and plan.name != "detach":
                 stream.has_graph = True
             if wrote is not None:
                 _touch(card._raw, stream, tick, wrote, site)

@@ -89,18 +89,18 @@ class FileJournal(Journal):
 @contextmanager
 def opened(journal: Journal | None) -> Iterator[None]:
     """Within, this is the journal of the process."""
-    global _open
-    before, _open = _open, journal
+    before = keep_open(journal)
     try:
         yield
     finally:
-        _open = before
+        keep_open(before)
 
 
-def keep_open(journal: Journal | None) -> None:
-    """From now on, this is the journal of the process."""
+def keep_open(journal: Journal | None) -> Journal | None:
+    """From now on, this is the journal of the process. The one before."""
     global _open
-    _open = journal
+    before, _open = _open, journal
+    return before
 
 
 def is_open() -> bool:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import torch
 
+from helpers.devices.everywhere import everywhere
 from helpers.rehearse.redirect import gpus
-from helpers.rehearse.redirect.tensors import everywhere
 
 _NAME = "NVIDIA practice card"
 _OWN = ("memory", "device", "device_count", "current_device", "set_device")  # not the card's: numbered, or a module

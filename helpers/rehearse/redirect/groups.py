@@ -16,12 +16,12 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_iter
 
 from helpers.devices.cards.tensor import Card
+from helpers.devices.everywhere import everywhere
 from helpers.devices.lines import call_site
 from helpers.ranks import signatures, wire
 from helpers.ranks.group import WireGroup
 from helpers.rehearse import notes
 from helpers.rehearse.redirect import gpus
-from helpers.rehearse.redirect.tensors import everywhere
 
 LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
 WORLD = "world"  # a folder of the ranks' own for each default group that they make: its store, boards and journals

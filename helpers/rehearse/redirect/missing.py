@@ -15,10 +15,10 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 import torch.utils.cpp_extension
 
+from helpers.devices.everywhere import everywhere
 from helpers.devices.lines import call_site
 from helpers.ranks.sites import is_library, is_package
 from helpers.rehearse import notes
-from helpers.rehearse.redirect.tensors import everywhere
 from helpers.words import book
 
 say = book("rehearse")

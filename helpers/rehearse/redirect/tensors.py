@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -195,13 +194,3 @@ def _legacy(dtype: torch.dtype, *args) -> Tensor:
     if args and not isinstance(args[0], (int, torch.Size)):
         return torch.tensor(args[0], dtype=dtype, device="cuda")
     return torch.empty(*args, dtype=dtype, device="cuda")
-
-
-def everywhere(name: str, old: Any, new: Any) -> None:
-    """Under every name by which torch's own modules have it already."""
-    import sys
-
-    for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType) and module.__name__.startswith("torch"):
-            if vars(module).get(name) is old:
-                setattr(module, name, new)
