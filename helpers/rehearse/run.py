@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import shutil
 import tempfile
@@ -49,6 +50,7 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
     if isinstance(script, str) and "\n" in script:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
+        linecache.cache[str(path.resolve())] = (len(script), None, script.splitlines(keepends=True), str(path))
     else:
         path = Path(script)
     if not path.is_file():

@@ -48,7 +48,7 @@ MISTAKES = {
     "torch.ones(3).normal_(generator=torch.Generator(device))": "Expected a 'cpu' device type for generator",
     "torch.utils.data.random_split(range(3), [1, 2], torch.Generator(device))": "Expected a 'cpu' device type",
     "x = torch.ones(1, 1, device=device)\n"
-    "torch.nn.utils.rnn.pack_padded_sequence(x, x[0].long())": "should be a 1D CPU int64 tensor, but got 1D card:0 Long",
+    "torch.nn.utils.rnn.pack_padded_sequence(x, x[0].long())": "should be a 1D CPU int64 tensor, but got 1D card:0",
     "torch.ones(3, device='card:1')": "invalid device ordinal: card:1 was asked for, and a rank has one card",
     "torch.ones(3, device=device).pin_memory()": "only dense CPU tensors can be pinned",
     "torch.card.Event().elapsed_time(torch.card.Event())": "enable_timing=True",
