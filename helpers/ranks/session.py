@@ -59,7 +59,8 @@ class WireConfig:
     `limits.shared_folder`); a new one for each world. link: emulate this link (CPU only). check: compare operations.
     slow: a straggler on purpose, {rank: seconds}, or {rank: {…}} (see Fault). inner: "gloo" or "nccl".
     rules: "nccl" keeps a journal in board_dir (nccl/). eager: whether init_process_group got a device_id, None where
-    nobody says. only_cards: refuse tensors on the CPU, as where "nccl" is the only backend.
+    nobody says. cpu: where ranks have cards, tensors on the CPU are "refused", as where "nccl" is the only backend; go
+    "apart", as by "cpu:gloo,cuda:nccl"; or "together" with the cards'.
     """
 
     rank: int
@@ -71,7 +72,7 @@ class WireConfig:
     inner: str = "gloo"
     rules: str = "gloo"
     eager: bool | None = None
-    only_cards: bool = False
+    cpu: str = "together"
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:

@@ -9,14 +9,16 @@ With `inner="nccl"` it keeps the log and compares before issuing; a blocked NCCL
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.utils._pytree import tree_iter
 
-from helpers.devices import GPU, known_kinds
+from helpers.devices import GPU, cards, known_kinds
 from helpers.devices.lines import call_site
 from helpers.ranks.board_file import Board
 from helpers.ranks.ending import Connections, Ended
@@ -60,7 +62,7 @@ class Wire(Methods, dist.ProcessGroup):
         super().__init__(group.rank, group.size)  # torch refuses a store from a subclass
         self.group, self.inner = group, dist.ProcessGroup(store, group.rank, group.size)
         for each in (self, self.inner):  # self too, so that torch finds its devices, timeout and name there
-            hides_cpu = each is self and group.session.config.only_cards  # or torch would send objects from there
+            hides_cpu = each is self and group.session.config.cpu == "refused"  # or torch would send objects from there
             for device in _devices(kind)[hides_cpu:]:  # the CPU is the first
                 each._register_backend(torch.device(device), kind, backend)
             each._set_default_backend(kind)
@@ -69,6 +71,34 @@ class Wire(Methods, dist.ProcessGroup):
     def shutdown(self) -> None:
         _ended.shut_down.append(self)
         super().shutdown()
+
+
+class Apart(Wire):
+    """With a wire of its own for tensors on the CPU, which knows nothing of the order of the cards' operations."""
+
+    of_cpu: Wire
+
+    def shutdown(self) -> None:
+        self.of_cpu.shutdown()
+        super().shutdown()
+
+    def abort(self) -> None:
+        self.of_cpu.abort()
+        super().abort()
+
+
+def _by_device(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def call(self: Apart, *args, **kwargs):
+        tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+        return method(self.of_cpu if tensors and not any(map(cards.holds, tensors)) else self, *args, **kwargs)
+
+    return call
+
+
+for _name, _method in list(vars(Methods).items()):
+    if callable(_method) and not _name.startswith("_") and _name not in vars(Apart):
+        setattr(Apart, _name, _by_device(_method))
 
 
 def install(config: WireConfig) -> None:
@@ -157,6 +187,26 @@ def _create(options, backend_options=None) -> Wire:
     """What torch calls for a new group; its group_id, ranks, store and timeout come in `options`."""
     if _world is None:
         raise RuntimeError("the wire is not installed: call wire.install(WireConfig(...)) before init_process_group")
+    if _world.session.config.cpu == "apart":
+        of_cpu = _made(Wire, _for_the_cpu(options), None)
+        made = _made(Apart, options, backend_options)
+        made.of_cpu = of_cpu
+    else:
+        made = _made(Wire, options, backend_options)
+    if _world.session.rules is not None:
+        _world.session.rules.journal.made(call_site(), made.group.name, made.group.ranks)
+    return made
+
+
+def _for_the_cpu(options):
+    apart = type(options)()
+    for name in ("group_rank", "group_size", "timeout", "global_ranks_in_group"):
+        setattr(apart, name, getattr(options, name))
+    apart.store, apart.group_id = dist.PrefixStore("cpu", options.store), f"{options.group_id} cpu"
+    return apart
+
+
+def _made(kind_of_wire: type[Wire], options, backend_options) -> Wire:
     before = open_sockets()
     backend, kind = _backend(options, backend_options)
     opened = {number: inode for number, inode in open_sockets().items() if before.get(number) != inode}
@@ -164,11 +214,9 @@ def _create(options, backend_options=None) -> Wire:
     group = WireGroup(_world.session, _listeners, options.group_id, ranks, options.group_rank)
     if _world.session.config.check:
         group.use_board(_board_path(options, ranks))
-    made = Wire(options.store, group, backend, kind)
+    made = kind_of_wire(options.store, group, backend, kind)
     group.connections = Connections(made, opened, _ended)
     _world.join(group)
-    if _world.session.rules is not None:
-        _world.session.rules.journal.made(call_site(), group.name, ranks)
     return made
 
 

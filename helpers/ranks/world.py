@@ -25,7 +25,7 @@ class World:
         if config.rules == "nccl":
             self.journal = FileJournal(config.board_dir, config.rank, config.world_size, config.eager)
             self.outer_journal = keep_open(self.journal)
-            self.session.rules = Enforced(self.journal, config.only_cards)
+            self.session.rules = Enforced(self.journal, config.cpu == "refused")
         threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
 
     def join(self, group: WireGroup) -> None:

@@ -68,6 +68,12 @@ if rank == 0:
 pair, alone = dist.split_group(split_ranks=[[1, 0]]), dist.split_group(split_ranks=[[1]])
 dist.all_reduce(told := torch.full((1,), float(rank + 1), device="cuda"), group=pair)
 assert told.item() == 3 and (alone is None) == (rank == 0)
+dist.destroy_process_group()
+dist.init_process_group("cpu:gloo,cuda:nccl")  # a backend, and an order, of each device's own
+works = [dist.all_reduce(torch.ones(1, device=kind), async_op=True) for kind in ("cpu", "cuda")[:: 1 if rank else -1]]
+for work in works:
+    work.wait()
+dist.all_gather_object([None, None], rank)
 """
 
 MOVED = """\

@@ -57,7 +57,7 @@ def _object_device(usual, group=None) -> str:
     """Where torch puts an object for its messages: on the GPU, if NCCL is the group's only backend."""
     group = group or c10d._get_default_group()
     rules = group.group.session.config if isinstance(group, wire.Wire) else None
-    return "cuda" if rules is not None and rules.only_cards else usual(group)
+    return "cuda" if rules is not None and rules.cpu == "refused" else usual(group)
 
 
 def _nccl(name: str) -> str:
@@ -73,15 +73,14 @@ def _init(
     world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
     os.makedirs(world, exist_ok=True)
     rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
-    rules |= {"only_cards": backend == "nccl"}
-    known = wire.WireConfig.__dataclass_fields__
+    rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
     wire.reset()
     wire.install(
         wire.WireConfig(
             rank=rank,
             world_size=world_size,
             board_dir=world,
-            **{name: value for name, value in rules.items() if name in known},
+            **rules,
         )
     )
     if store is None and init_method in (None, "env://"):
