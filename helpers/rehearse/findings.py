@@ -16,7 +16,8 @@ from helpers.words import Words
 FULL = "OutOfMemoryError"
 _LIMITS = (  # in C++'s words
     "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
-    "Torch not compiled with CUDA", "without ATen_cuda", "_C' has no attribute '_cuda",
+    "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
+    "without ATen_cuda", "_C' has no attribute '_cuda",
 )  # fmt: skip
 _PASSING = (
     "_call_impl",

@@ -38,13 +38,13 @@ class Task:
 
 def run(task: Task) -> int:
     """Run the script to its end. What it gave to sys.exit, as a code; other errors pass through."""
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    rank = int(os.environ["RANK"])
     notes.open_for(rank, task.folder)
     _print_from_here_alone()
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     _keep_journal(rank, task.folder)
-    redirect.install(local_rank, task.gpus_of_node, task.folder, task.memory)
+    redirect.install(task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False
     tensor.memory.by_kind = kinds.by_kind
     try:

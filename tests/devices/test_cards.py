@@ -311,6 +311,29 @@ def test_recurrent_layers_run_which_torch_fuses_on_every_gpu(cards, kind):
     assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(found, expected, strict=True))
 
 
+def test_what_no_kernel_of_a_device_in_python_knows(cards):
+    """Conjugates, tangents that are zero, a padded batch in evaluation, lengths of ctc on the CPU, and meta."""
+
+    def run(device):
+        torch.manual_seed(0)
+        wave = torch.randn(6, dtype=torch.complex64).to(device).requires_grad_()
+        found = list(torch.autograd.grad(torch.fft.ifft(wave).real.square().sum(), wave))
+        w = torch.randn(3, 3).to(device)
+        found += torch.func.jvp(lambda x: F.linear(x, w, w[0]) * 2, (w,), (w + 1,))
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).to(device)
+        encoder, x = nn.TransformerEncoder(layer, 1).to(device).eval(), torch.randn(2, 3, 4).to(device)
+        padding = torch.tensor([[False, False, True], [False] * 3], device=device)
+        with torch.no_grad():
+            found.append(encoder(x, src_key_padding_mask=padding)[~padding])
+        scores = torch.randn(5, 1, 4).to(device).log_softmax(-1)
+        found.append(F.ctc_loss(scores, torch.tensor([[1, 2]], device=device), torch.tensor([5]), torch.tensor([2])))
+        return [one.cpu() for one in found], str(w.to("meta").device)
+
+    (expected, _), (found, where) = cards.run(run, "cpu")[0], cards.run(run, "card")[0]
+    torch.testing.assert_close(found, expected)
+    assert where == "meta"
+
+
 def test_modules_keep_their_ties_and_travel(cards):
     def travel():
         model = GPT(GPTConfig.tiny()).to("card")

@@ -45,6 +45,8 @@ RACES = {
     "host.zero_()": "writes into pinned memory",
     "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
     "with side: layer(x).sum().backward()  #\nlayer.weight.grad.zero_()": "writes where another stream writes",
+    "host = torch.ones(4).pin_memory()\nrows = host.numpy()\ny = host.to('card', non_blocking=True)  #\n"
+    "rows[:] = 2; card.synchronize()": "was written over before the host had waited",
     "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
     "with side: y = layer.weight.detach() + 0  #\nlayer(x).sum().backward()\n"
     "with torch.no_grad(): layer.weight.zero_()": "writes over what another stream reads",
@@ -67,6 +69,8 @@ CLEAN = {
     "card.synchronize()\nassert type(host) is torch.Tensor and host.tolist()",
     "pinned": "host = torch.ones(4).pin_memory()\nfor _ in range(3):\n"
     "    y = host.to('card', non_blocking=True)\n    done = main.record_event()\n    done.synchronize()\n    host += 1",
+    "numpy": "host = torch.ones(4).pin_memory()\nfor n in range(3):\n    host.numpy()[:] = n\n"
+    "    y = host.to('card', non_blocking=True)\n    card.synchronize()",
     "a forward": "layer = torch.nn.Linear(4, 4, device='card')\nside.wait_stream(main)\n"
     "with side: loss = layer(x).sum()\n"
     "loss.backward()\nlayer.weight.grad.zero_()",

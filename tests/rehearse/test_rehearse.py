@@ -86,6 +86,13 @@ def test_gpus_may_be_numbered_in_any_order():
     assert rehearsed("x = torch.ones(2, device=1 - local_rank)\ndist.all_reduce(x)\n", head).ok
 
 
+def test_cuda_visible_devices_counts_from_the_scripts_first_use_of_cuda():
+    seen = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\n"
+    head = seen + HEAD.replace("set_device(local_rank)", "set_device(0)")
+    assert rehearsed("assert torch.cuda.device_count() == 1\ndist.all_reduce(torch.ones(2).cuda())\n", head).ok
+    assert "invalid device ordinal" in line_of(rehearsed("", seen + HEAD), "error")
+
+
 def test_the_global_rank_is_no_gpu_of_the_second_node():
     report = rehearsed("", HEAD.replace("set_device(local_rank)", "set_device(rank)"), nproc=1, nnodes=2)
     assert report.findings[0].ranks == (1,) and "invalid device ordinal" in line_of(report, "error")

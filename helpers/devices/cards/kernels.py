@@ -40,6 +40,7 @@ def register() -> None:
     library.impl("empty_strided", _creates(aten.empty_strided.default), KEY)
     library.impl("_copy_from", _copy_from, KEY)
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
     for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
         library.impl(name, cell, "AutogradPrivateUse1")
         _ODD[getattr(aten, name).default] = functools.partial(_in_inference, cell)
@@ -91,6 +92,11 @@ def _attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False, *, 
         flash = aten._scaled_dot_product_flash_attention_for_cpu
         return flash(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
     return aten._scaled_dot_product_attention_math(*given, dropout_p, is_causal, **options)[0]
+
+
+def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *options) -> Tensor:
+    """Lengths may be on the CPU, and go as numbers; of a foreign tensor torch would compute with them on the device."""
+    return aten.ctc_loss.IntList(log_probs, targets, input_lengths.tolist(), target_lengths.tolist(), *options)
 
 
 def _lstm_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, input_bias=None, hidden_bias=None):

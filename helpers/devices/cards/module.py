@@ -99,6 +99,7 @@ def register() -> None:
         ) from None
     setup("card", backend_module=CardModule())
     torch.__future__.set_swap_module_params_on_conversion(True)  # otherwise module.to("card") unties tied weights
+    torch.backends.mha.set_fastpath_enabled(False)  # in evaluation, which packs a padded batch into a nested tensor
     torch.nn.Module.load_state_dict = _copying(torch.nn.Module.load_state_dict)
     ours = "synchronize current_stream set_stream empty_cache memory_allocated memory_reserved max_memory_allocated "
     for name in (ours + "max_memory_reserved reset_peak_memory_stats").split():

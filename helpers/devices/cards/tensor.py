@@ -42,6 +42,8 @@ class Card(Tensor):
         if torch.is_inference_mode_enabled() and not raw.is_inference():  # a view of a tensor that was made before
             with torch.inference_mode(False):
                 return Card(raw)
+        if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # what the tensor around it would not know
+            raw = torch.zeros_like(raw) if raw._is_zerotensor() else raw.resolve_conj().resolve_neg()
         memory.charge(raw.untyped_storage())
         card = Tensor._make_wrapper_subclass(
             cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device="card:0"
@@ -73,7 +75,7 @@ class Card(Tensor):
                 out = draw(func, inside, named, checked=bool(seen.cards))
             else:
                 out = func(*inside, **named)
-            if target != "cpu":
+            if target == "card":
                 out = seen.back(out)
         except Exception as error:
             complain(error)
@@ -204,8 +206,9 @@ def _target(named: dict) -> str:
     named.pop("pin_memory", None)
     if device is None:
         return "card"
-    named["device"] = CPU
-    return check_index(torch.device(device)).type
+    where = check_index(torch.device(device)).type
+    named["device"] = CPU if where == "card" else device
+    return where
 
 
 def draw(func, args, kwargs: dict, *, checked: bool = True):

@@ -214,7 +214,7 @@ def found(name: str, old: Use, site: Frame) -> None:
         return
     _seen.add((name, site, old.site))
     words = SAYS[name].format(there=_place(old.site))
-    one = "race", words, (site, old.site), SAYS[f"cure.{name.partition('.')[0]}"]
+    one = "race", words, tuple(dict.fromkeys((site, old.site))), SAYS[f"cure.{name.partition('.')[0]}"]
     findings.append(one)
     if on_found is not None:
         on_found(*one)

@@ -67,7 +67,11 @@ def crossing(func, args, kwargs: dict, out) -> bool:
     use = use_of(cpu[0], stream, stream.step(), cpu[0] is target, call_site())
     if use is not None:
         storage = cpu[0].untyped_storage()
+        _look_behind(storage)
         storage._copies = [*storage.__dict__.get("_copies", ()), use]
+        if not use.wrote:
+            with torch._C.DisableTorchFunctionSubclass():
+                storage._sent = use, cpu[0].detach(), cpu[0].detach().clone()
         mark(cpu[0])
     return False
 
@@ -95,6 +99,13 @@ def _check(tensor: Tensor, wrote: bool, copies: list[Use], is_by_card: bool) -> 
             tensor.untyped_storage()._copies = [one for one in _copies(tensor) if one is not old]
 
 
+def _look_behind(storage: torch.UntypedStorage) -> None:
+    """What the last copy to the card took is still there, or somebody wrote who did not ask torch. Told at its line."""
+    use, now, sent = storage.__dict__.pop("_sent", (None, None, None))
+    if use in storage.__dict__.get("_copies", ()) and not torch.allclose(now, sent, rtol=0, atol=0, equal_nan=True):
+        tell("copy.behind", use, use.site)
+
+
 def _settle() -> None:
     """The host has waited: what is done is an ordinary tensor again."""
     still = []
@@ -104,6 +115,7 @@ def _settle() -> None:
             continue
         tensor.__class__ = Tensor
         storage = tensor.untyped_storage()
+        _look_behind(storage)
         storage._copies = [use for use in _copies(tensor) if not use.comes_before(streams.host)]
         if storage._copies:
             tensor.__class__ = Underway

@@ -19,12 +19,12 @@ import torch
 _TENSORS = frozenset(dir(torch._C._VariableFunctions))  # functions that make or take tensors
 
 
-def install(local_rank: int, gpus_of_node: int, folder: str, memory: int) -> None:
+def install(gpus_of_node: int, folder: str, memory: int) -> None:
     """Once per process, behind `cards.install`. folder: the ranks' own, for stores and boards. memory: bytes that the
     card says it has; what it holds at most is `cards.install`'s matter."""
     from helpers.rehearse.redirect import cuda, dtensors, files, gpus, groups, missing, tensors
 
-    gpus.begin(local_rank, gpus_of_node)
+    gpus.begin(gpus_of_node)
     tensors.replace()
     cuda.replace(memory)
     dtensors.replace()

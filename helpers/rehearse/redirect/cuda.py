@@ -56,7 +56,7 @@ def replace(memory: int) -> None:
     cuda.device, cuda.device_of = Device, DeviceOf
     cuda.set_device, cuda.current_device, cuda._exchange_device = _set_device, lambda: gpus.current, _exchange
     cuda._maybe_exchange_device = _exchange
-    cuda.device_count = lambda: gpus.count
+    cuda.device_count = lambda: len(gpus.visible())
     cuda.init = cuda._lazy_init = cuda.ipc_collect = cuda.set_per_process_memory_fraction = lambda *_, **__: None
     cuda.StreamContext = cuda.stream
     card.Stream.is_capturing = lambda stream: False

@@ -7,6 +7,9 @@ The number of the first tensor is the process's own, `home`. Only where a script
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -27,16 +30,17 @@ INVALID = (
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
     "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
 )
-local_rank, count = 0, 1
+count = 1  # of the node
 current = 0  # as torch.cuda.current_device()
 was_set = False  # whether the script chose the current device
 home: int | None = None  # where the first tensor was put
 elsewhere: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage: itself, its GPU
 
 
-def begin(own: int, gpus_of_node: int) -> None:
-    global local_rank, count
-    local_rank, count = own, gpus_of_node
+def begin(gpus_of_node: int) -> None:
+    global count
+    count = gpus_of_node
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # this machine's, not the script's
     usual = memory.resize
 
     def resize(storage: torch.UntypedStorage, num_bytes: int) -> None:
@@ -46,6 +50,13 @@ def begin(own: int, gpus_of_node: int) -> None:
             _mark(storage, current)
 
     memory.resize = resize
+
+
+@functools.cache
+def visible() -> tuple[int, ...]:
+    """The node's GPUs that this process may use: what CUDA_VISIBLE_DEVICES said when the script first asked."""
+    said = torch.cuda._parse_visible_devices()
+    return tuple(itertools.takewhile(lambda index: isinstance(index, int) and 0 <= index < count, said))
 
 
 def choose(index: int) -> int:
@@ -58,8 +69,8 @@ def choose(index: int) -> int:
 def checked(index: int | None) -> int:
     """Raises CUDA's error for a number that the node does not have."""
     if index is None:
-        return current
-    if not 0 <= index < count:
+        index = current
+    if not 0 <= index < len(visible()):
         raise getattr(torch, "AcceleratorError", RuntimeError)(INVALID)
     return index
 

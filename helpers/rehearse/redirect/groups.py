@@ -142,10 +142,10 @@ def _noting(operate):
     def wrapper(self, *args, **kwargs):
         first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
         if isinstance(first, Card):
-            notes.once("gpu", name=gpus.of(first), was_set=gpus.was_set, site=call_site())
+            notes.once("gpu", name=gpus.visible()[gpus.of(first)], was_set=gpus.was_set, site=call_site())
         elif _chosen[0] is None and self.session.config.rank in self.ranks:
             op = getattr(args[0], "name", args[0]) if args else "barrier"
-            notes.once("guess", name=gpus.current, op=str(op), site=call_site())
+            notes.once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
         return operate(self, *args, **kwargs)
 
     return wrapper

@@ -33,7 +33,7 @@ _WORDS = {  # what a card says, and what CUDA says; {} is the GPU's number
 
 def in_cudas_words(text: str) -> str:
     for ours, theirs in _WORDS.items():
-        text = text.replace(ours, theirs.format(gpus.local_rank if gpus.home is None else gpus.home))
+        text = text.replace(ours, theirs.format(gpus.current if gpus.home is None else gpus.home))
     return text
 
 
