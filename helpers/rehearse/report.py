@@ -14,6 +14,7 @@ from helpers.words import Words, book
 say = book("rehearse")
 WARNING = "warning"
 WRITTEN = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
+WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,4 +144,4 @@ class Report:
         }
 
     def _repr_html_(self) -> str:
-        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
+        return f'<pre style="{WRAPPED}">{html.escape(str(self))}</pre>'
