@@ -61,6 +61,8 @@ try:
     dist.split_group(split_ranks=[[0], [1]])
 except RuntimeError as error:  # the default group is without a device
     assert "not safe to split" in str(error)
+else:
+    raise AssertionError("it was split")
 dist.destroy_process_group()
 dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
 if rank == 0:
