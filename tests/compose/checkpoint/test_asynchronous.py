@@ -59,6 +59,7 @@ def updated_while_written(place, plan):
             saver.save(place / f"later_{number}")
             train(trainer, 1)
             there = (place / f"later_{number}").exists()
+            dist.barrier()  # every rank has looked
             if gate.is_here:
                 gate.open()
             saver.wait()
