@@ -25,6 +25,7 @@ from helpers.ranks.nccl.after import After, error_of
 from helpers.ranks.report import Report
 from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
+from helpers.ranks.whole import Torn, whole_messages
 from helpers.specs import Link, Nodes
 from helpers.words import Words
 
@@ -101,7 +102,7 @@ class Pool:
         """Whether every rank can take a task. What they have said since the last one is forgotten."""
         if self.is_spent:
             return False
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(EOFError, OSError), whole_messages():
             while ready := wait([member.conn for member in self.members], timeout=0):
                 for conn in ready:
                     conn.recv()
@@ -161,11 +162,14 @@ class Pool:
         """Run one task on `ranks`. The outcome, or RankError after the pool has recovered."""
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
         watch = Watch(states, world_size=self.settings.num_ranks)
-        for state in states:
-            if not tell(state, message):
-                state.lose()
         try:
+            with whole_messages():
+                for state in states:
+                    if not tell(state, message):
+                        state.lose()
             verdict = watch.wait_for_verdict(limit)
+        except Torn:
+            verdict = "torn"
         except KeyboardInterrupt:
             verdict = "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
@@ -215,6 +219,8 @@ class Pool:
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
+            if verdict == "torn":
+                raise Torn
             if verdict == "failed":
                 watch.settle_or_wait(SETTLE)
             watch.refresh(0.4)

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from helpers.ranks.errors import Failure, Where
+from helpers.ranks.whole import whole_messages
 from helpers.words import Words
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
@@ -155,11 +156,12 @@ class Watch:
         waiting = {s.conn: s for s in self.unfinished}
         ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
         self._tick()
-        for conn in ready:
-            try:
-                waiting[conn].take(conn.recv(), self.clock)
-            except (EOFError, OSError):
-                waiting[conn].lose()
+        with whole_messages():
+            for conn in ready:
+                try:
+                    waiting[conn].take(conn.recv(), self.clock)
+                except (EOFError, OSError):
+                    waiting[conn].lose()
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -203,24 +203,29 @@ def test_fault(kernel, fault):
     assert_next_cell_works(kernel, fault.variables)
 
 
-def test_an_endless_loop_is_interrupted_and_every_line_shown(kernel):
-    ranks_cell(kernel, PREPARE)
-    message = kernel.start("%%ranks\nif rank == 1:\n    print('looping')\n    while True: pass\ndist.all_reduce(x)")
-    time.sleep(0.7)  # the cell has to be running before it can be interrupted
+def interrupted(kernel, source, place):
+    """What a cell says that is interrupted as soon as every rank has come past its first line."""
+    message = kernel.start(f"%%ranks\nopen(f'{place}/{{rank}}', 'w').close()\n{source}")
+    end = time.monotonic() + LIMIT
+    while len(list(place.iterdir())) < 4 and time.monotonic() < end:
+        time.sleep(0.02)
     kernel.interrupt()
-    reply = kernel.finish(message, limit=LIMIT)
+    return kernel.finish(message, limit=LIMIT)
+
+
+def test_an_endless_loop_is_interrupted_and_every_line_shown(kernel, tmp_path):
+    ranks_cell(kernel, PREPARE)
+    source = "if rank == 1:\n    print('looping')\n    while True: pass\ndist.all_reduce(x)"
+    reply = interrupted(kernel, source, tmp_path)
     assert reply.shown.startswith("RankError (interrupted)"), reply.shown
-    assert "rank 1 stands at cell line 4" in reply.message
-    assert "ranks 0, 2, 3 wait in all_reduce, cell line 5" in reply.message
+    assert "rank 1 stands at cell line 5" in reply.message
+    assert "ranks 0, 2, 3 wait in all_reduce, cell line 6" in reply.message
     assert_next_cell_works(kernel, "kept")
 
 
-def test_a_rank_that_refuses_to_be_interrupted_is_replaced(kernel):
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
-    message = kernel.start(f"%%ranks\n{stubborn}")
-    time.sleep(0.7)
-    kernel.interrupt()
-    reply = kernel.finish(message, limit=LIMIT)
+def test_a_rank_that_refuses_to_be_interrupted_is_replaced(kernel, tmp_path):
+    ranks_cell(kernel, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
+    reply = interrupted(kernel, "while True: pass", tmp_path)
     assert reply.shown.startswith("RankError (interrupted)") and "variables are lost" in reply.message
     assert_next_cell_works(kernel, "lost")
 
