@@ -48,7 +48,7 @@ def judged(answer: dict[str, Any], report: Report) -> dict[str, bool]:
     return {
         "found": bool(counts),
         "line": bool(at_line),
-        "kind": any(one.kind in kinds for one in counts),
+        "kind": any(one.kind.replace("unnoticed", "error") in kinds for one in counts),
         "other": len(mistakes) > len(counts),
     }
 

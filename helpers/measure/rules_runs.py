@@ -17,7 +17,7 @@ ON_NCCL = {
     "hangs above the buffer": f"{STANDS} with a large x",
     "hangs": STANDS,
     "can hang": "can stand still",
-    "error": "runs, x and y exchanged",
+    "unnoticed": "runs, x and y exchanged",
 }
 # Behind the function, so that a report names the lines of the cell.
 _START = """

@@ -102,12 +102,13 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     if mine in failure.frames:
         inside = failure.frames[failure.frames.index(mine) + 1 :]
         chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
-    kind = "out of memory" if failure.type_name == FULL else "error"
+    kind, cure = ("out of memory", say["full"]) if failure.type_name == FULL else ("error", None)
     words = failure.words.map(in_cudas_words)
-    if failure.wire_kind != "mismatch":
+    if failure.wire_kind == "mismatch":
+        kind, cure, words = "unnoticed", say["same_calls"], Words.of("\n").join([words, say["unnoticed"]])
+    else:
         words = Words.of(f"{failure.type_name}: ") + words
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
-    cure = say["full"] if kind == "out of memory" else None
     if "invalid device ordinal" in failure.message:
         cure = say["local"].format(count=scene.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}

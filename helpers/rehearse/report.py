@@ -21,8 +21,8 @@ WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # Jup
 class Finding:
     """One mistake, or a habit that is a warning.
 
-    kind: error, out of memory, hangs, hangs above the buffer, can hang, race or warning. sites: the line to point at
-    first, then those that belong to it. chain: the calls that led there, outermost first.
+    kind: error, out of memory, unnoticed, hangs, hangs above the buffer, can hang, race or warning. sites: the line to
+    point at first, then those that belong to it. chain: the calls that led there, outermost first.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class Report:
         lines.append(say("count", count=len(mistakes)) if mistakes else say("none" if self.ok else "nothing_found"))
         for one in self.findings:
             lines += ["", *one.lines()]
-        if mistakes and self.ended != "ended":
+        if mistakes:
             lines += ["", say("behind")]
         lines += ["", *self._peaks(), *self._messages(), *self._missing()]
         return lines

@@ -16,6 +16,7 @@ from helpers.ranks.nccl.verdicts import (
     CAN,
     ERROR,
     SURE,
+    UNNOTICED,
     WARNING,
     Verdict,
     of_batches,
@@ -25,7 +26,7 @@ from helpers.ranks.nccl.verdicts import (
     of_messages,
 )
 
-ORDER = (SURE, BUFFER, ERROR, "race", CAN, WARNING)
+ORDER = (SURE, BUFFER, ERROR, UNNOTICED, "race", CAN, WARNING)
 MOST_KEPT = 50_000  # records of a rank that wait for others' in later cells
 
 

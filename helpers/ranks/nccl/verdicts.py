@@ -15,14 +15,15 @@ from helpers.words import Words, book
 
 SAYS = book("nccl")
 SURE, BUFFER, CAN, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
+UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
 SHOWN = 6  # lines of one circle
 MOST = 256  # operations of one batch, above which ranks may split it differently
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: "hangs", "hangs above the buffer", "can hang", "error", "race" or "warning". sites: first the line to point
-    at. words: what happens and where; cure: what to do."""
+    """kind: "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning". sites: first the
+    line to point at. words: what happens and where; cure: what to do."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -193,7 +194,7 @@ def of_messages(play: Play) -> Iterator[Verdict]:
             seen |= {(name, pair), (name, one.site, other.site)}
             both = {"a": sender.rank, "b": receiver.rank, "there": describe(one.site), "here": describe(other.site)}
             both |= {"sent": one.form, "taken": other.form, "tag": one.tag, "other": other.tag}
-            words, kind = SAYS[f"met.{name}"].format(**both), ERROR if crossed else WARNING
+            words, kind = SAYS[f"met.{name}"].format(**both), UNNOTICED if crossed else WARNING
             yield Verdict(kind, pair, (other.site, one.site), words, SAYS[f"cure.{name}"])
 
 
