@@ -108,9 +108,9 @@ def recorded(
     return recorder
 
 
-def on_card(batch: int, micro_batches: int = 1) -> MemoryBreakdown:
+def on_card(batch: int) -> MemoryBreakdown:
     """On a rank with a practice card: the peak of two steps. Raises torch.OutOfMemoryError where they do not fit."""
-    return recorded(batch=batch, micro_batches=micro_batches, steps=2, device="card").peak
+    return recorded(batch=batch, steps=2, device="card").peak
 
 
 def torchs_peak() -> int:
