@@ -23,9 +23,12 @@ def c(rank, x, y):
 
 
 def d(rank, x, y):
-    calls = [(dist.send, x), (dist.recv, y)]
-    for call, tensor in calls if rank == 0 else calls[::-1]:
-        call(tensor, 1 - rank)
+    if rank == 0:
+        dist.send(x, 1)
+        dist.recv(y, 1)
+    else:
+        dist.recv(y, 0)
+        dist.send(x, 0)
 
 
 def e(rank, x, y):
