@@ -168,10 +168,8 @@ class Pool:
                     if not tell(state, message):
                         state.lose()
             verdict = watch.wait_for_verdict(limit)
-        except Torn:
-            verdict = "torn"
-        except KeyboardInterrupt:
-            verdict = "interrupted"
+        except KeyboardInterrupt as cut:
+            verdict = "torn" if isinstance(cut, Torn) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
         error = None
