@@ -36,9 +36,14 @@ class Finding:
     def is_mistake(self) -> bool:
         return self.kind != WARNING
 
+    @property
+    def label(self) -> Words:
+        """Its kind, as a reader is told it."""
+        return say[f"kind.{self.kind.replace(' ', '_')}"]
+
     def lines(self) -> list[str]:
         """As a terminal shows it."""
-        head = say("finding", kind=say[f"kind.{self.kind.replace(' ', '_')}"], ranks=names_of(self.ranks or (0,)))
+        head = say("finding", kind=self.label, ranks=names_of(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
         told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
