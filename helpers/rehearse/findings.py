@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.ranks.errors import Failure, RankError
+from helpers.ranks.nccl.verdicts import SAYS as NCCL_SAYS
 from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, names_of
 from helpers.rehearse.crew import Crew
 from helpers.rehearse.report import WARNING, Finding, say
@@ -105,7 +106,7 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     kind, cure = ("out of memory", say["full"]) if failure.type_name == FULL else ("error", None)
     words = failure.words.map(in_cudas_words)
     if failure.wire_kind == "mismatch":
-        kind, cure, words = "unnoticed", say["same_calls"], Words.of("\n").join([words, say["unnoticed"]])
+        kind, cure, words = "unnoticed", NCCL_SAYS["cure.differ"], Words.of("\n").join([words, say["unnoticed"]])
     else:
         words = Words.of(f"{failure.type_name}: ") + words
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))

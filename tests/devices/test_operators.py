@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -50,15 +51,18 @@ def _has_gradient(op, dtype: torch.dtype) -> bool:
 
 def compare(op, args: tuple, options: dict, only_shapes: bool) -> None:
     expected = results(op, args, options)
-    moved = tree_map_only(torch.Tensor, lambda one: one.detach().to("card").requires_grad_(one.requires_grad), args)
     kinds = {name: "card" if name == "device" else value for name, value in options.items()}
-    kinds = tree_map_only(torch.Tensor, lambda one: one.detach().to("card").requires_grad_(one.requires_grad), kinds)
-    for one, mine in zip(expected, results(op, moved, kinds), strict=True):
+    for one, mine in zip(expected, results(op, *on_card((args, kinds))), strict=True):
         assert mine.device == torch.device("card", 0)
         if only_shapes or one.layout is not torch.strided or one.dtype is torch.complex32:
             assert (mine.shape, mine.dtype) == (one.shape, one.dtype)
         else:
             assert torch.allclose(mine.cpu(), one, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def on_card(tree: Any) -> Any:
+    """The same with its tensors on the card, as leaves."""
+    return tree_map_only(torch.Tensor, lambda one: one.detach().to("card").requires_grad_(one.requires_grad), tree)
 
 
 def results(op, args: tuple, options: dict) -> list[torch.Tensor]:
