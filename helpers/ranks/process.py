@@ -118,6 +118,7 @@ class ZygoteClient:
                     self.ready = True
                 case {"started": pid}:
                     self.started.append(pid)
+                    self.exits.pop(pid, None)  # of another, that had this number before
                 case {"exited": pid, "status": status}:
                     self.exits[pid] = status
 
