@@ -241,7 +241,7 @@ class Pool:
 
     def _end_silent(self, watch: Watch) -> list[int]:
         """Ranks that never answered, since C code keeps Python's lock: as they end, faulthandler writes down where."""
-        silent = [s for s in watch.unfinished if not s.answers and watch.clock > SILENT_LIMIT]
+        silent = [s for s in watch.unfinished if s.where is None and watch.clock > SILENT_LIMIT]
         for state in silent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state.pid, signal.SIGABRT)

@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -25,6 +26,7 @@ STILL = 0.05  # seconds in one place after which a rank that waits is taken to h
 BUSY = 4  # how many times SETTLE a rank gets that wants a core and has none
 QUIET = 5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
 MAX_STEP = 2.0  # a gap longer than this between two looks is a suspended laptop, not time that passed
+_numbers = itertools.count()  # of the polls, in all tasks
 
 
 @dataclass
@@ -43,17 +45,17 @@ class RankState:
     spent: bool = False  # its process is no longer what it was when it started, and should take no other task
     where: Where | None = None
     unmoved_since: float | None = None
-    answers: int = 0
+    answered: int = field(default_factory=partial(next, _numbers))  # the last poll's number; not one of another task
     text: list[str] = field(default_factory=list)
 
     def take(self, message: tuple, now: float) -> None:
         match message:
             case ("out", text):
                 self.text.append(text)
-            case ("where", where):
+            case ("where", where, number) if number > self.answered:
                 moved = not where.same_place(self.where)
                 self.unmoved_since = now if moved else (self.unmoved_since or now)
-                self.where, self.answers = where, self.answers + 1
+                self.where, self.answered = where, number
             case ("ready", _):
                 self.done = True
             case ("failed", failure):
@@ -139,17 +141,19 @@ class Watch:
             tell(state, ("abort", "another rank failed"))
             tell(state, ("interrupt",))
 
-    def refresh(self, limit: float = 1.0) -> None:
-        """Ask every unfinished rank where it is and wait for the answers."""
-        before = {s.rank: s.answers for s in self.unfinished}
-        self.poll()
-        end = self.clock + limit
-        while self.clock < end and any(s.answers == before[s.rank] for s in self.unfinished):
+    def refresh(self, limit: float = 1.0) -> int:
+        """Ask every unfinished rank where it is and wait for the answers to this very question. Its number."""
+        number, end = self.poll(), self.clock + limit
+        while self.clock < end and any(s.answered < number for s in self.unfinished):
             self.receive(end - self.clock)
+        return number
 
-    def poll(self) -> None:
+    def poll(self) -> int:
+        """The number of these questions: an answer to an earlier one may be on its way yet, or of an earlier task."""
+        number = next(_numbers)
         for state in self.unfinished:
-            tell(state, ("where",))
+            tell(state, ("where", number))
+        return number
 
     def receive(self, limit: float) -> None:
         """Wait for messages for at most `limit` seconds, and take what is there."""
@@ -183,9 +187,8 @@ class Watch:
 
     def still_deadlocked(self, limit: float = 1.0) -> bool:
         """The same on new answers of all: an old one may be of before another rank posted its last and finished."""
-        before = {s.rank: s.answers for s in self.unfinished}
-        self.refresh(limit)
-        return all(s.answers > before[s.rank] for s in self.unfinished) and self.is_deadlocked()
+        number = self.refresh(limit)
+        return all(s.answered >= number for s in self.unfinished) and self.is_deadlocked()
 
     def is_stuck(self, state: RankState) -> bool:
         """Whether a rank has not moved between polls, and what it waits for lies with others."""

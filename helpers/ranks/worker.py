@@ -145,7 +145,7 @@ class Worker:
                 message = self.conn.recv()
                 match message[0]:
                     case "where":
-                        self.send(("where", self.where()))
+                        self.send(("where", self.where(), message[1]))
                     case "abort":
                         wire.fail_pending(message[1])
                         wire.cut()

@@ -10,6 +10,7 @@ from helpers.ranks.errors import Waiting, Where
 from helpers.ranks.watch import RankState, Watch
 
 TRAIN = [("train.py", 3, "train")]
+NUMBERS = watch_module._numbers
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def waits_for(*missing, frames=TRAIN, runnable=False):
 def answer(watch, rank, where, times=2, apart=1.0):
     for _ in range(times):
         watch.clock += apart
-        watch.states[rank].take(("where", where), watch.clock)
+        watch.states[rank].take(("where", where, next(NUMBERS)), watch.clock)
 
 
 def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
@@ -103,15 +104,31 @@ def old_answers_and_one_finished(watch):
 
 def test_a_deadlock_is_certain_when_new_answers_say_the_same(watch):
     old_answers_and_one_finished(watch)
+    number = next(NUMBERS) + 1
     for rank in (0, 2):
-        watch.processes[rank].send(("where", waits_for(1)))
+        watch.processes[rank].send(("where", waits_for(1), number))
     assert watch.still_deadlocked()
+
+
+def test_an_answer_to_an_earlier_question_proves_nothing(watch):
+    old_answers_and_one_finished(watch)
+    for rank in (0, 2):
+        watch.processes[rank].send(("where", waits_for(1), next(NUMBERS)))
+    assert not watch.still_deadlocked(limit=0.05)
+
+
+def test_an_answer_to_a_question_of_an_earlier_task_is_no_answer(watch):
+    number = next(NUMBERS)
+    state = RankState(0, conn=None, pid=0)
+    state.take(("where", waits_for(1), number), 0.0)
+    assert state.where is None
 
 
 def test_ranks_that_went_on_since_their_last_answer_are_not_deadlocked(watch):
     old_answers_and_one_finished(watch)
-    watch.processes[0].send(("where", Where(frames=TRAIN, runnable=True)))
-    watch.processes[2].send(("where", waits_for(1)))
+    number = next(NUMBERS) + 1
+    watch.processes[0].send(("where", Where(frames=TRAIN, runnable=True), number))
+    watch.processes[2].send(("where", waits_for(1), number))
     assert not watch.still_deadlocked()
 
 
@@ -148,7 +165,9 @@ def test_a_rank_on_its_way_to_its_wait_is_let_come_to_it(watch):
     answers = [waits_for(1, frames=line_before, runnable=True)] + [waits_for(1)] * 40
 
     def poll():
-        watch.processes[0].send(("where", answers.pop(0)))
+        number = next(NUMBERS)
+        watch.processes[0].send(("where", answers.pop(0), number))
+        return number
 
     watch.poll = poll
     watch.settle_or_wait(0.5)
