@@ -6,6 +6,9 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, methodcaller
 from types import FrameType
 
 import torch
@@ -18,6 +21,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
 _REDIRECT = os.path.join(_PACKAGE, "rehearse", "redirect") + os.sep
 _BETWEEN = ("contextlib.py", "typing_extensions.py", "functools.py")  # decorators on the way into torch
+_PLACE = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name")
 _one_asks = threading.RLock()
 _inside: dict[str, bool] = {}  # file name -> whether it is torch's, the engine's, or between the two
 
@@ -27,27 +31,42 @@ def call_site() -> Frame:
 
     On a thread of autograd's own there is none: then it is the line of the main thread, which waits for its backward.
     """
-    return _outside(sys._getframe(1)) or _outside(main_frame()) or ("autograd's own thread", 0, "")
+    return _outside(sys._getframe(1)) or _outside_of_main() or ("autograd's own thread", 0, "")
 
 
-def main_frame() -> FrameType | None:
-    """Where the main thread is.
-
-    Python (3.11, issue 106883) makes the list of all frames while it holds the lock of its threads: a collection of
-    garbage then that destroys a process group gives the interpreter to a thread that ends, which waits for that lock.
-    """
+def main_stack() -> list[Frame]:
+    """Where the main thread is, outermost call first."""
     with _one_asks:
-        return _current_frames().get(threading.main_thread().ident)
+        found = at_once(map(_PLACE, frames_of(threading.main_thread().ident)))
+    return [(path, line or first, name) for path, line, first, name in reversed(found)]
 
 
-def _current_frames() -> dict[int, FrameType]:
+def frames_of(thread: int) -> Iterator[FrameType]:
+    """From the innermost call of a thread outwards; nothing is looked at before the first is taken."""
+    innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))
+    return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
+
+
+def at_once(lazy: Iterable) -> list:
+    """What comes of frames, in one call of C, within which no other thread runs.
+
+    Whoever holds a frame while its thread returns from it holds what is in it, too: it would live on, and be destroyed
+    here. Nor is garbage collected: Python (3.11, issue 106883) lists all frames with the lock of its threads in its
+    hand, and a process group that is destroyed gives the interpreter to a thread that ends, which waits for that lock.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames()
+        return list(lazy)
     finally:
         if collects:
             gc.enable()
+
+
+def collects() -> bool:
+    """gc.isenabled(), apart from a look at the main thread that happens just now."""
+    with _one_asks:
+        return gc.isenabled()
 
 
 def _outside(frame: FrameType | None) -> Frame | None:
@@ -57,6 +76,10 @@ def _outside(frame: FrameType | None) -> Frame | None:
             return path, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
     return None
+
+
+def _outside_of_main() -> Frame | None:
+    return next((place for place in reversed(main_stack()) if not _is_inside(place[0])), None)
 
 
 def is_torchs_own() -> bool:

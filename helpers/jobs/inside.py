@@ -19,30 +19,36 @@ import sys
 import threading
 import time
 import traceback
+from itertools import accumulate, chain, repeat, starmap, takewhile
+from operator import attrgetter, methodcaller
 
 BEAT = 0.25  # seconds
 FOLDER, WATCHER = "RANKS_JOB", "RANKS_JOB_WATCHER"
 ASKED = "asked"  # a file of the folder: whoever finds it says more, once
 RARE = 0.5  # waits per second that still are one wait: a DataLoader looks up every 5 s
 ASKS = ("send", "recv", "isend", "irecv")  # the last four letters are the operation
+PLACE = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_name")
+CALL = attrgetter("f_code.co_filename", "f_code.co_name", "f_locals")
 INSIDE = FAULT = None
 
 
-def stack(frame):
+def stack(thread):
     """[file, line, function], outermost call first."""
-    found = []
-    while frame is not None:
-        found.append([frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name])
-        frame = frame.f_back
-    return found[::-1]
+    return [[path, line or 0, name] for path, line, name in reversed(at_once(map(PLACE, frames_of(thread))))]
 
 
-def current_frames():
-    """Of every thread. Python 3.11 may stand still where garbage is collected meanwhile, see helpers.devices.lines."""
+def frames_of(thread):
+    """From the innermost call outwards; nothing is looked at before the first is taken."""
+    innermost = map(methodcaller("get", thread), starmap(sys._current_frames, [()]))
+    return takewhile(bool, accumulate(chain(innermost, repeat("f_back")), getattr))
+
+
+def at_once(lazy):
+    """What comes of frames, which nobody holds while their thread goes on: see helpers.devices.lines."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        return sys._current_frames()
+        return list(lazy)
     finally:
         if collects:
             gc.enable()
@@ -71,7 +77,7 @@ class Inside:
         now, cpu, waits = time.monotonic(), time.process_time() - time.thread_time(), self.waits()
         passed, used, self.last = min(now - self.last[0], 2 * BEAT), max(cpu - self.last[1], 0.0), (now, cpu)
         lived = min(used, passed) if self.is_runnable() else passed
-        here, calls = stack(current_frames().get(self.main.ident)), self.issued()
+        here, calls = stack(self.main.ident), self.issued()
         stands = self.seen is not None and self.seen[0] == here and waits - self.seen[1] <= 1 + RARE * self.stood
         self.unmoved += lived
         if calls != self.calls or not stands and any("torch/distributed/" in one[0] for one in here[-6:]):
@@ -127,18 +133,16 @@ class Inside:
 
     def asks(self):
         """[operation, other rank] where the main thread is in a message from one rank to another."""
-        frame = current_frames().get(self.main.ident)
-        while frame is not None:
-            if frame.f_code.co_name in ASKS and frame.f_code.co_filename.endswith("distributed_c10d.py"):
-                peers = [frame.f_locals.get(name) for name in ("dst", "src", "group_dst", "group_src")]
-                return [frame.f_code.co_name[-4:], next((one for one in peers if one is not None), None)]
-            frame = frame.f_back
+        for path, name, variables in at_once(map(CALL, frames_of(self.main.ident))):
+            if name in ASKS and path.endswith("distributed_c10d.py"):
+                peers = [variables.get(one) for one in ("dst", "src", "group_dst", "group_src")]
+                return [name[-4:], next((one for one in peers if one is not None), None)]
         return None
 
     def write(self, *, answer=False, **last):
         rank, world = self.ranked()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
-        frames = {ident: stack(frame) for ident, frame in current_frames().items()}
+        frames = {ident: stack(ident) for ident in at_once(chain.from_iterable(starmap(sys._current_frames, [()])))}
         threads = {names.get(ident, str(ident)): frames[ident] for ident in frames.keys() - {self.main.ident}}
         found = {
             "pid": self.pid, "parent": os.getppid(), "rank": rank, "world": world, "stood": self.stood,

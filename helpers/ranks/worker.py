@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.devices import cards, is_accelerator, module_of
-from helpers.devices.lines import main_frame
+from helpers.devices.lines import main_stack
 from helpers.ranks import wire
 from helpers.ranks.capture import Capture
 from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
@@ -164,7 +164,7 @@ class Worker:
 
     def where(self) -> Where:
         return Where(
-            frames=self.own_frames(frames_of(main_frame())),
+            frames=self.own_frames(main_stack()),
             runnable=is_runnable(self.main_thread.native_id),
             waiting=[Waiting(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
             counters=dict(wire.counters()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -14,21 +15,45 @@ from helpers.jobs import inside
 
 def test_on_another_thread_it_is_the_line_of_the_main_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.append(lines.main_frame()))
+    thread = threading.Thread(target=lambda: found.extend(lines.main_stack()))
     thread.start()
     thread.join()
-    names = []
-    frame = found[0]
-    while frame is not None:
-        names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    assert "test_on_another_thread_it_is_the_line_of_the_main_thread" in names
-    assert lines.call_site()[2] == "test_on_another_thread_it_is_the_line_of_the_main_thread"
+    name = "test_on_another_thread_it_is_the_line_of_the_main_thread"
+    assert name in [function for _, _, function in found]
+    assert lines.call_site()[2] == name
 
 
-@pytest.mark.parametrize("ask", [lines._current_frames, inside.current_frames])
+@pytest.mark.parametrize("look", [lines.main_stack, lambda: inside.stack(threading.main_thread().ident)])
+def test_a_look_from_another_thread_keeps_nothing_alive(look):
+    """What a function has left is gone, however often somebody asks where it is."""
+
+    class Model:
+        pass
+
+    def step(depth):
+        model = Model()
+        return weakref.ref(model) if depth == 0 else step(depth - 1)
+
+    def look_on():
+        for _ in range(20_000):
+            look()
+
+    before, kept = sys.getswitchinterval(), 0
+    thread = threading.Thread(target=look_on)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        while thread.is_alive():
+            kept += step(20)() is not None
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+    assert kept == 0
+
+
+@pytest.mark.parametrize("module", [lines, inside])
 @pytest.mark.parametrize("collects", [True, False])
-def test_no_garbage_is_collected_while_the_frames_are_listed(ask, collects):
+def test_no_garbage_is_collected_while_the_frames_are_listed(module, collects):
     """A group that is destroyed meanwhile gives the interpreter away, and Python 3.11 stands still."""
     met, threshold, before = [], gc.get_threshold(), gc.isenabled()
 
@@ -40,10 +65,10 @@ def test_no_garbage_is_collected_while_the_frames_are_listed(ask, collects):
     gc.enable() if collects else gc.disable()
     try:
         for _ in range(50):
-            ask()
+            module.at_once(module.frames_of(threading.get_ident()))
         is_enabled = gc.isenabled()
     finally:
         gc.callbacks.remove(collecting)
         gc.set_threshold(*threshold)
         gc.enable() if before else gc.disable()
-    assert ask.__name__ not in met and is_enabled is collects
+    assert module.at_once.__name__ not in met and is_enabled is collects

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
 
+from helpers.devices import lines
 from helpers.grading.walls.limits import used_bytes
 from helpers.ranks.sites import is_library
 
@@ -95,7 +96,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (lines.collects, lambda on: gc.enable() if on else gc.disable()),
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _environment),
