@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from helpers.ranks.sites import SAYS, Frame, describe_stack, names_of
 from helpers.ranks.watch import RankState
 from helpers.words import Words
 
+LOG = logging.getLogger(__name__)
 Headline = tuple[str, int | None, list[Words]]  # kind, rank, lines
 _ANSWER = {"send": "recv", "recv": "send"}  # what the other side calls; a collective is answered by itself
 _NATIVE_FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
@@ -89,6 +91,8 @@ class Report:
         return self._grouped(s for s in self.states if s.where and (not s.done or _ended_as_consequence(s)))
 
     def all_places(self) -> list[Words]:
+        for rank in self.silent:
+            LOG.info("rank %d gave no answer; where its threads are:\n%s", rank, self._log_of(rank))
         ended = [s.rank for s in self.states if s.done and not s.failure]
         silent = [
             SAYS["silent"].format(ranks=names_of([rank]), place=self.place(self._last_words(rank)))
@@ -115,15 +119,18 @@ class Report:
 
     def _last_words(self, rank: int) -> list[Frame]:
         """The stack that a rank wrote down before it ended itself, or that faulthandler wrote when it crashed."""
-        try:
-            with open(os.path.join(self.folder, f"rank{rank}.log"), errors="replace") as log:
-                text = log.read()[-100_000:]
-        except OSError:
-            return []
+        text = self._log_of(rank)
         noted = [line for line in text.splitlines() if line.startswith("last words ")]
         if noted:
             return [tuple(frame) for frame in json.loads(noted[-1].removeprefix("last words "))]
         return crash_frames(text)
+
+    def _log_of(self, rank: int) -> str:
+        try:
+            with open(os.path.join(self.folder, f"rank{rank}.log"), errors="replace") as log:
+                return log.read()[-100_000:]
+        except OSError:
+            return ""
 
 
 def crash_frames(text: str) -> list[Frame]:

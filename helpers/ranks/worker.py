@@ -39,6 +39,7 @@ from helpers.ranks.errors import Failure, Waiting, Where
 from helpers.ranks.holders import dead_holders
 from helpers.ranks.link import link_of
 from helpers.ranks.nccl import journal
+from helpers.ranks.outbox import Outbox
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
 from helpers.words import Words
@@ -51,8 +52,9 @@ ACTIVE: Worker | None = None  # the worker of this process, if it is a rank
 class Worker:
     def __init__(self, fd: int, spec: dict[str, Any]):
         self.conn, self.spec = Connection(fd), spec
+        self.outbox = Outbox(self.conn)
         self.rank, self.world_size = spec["rank"], spec["world_size"]
-        self.send_lock, self.tasks = threading.Lock(), queue.SimpleQueue()
+        self.tasks = queue.SimpleQueue()
         self.busy, self.was_cut, self.main_thread = False, False, threading.main_thread()
         self.group_is_up = False
         self.pid = os.getpid()
@@ -136,8 +138,7 @@ class Worker:
     def send(self, message: tuple) -> None:
         if os.getpid() != self.pid:
             _leave(0)  # a fork of this rank has the same pipe, and would answer in its name
-        with self.send_lock:
-            self.conn.send(message)
+        self.outbox.send(message)
 
     def control(self) -> None:
         try:
@@ -156,9 +157,12 @@ class Worker:
                         self.tasks.put(message)
         except (EOFError, OSError):
             _leave(0)
+        except BaseException:
+            os.write(self.log, traceback.format_exc().encode())
+            _leave(1)  # deaf, this rank would be waited for in vain
 
     def on_interrupt(self, *_: Any) -> None:
-        if self.busy:
+        if self.busy and not self.outbox.put_off(self.on_interrupt):
             self.busy, self.was_cut = False, True
             raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import psutil
 
 from helpers.grading.walls.deeds import SAYS
+from helpers.ranks import worker
 
 MEMORY = 1_000_000_000  # bytes beyond what the rank has when the function begins
 FILE = 100_000_000  # bytes of one file, and of what it writes past Python to the rank's log
@@ -36,7 +37,8 @@ def processor_limit(seconds: float) -> Iterator[None]:
     """Raise TooLong once this process has computed for `seconds`. Waiting on a crowded machine does not count."""
 
     def end(*_: object) -> None:
-        raise TooLong(f"{seconds:g} s of processor time are used up")
+        if worker.ACTIVE is None or not worker.ACTIVE.outbox.put_off(end):
+            raise TooLong(f"{seconds:g} s of processor time are used up")
 
     before = signal.signal(signal.SIGPROF, end)
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # again, in case somebody swallows the first

@@ -1,0 +1,84 @@
+"""What a rank says arrives whole, and a rank that can say nothing more is gone rather than deaf."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sys
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import pytest
+
+from helpers.grading.walls.limits import processor_limit
+from helpers.ranks import RankError, worker
+from helpers.ranks.outbox import Outbox
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_what_is_said_in_the_middle_of_a_message_goes_next():
+    """A collection of garbage calls a destructor that prints, while the same thread sends."""
+    kernel, rank = Pipe()
+    outbox = Outbox(rank)
+
+    class Talks:
+        def __reduce__(self):
+            outbox.send(("out", "I am destroyed"))
+            return str, ("value",)
+
+    outbox.send(("done", Talks()))
+    assert [kernel.recv(), kernel.recv()] == [("done", "value"), ("out", "I am destroyed")]
+    kernel.close()
+    rank.close()
+
+
+def prints_with_a_signal_between_the_halves(number: int) -> None:
+    one_half, sent = Connection._send, []
+
+    def and_signal(connection, *given):
+        one_half(connection, *given)
+        sent.append(number)
+        if len(sent) == 1:
+            signal.raise_signal(number)
+
+    Connection._send = and_signal
+    try:
+        with processor_limit(60) if number == signal.SIGPROF else contextlib.nullcontext():
+            print("a" * 100_000)  # more than one write
+    finally:
+        Connection._send = one_half
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGPROF, "TooLong")])
+def test_a_signal_within_a_message_waits_for_its_end(ranks, number, raised):
+    with pytest.raises(RankError, match=raised):
+        ranks.run(prints_with_a_signal_between_the_halves, number)
+    assert ranks.run(len, "abcd") == [4] * 4
+
+
+def cannot_say_where_it_is() -> None:
+    worker.ACTIVE.where = None
+    while True:
+        time.sleep(0.01)
+
+
+def test_a_rank_that_cannot_answer_is_gone_and_not_deaf(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(cannot_say_where_it_is)
+    assert caught.value.kind == "died"
+    assert ranks.run(len, "abcd") == [4] * 4
+
+
+def keeps_pythons_lock() -> None:
+    re.match("(a+)+$", "a" * 64 + "b")
+
+
+def test_where_the_threads_of_a_rank_without_an_answer_were_is_kept_for_us(ranks, monkeypatch, caplog):
+    monkeypatch.setattr(ranks, "timeout", 4)
+    with pytest.raises(RankError, match="give no answer|gives no answer"):
+        ranks.run(keeps_pythons_lock)
+    assert re.search(r"Thread 0x\w+ .*\n(  File .*\n)*  File .*worker.py.* in control", caplog.text), caplog.text
