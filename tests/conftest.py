@@ -56,6 +56,14 @@ class Load:
         terminalreporter.write_line(f"{minutes:.1f} minutes; load: {words}")
 
 
+def pytest_terminal_summary(terminalreporter) -> None:
+    """A rank that heard nothing any more: a check asks new ranks, so nothing failed, but it is a mistake of ours."""
+    for report in terminalreporter.stats.get("passed", []):
+        for _, text in report.sections:
+            if "has not taken up the task" in text:
+                terminalreporter.write_line(f"{report.nodeid}: a rank was deaf\n{text}")
+
+
 class Unattended:
     """Kernels of nbval run as where nobody is: a guess that an author declared wrongly raises."""
 

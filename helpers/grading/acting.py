@@ -142,7 +142,7 @@ class LocalRunner:
         more = SAYS["stretched"].format(times=self.stretch) if self.stretch >= 1.5 else Words.of("")
         return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
-    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
+    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, again: bool = False) -> Run:
         counted = world.issued()
         printed, before, folder = io.StringIO(), world.timeout, world.folder
         world.timeout = min(self.left, LOOK_AGAIN * crowd()) if self.was_late else self.left
@@ -151,6 +151,8 @@ class LocalRunner:
             with contextlib.redirect_stdout(printed):
                 answers = world.run(self.act, self.task.key, self.submitted, list(inputs), seed)
         except RankError as error:
+            if error.kind == "deaf" and not again:
+                return self._run_on(world, inputs, seed, again=True)  # on new ranks: it was no fault of the answer
             trouble = trouble_of(error)
             if trouble.kind == "too_long":
                 trouble = replace(trouble, said=trouble.said + "\n" + self._limits())
@@ -189,7 +191,7 @@ def trouble_of(error: RankError) -> Trouble:
     kind = KINDS.get(name, error.kind)
     if kind in ("memory", "refused"):
         name, said = "", said.map(_without_type)
-    if kind in ("too_long", "timeout"):
+    if kind in ("too_long", "timeout", "deaf"):
         kind, name, said = "too_long", "", said.map(lambda text: "\n".join(map(str.strip, text.splitlines()[1:])))
     return Trouble(kind=kind, text=said.en, said=said, rank=error.rank, type_name=name)
 

@@ -8,6 +8,7 @@ from helpers.ranks.sites import Frame
 from helpers.words import Words
 
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
+KINDS += ("deaf",)  # a timeout, since a rank's process had not taken up what it was to run: no fault of that
 KINDS += ("hangs", "hangs above the buffer", "error", "race")  # what NCCL's rules say of a run that ended well on gloo
 
 # What a rank says when a neighbour left: consequences, never the cause.

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterable, Sequence
 
 from helpers.ranks.errors import RankError
-from helpers.ranks.sites import SAYS, Frame, describe_stack, names_of
+from helpers.ranks.sites import SAYS, Frame, describe_stack, is_engine, names_of
 from helpers.ranks.watch import RankState
 from helpers.words import Words
 
@@ -46,7 +46,8 @@ class Report:
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
-            return "timeout", None, [SAYS["timeout"].format(seconds=seconds), *self.all_places()]
+            kind = "deaf" if any(map(self._is_deaf, self.silent)) else "timeout"
+            return kind, None, [SAYS["timeout"].format(seconds=seconds), *self.all_places()]
         return self._hang()
 
     def _exception(self) -> Headline:
@@ -91,13 +92,12 @@ class Report:
         return self._grouped(s for s in self.states if s.where and (not s.done or _ended_as_consequence(s)))
 
     def all_places(self) -> list[Words]:
-        for rank in self.silent:
-            LOG.info("rank %d gave no answer; where its threads are:\n%s", rank, self._log_of(rank))
         ended = [s.rank for s in self.states if s.done and not s.failure]
-        silent = [
-            SAYS["silent"].format(ranks=names_of([rank]), place=self.place(self._last_words(rank)))
-            for rank in self.silent
-        ]
+        silent = []
+        for rank in self.silent:
+            say, who = SAYS["deaf" if self._is_deaf(rank) else "silent"], names_of([rank])
+            silent.append(say.format(ranks=who, place=self.place(self._last_words(rank))))
+            LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
         return self.waiting() + silent + ([SAYS["had_finished"].format(ranks=names_of(ended))] if ended else [])
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
@@ -124,6 +124,10 @@ class Report:
         if noted:
             return [tuple(frame) for frame in json.loads(noted[-1].removeprefix("last words "))]
         return crash_frames(text)
+
+    def _is_deaf(self, rank: int) -> bool:
+        """Whether its main thread was waiting for a task, and so had not heard of this one."""
+        return any(is_engine(path) and name == "serve" for path, _, name in self._last_words(rank)[-1:])
 
     def _log_of(self, rank: int) -> str:
         try:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from helpers.grading import acting, grade, task_of
 from helpers.grading.acting import LocalRunner, plain, without_our_lines
 from helpers.grading.check import inputs_of
+from tests.ranks.test_outbox import hears_nothing_from_now_on
 
 KEY = "03.average"
 
@@ -176,3 +177,11 @@ def test_places_in_our_files_are_left_out():
     text = "rank 0 raised TypeError: no\n  at sampler.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
     assert without_our_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
     assert without_our_lines("  at sampler.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"
+
+
+def test_a_rank_that_has_not_heard_of_its_task_is_no_fault_of_the_answer(ranks, caplog):
+    caplog.set_level("CRITICAL", logger="helpers.ranks.report")
+    ranks[:2].run(hears_nothing_from_now_on)
+    task = task_of(KEY)
+    run = LocalRunner(task, right, ranks=ranks, limit=4)(inputs_of(task, task.axes.cases(1)[:1], 2, 1), 1)
+    assert run.trouble is None and len(run.outputs) == 2

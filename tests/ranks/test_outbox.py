@@ -6,9 +6,11 @@ import contextlib
 import re
 import signal
 import sys
+import threading
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -82,3 +84,17 @@ def test_where_the_threads_of_a_rank_without_an_answer_were_is_kept_for_us(ranks
     with pytest.raises(RankError, match="give no answer|gives no answer"):
         ranks.run(keeps_pythons_lock)
     assert re.search(r"Thread 0x\w+ .*\n(  File .*\n)*  File .*worker.py.* in control", caplog.text), caplog.text
+
+
+def hears_nothing_from_now_on() -> None:
+    me = worker.ACTIVE
+    me.tasks = SimpleNamespace(get=me.tasks.get, put=lambda message: threading.Event().wait())
+
+
+def test_a_rank_that_has_not_taken_up_its_task_is_said_to_be_deaf(ranks, monkeypatch, caplog):
+    caplog.set_level("CRITICAL", logger="helpers.ranks.report")
+    ranks.run(hears_nothing_from_now_on)
+    monkeypatch.setattr(ranks, "timeout", 4)
+    with pytest.raises(RankError, match="rank 3 has not taken up the task") as caught:
+        ranks.run(len, "abcd")
+    assert caught.value.kind == "deaf" and ranks.run(len, "abcd") == [4] * 4
