@@ -108,7 +108,7 @@ class Report:
         by_size: dict[int, list[int]] = {}
         for rank, size in sorted(self.peaks.items()):
             by_size.setdefault(size, []).append(rank)
-        told = [f"{names_of(ranks)} {format_bytes(size)}" for size, ranks in by_size.items()]
+        told = [f"{names_of(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
         return [say("peaks", peaks=told, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
