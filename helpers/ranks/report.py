@@ -46,7 +46,7 @@ class Report:
         if verdict == "failed":
             return self._exception()
         if verdict == "timeout":
-            kind = "deaf" if any(map(self._is_deaf, self.silent)) else "timeout"
+            kind = "deaf" if any(map(_is_deaf, map(self._last_words, self.silent))) else "timeout"
             return kind, None, [SAYS["timeout"].format(seconds=seconds), *self.all_places()]
         return self._hang()
 
@@ -95,8 +95,9 @@ class Report:
         ended = [s.rank for s in self.states if s.done and not s.failure]
         silent = []
         for rank in self.silent:
-            say, who = SAYS["deaf" if self._is_deaf(rank) else "silent"], names_of([rank])
-            silent.append(say.format(ranks=who, place=self.place(self._last_words(rank))))
+            stack = self._last_words(rank)
+            say = SAYS["deaf" if _is_deaf(stack) else "silent"]
+            silent.append(say.format(ranks=names_of([rank]), place=self.place(stack)))
             LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
         return self.waiting() + silent + ([SAYS["had_finished"].format(ranks=names_of(ended))] if ended else [])
 
@@ -125,16 +126,17 @@ class Report:
             return [tuple(frame) for frame in json.loads(noted[-1].removeprefix("last words "))]
         return crash_frames(text)
 
-    def _is_deaf(self, rank: int) -> bool:
-        """Whether its main thread was waiting for a task, and so had not heard of this one."""
-        return any(is_engine(path) and name == "serve" for path, _, name in self._last_words(rank)[-1:])
-
     def _log_of(self, rank: int) -> str:
         try:
             with open(os.path.join(self.folder, f"rank{rank}.log"), errors="replace") as log:
                 return log.read()[-100_000:]
         except OSError:
             return ""
+
+
+def _is_deaf(stack: Sequence[Frame]) -> bool:
+    """Whether this main thread was waiting for a task, and so had not heard of the one at hand."""
+    return any(is_engine(path) and name == "serve" for path, _, name in stack[-1:])
 
 
 def crash_frames(text: str) -> list[Frame]:

@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -237,6 +238,11 @@ class Worker:
             wire_kind=from_wire and from_wire.kind,
             culprit=from_wire and from_wire.culprit,
         )
+
+
+def put_off(handle: Callable[[], None]) -> bool:
+    """For a handler of signals that raises, see Outbox.put_off; False where this process is no rank."""
+    return ACTIVE is not None and ACTIVE.outbox.put_off(handle)
 
 
 def is_runnable(native_id: int) -> bool:

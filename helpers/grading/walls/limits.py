@@ -37,7 +37,7 @@ def processor_limit(seconds: float) -> Iterator[None]:
     """Raise TooLong once this process has computed for `seconds`. Waiting on a crowded machine does not count."""
 
     def end(*_: object) -> None:
-        if worker.ACTIVE is None or not worker.ACTIVE.outbox.put_off(end):
+        if not worker.put_off(end):
             raise TooLong(f"{seconds:g} s of processor time are used up")
 
     before = signal.signal(signal.SIGPROF, end)
@@ -98,7 +98,7 @@ def _watched(most: int) -> Iterator[None]:
     """Look at the memory from time to time. What is asked for at once is seen when it is there."""
 
     def look(*_: object) -> None:
-        if used_bytes() > most:
+        if used_bytes() > most and not worker.put_off(look):
             raise TooMuch
 
     before = signal.signal(signal.SIGALRM, look)
