@@ -27,7 +27,7 @@ from benchmarks.ranks import script
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
 from helpers.compose.parts import mean_over_copies, schedule_of
-from helpers.measure.composed_by_torch import TorchTrainer
+from helpers.observe.composed_by_torch import TorchTrainer
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.parallel.zero import Zero1

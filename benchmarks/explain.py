@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import write_table
-from helpers.traces import explain, read
+from helpers.commands.traces import explain, read
 
 JOB = """\
 import torch, torch.distributed as dist

@@ -21,10 +21,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.paired import write_table
-from helpers.grading.classroom.flagged import flags_of
-from helpers.grading.classroom.results import Result, from_json
-from helpers.grading.classroom.rungs import highest
-from tests.grading.classroom import notebooks
+from helpers.classroom.flagged import flags_of
+from helpers.classroom.results import Result, from_json
+from helpers.classroom.rungs import highest
+from tests.classroom import notebooks
 from tests.grading.submissions import HANDED_IN, MUTANTS, RIGHT_ANSWERS, TASK, Submission
 
 COMMAND = "python -m benchmarks.grading"

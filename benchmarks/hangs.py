@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.paired import write_table
-from helpers.jobs.blame import Verdict
-from helpers.jobs.hang import Found, observe
+from helpers.commands.jobs.blame import Verdict
+from helpers.commands.jobs.hang import Found, observe
 
 SCRIPT = """\
 import os, signal, sys, time, threading, torch, torch.distributed as dist

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.browser import CHROMIUM, row
 from benchmarks.paired import write_table
-from helpers import progress
 from helpers.interview import Quiz, load_all
+from helpers.learner import progress
 from tests.browser.notebook import chromium, opened
 from tests.browser.server import serve
 

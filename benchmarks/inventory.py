@@ -15,11 +15,11 @@ from itertools import accumulate, product
 import torch
 
 from benchmarks.paired import write_table
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.predict.memory.inventory import inventory
+from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
-from helpers.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 SIZES = {

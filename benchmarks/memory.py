@@ -19,7 +19,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.paired import paired_ratio, write_table
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.amp import MasterWeights
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.predict.memory.states import model_states

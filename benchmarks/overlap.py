@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.paired import Ratio, ratio_of, write_table
-from helpers.measure.paced import PacedLinear
+from helpers.observe.paced import PacedLinear
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks

@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed import pipelining
 
 from benchmarks.paired import ratio_of, write_table
-from helpers.measure.emulate_pipeline import emulate_pipeline_step
-from helpers.measure.memory import record_memory
+from helpers.observe.emulate_pipeline import emulate_pipeline_step
+from helpers.observe.memory import record_memory
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.pipeline.partition import partition
 from helpers.predict.time.pipeline import simulate

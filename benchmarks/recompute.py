@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils import checkpoint as torchs
 
 from benchmarks.paired import paired_ratio, write_table
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.recompute import Recomputed, checkpoint_sequential, recompute_blocks
-from helpers.units import format_bytes
+from helpers.quantities.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 PAIRS = 11

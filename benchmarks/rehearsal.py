@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from benchmarks.paired import write_table
-from helpers.rehearse import Finding, Report, rehearse
+from helpers.commands.rehearse import Finding, Report, rehearse
 
 FOLDER = Path(__file__).with_suffix("")
 

@@ -21,12 +21,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.paired import write_table
-from helpers.measure.paced import PacedLinear
-from helpers.measure.traces import trace_steps
+from helpers.commands.traces import explain, read
+from helpers.observe.paced import PacedLinear
+from helpers.observe.traces import trace_steps
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.ranks import Ranks, wire
 from helpers.specs import Link
-from helpers.traces import explain, read
 
 NUM_RANKS, STEPS, SKIPPED = 4, 20, 3
 LAYERS, WIDTH, ROWS = 4, 64, 4

@@ -20,16 +20,16 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 from benchmarks.paired import ratio_of, write_table
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
-from helpers.measure.memory import record_memory
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
+from helpers.observe.memory import record_memory
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.predict.memory.activation_bytes import activations, edge_activations, logits
 from helpers.predict.memory.inventory import inventory
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
+from helpers.quantities.units import format_bytes
 from helpers.ranks import Ranks
 from helpers.specs import Plan
-from helpers.units import format_bytes
 from helpers.workloads import GPT, GPTConfig, token_loss
 
 CONFIG = GPTConfig.ten_million(tied=False)  # parallelize_module would part a tied matrix in two

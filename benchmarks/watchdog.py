@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import write_table
-from helpers import zoo
-from helpers.measure.torchrun import torchrun
+from helpers.commands import zoo
+from helpers.observe.torchrun import torchrun
 from helpers.ranks import Ranks
-from tests.zoo.played import found, played, watched
+from tests.commands.zoo.played import found, played, watched
 
 COMMAND = "python -m benchmarks.watchdog"
 PARTS = ("step", "_after_forward", "_before_sync")
@@ -35,7 +35,7 @@ def costs() -> dict[str, list[float]]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from helpers.measure.watchdog import Watchdog
+    from helpers.observe.watchdog import Watchdog
     from helpers.workloads import GPT, GPTConfig, synthetic_tokens, token_loss
 
     spent = dict.fromkeys(PARTS, 0.0)

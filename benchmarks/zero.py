@@ -21,10 +21,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from benchmarks.paired import bootstrap_interval, ratio_of, write_table
-from helpers.measure.comms import record_comms
-from helpers.measure.emulate_zero import emulate_zero3_step
-from helpers.measure.equality import assert_equal
-from helpers.measure.memory import record_memory
+from helpers.observe.comms import record_comms
+from helpers.observe.emulate_zero import emulate_zero3_step
+from helpers.observe.equality import assert_equal
+from helpers.observe.memory import record_memory
 from helpers.parallel.zero import Zero1, Zero2, Zero3
 from helpers.predict.memory.states import model_states
 from helpers.predict.time.zero import Zero3Step, simulate_zero3_step

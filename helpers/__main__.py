@@ -11,12 +11,12 @@ from typing import Any
 
 # These have options of their own.
 COMMANDS = {
-    "grade": "helpers.grading.classroom.cli",
-    "train": "helpers.train.cli",
-    "hang": "helpers.jobs.hang",
-    "profile": "helpers.jobs.profiled",
-    "rehearse": "helpers.rehearse.cli",
-    "explain": "helpers.traces.cli",
+    "grade": "helpers.classroom.cli",
+    "train": "helpers.commands.train.cli",
+    "hang": "helpers.commands.jobs.hang",
+    "profile": "helpers.commands.jobs.profiled",
+    "rehearse": "helpers.commands.rehearse.cli",
+    "explain": "helpers.commands.traces.cli",
     "plan": "helpers.predict.advice.cli",
     "napkin": "helpers.interview.napkin",
 }
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("grade", help="grade notebooks of a lab, one or a class; --mine shows what you have done")
     parser.parse_args(arguments)
 
-    from helpers import doctor
+    from helpers.commands import doctor
 
     return doctor.main()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from helpers import widgets
-from helpers.guesses import Declared
 from helpers.interview.answers import FACTORS, KINDS, SPOKEN
+from helpers.learner.guesses import Declared
 
 TEENS = "eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
 NUMBERS = f"zero one two three four five six seven eight nine ten {TEENS}".split()

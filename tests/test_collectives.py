@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import collectives as ours
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.predict.traffic.algorithms import schedule
 
 ALGORITHMS = ["ring", "tree", "halving_doubling"]

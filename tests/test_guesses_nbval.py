@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from helpers import progress
-from helpers.guesses import make_question, note
+from helpers.learner import progress
+from helpers.learner.guesses import make_question, note
 from tests.saved_outputs import differences
 
 ROOT = Path(__file__).resolve().parent.parent

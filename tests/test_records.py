@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from helpers.mesh import Mesh
+from helpers.quantities.units import format_bytes, format_count, format_ratio, format_seconds, format_value
 from helpers.records import CommEvent, CommLog, Holding, MemoryBreakdown, Span, Timeline, compare, traffic_by_axis
 from helpers.records.axes import AxisOp
-from helpers.units import format_bytes, format_count, format_ratio, format_seconds, format_value
+from helpers.specs.mesh import Mesh
 
 
 def span(rank=0, start=0.0, end=1.0, lane="compute", kind="backward", **more):

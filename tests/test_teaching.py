@@ -16,7 +16,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
-from helpers.grading.classroom import cli
+from helpers.classroom import cli
 from tests.grading.edits import edited
 from tests.nbgrader_steps import run_steps
 from tests.test_tools_build_labs import small

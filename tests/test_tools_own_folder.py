@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import progress
+from helpers.learner import progress
 from tools import install, lay_course, open_lab
 from tools.own_folder import VARIABLE, keep_progress, own_folder
 

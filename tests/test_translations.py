@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.course import read_cells
+from helpers.learner.course import read_cells
 from tools import lay_course
 from tools.translate import hash_of, left_to_do, read_table, stale, table_of, translatable, translated
 

@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         work = own_folder(options.work, options.root)
         keep_progress(work, options.work)
-        from helpers import words
+        from helpers.learner import words
 
         if options.language:
             words.keep(options.language)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VARIABLE = "RANKS_HOME"  # helpers.progress reads it: in whose .rank-by-rank/ the progress lies
+VARIABLE = "RANKS_HOME"  # helpers.learner.progress reads it: in whose .rank-by-rank/ the progress lies
 EXAMPLE = "for example make course WORK=~/rank-by-rank"
 
 

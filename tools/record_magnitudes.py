@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from helpers.measure.magnitudes import record_magnitudes  # noqa: E402
+from helpers.observe.magnitudes import record_magnitudes  # noqa: E402
 from helpers.predict.precision import RECORDED  # noqa: E402
 from helpers.records import Magnitudes  # noqa: E402
 from helpers.workloads import GPT, GPTConfig, characters, token_loss  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import devices
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 
 SEED_OF_SHARDS = 2718  # Megatron's: where tensor ranks must draw differently, seed + 2718 + tp rank
 SEEDS_OF_A_STAGE = 1009  # a prime, so that stages and copies never meet

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from helpers.quantities.units import format_bytes
 from helpers.specs import Plan
 from helpers.specs.checks import check_plain
-from helpers.units import format_bytes
 
 
 def check(model: nn.Module, plan: Plan) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from helpers.draw.scene import Label, Line
-from helpers.units import format_bytes
+from helpers.quantities.units import format_bytes
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from helpers.draw.axis import bytes_axis
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
+from helpers.quantities.units import format_bytes
 from helpers.records.comparison import Comparison, Row, compare
-from helpers.units import format_bytes
 
 _RIGHT, _BAR = 24.0, 18.0
 _SIDES = ("guess", "predicted", "measured")

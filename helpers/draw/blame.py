@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from helpers.draw.palette import rank_paint
 from helpers.draw.scene import Label, Line, Rect, Scene
+from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import Schedule
-from helpers.words import book
 
 SAYS = book("first_contact")
 KINDS = {"exception": 2, "hang": 1, "mismatch": 3, "died": 1}  # of a RankError, and the rank to blame here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
-from helpers.units import format_bytes
+from helpers.quantities.units import format_bytes
 
 _SIDE, _GAP, _PAD = 16.0, 16.0, 6.0  # pixels: margin, between two buckets, around the gradients of a bucket
 _BOX, _WORDS = 34.0, 22.0  # heights: of a gradient, of a line of words

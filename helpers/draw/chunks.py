@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, text_width
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("collective")
 _LEFT, _RIGHT = 66.0, 20.0

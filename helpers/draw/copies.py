@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
-from helpers.units import format_bytes
-from helpers.words import book
 
 say = book("pictures")
 _LEFT, _RIGHT, _HIGH = 14.0, 14.0, 190.0  # pixels; _HIGH: of the highest stack

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from helpers import costs
 from helpers.draw.chart import Chart, chart, chart_axes
+from helpers.quantities import costs
 from helpers.specs import Link
 
 LOOKS = {

@@ -9,8 +9,8 @@ from itertools import groupby, product
 from helpers.draw.cards import card
 from helpers.draw.mesh import AXIS_KINDS, axis_look, members
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene
-from helpers.mesh import Mesh
-from helpers.words import book
+from helpers.learner.words import book
+from helpers.specs.mesh import Mesh
 
 say = book("mesh").section("cube")
 AXES = ("dp", "pp", "tp")

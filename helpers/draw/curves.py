@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("pictures")
 Points = Sequence[tuple[float, float]]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from helpers.draw.curves import Axis, Mark, curves_scene
 from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
+from helpers.learner.words import book
 from helpers.predict.failures import Week, daly_interval, effective_time
 from helpers.predict.failures.rates import DAY
 from helpers.predict.failures.week import Stretch
-from helpers.words import book
 
 say = book("failures")
 KINDS = {"work": "forward", "saves": "optimizer", "lost": "weight_grad", "repair": "waiting"}

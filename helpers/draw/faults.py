@@ -9,7 +9,7 @@ from helpers.draw.axis import round_step
 from helpers.draw.curves import Axis, curves_scene
 from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("pictures")
 _ROW, _BAR, _PITCH, _RIGHT = 40.0, 26.0, 50.0, 20.0  # pixels: of beats, of generations, the right margin

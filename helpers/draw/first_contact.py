@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from helpers.draw.palette import rank_paint
 from helpers.draw.scene import Label, Line, Rect, Scene
-from helpers.words import book
+from helpers.learner.words import book
 
 SAYS = book("first_contact")
 _WIDTH, _SIDE, _ROW = 720.0, 14.0, 40.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("healing")
 _LEFT, _ROW, _RIGHT = 84.0, 38.0, 16.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
-from helpers.units import format_bytes
-from helpers.words import book
 
 say = book("memory")
 _TOTALS = 116.0  # pixels right of the longest bar, for its total and what is over the limit

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from helpers.draw.axis import round_step
 from helpers.draw.palette import kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, Timeline
-from helpers.units import format_bytes
-from helpers.words import book
 
 say = book("memory")
 _LEFT, _RIGHT, _HIGH, _BELOW = 64.0, 20.0, 240.0, 52.0

@@ -1,6 +1,6 @@
 """A device mesh on its nodes: which ranks one rank shares each axis with, and which of those groups cross nodes.
 
-Ranks are numbered as `helpers.mesh` does. Nodes hold neighbouring ranks, as torchrun numbers them.
+Ranks are numbered as `helpers.specs.mesh` does. Nodes hold neighbouring ranks, as torchrun numbers them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from helpers.draw.palette import look
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
 _MOST_RANKS = 512

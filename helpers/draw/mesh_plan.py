@@ -14,10 +14,10 @@ from helpers.draw.cards import card
 from helpers.draw.mesh import NodeLayout, axis_look, members, node_frame
 from helpers.draw.palette import kind_word
 from helpers.draw.scene import Label, Line, Rect, Scene, text_width
-from helpers.mesh import Mesh
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
-from helpers.units import format_bytes
-from helpers.words import book
+from helpers.specs.mesh import Mesh
 
 say = book("mesh")
 MOST_RANKS = 64

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.units import format_bytes
-from helpers.words import book
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 
 say = book("pictures")
 _LINE, _APART, _RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows
@@ -25,7 +25,7 @@ class Message:
 
 
 def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[Message]:
-    """Of (operation, layer, bytes), as `helpers.measure.zero_runs.walk` gives them."""
+    """Of (operation, layer, bytes), as `helpers.observe.zero_runs.walk` gives them."""
     looks = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("reduce-scatter", "gradients")}
     return [
         Message(verb=looks[op][0], what=f"layer {layer}", kind=looks[op][1], num_bytes=size) for op, layer, size in log

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from helpers.words import book
+from helpers.learner.words import book
 
 DARK_TEXT, LIGHT_TEXT = "#0b0d10", "#ffffff"
 

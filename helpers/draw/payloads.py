@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from helpers.draw.palette import PAINTS, rank_paint
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, heading, kinds_legend, text_width
-from helpers.units import format_bytes
-from helpers.words import book
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
 
 say = book("pictures")
 _BAR, _PITCH, _RIGHT = 28.0, 38.0, 84.0

@@ -14,10 +14,10 @@ from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, SAYS, kind_word
 from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.draw.timelines import panel_titles, shared_title
+from helpers.learner.words import book
+from helpers.quantities.units import format_seconds
 from helpers.records import KINDS, Span, Timeline
 from helpers.schedules import Action
-from helpers.units import format_seconds
-from helpers.words import book
 
 _WORDS = book("timelines").section("pipeline")
 _LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from helpers.draw.figure import DPI, label_colour, to_figure
 from helpers.draw.palette import LIGHT, PAINTS, Theme
 from helpers.draw.scene import WIDE, Label, Rect, Scene
-from helpers.words import language
+from helpers.learner.words import language
 
 if TYPE_CHECKING:
     from PIL.Image import Image

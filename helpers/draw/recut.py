@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("pictures")
 _LEFT, _SIDE, _TOP, _SHARD, _GAP = 100.0, 20.0, 46.0, 26.0, 10.0

@@ -7,8 +7,8 @@ from math import ceil, log
 
 from helpers.draw.curves import Axis, Mark, curves_scene
 from helpers.draw.scene import WIDTH, Scene, text_width
+from helpers.learner.words import book
 from helpers.predict.scaling import Point, amdahl
-from helpers.words import book
 
 say = book("steps").section("curve")
 PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amdahl": "optimizer"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("pictures")
 _BAR, _PITCH, _RIGHT, _DOT = 30.0, 42.0, 96.0, 12.0

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
 from helpers.predict.advice.work import Ranked
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
-from helpers.units import format_bytes, format_seconds
-from helpers.words import book
 
 say = book("advice").section("picture")
 _PITCH, _BAR, _FAR = 30.0, 20.0, 2.0  # pixels from bar to bar, of a bar; bars are cut at so many limits

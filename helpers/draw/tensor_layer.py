@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend
-from helpers.words import book
+from helpers.learner.words import book
 
 _ROW = (("f", 0.5), ("attention", 1.5), ("g", 0.5), ("f", 0.5), ("MLP", 1.5), ("g", 0.5))
 _LEFT, _RIGHT, _HIGH, _APART, _GAP = 100.0, 30.0, 34.0, 58.0, 0.35

@@ -8,7 +8,7 @@ from helpers.draw.equations import equations_items, equations_words, legend, say
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
 from helpers.predict.by_hand.tensor_split_blocks import Pass
-from helpers.units import format_seconds
+from helpers.quantities.units import format_seconds
 
 _HEAD, _BAR, _PITCH, _LEFT, _RIGHT = 32.0, 20.0, 28.0, 130.0, 90.0  # pixels
 

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, SAYS, kind_word
 from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import KINDS, LANES, Span, Timeline
-from helpers.units import format_bytes, format_seconds
 
 LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0
 _SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
+from helpers.learner.words import book
 from helpers.predict.time.model import StepTime
-from helpers.units import format_seconds
-from helpers.words import book
+from helpers.quantities.units import format_seconds
 
 say = book("steps")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from helpers.draw.equations import number_text
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
 from helpers.predict.by_hand.zero_steps import BYTES, EVERY, KINDS, LAYERS, NUMBERS, OWN, STALE, TERM, Number, ZeroStep
+from helpers.quantities.units import format_bytes
 from helpers.records import MemoryBreakdown
-from helpers.units import format_bytes
-from helpers.words import book
 
 _LEFT, _CELL, _HIGH, _APART, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0  # pixels: grids, and from rank to rank
 _BARS, _SCALE, _BAR = 478.0, 1.5, 13.0  # pixels: where bars start, of a byte, height

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 say = book("elastic")
 

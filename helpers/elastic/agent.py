@@ -27,12 +27,12 @@ from helpers.elastic.member import train
 from helpers.elastic.regrouping import regroup
 from helpers.elastic.settings import Settings, say
 from helpers.elastic.verdicts import MAX_GAP, Listener, verdict
+from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.sites import names_of
 from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Plan
-from helpers.words import Words
 
 TICK = 0.05  # seconds between two looks at the heartbeats
 UNMET = 60.0  # seconds until all ranks have begun a step

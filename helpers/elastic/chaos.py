@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("elastic")
 HOWS = ("sigkill", "exception", "hang", "freeze")

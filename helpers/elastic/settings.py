@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.elastic.regrouping import regroup
+from helpers.learner.words import book
 from helpers.ranks.limits import check_num_ranks
 from helpers.specs import Plan
-from helpers.words import book
 
 say = book("elastic")
 

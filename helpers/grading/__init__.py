@@ -58,7 +58,7 @@ from helpers.grading.overview import drill, mock_view, progress_view
 from helpers.grading.registry import Lab, exercises_of, lab_of, labs, rooms, task_of, tasks_of
 from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
 from helpers.grading.verdict import Verdict
-from helpers.words import Words
+from helpers.learner.words import Words
 
 __all__ = [
     "Finding",

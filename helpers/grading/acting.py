@@ -30,11 +30,11 @@ from helpers.grading.task import Run, Task, Trial, Trouble
 from helpers.grading.walls.deeds import SAYS
 from helpers.grading.walls.limits import TooLong, processor_limit
 from helpers.grading.walls.state import reseed
+from helpers.learner.words import Words
 from helpers.ranks import RankError, Ranks, wire
 from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
-from helpers.words import Words
 
 __all__ = ["LocalRunner", "TooLong", "on_rank", "own_ranks", "plain", "processor_limit", "wall_seconds", "within_walls"]
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from helpers import progress
 from helpers.grading import hidden, offers, promises, rounding
 from helpers.grading.acting import LocalRunner
 from helpers.grading.drawing import Case
@@ -21,8 +20,9 @@ from helpers.grading.kit.stories import unexplained
 from helpers.grading.registry import nearest, task_of
 from helpers.grading.task import Finding, Run, Task, Trouble, World
 from helpers.grading.verdict import NEVER_RAN, Tried, Verdict
+from helpers.learner import progress
+from helpers.learner.words import Words, language
 from helpers.ranks import Ranks
-from helpers.words import Words, language
 
 LINE = 76  # characters: what a narrow notebook has room for, which would fold a longer line once more
 Runner = Callable[[Sequence[Sequence[dict]], int], Run]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("case")
 NAMES = ("sizes", "dtypes", "layouts", "values")

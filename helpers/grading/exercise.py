@@ -13,8 +13,8 @@ from typing import Any
 
 from helpers.grading.check import NotYet, grade, note, written_in
 from helpers.grading.registry import task_of
-from helpers.progress import CHAPTER
-from helpers.words import book, language
+from helpers.learner.progress import CHAPTER
+from helpers.learner.words import book, language
 
 SAYS = book("verdict")
 Definition = ast.FunctionDef | ast.ClassDef

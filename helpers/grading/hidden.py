@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from helpers.grading.task import Run, Trouble
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("flags")
 Counted = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) to a rank to its operations

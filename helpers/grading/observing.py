@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.task import Task, Trial
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 
 ROOM = 100  # characters of a call that are kept
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers import progress
-from helpers.grading.classroom import labs
+from helpers.classroom import labs
 from helpers.grading.registry import lab_of, task_of
 from helpers.grading.verdict import NEVER_RAN, SAYS, Verdict
 from helpers.interview.drills import drills
-from helpers.words import book
+from helpers.learner import progress
+from helpers.learner.words import book
 
 TELLS = book("offers")
 ATTEMPTS = 3

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from helpers.grading.drawing import Case
 from helpers.grading.task import Finding, Task, World
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("promises")
 AGAIN = SAYS["again"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 if TYPE_CHECKING:
     from helpers.grading.task import Task

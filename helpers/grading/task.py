@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.drawing import Axes, Case, Draw
+from helpers.learner.words import Words
 from helpers.records import CommEvent, CommLog
-from helpers.words import Words
 
 
 @dataclass(frozen=True)

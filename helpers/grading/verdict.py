@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.grading.task import Finding, Task, Trouble
-from helpers.units import format_seconds
-from helpers.words import Words, book, language
+from helpers.learner.words import Words, book, language
+from helpers.quantities.units import format_seconds
 
 SAYS = book("verdict")
 NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")

@@ -24,14 +24,14 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from helpers import words
 from helpers.interview.answers import LETTERS
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card, Source
 from helpers.interview.links import place
 from helpers.interview.render import inline, paragraphs
 from helpers.interview.words import say, topic_name
-from helpers.words import LANGUAGES, Words
+from helpers.learner import words
+from helpers.learner.words import LANGUAGES, Words
 
 DECK, MODEL = 1_784_302_951, 1_784_302_952  # chosen once; another number would be another deck in Anki
 NAME = "Rank by Rank · interview"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.interview.cards import LEVELS, Card, Cell, Check, Choices, Prediction, Source
-from helpers.words import LANGUAGES, Words
+from helpers.learner.words import LANGUAGES, Words
 
 BANK = Path(__file__).parent / "bank"
 CARD_FIELDS = {"required": ("id", "level", "question", "answer", "shown_by")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.words import Words
+from helpers.learner.words import Words
 
 LEVELS = ("junior", "senior", "staff")
 

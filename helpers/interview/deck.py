@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from helpers import words
-from helpers.course import week
-from helpers.guesses.calibration import far_chapters, far_kinds
 from helpers.interview.cards import LEVELS, Card, topic_of
 from helpers.interview.reviews import Reviews
 from helpers.interview.words import say, topic_name
+from helpers.learner import words
+from helpers.learner.course import week
+from helpers.learner.guesses.calibration import far_chapters, far_kinds
 
 FORMS = ("choice", "number", "folded")
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers import progress, words
 from helpers.interview import bank_file
 from helpers.interview.cards import Cell, Source, topic_of
 from helpers.interview.links import cell_address, place
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text
 from helpers.interview.words import say
-from helpers.words import Words
+from helpers.learner import progress, words
+from helpers.learner.words import Words
 
 FILE = Path(__file__).with_name("drills.yaml")
 FIELDS = ("key", "minutes", "title", "prompt", "counts", "stub", "explained_by")

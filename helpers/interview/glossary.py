@@ -12,7 +12,7 @@ from typing import Any
 from helpers.interview.bank_file import CHINESE, check_fields, read_entries, read_list, read_shown_by, read_text
 from helpers.interview.cards import Cell, Source
 from helpers.interview.render import inline
-from helpers.words import Words
+from helpers.learner.words import Words
 
 FILE = Path(__file__).parent / "glossary.yaml"
 FIELDS = {"required": ("term", "zh", "says", "shown_by")}

@@ -10,9 +10,9 @@ import functools
 import json
 from pathlib import Path
 
-from helpers.course import find
 from helpers.interview.cards import Card, Cell, Source
 from helpers.interview.words import say
+from helpers.learner.course import find
 
 
 def link(card: Card, base: str = "", *, language: str | None = None) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from helpers import progress, words
 from helpers.interview.answers import judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS, Card
@@ -23,6 +22,7 @@ from helpers.interview.drills import Attempt, Drill, Judge, Outcome, drills
 from helpers.interview.reviews import Journal, Review, Reviews
 from helpers.interview.sheet import Item, Sheet, card_item, drill_item
 from helpers.interview.stopwatch import Now, Stopwatch, utc_now
+from helpers.learner import progress, words
 
 NUM_CARDS = 5
 CARD_SECONDS = 180.0

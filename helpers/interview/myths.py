@@ -13,7 +13,7 @@ from helpers.interview.bank_file import check_fields, read_entries, read_list, r
 from helpers.interview.cards import Cell, Source
 from helpers.interview.render import BOX, inline, shown_html
 from helpers.interview.verify import function_named, rounds_to, stands_in
-from helpers.words import LANGUAGES, Words
+from helpers.learner.words import LANGUAGES, Words
 
 FILE = Path(__file__).parent / "myths.yaml"
 MYTH_FIELDS = {"required": ("id", "claim", "truth", "run", "finds", "shown_by")}

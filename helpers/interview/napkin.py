@@ -17,13 +17,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from helpers import words
 from helpers.interview.bank_file import check_fields, read_yaml
 from helpers.interview.cards import Check
 from helpers.interview.verify import compute
+from helpers.learner import words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.specs import GPU, GPUS, LINKS, PRESETS, Link, ModelSpec
-from helpers.units import format_bytes, format_count, format_seconds
-from helpers.words import Words
 
 FILE = Path(__file__).with_name("napkin.yaml")
 FIELDS = {"required": ("name", "value"), "known": ("name", "value", "formula", "given")}

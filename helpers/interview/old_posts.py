@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.interview.bank_file import check_fields, read_entries, read_list, read_text
 from helpers.interview.render import inline
-from helpers.words import Words
+from helpers.learner.words import Words
 
 FILE = Path(__file__).parent / "old_posts.yaml"
 WHERE = ("process", "ranks", "torchrun")

@@ -10,7 +10,7 @@ from helpers.interview.bank_file import load_bank
 from helpers.interview.cards import Card
 from helpers.interview.links import link
 from helpers.interview.words import say
-from helpers.words import Words
+from helpers.learner.words import Words
 
 BOX = "border-left:3px solid rgba(128,128,128,.45);padding:.15em 0 .15em .9em;margin:.35em 0 .6em .2em;max-width:52em"
 BADGE = "border:1px solid currentColor;border-radius:3px;padding:0 .35em;margin-right:.5em;font-size:80%;opacity:.75"

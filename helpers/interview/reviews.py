@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from helpers import progress
 from helpers.interview.words import RATINGS, say
-from helpers.progress import Entry
+from helpers.learner import progress
+from helpers.learner.progress import Entry
 
 
 @dataclass(frozen=True, kw_only=True)

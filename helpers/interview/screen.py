@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from helpers.interview.words import say
-from helpers.words.wrapping import wrap
+from helpers.learner.words.wrapping import wrap
 
 WIDEST = 88  # columns: longer lines are hard to read
 STYLES = {"bold": "1", "quiet": "2", "right": "32", "wrong": "31", "code": "36"}

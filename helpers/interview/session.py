@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from helpers import words
 from helpers.interview.answers import Judged, asked_unit, judge_choice, judge_number, judge_rating
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import Card
 from helpers.interview.deck import form_for, guessed_far, in_order, select
 from helpers.interview.reviews import Journal, Review
 from helpers.interview.words import say, say_span
+from helpers.learner import words
 
 RETURNS_AFTER = 3  # a card that was not known comes back in the sitting, once, after so many others
 LONGEST = 3600.0  # seconds on one card that are noted: whoever went for lunch did not think for two hours

@@ -17,7 +17,7 @@ from helpers.interview.bank_file import check_fields, load_all, read_entries, re
 from helpers.interview.links import cell_address, place
 from helpers.interview.old_posts import CODE
 from helpers.interview.render import inline
-from helpers.words import Words
+from helpers.learner.words import Words
 
 FILE = Path(__file__).parent / "sources.yaml"
 DOCUMENTS, ANSWERS = ("S0", "S1", "S2", "S3"), ("run", "test", "words", "open")

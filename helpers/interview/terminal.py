@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from helpers import words
 from helpers.interview.bank_file import load_all
 from helpers.interview.cards import LEVELS
 from helpers.interview.deck import FORMS, topics
@@ -17,8 +16,9 @@ from helpers.interview.reviews import Journal
 from helpers.interview.screen import Over, Screen
 from helpers.interview.session import Quiz
 from helpers.interview.words import say, topic_name
-from helpers.words import LANGUAGES
-from helpers.words.wrapping import aligned
+from helpers.learner import words
+from helpers.learner.words import LANGUAGES
+from helpers.learner.words.wrapping import aligned
 
 COUNT = 10  # questions of a sitting: about ten minutes
 INSTEAD = ("list", "mock", "drill", "anki")  # of a quiz; one at a time

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from helpers.interview.cards import Card, Check
-from helpers.words import LANGUAGES
+from helpers.learner.words import LANGUAGES
 
 UNITS = {
     "": 1.0, "x": 1.0, "×": 1.0, "%": 0.01,
@@ -21,7 +21,7 @@ PRINTED = re.compile(r"(?P<number>-?[0-9][0-9,]*(?:\.(?P<decimals>[0-9]+))?)\s*(
 
 
 def function_named(dotted: str) -> Callable[..., Any]:
-    """The function of a dotted name such as "helpers.costs.seconds". ValueError when the name leads to none."""
+    """The function of a dotted name such as "helpers.quantities.costs.seconds". ValueError when the name leads to none."""
     module_name, _, name = dotted.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), name)

@@ -1,10 +1,10 @@
-"""What the quiz says, from helpers/words/quiz.yaml: one place, so that no language lacks a sentence."""
+"""What the quiz says, from helpers/learner/words/quiz.yaml: one place, so that no language lacks a sentence."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from helpers.words import book
+from helpers.learner.words import book
 
 RATINGS = ("again", "hard", "good", "easy")  # in the order of fsrs.Rating, from 1
 say = book("quiz")  # say("rated", language, rating="good")

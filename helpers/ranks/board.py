@@ -6,9 +6,9 @@ import glob
 import os
 import time
 
+from helpers.learner.words import Words
 from helpers.ranks.board_file import RECORDS, SUFFIX, Board, Entry
 from helpers.ranks.sites import SAYS, describe, names_of
-from helpers.words import Words
 
 
 def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:

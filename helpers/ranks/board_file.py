@@ -21,7 +21,7 @@ import tempfile
 import zlib
 from dataclasses import asdict, dataclass
 
-from helpers.words import Words
+from helpers.learner.words import Words
 
 PAGE = 4096
 RECORDS, RECORD_BYTES = 1024, 384

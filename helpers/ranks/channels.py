@@ -10,9 +10,9 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
+from helpers.learner.words import Words
 from helpers.ranks.board_file import CHANNEL_BYTES, CHANNEL_RECORDS, Board, Entry
 from helpers.ranks.sites import SAYS, Frame, describe
-from helpers.words import Words
 
 _ROOM = CHANNEL_BYTES - 24
 SEND, RECEIVE = False, True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from helpers.learner.words import Words
 from helpers.ranks.sites import Frame
-from helpers.words import Words
 
 KINDS = ("exception", "died", "hang", "mismatch", "timeout", "interrupted")
 KINDS += ("deaf",)  # a timeout, since a rank's process had not taken up what it was to run: no fault of that

@@ -21,6 +21,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from helpers.learner.words import Words
 from helpers.ranks import board as boards
 from helpers.ranks.board_file import RECORDS, Board, Entry
 from helpers.ranks.channels import Channels, message_words
@@ -32,7 +33,6 @@ from helpers.ranks.signatures import Signature, call_site, message_signature
 from helpers.ranks.sites import SAYS, describe, names_of
 from helpers.ranks.waiting import DirectWait
 from helpers.ranks.work import Message, PendingOp, WireError, WireWork, event_of
-from helpers.words import Words
 
 Issue = Callable[[], dist.Work]
 

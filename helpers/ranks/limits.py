@@ -10,7 +10,7 @@ import tempfile
 
 import psutil
 
-from helpers.units import format_bytes, parse_bytes
+from helpers.quantities.units import format_bytes, parse_bytes
 
 RANK_BYTES = 80_000_000  # an idle rank's own memory, with some room (measured: 40 to 60 MB)
 SHARED_BYTES = 48_000_000  # room wanted in /dev/shm before the board goes there

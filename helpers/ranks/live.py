@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
 from helpers.ranks.capture import print_texts
 from helpers.ranks.errors import RankError
@@ -20,7 +21,6 @@ from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Link, Nodes
-from helpers.units import format_bytes
 
 IDLE_LIMIT = 600.0  # seconds after which ranks that hold no variables are stopped
 DEFAULT_LIMIT = 300.0  # seconds for one run

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
+from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
@@ -27,7 +28,6 @@ from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
 from helpers.ranks.whole import Torn, whole_messages
 from helpers.specs import Link, Nodes
-from helpers.words import Words
 
 START_LIMIT = 60.0  # seconds for ranks to meet
 SILENT_LIMIT = 3.0  # seconds after which a rank that never said where it is can be asked by a signal alone

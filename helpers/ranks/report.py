@@ -9,10 +9,10 @@ import re
 import signal
 from collections.abc import Iterable, Sequence
 
+from helpers.learner.words import Words
 from helpers.ranks.errors import RankError
 from helpers.ranks.sites import SAYS, Frame, describe_stack, is_engine, names_of
 from helpers.ranks.watch import RankState
-from helpers.words import Words
 
 LOG = logging.getLogger(__name__)
 Headline = tuple[str, int | None, list[Words]]  # kind, rank, lines

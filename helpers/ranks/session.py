@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from helpers.learner.words import Words
 from helpers.ranks.link import EmulatedLink
 from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link, Nodes
-from helpers.words import Words
 
 if TYPE_CHECKING:
     from helpers.ranks.nccl.enforced import Enforced

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from types import FrameType
 
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("ranks")
 Frame = tuple[str, int, str]  # file name, line number, function name

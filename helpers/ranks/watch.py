@@ -15,9 +15,9 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, Where
 from helpers.ranks.whole import whole_messages
-from helpers.words import Words
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed import Work
 
+from helpers.learner.words import Words
 from helpers.ranks.signatures import Signature
 from helpers.ranks.sites import Frame
 from helpers.records import CommEvent
-from helpers.words import Words
 
 if TYPE_CHECKING:
     from helpers.ranks.nccl.enforced import Enforced

@@ -33,6 +33,7 @@ import torch.distributed as dist
 
 from helpers.devices import cards, is_accelerator, module_of
 from helpers.devices.lines import main_stack
+from helpers.learner.words import Words
 from helpers.ranks import wire
 from helpers.ranks.capture import Capture
 from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
@@ -43,7 +44,6 @@ from helpers.ranks.nccl import journal
 from helpers.ranks.outbox import Outbox
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
-from helpers.words import Words
 
 PR_SET_PDEATHSIG = 1
 _leave = os._exit  # before it is wrapped: leaving with the kernel needs no last words

@@ -11,13 +11,13 @@ Times are seconds, sizes are bytes. On one Linux machine all ranks share one clo
 Every record is frozen, takes keywords only, checks itself and survives `to_json` and `from_json`.
 """
 
+from helpers.quantities.units import DerivedBytes
 from helpers.records.axes import SCALARS, AxisTraffic, axes_along, traffic_by_axis
 from helpers.records.comms import OPS, CommEvent, CommLog
 from helpers.records.comparison import Comparison, compare
 from helpers.records.magnitudes import Magnitudes
 from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
 from helpers.records.timeline import KINDS, LANES, SOURCES, Span, Timeline, covered_seconds
-from helpers.units import DerivedBytes
 
 __all__ = ["CommEvent", "CommLog", "Comparison", "DerivedBytes", "Holding", "Magnitudes", "MemoryBreakdown", "Span"]
 __all__ += ["KINDS", "LANES", "MEMORY_KINDS", "OPS", "SOURCES", "Timeline", "compare", "covered_seconds"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from helpers.mesh import ORDER, Mesh
 from helpers.records.comms import CommEvent, CommLog, ring_share
+from helpers.specs.mesh import ORDER, Mesh
 
 SCALARS = "scalars"  # the loss, the norm, the scaler's three flags: no axis's, and of no size
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from helpers.quantities.units import DerivedBytes
 from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
-from helpers.units import DerivedBytes
 
 OPS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 OPS += ("gather", "scatter", "barrier", "send", "recv")

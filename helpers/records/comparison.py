@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from numbers import Real
 
-from helpers.units import format_ratio, format_value
+from helpers.quantities.units import format_ratio, format_value
 
 _CELL = "padding:2px 12px;text-align:right"
 

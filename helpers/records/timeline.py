@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from helpers.quantities.units import format_seconds
 from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
 from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
-from helpers.units import format_seconds
 
 LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
 KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "waiting", "data", "other")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from helpers.mesh import Mesh
 from helpers.schedules import ORDERS
 from helpers.specs.checks import check_count, check_divides, check_one_of
+from helpers.specs.mesh import Mesh
 
 
 @dataclass(frozen=True, kw_only=True)

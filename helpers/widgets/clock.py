@@ -10,9 +10,9 @@ import anywidget
 import traitlets
 
 from helpers.interview.stopwatch import Now, Stopwatch, clock_text, utc_now
+from helpers.learner.words import book
+from helpers.learner.words import language as chosen
 from helpers.widgets.bundle import bundle
-from helpers.words import book
-from helpers.words import language as chosen
 
 STATIC = Path(__file__).parent / "static"
 SAYS = book("sitting").section("clock")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ipywidgets
 
-from helpers import costs
 from helpers.draw import collective_scene, collective_step_scene
 from helpers.draw.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.traffic.algorithms import COLLECTIVES, Message, Schedule, algorithms, schedule
+from helpers.quantities import costs
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import LINKS
-from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows, with_sentence
 from helpers.widgets.stepper import SteppedExplorer
-from helpers.words import book
 
 SIZES = tuple(digit * 10**power for power in range(3, 10) for digit in (1, 2, 4)) + (10**10,)
 say = book("collective")

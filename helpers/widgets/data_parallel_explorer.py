@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.time.data_parallel import DataParallelStep, simulate_data_parallel_step
+from helpers.quantities.units import format_count, format_seconds
 from helpers.records import Timeline
 from helpers.specs import Link
-from helpers.units import format_count, format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
-from helpers.words import book
 
 say = book("timelines").section("data_parallel")
 PARAMETERS = (1_000_000, 10_698_240, 25_000_000, 124_000_000, 350_000_000)

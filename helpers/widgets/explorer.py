@@ -16,9 +16,9 @@ from helpers.draw.palette import SAYS
 from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
+from helpers.learner.words import language, reading
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.dials import panel
-from helpers.words import language, reading
 
 Rows = Sequence[Mapping[str, str]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from helpers.draw import Scene
 from helpers.draw.failures import effective_scene, time_words, week_scene
 from helpers.draw.stack import stacked_scene
+from helpers.learner.words import book
 from helpers.predict import failures
 from helpers.predict.failures.rates import DAY
 from helpers.predict.failures.week import WEEK
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.words import book
 
 NODES = (1, 8, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 LLAMA3 = 419 / 54 / 2048

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets
 
-from helpers.guesses import Question
+from helpers.learner.guesses import Question
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.guess_reading import SAYS
 

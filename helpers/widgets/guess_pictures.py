@@ -10,14 +10,14 @@ import ipywidgets
 
 from helpers.draw import GuessMark, Scene, guesses_scene, to_svg
 from helpers.draw.png import written
-from helpers.guesses import Declared, compare, declared_in, told
-from helpers.guesses.calibration import FAR, Calibration, by_kind
-from helpers.guesses.room import room
+from helpers.learner.guesses import Declared, compare, declared_in, told
+from helpers.learner.guesses.calibration import FAR, Calibration, by_kind
+from helpers.learner.guesses.room import room
+from helpers.learner.words import language, reading
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.explorer import with_sentence
 from helpers.widgets.guess_reading import SAYS
 from helpers.widgets.guess_view import style
-from helpers.words import language, reading
 
 MINE, SELF = SAYS.section("mine"), SAYS.section("calibration")
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from helpers.guesses import Question, compare, told
-from helpers.guesses.far import middle
 from helpers.interview.answers import FACTORS, KINDS, how_far_off, read_number
-from helpers.words import Words, book, language
+from helpers.learner.guesses import Question, compare, told
+from helpers.learner.guesses.far import middle
+from helpers.learner.words import Words, book, language
 
 SAYS = book("guess")
 _KNOWN = {unit for units in KINDS.values() for unit in units}

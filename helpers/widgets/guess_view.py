@@ -9,9 +9,9 @@ from typing import Any
 
 import ipywidgets
 
-from helpers.guesses import Question, is_off, is_unattended, make_question
-from helpers.guesses.room import room
 from helpers.interview.render import inline
+from helpers.learner.guesses import Question, is_off, is_unattended, make_question
+from helpers.learner.guesses.room import room
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.guess_controls import Controls
@@ -58,7 +58,7 @@ def guess(
     default: Any = None,
     path: str | os.PathLike | None = None,
 ) -> GuessView:
-    """Ask, once. `guess("bytes per rank", unit="B")` is enough. A declared answer stands in helpers/guesses.
+    """Ask, once. `guess("bytes per rank", unit="B")` is enough. A declared answer stands in helpers/learner/guesses.
 
     unit: of the number asked for. kind: "memory", "traffic", "time" or "count". key: "08.stage2", else made from the
     text. choices: one of them is taken. order: these, put in order; they are shown shuffled. between: two numbers.

@@ -12,9 +12,9 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw import Scene, to_svg, votes_scene
-from helpers.guesses import Question, compare, declared, is_off, make_question, told
-from helpers.guesses import box as class_box
-from helpers.guesses.room import room
+from helpers.learner.guesses import Question, compare, declared, is_off, make_question, told
+from helpers.learner.guesses import box as class_box
+from helpers.learner.guesses.room import room
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.guess_reading import SAYS, say_value

@@ -11,18 +11,18 @@ from typing import Any
 
 import ipywidgets
 
-from helpers.course import Chapter, chapters, week
 from helpers.draw import Scene, to_svg
 from helpers.draw.course_map import MapRow, course_map_scene
 from helpers.draw.png import written
 from helpers.interview.bank_file import chapters as banks
 from helpers.interview.bank_file import load_bank
 from helpers.interview.reviews import Reviews
-from helpers.progress import Progress
+from helpers.learner.course import Chapter, chapters, week
+from helpers.learner.progress import Progress
+from helpers.learner.words import book, reading
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.progress_view import read_kindly
 from helpers.widgets.progress_view import say as say_progress
-from helpers.words import book, reading
 
 say = book("course")
 _STYLE = """<style>

@@ -10,16 +10,16 @@ import ipywidgets
 from helpers.draw import memory_scene
 from helpers.draw.palette import kind_word
 from helpers.draw.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.advice.fit import Fit, fit
 from helpers.predict.memory import memory, rank_kinds
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPUS, PRESETS, ModelSpec, Plan
-from helpers.units import format_bytes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import EXAMPLES, FREE, NAMES
 from helpers.widgets.overlay import overlay_rows, overlay_words, rank_of
-from helpers.words import book
 
 say = book("memory")
 _POWERS = [2**n for n in range(15)]

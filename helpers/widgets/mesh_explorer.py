@@ -8,20 +8,20 @@ from functools import lru_cache
 
 from helpers.draw.mesh_plan import MOST_RANKS, AxisUse, mesh_plan_scene
 from helpers.draw.scene import Scene
-from helpers.mesh import Mesh
+from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE
 from helpers.predict.memory import memory
 from helpers.predict.traffic.axes import axis_bytes
 from helpers.predict.traffic.links import axis_link
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
-from helpers.units import format_bytes, format_seconds
+from helpers.specs.mesh import Mesh
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
 from helpers.widgets.picks import Picks
-from helpers.words import book
 
 say = book("mesh")
 AXES = ("dp", "pp", "tp")

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.time.ddp import BackwardPass, gpt_backward, simulate_ddp_step
+from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.records import Timeline
 from helpers.specs import Link, ModelSpec
-from helpers.units import format_bytes, format_count, format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer
 from helpers.widgets.runs import Runs
-from helpers.words import book
 
 SMALL_GPT = ModelSpec(num_layers=6, hidden=384, num_heads=6, vocab=68, seq=64)  # 10,698,240 parameters
 

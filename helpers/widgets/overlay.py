@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from helpers.draw.palette import kind_word
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes, format_ratio
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
-from helpers.units import format_bytes, format_ratio
-from helpers.words import book
 
 say = book("memory")
 Breakdowns = Mapping[str, MemoryBreakdown]

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from helpers.draw.pipeline import pipeline_scene
 from helpers.draw.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.time.pipeline import held_activations, simulate
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import Timeline
 from helpers.schedules import ORDERS, Schedule, interleaved
-from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.runs import Runs
 from helpers.widgets.stepper import SteppedExplorer
-from helpers.words import book
 
 say = book("timelines").section("pipeline")
 RANKS, MICROBATCHES, CHUNKS = (2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (2, 3, 4)
@@ -34,7 +34,7 @@ class PipelineExplorer(Runs, SteppedExplorer):
     two halves of backward, of a send, and one rank that takes twice as long. step: 1 shows the whole step and the most
     that each rank holds; from 2 on a play head, and what is held there.
     activation_bytes: of one micro-batch on one rank. run: takes what `simulate` takes and returns the Timeline of a
-    step that was run, such as `helpers.measure.emulate_pipeline.emulate_pipeline_step`.
+    step that was run, such as `helpers.observe.emulate_pipeline.emulate_pipeline_step`.
     """
 
     TEXT = "[widget] PipelineExplorer: one step, with dials for schedule, ranks, micro-batches, chunks and times"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from helpers.draw import Scene, magnitudes_scene
 from helpers.draw.magnitudes import percent, scale_text, values_word
+from helpers.learner.words import book
 from helpers.predict.precision import SCALES, Survival, best_scale, recorded_magnitudes, surviving
 from helpers.predict.precision.formats import NUMBER_FORMATS
 from helpers.records import Magnitudes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.words import book
 
 say = book("precision")
 UNSCALED = ("weights", "activations")  # of forward: the loss is not there yet, so its scale is not in them

@@ -10,10 +10,10 @@ from typing import Any
 
 import ipywidgets
 
-from helpers import progress
-from helpers.progress import Progress, Standing
+from helpers.learner import progress
+from helpers.learner.progress import Progress, Standing
+from helpers.learner.words import book
 from helpers.widgets.bundle import bundle
-from helpers.words import book
 
 say = book("progress")
 COLUMNS = ("task", "state", "attempts", "last")

@@ -10,15 +10,25 @@ import ipywidgets
 
 from helpers.draw.picture import Bundle
 from helpers.draw.png import written
-from helpers.guesses import Declared, Kept, Question, agrees, declared, is_off, is_unattended, make_question, told
-from helpers.guesses.room import room
-from helpers.hooks import FOLDED, WIDGET_VIEW
+from helpers.learner.guesses import (
+    Declared,
+    Kept,
+    Question,
+    agrees,
+    declared,
+    is_off,
+    is_unattended,
+    make_question,
+    told,
+)
+from helpers.learner.guesses.room import room
+from helpers.learner.hooks import FOLDED, WIDGET_VIEW
+from helpers.learner.words import reading
 from helpers.widgets import sitting_parts as parts
 from helpers.widgets.bundle import bundle
 from helpers.widgets.guess_reading import SAYS, say_off, say_value
 from helpers.widgets.guess_view import style
 from helpers.widgets.shown import live, saved
-from helpers.words import reading
 
 MEASURED = 0.02  # of a number: a clock and an allocator are never exact
 
@@ -179,7 +189,7 @@ class RevealView(ipywidgets.VBox):
         return bundle(shown if self.is_open else self._folded_view(shown), text, kept)
 
     def _folded_view(self, shown: Any) -> dict[str, Any]:
-        """The data that ipywidgets made, with what JupyterLab saves until it is guessed: helpers.hooks."""
+        """The data that ipywidgets made, with what JupyterLab saves until it is guessed: helpers.learner.hooks."""
         data = dict((shown[0] if isinstance(shown, tuple) else shown) or {})
         return data | ({WIDGET_VIEW: {**data[WIDGET_VIEW], FOLDED: self.text}} if WIDGET_VIEW in data else {})
 

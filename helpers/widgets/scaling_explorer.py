@@ -12,6 +12,7 @@ from helpers.draw.scaling import speedup_scene
 from helpers.draw.scene import Scene
 from helpers.draw.stack import stacked_scene
 from helpers.draw.waterfall import step_scene
+from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
 from helpers.predict.advice.fit import fullest
 from helpers.predict.advice.search import batched, timed
@@ -19,13 +20,12 @@ from helpers.predict.advice.work import Ranked, Work
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
 from helpers.predict.scaling.curves import points_of
 from helpers.predict.time.model import StepTime
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, PRESETS, Cluster, Plan
-from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
 from helpers.widgets.strategy_explorer import NETWORKS, cluster_of
-from helpers.words import book, language
 
 COUNTS = tuple(2**n for n in range(15))
 TOKENS = {"1 B": 1e9, "10 B": 1e10, "100 B": 1e11, "300 B": 3e11, "1 T": 1e12, "2 T": 2e12, "15 T": 15e12}

@@ -14,8 +14,8 @@ from helpers.draw.picture import Bundle, described
 from helpers.draw.picture import saved as saved_scene
 from helpers.draw.scene import WIDTH
 from helpers.interview.render import paragraphs
+from helpers.learner.words import Words
 from helpers.widgets.explorer import Explorer, with_sentence
-from helpers.words import Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

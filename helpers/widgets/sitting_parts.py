@@ -11,8 +11,8 @@ from helpers.interview.cards import Card
 from helpers.interview.drills import Drill
 from helpers.interview.render import anchor, inline, paragraphs
 from helpers.interview.words import say
+from helpers.learner.words import LANGUAGES, Words, book, language
 from helpers.widgets.dials import choice
-from helpers.words import LANGUAGES, Words, book, language
 
 SAYS = book("sitting")
 STYLE = """<style>

@@ -10,6 +10,7 @@ import ipywidgets
 
 from helpers.draw.scene import Scene
 from helpers.draw.strategies import strategies_scene
+from helpers.learner.words import book, language
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.advise import Advice, advise
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
@@ -17,7 +18,6 @@ from helpers.specs.clusters import INTRA
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES
-from helpers.words import book, language
 
 say = book("advice")
 

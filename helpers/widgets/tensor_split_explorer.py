@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ipywidgets
 
-from helpers import costs
 from helpers.draw.scene import Scene
 from helpers.draw.tensor_split import tensor_split_scene
+from helpers.learner.words import book
 from helpers.predict.by_hand.tensor_split import CUTS, FORWARD, RANKS, Pass, flops, seconds, split
 from helpers.predict.by_hand.tensor_split_blocks import Operation
+from helpers.quantities import costs
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, LINKS
-from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.words import book
 
 say = book("tensor_split")
 TOKENS, DEVICE = 8_192, "H100"

@@ -21,12 +21,12 @@ from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL
 from helpers.draw.picture import Bundle
 from helpers.draw.png import written
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
+from helpers.learner.words import book, reading
+from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Span, Timeline
-from helpers.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
 from helpers.widgets.bundle import bundle, png_of
 from helpers.widgets.explorer import with_sentence
 from helpers.widgets.timeline_arrays import encode
-from helpers.words import book, reading
 
 STATIC = Path(__file__).parent / "static"
 say = book("timelines").section("viewer")

@@ -6,16 +6,16 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from helpers.commands.traces import Run, read
+from helpers.commands.traces.example import example
+from helpers.commands.traces.stragglers import CAUSES, beyond, find_straggler
+from helpers.commands.traces.waterfall import PARTS, Waterfall
 from helpers.draw.scene import Scene
 from helpers.draw.trace import trace_scene
-from helpers.traces import Run, read
-from helpers.traces.example import example
-from helpers.traces.stragglers import CAUSES, beyond, find_straggler
-from helpers.traces.waterfall import PARTS, Waterfall
-from helpers.units import format_seconds
+from helpers.learner.words import book
+from helpers.quantities.units import format_seconds
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
-from helpers.words import book
 
 SAYS = book("traces")
 say = SAYS.section("viewer")
@@ -28,7 +28,7 @@ _DIAL = 300  # pixels at least: two beside each other in a narrow window
 class TraceExplorer(Explorer):
     """The steps of a run, rank by rank. Without a front end: `.step.value, .stretch.value = 3, 0.2`, then `.text`.
 
-    trace: a Run, or what `helpers.traces.read` takes; without one, an example with made-up seconds. ranks: those that
+    trace: a Run, or what `helpers.commands.traces.read` takes; without one, an example with made-up seconds. ranks: those that
     are drawn; the first four and the one that is waited for, if none are given. step: its number; one of the slow ones,
     if none is given. Dials: step, stretch (in steps), begins (at which part of the step).
     ValueError, as a sentence, for a trace that cannot be read, and for ranks and steps that it has not.

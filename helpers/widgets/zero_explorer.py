@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from helpers import costs
 from helpers.draw.scene import Scene
 from helpers.draw.zero import StageBar, zero_scene
+from helpers.learner.words import book
 from helpers.predict.by_hand.zero_steps import (
     BYTES,
     LAYERS,
@@ -17,13 +17,13 @@ from helpers.predict.by_hand.zero_steps import (
     zero_steps,
 )
 from helpers.predict.memory.states import model_states
+from helpers.quantities import costs
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MemoryBreakdown
 from helpers.specs import LINKS, Plan
-from helpers.units import format_bytes, format_seconds
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Rows
 from helpers.widgets.stepper import SteppedExplorer
-from helpers.words import book
 
 BILLIONS = (0.125, 0.35, 1.5, 7.5, 13, 70, 175)
 WORLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -10,7 +10,7 @@ os.environ["RANKS_HOME"] = {home!r}
 os.environ.pop("RANKS_UNATTENDED", None)
 from helpers.draw import bytes_scene
 from helpers.widgets import ZeroExplorer, guess, my_guesses, reveal, votes
-from helpers.words import reading
+from helpers.learner.words import reading
 SCENE = bytes_scene({{"held bytes": 7.0e6, "sent bytes": 5.0e6}}, title="What a rank holds")
 """
 CELLS = {

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from helpers.interview.napkin import napkin
-from helpers.words import LANGUAGES
+from helpers.learner.words import LANGUAGES
 
 A4 = {"width": 794, "height": 1123}  # at 96 dots an inch
 TOO_WIDE = """[...document.querySelectorAll("td")].filter(cell => cell.scrollWidth > cell.clientWidth + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from helpers.hooks import WIDGET_VIEW
+from helpers.learner.hooks import WIDGET_VIEW
 
 CELLS = {
     "explorer": "from helpers.widgets import DataParallelExplorer, QuizView, TimelineExplorer, guess, reveal\n"

@@ -1,9 +1,9 @@
 """Reads what the patients have where the course keeps it, in place of finding it."""
 
-from helpers.zoo import patients
+from helpers.commands.zoo import patients
 
 TASK = "10.patients"
-SAYS = "helpers.zoo"
+SAYS = "helpers.commands.zoo"
 
 
 def diagnoses():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers.compose import Plan, Trainer
-from helpers.measure.composed_by_torch import TorchTrainer
-from helpers.measure.equality import assert_equal
+from helpers.observe.composed_by_torch import TorchTrainer
+from helpers.observe.equality import assert_equal
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import Case
 from tests.compose.training import ADAMW, NO_GRADIENT, batches

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers.compose import Plan, Trainer
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.ranks import RankError
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import Case

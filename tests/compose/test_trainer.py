@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from helpers.compose import Plan, Trainer
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.sequence_shards import ShardDropout
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss
 from tests.compose.cases import Case, case_of, cases, pairs, possible

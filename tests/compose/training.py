@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.compose import Trainer
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.amp import GradScaler, autocast
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.records import AxisTraffic, traffic_by_axis

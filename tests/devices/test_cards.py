@@ -18,7 +18,7 @@ from torch.autograd import graph
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.amp import autocast
 from helpers.parallel.shared import recompute
 from helpers.ranks import RankError, Ranks

@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
+from helpers.commands.jobs import inside
 from helpers.devices import lines
-from helpers.jobs import inside
 
 
 def test_on_another_thread_it_is_the_line_of_the_main_thread():

@@ -53,7 +53,6 @@ from helpers.draw.recut import recut_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
-from helpers.mesh import Mesh
 from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
@@ -64,6 +63,7 @@ from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
 from helpers.specs import CLUSTERS, PRESETS
+from helpers.specs.mesh import Mesh
 from helpers.widgets import MeshExplorer, ScalingExplorer, TraceExplorer
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.draw import Label, Line, Rect, cube_scene, mesh_plan_scene
 from helpers.draw.mesh import AXIS_KINDS
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 from tests.draw.scenes import SCENES
 
 MESH = Mesh(dp=2, pp=2, tp=2)

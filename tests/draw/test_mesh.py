@@ -5,7 +5,7 @@ import re
 import pytest
 
 from helpers.draw import Rect, mesh_scene
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 from tests.draw.scenes import SCENES
 
 

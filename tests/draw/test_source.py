@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from helpers.draw import show
+from helpers.quantities.units import format_bytes
 from helpers.records import Span, Timeline
-from helpers.units import format_bytes
 
 
 def plain(html):
@@ -19,15 +19,15 @@ def plain(html):
 def test_the_source_is_shown_whole_with_path_and_lines():
     html = show(format_bytes)._repr_html_()
     text = plain(html)
-    assert re.search(r"format_bytes · helpers/units.py, lines \d+ to \d+", text)
+    assert re.search(r"format_bytes · helpers/quantities/units.py, lines \d+ to \d+", text)
     assert "def format_bytes(num_bytes: float, *, binary: bool = False) -> str:" in text
     assert "--jp-mirror-editor-keyword-color" in html and "<script" not in html
 
 
 def test_the_numbers_are_those_of_the_file():
-    import helpers.units
+    import helpers.quantities.units
 
-    with open(helpers.units.__file__) as file:
+    with open(helpers.quantities.units.__file__) as file:
         lines = file.read().splitlines()
     shown = re.findall(r"^ *(\d+)  (.*)$", plain(show(format_bytes)._repr_html_()), re.MULTILINE)
     assert shown and all(lines[int(number) - 1] == line for number, line in shown)

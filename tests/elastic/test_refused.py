@@ -7,7 +7,7 @@ import pytest
 from helpers.elastic import Job, Kill, kill_plan
 from helpers.elastic.forgotten import run_forgetting
 from helpers.elastic.healing import go_on
-from helpers.measure.restarts import run_job
+from helpers.observe.restarts import run_job
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.measure.memory import allocator_bytes, record_memory, save_snapshot
+from helpers.observe.memory import allocator_bytes, record_memory, save_snapshot
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from helpers.workloads import GPT, GPTConfig, token_loss

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import doctor
-from helpers.measure.equality import assert_equal, state_of
+from helpers.commands import doctor
+from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.ddp import DistributedDataParallel, NaiveDDP
 from helpers.workloads import MLP, synthetic
 from tests.gpu.device import KIND, NUM_GPUS, here, module

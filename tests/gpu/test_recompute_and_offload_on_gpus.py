@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.measure.equality import assert_equal, state_of
+from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.memory import GPU, HOST, OffloadedOptimizer, PinnedDevices, offload_activations
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.recompute import checkpoint, recompute_blocks

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.memory import PinnedDevices
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import Zero1, Zero2, sharded_checkpoint
 from helpers.workloads import MLP
 from tests.gpu.device import here

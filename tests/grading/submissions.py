@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.classroom import labs
+from helpers.classroom.rungs import ROOT
 from helpers.grading import exercises_of, tasks_of
-from helpers.grading.classroom import labs
-from helpers.grading.classroom.rungs import ROOT
 from helpers.interview.bank_file import read_yaml
 from helpers.interview.drills import drills
 from tests.grading import chapters

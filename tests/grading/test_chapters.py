@@ -11,7 +11,7 @@ import pytest
 from helpers.grading import exercises_of, lab_of, rooms, task_of
 from helpers.grading.exercise import is_stub
 from helpers.interview.drills import drills
-from helpers.words import book
+from helpers.learner.words import book
 from tests.grading.chapters import EXERCISES, exercises_in
 from tests.grading.submissions import Submission
 

@@ -7,9 +7,9 @@ import re
 import pytest
 import torch.distributed as dist
 
-from helpers import progress
 from helpers.grading import NotYet, acting, check, grade, tasks_of
 from helpers.grading.registry import nearest
+from helpers.learner import progress
 from tests.grading.test_acting import not_written, right
 
 KEY = "03.average"

@@ -9,7 +9,7 @@ import torch
 
 from helpers.grading import grade, task_of
 from helpers.grading.composing import loss, meshes, norm, places, seeds, sync
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 from tests.grading.planted import world_of
 
 SEEDS = range(3)

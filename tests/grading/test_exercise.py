@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from helpers import progress
 from helpers.grading import NotYet, acting, check, exercise, exercises_of, lab_of, labs, registry, rooms, tasks_of
+from helpers.learner import progress
 from tests.grading.test_acting import right
 from tests.grading.test_check import sums
 from tests.grading.test_registry import found_anew  # noqa: F401

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from helpers import progress
 from helpers.grading import NotYet, acting, check, labs, offers, rubric, solution, tasks_of
-from helpers.words import reading
+from helpers.learner import progress
+from helpers.learner.words import reading
 from tests.grading.test_acting import not_written
 
 KEY = "03.average"

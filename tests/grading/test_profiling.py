@@ -6,11 +6,11 @@ import operator
 
 import pytest
 
+from helpers.commands.zoo import patients as zoo
 from helpers.grading import grade
 from helpers.grading.profiling import patients, spans, straggler
 from helpers.grading.profiling.clinic import causes, clinic, drawn
 from helpers.records import Span, covered_seconds
-from helpers.zoo import patients as zoo
 from tests.grading.planted import assert_told_apart, each, world_of
 
 NUMBERS = range(40)
@@ -51,7 +51,9 @@ def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang)
     page = clinic(391, lang=lang)
     for one in drawn(391):
         assert (
-            one.symptom.in_(lang) in page and one.log.rstrip() in page and f"helpers.zoo.patients.{one.name}\n" in page
+            one.symptom.in_(lang) in page
+            and one.log.rstrip() in page
+            and f"helpers.commands.zoo.patients.{one.name}\n" in page
         )
         wrong = one.script.splitlines()[one.line_number() - 1]
         assert f"\n{one.line_number():>2}  {wrong}\n" in page

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from helpers import grading
+from helpers.classroom.rules import forbidden
 from helpers.grading import lab_of, labs, registry, rooms, task_of, tasks_of
-from helpers.grading.classroom.rules import forbidden
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}
 

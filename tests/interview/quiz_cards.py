@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from helpers.interview import Card, Cell, Check, Choices, Prediction
-from helpers.words import Words
+from helpers.learner.words import Words
 
 START = datetime(2026, 3, 1, 20, 0, tzinfo=UTC)
 
@@ -20,7 +20,11 @@ def card(card_id: str, chapter: str = "03_ddp", level: str = "junior", *, choice
     """A card; predict: the number as printed, such as "64.2 MB", where it is to have one."""
     wrong = tuple(text(f"wrong {letter} {card_id}") for letter in "xyz")
     number = predict and Prediction(ask=text(f"ask {card_id}"), says=predict, tolerance=tolerance)
-    verify = (Check(call="helpers.costs.sent_bytes", value=64_189_440, says="64.2 MB"),) if predict == "64.2 MB" else ()
+    verify = (
+        (Check(call="helpers.quantities.costs.sent_bytes", value=64_189_440, says="64.2 MB"),)
+        if predict == "64.2 MB"
+        else ()
+    )
     return Card(
         id=card_id,
         chapter=chapter,

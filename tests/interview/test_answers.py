@@ -5,7 +5,7 @@ import pytest
 from helpers.interview import load_all
 from helpers.interview.answers import asked_unit, judge_choice, judge_number, judge_rating, read_number, why
 from helpers.interview.verify import stands_in
-from helpers.words import LANGUAGES
+from helpers.learner.words import LANGUAGES
 from tests.interview.quiz_cards import CARDS, card
 
 EASY, COUNT = CARDS[2], CARDS[3]

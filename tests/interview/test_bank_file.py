@@ -69,7 +69,7 @@ def test_chinese_lines_are_joined_without_a_space_where_none_belongs(folded, joi
 
 def test_an_exponent_is_a_number_and_a_source_is_a_source(tmp_path):
     text = CARD.replace("90_example#prove", "{source: A paper, url: 'https://example.org'}")
-    text += "    verify:\n      - {call: helpers.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
+    text += "    verify:\n      - {call: helpers.quantities.costs.f, args: [1e-3], value: 2.5e8, says: 250 MB}\n"
     (card,) = load_bank("90_example", bank(tmp_path, text))
     assert card.shown_by == Source(source="A paper", url="https://example.org")
     assert (card.verify[0].args, card.verify[0].value) == ((0.001,), 2.5e8)
@@ -115,10 +115,13 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path, old, new, sentence):
 @pytest.mark.parametrize(
     ("check", "sentence"),
     [
-        ("{call: helpers.costs.f, value: 1}", r"the field `says` of this check under `verify` is missing"),
+        ("{call: helpers.quantities.costs.f, value: 1}", r"the field `says` of this check under `verify` is missing"),
         ("{call: os.getpid, value: 1, says: 1 B}", r"`verify.call` is 'os.getpid'; it must be a dotted name under"),
-        ("{call: helpers.costs.f, value: many, says: 1 B}", r"`verify.value` is 'many'; it must be the number"),
-        ("{call: helpers.costs.f, args: 3, value: 1, says: 1 B}", r"`verify.args` must be a list"),
+        (
+            "{call: helpers.quantities.costs.f, value: many, says: 1 B}",
+            r"`verify.value` is 'many'; it must be the number",
+        ),
+        ("{call: helpers.quantities.costs.f, args: 3, value: 1, says: 1 B}", r"`verify.args` must be a list"),
     ],
 )
 def test_a_wrong_check_is_told_in_one_sentence(tmp_path, check, sentence):
@@ -126,7 +129,7 @@ def test_a_wrong_check_is_told_in_one_sentence(tmp_path, check, sentence):
         load_bank("90_example", bank(tmp_path, CARD + f"    verify:\n      - {check}\n"))
 
 
-VERIFIED = CARD + "    verify: [{call: helpers.costs.f, value: 64.2e6, says: 64.2 MB}]\n"
+VERIFIED = CARD + "    verify: [{call: helpers.quantities.costs.f, value: 64.2e6, says: 64.2 MB}]\n"
 CHOICES = """\
     choices:
       right: {en: 64.2 MB, zh: 是 64.2 MB}

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers import progress
 from helpers.grading import NotYet, grade, labs, solution, task_of
 from helpers.interview import bank_file, load_all
 from helpers.interview.cards import Source
 from helpers.interview.drills import FILE, Attempt, Outcome, _drill, drill, drills
 from helpers.interview.links import cell_id
-from helpers.words import LANGUAGES
+from helpers.learner import progress
+from helpers.learner.words import LANGUAGES
 
 DRILLS = [pytest.param(one, id=one.key) for one in drills()]
 

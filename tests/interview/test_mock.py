@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers import progress
 from helpers.interview import Card, Cell, Quiz
 from helpers.interview.cards import LEVELS
 from helpers.interview.mock import CARD_SECONDS, MockInterview
-from helpers.words import Words
+from helpers.learner import progress
+from helpers.learner.words import Words
 
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 

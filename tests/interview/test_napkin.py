@@ -10,7 +10,7 @@ from helpers.__main__ import main
 from helpers.interview import napkin as module
 from helpers.interview.napkin import FILE, UNITS, napkin, rows
 from helpers.interview.verify import function_named
-from helpers.words import LANGUAGES
+from helpers.learner.words import LANGUAGES
 
 
 @pytest.mark.parametrize("section", ["formulas", "numbers"])
@@ -46,6 +46,6 @@ def test_the_command_writes_the_sheet(tmp_path, capsys):
 
 
 def test_an_unknown_unit_is_answered_with_those_there_are():
-    fields = {"name": {"en": "x", "zh": "x"}, "value": {"call": "helpers.costs.rounds", "unit": "miles"}}
+    fields = {"name": {"en": "x", "zh": "x"}, "value": {"call": "helpers.quantities.costs.rounds", "unit": "miles"}}
     with pytest.raises(ValueError, match=f"the unit is 'miles'; take one of {', '.join(UNITS)}"):
         module._row(fields, "napkin.yaml")

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import progress
 from helpers.interview import drills, rehearsal, terminal
+from helpers.learner import progress
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fsrs import Card, Rating, Scheduler
 
-from helpers import progress
 from helpers.interview.reviews import Review, Reviews
+from helpers.learner import progress
 from tests.interview.quiz_cards import START, line
 
 

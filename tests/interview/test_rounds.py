@@ -11,16 +11,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import progress
+from helpers.commands.zoo import patients
 from helpers.interview import terminal
 from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
 from helpers.interview.rounds.items import FOLDER
 from helpers.interview.rounds.items import rounds as read
 from helpers.interview.rounds.plans import read_plan
 from helpers.interview.rounds.scene import value
+from helpers.learner import progress
 from helpers.ranks import RankError, Ranks
 from helpers.widgets import RoundView
-from helpers.zoo import patients
 from tests.interview.quiz_cards import Clock
 from tests.interview.shown_cells import missing
 
@@ -32,7 +32,7 @@ def home(tmp_path, monkeypatch):
 
 
 MARKED = {one.id: one for kind in ("debugging", "review") for one in rounds(kind)}
-PROVEN = [name for name, one in MARKED.items() if one.proof]  # a patient of the zoo is proven by tests/zoo
+PROVEN = [name for name, one in MARKED.items() if one.proof]  # a patient of the zoo is proven by tests/commands/zoo
 DESIGNS = {one.id: one for one in rounds("design")}
 NAMES = re.compile(
     r"`[^`]*`|\b(?:[a-z]{1,2}\d+|ZeRO-\d|1F1B|[AHBV]\d00s?|AdamW|Llama-3 \d+B|torch 2\.3|rank \d|PP \d|7)\b"

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from helpers import progress
 from helpers.interview import Quiz
+from helpers.learner import progress
 from tests.interview.quiz_cards import CARDS, START, Clock, card, line, lines
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from helpers.interview import load_bank, terminal
-from helpers.words.wrapping import width
+from helpers.learner.words.wrapping import width
 from tests.interview.quiz_cards import line, lines
 
 COMMAND = [sys.executable, "-W", "error", "-m", "helpers", "quiz"]

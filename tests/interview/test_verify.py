@@ -7,8 +7,8 @@ import pytest
 from helpers.interview import Card, Cell, Check
 from helpers.interview.cards import Prediction
 from helpers.interview.verify import build, compute, problems, rounds_to, stands_in, worked_out
+from helpers.learner.words import Words
 from helpers.specs import Link
-from helpers.words import Words
 
 
 def card(check, en="It sends 64.2 MB.", zh="发送 64.2 MB。"):
@@ -82,8 +82,8 @@ def test_an_attribute_is_read_from_the_result():
 
 
 def test_a_name_that_leads_nowhere_is_told():
-    with pytest.raises(ValueError, match=r"`helpers.costs.nothing` cannot be called"):
-        compute(Check(call="helpers.costs.nothing", value=1, says="1"))
+    with pytest.raises(ValueError, match=r"`helpers.quantities.costs.nothing` cannot be called"):
+        compute(Check(call="helpers.quantities.costs.nothing", value=1, says="1"))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from helpers.course import read_cells
-from helpers.course.stations import calls
+from helpers.learner.course import read_cells
+from helpers.learner.course.stations import calls
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ("sources", "take_it_to_work")  # pages to look things up in, which are no chapters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from helpers.course import headings, read_cells
-from helpers.course.stations import STATION
+from helpers.learner.course import headings, read_cells
+from helpers.learner.course.stations import STATION
 from tests.notebooks.chapter import (
     FENCE,
     asks,

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from helpers.course import read_cells
+from helpers.learner.course import read_cells
 from tests.notebooks import shape
 from tests.notebooks.chapter import CHAPTERS, WAITS, load, words
 

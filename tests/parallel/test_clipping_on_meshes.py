@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from helpers.devices import computing_device
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.parallel.zero.stage1 import Zero1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.learner.words import Words
 from helpers.ranks.advice import explain, with_advice
 from helpers.ranks.errors import RankError
-from helpers.words import Words
 from tests.ranks.kernel import Kernel
 
 

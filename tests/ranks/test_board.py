@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from helpers.learner.words import Words
 from helpers.ranks import board as words
 from helpers.ranks import board_file
 from helpers.ranks.board_file import RECORDS, Board, Entry
 from helpers.ranks.channels import CHANNEL_RECORDS, RECEIVE, SEND, Channels
-from helpers.words import Words
 
 LOSS, STEP = ("/course/train.py", 12, "loss"), ("/course/train.py", 30, "step")
 SUM4 = Entry("all_reduce SUM float32 (4,)", site=LOSS)

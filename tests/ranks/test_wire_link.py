@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import costs
+from helpers.quantities import costs
 from helpers.ranks import Ranks, wire
 from helpers.ranks.group import WireGroup
 from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_of, link_seconds

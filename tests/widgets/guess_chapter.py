@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from helpers import progress
 from helpers.draw import Label, Scene
-from helpers.guesses import answers, calibration
+from helpers.learner import progress
+from helpers.learner.guesses import answers, calibration
 from helpers.widgets import guess
 
 YAML = """

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from helpers import costs
 from helpers.draw import collective_scene
 from helpers.predict.traffic.algorithms import COLLECTIVES, algorithms
+from helpers.quantities import costs
 from helpers.specs import LINKS
 from helpers.widgets import CollectiveExplorer
 from helpers.widgets.collective_explorer import ALL, ONE, deeds

@@ -4,9 +4,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from helpers import grading, progress
+from helpers import grading
 from helpers.grading import overview
 from helpers.interview.drills import drills
+from helpers.learner import progress
 from helpers.widgets import DrillView
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from helpers.learner.words import reading
 from helpers.widgets import ZeroExplorer, guess, reveal
-from helpers.words import reading
 from tests.widgets.guess_chapter import ASKED, GIVEN, SCENE, ask, noted
 from tests.widgets.guess_chapter import chapter as chapter
 

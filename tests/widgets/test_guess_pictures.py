@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from helpers import progress
 from helpers.draw import GuessMark, guesses_scene, votes_scene
-from helpers.guesses.calibration import by_kind, geometric_median
 from helpers.interview import Quiz
 from helpers.interview.deck import guessed_far
+from helpers.learner import progress
+from helpers.learner.guesses.calibration import by_kind, geometric_median
+from helpers.learner.words import reading
 from helpers.widgets import my_calibration, my_guesses, reveal, votes
-from helpers.words import reading
 from tests.interview.quiz_cards import card
 from tests.widgets.guess_chapter import ASKED, GIVEN, SCENE, ask, noted
 from tests.widgets.guess_chapter import chapter as chapter

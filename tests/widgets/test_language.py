@@ -9,8 +9,8 @@ import pytest
 
 from helpers import widgets
 from helpers.draw import png
+from helpers.learner.words import reading
 from helpers.records import Span, Timeline
-from helpers.words import reading
 
 SPANS = (
     Span(rank=0, lane="compute", name="forward", kind="forward", start=0.0, end=1.0),

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from helpers import progress
-from helpers.course import Chapter, Station, chapters
 from helpers.draw import MapRow, course_map_scene, to_svg
 from helpers.interview.bank_file import load_bank
+from helpers.learner import progress
+from helpers.learner.course import Chapter, Station, chapters
 from helpers.widgets import course_map
 
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from helpers.draw import Rect, cube_scene
-from helpers.mesh import Mesh
+from helpers.learner.words import reading
 from helpers.predict.memory import memory
+from helpers.quantities.units import format_bytes
 from helpers.specs import PRESETS, Plan
-from helpers.units import format_bytes
+from helpers.specs.mesh import Mesh
 from helpers.widgets import MeshExplorer
 from helpers.widgets.picks import Picks
-from helpers.words import reading
 from tests.draw.scenes import tooltips
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import progress
+from helpers.learner import progress
 from helpers.widgets import MockView
 
 

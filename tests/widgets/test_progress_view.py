@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from helpers import progress
 from helpers.grading import progress_view, tasks_of
+from helpers.learner import progress
 from helpers.widgets import ProgressView
 
 PASSED, NOT_YET, NOT_TRIED = "✓ passed", "◐ not yet", "○ not tried"

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from helpers import progress
 from helpers.interview import load_all
 from helpers.interview.deck import FORMS, topics
+from helpers.learner import progress
 from helpers.widgets import QuizView
 
 CARDS = load_all()

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
+from helpers.commands.traces import explain, read
+from helpers.commands.traces.example import LATE, RANKS, SLOW, STEPS, example
 from helpers.draw import Label, Line, Rect
 from helpers.draw.palette import PAINTS
-from helpers.traces import explain, read
-from helpers.traces.example import LATE, RANKS, SLOW, STEPS, example
+from helpers.learner.words import reading
 from helpers.widgets import TraceExplorer
-from helpers.words import reading
+from tests.commands.traces.conftest import make
 from tests.draw.scenes import tooltips
-from tests.traces.conftest import make
 
 
 def bars(shown, kind, low=70):

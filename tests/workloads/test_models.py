@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measure.equality import assert_equal, state_of
+from helpers.observe.equality import assert_equal, state_of
 from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, resnet_parameters, token_loss
 
 

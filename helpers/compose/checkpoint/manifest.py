@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from helpers.learner.words import book
 from helpers.parallel.tensor_parallel.tensor_plan import Cut
-from helpers.words import book
 
 SAYS = book("checkpoint")
 FORMAT = 2

@@ -14,7 +14,7 @@ import torch
 from helpers.devices.cards import streams
 from helpers.devices.cards.checks import check_index
 from helpers.devices.cards.tensor import memory, numbers
-from helpers.units import format_bytes
+from helpers.quantities.units import format_bytes
 
 NAME = "practice card"
 

@@ -16,7 +16,7 @@ from helpers.devices.cards import streams, underway, uses
 from helpers.devices.cards.streams import Stream
 from helpers.devices.cards.uses import Use, use_of
 from helpers.devices.lines import Frame, call_site
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("races")
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import AdamW
 
 from helpers.elastic.healing.lighthouse import Round
-from helpers.words import book
+from helpers.learner.words import book
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
 ROWS, TOKENS = 16, 16  # of a global batch

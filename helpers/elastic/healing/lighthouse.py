@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch.distributed as dist
 
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("healing")
 PATIENCE = 5  # rounds in a row without a step, after which something else than a death is the cause

@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers.elastic.crew import Crew, Member, spec
 from helpers.elastic.healing.copy import Copy, Settings, batch_of, fresh, rows_of
 from helpers.elastic.healing.lighthouse import Lighthouse, Round
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.ranks.limits import folder_prefix
 from helpers.ranks.transport import pack_call, unpack
 from helpers.workloads import train_alone

@@ -16,7 +16,7 @@ from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_only
 from helpers.grading.kit.stories import number
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 FP16 = torch.finfo(torch.float16)
 ROUNDS_UP = 65520.0  # from here on the cast gives infinity; what lies below is rounded down to FP16.max

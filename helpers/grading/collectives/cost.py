@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers import costs
 from helpers.grading.collectives import LAB
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_only
 from helpers.grading.task import Finding, Task, Trial, World
+from helpers.learner.words import Words
+from helpers.quantities import costs
 from helpers.specs import Link
-from helpers.words import Words
 
 NUM_CASES = 24
 Number = float | int

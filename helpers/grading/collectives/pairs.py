@@ -13,7 +13,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")

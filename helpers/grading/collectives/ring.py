@@ -17,7 +17,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among, sends_of
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 RING = (*MESSAGES, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 

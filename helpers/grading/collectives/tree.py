@@ -12,7 +12,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.kit.messages import RETURNED, expect_messages, is_to_itself, sends_of
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 AFTER = Words(en="with root {} the memory of the tensor", zh="root 为 {} 时，张量的内存")
 

@@ -16,7 +16,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number, expect_tensor
 from helpers.grading.kit.stories import alike
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 WIDTH = 3
 

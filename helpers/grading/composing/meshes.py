@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from helpers.grading.drawing import Draw
-from helpers.mesh import Mesh
+from helpers.specs.mesh import Mesh
 
 AXES = ("dp", "pp", "tp")
 ENDS = "ends"  # the first and the last stage, which share a tied weight

@@ -13,8 +13,8 @@ from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_e
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.mesh import Mesh
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.specs.mesh import Mesh
 
 TP = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "sharded"}
 MOST_BYTES = 8 * 4  # a number for each axis, and one more

@@ -14,8 +14,8 @@ from helpers.grading.composing.meshes import AXES, place_on
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.mesh import Mesh
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.specs.mesh import Mesh
 
 Answer = list[Any]  # place, and the groups of each axis
 

@@ -16,8 +16,8 @@ from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.mesh import Mesh
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.specs.mesh import Mesh
 
 DIFFER = {  # axes on which other coordinates draw other numbers
     "whole_weights": ("pp",),

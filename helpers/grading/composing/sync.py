@@ -13,8 +13,8 @@ from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_e
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.mesh import Mesh
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.specs.mesh import Mesh
 
 SHAPES = {"matrix": (2, 3), "norm": (4,), "bias": (3,), "last": (3, 2), "both": (2,), "frozen": (2,)}  # of every stage
 TP = {

@@ -15,7 +15,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Rule = Callable[[Tensor, int], Sequence[Tensor]]
 

@@ -14,7 +14,7 @@ from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
 FLOAT32 = 4  # bytes

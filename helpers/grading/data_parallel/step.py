@@ -16,7 +16,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Named = Mapping[str, Tensor | None]
 After = tuple[Named, Named]  # a step leaves gradients and weights

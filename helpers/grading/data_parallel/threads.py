@@ -18,8 +18,8 @@ from helpers.grading.data_parallel import LAB
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, same
 from helpers.grading.task import Finding, Task, Trial, World
+from helpers.learner.words import Words
 from helpers.ranks.limits import crowd
-from helpers.words import Words
 
 MEETING_SECONDS = 0.5  # that a replica waits for the others on an idle machine; threads start in under a millisecond
 HEAD_START = 0.005  # seconds between one replica's return and the next one's

@@ -13,7 +13,7 @@ from helpers.grading.ddp.gradients import scaled, sum_of
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 SENT = Words(en="the bytes of the all-reduces, in order", zh="各次 all-reduce 的字节数（按顺序）")
 NUMBERED = Words(en="gradients[{}]", zh="gradients[{}] ")

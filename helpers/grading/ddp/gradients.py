@@ -14,7 +14,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, same
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
 STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步中 {{}} 的梯度") for n in (1, 2)]

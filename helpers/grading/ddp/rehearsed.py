@@ -19,9 +19,9 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect_equal, expect_tensor, expect_tensors
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.learner.words import Words, book
 from helpers.ranks import wire
 from helpers.ranks.nccl import Verdict, play
-from helpers.words import Words, book
 
 LARGE = 9.0  # of a squared error, as the lab's text says
 TOTAL = Words(en="the sum of the errors", zh="误差之和")

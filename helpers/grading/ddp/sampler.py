@@ -12,7 +12,7 @@ from helpers.grading.ddp import LAB
 from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_equal, expect_only
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 EPOCHS = 3
 MANY = 24  # examples: no two shuffles of as many are alike by chance

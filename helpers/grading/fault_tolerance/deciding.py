@@ -14,7 +14,7 @@ from helpers.grading.drawing import Draw
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.task import Trial
-from helpers.words import Words
+from helpers.learner.words import Words
 
 # -- 12.verdict ------------------------------------------------------------------------------------------------------
 LIMITS = {"late": 3, "dead": 10, "hung": 20}  # seconds

@@ -14,7 +14,7 @@ from helpers.grading.drawing import Draw
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.task import Trial
-from helpers.words import Words
+from helpers.learner.words import Words
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
 EPOCHS = 4  # drawn orders, few enough for a line; whoever asks for a later one gets the first ones again

@@ -10,7 +10,7 @@ from helpers.grading.fault_tolerance import LAB
 from helpers.grading.fault_tolerance.disk import Disk
 from helpers.grading.kit.judging import expect
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Case = Mapping[str, Any]  # files, the name of the checkpoint, its data
 GOOD, FULL = Words.of(""), Words(en="on a disk that is full from operation {} on, ", zh="磁盘从第 {} 个操作起已满，")

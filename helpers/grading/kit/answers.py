@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers.grading.kit.judging import expect, expect_equal
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Answer = Callable[..., Any]
 CALL = Words(en="for {} {}", zh="{} 的{}")

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from helpers.grading.kit.telling import tell_difference, tell_tensor
 from helpers.grading.task import Finding, Pair, World
-from helpers.measure.equality import TOLERANCES
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.observe.equality import TOLERANCES
+from helpers.quantities.units import format_bytes
 
 Keys = Sequence[str]
 Named = Mapping[str, Tensor]

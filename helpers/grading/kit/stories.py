@@ -17,7 +17,7 @@ from torch import Tensor
 
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
 from helpers.grading.task import Finding
-from helpers.words import Words
+from helpers.learner.words import Words
 
 _EXPLAINED: ContextVar[bool] = ContextVar("explained", default=True)
 Story = Sequence[Mapping[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.words import Words, book
+from helpers.learner.words import Words, book
 
 SAYS = book("values")
 NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what rounding left differs least in the first

@@ -18,8 +18,8 @@ from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, exp
 from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 LEARNING_RATE = 0.1
 PADDING = -100

@@ -16,7 +16,7 @@ from helpers.grading.kit.meter import whole
 from helpers.grading.memory import LAB
 from helpers.grading.memory.counting import act, judge_numbers
 from helpers.grading.task import Finding, Task, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ from helpers.grading.memory import LAB
 from helpers.grading.memory.accumulate import build as model_of
 from helpers.grading.memory.accumulate import cast, loaded
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 NUM_BATCHES, ROOM, TWO = 6, 1.5, 2.6  # `item()` alone lets two graphs meet, the last one and the next
 

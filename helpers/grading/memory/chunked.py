@@ -17,8 +17,8 @@ from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 PADDING = -100
 ROOM = 8  # chunks of logits that may be held at once: log-softmax, its gradient, a copy or two

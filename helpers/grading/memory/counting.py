@@ -11,7 +11,7 @@ from helpers.grading.kit.judging import expect_equal
 from helpers.grading.kit.meter import whole
 from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Named = dict[str, int]
 

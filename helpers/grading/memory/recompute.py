@@ -19,8 +19,8 @@ from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, exp
 from helpers.grading.kit.meter import Meter, dead_end, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 NUM_BLOCKS, ROWS, DROPOUT = 4, 96, 0.3
 KILOBYTES = 8192  # beside each input: the state of the generator is 5 of them

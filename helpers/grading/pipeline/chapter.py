@@ -8,7 +8,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, asking
 from helpers.grading.pipeline import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 
 def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_answers
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Actions = list[str]
 WHAT = Words(en="the list of actions", zh="动作列表")

@@ -13,8 +13,8 @@ from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import Answer, act, judge_several_answers
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import Finding, Task, World
+from helpers.learner.words import Words
 from helpers.schedules import Action, Message, awaited_by, sent_by
-from helpers.words import Words
 
 Rows = Sequence[Sequence[str]]
 Seconds = Sequence[float]

@@ -24,8 +24,8 @@ from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_it
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.playing import any_order, rows
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.learner.words import Words
 from helpers.schedules import Action
-from helpers.words import Words
 
 Named = dict[str, Tensor]
 FLOAT = 8  # bytes

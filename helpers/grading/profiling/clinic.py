@@ -1,6 +1,6 @@
 """The clinic of lab 10: which six patients a number draws, what a learner sees of them, and the causes to choose from.
 
-No torch, and nothing of what they have: that stands in helpers.zoo and, as a choice from the list, in causes.yaml.
+No torch, and nothing of what they have: that stands in helpers.commands.zoo and, as a choice from the list, in causes.yaml.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import functools
 import random
 from pathlib import Path
 
+from helpers.commands.zoo import Patient, patients
 from helpers.grading.offers import Page
-from helpers.words import Words, book, language
-from helpers.zoo import Patient, patients
+from helpers.learner.words import Words, book, language
 
 SAYS = book("clinic", Path(__file__).parent)
 FROM_ONE, FROM_ALL = 2, 4  # of those in which one rank is to blame, and of those in which all are

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.commands.zoo import Patient, patients
 from helpers.grading.drawing import Draw
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
 from helpers.grading.profiling import LAB
 from helpers.grading.profiling.clinic import SAYS, causes, drawn
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
-from helpers.zoo import Patient, patients
+from helpers.learner.words import Words
 
 ALL = "all"
 SHOWS = ("print(", "barrier(", "backward()", "optimizer.step()")  # where an illness is seen: a rank prints, or waits

@@ -10,7 +10,7 @@ from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
 from helpers.grading.task import Trial
-from helpers.words import Words
+from helpers.learner.words import Words
 
 QUARTER = 0.25  # seconds: every time is a multiple, so that sums are exact
 Span = tuple[float, float]

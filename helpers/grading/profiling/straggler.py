@@ -10,7 +10,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 CAUSES = ("data", "compute", "link")
 GRAIN = 1 / 64  # seconds: every time is a multiple, so that sums are exact

@@ -10,7 +10,7 @@ import numpy as np
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Counts, Times = Sequence[int], Sequence[float]
 

@@ -8,7 +8,7 @@ from typing import Any
 from helpers.grading.drawing import Draw
 from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Seconds = Sequence[float]
 

@@ -11,7 +11,7 @@ from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect_equal, expect_tensor
 from helpers.grading.start_here import LAB
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 COUNT = Words(en="the number of examples", zh="样本总数")
 MEAN_LOSS = Words(en="the mean loss", zh="平均损失")

@@ -12,7 +12,7 @@ from helpers.grading.kit.judging import expect_tensors
 from helpers.grading.start_here import LAB
 from helpers.grading.start_here.counting import left_out
 from helpers.grading.task import Finding, Task, Trial, World
-from helpers.words import Words
+from helpers.learner.words import Words
 
 NAMES = ("first", "second", "third")
 TOTAL = Words(en="the sum of layer {}", zh="{} 层的和")

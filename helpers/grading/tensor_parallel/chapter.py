@@ -14,7 +14,7 @@ from helpers.grading.drawing import Axes, Draw
 from helpers.grading.kit.judging import expect, expect_number, expect_ops, expect_payload, expect_tensor, is_silent
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 
 # ---- 07.mlp ----

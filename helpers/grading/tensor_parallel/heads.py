@@ -13,7 +13,7 @@ from helpers.grading.kit.judging import expect_only, expect_tensor
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.phases import in_turn
-from helpers.words import Words
+from helpers.learner.words import Words
 
 RESULT = Words(en="for {} query heads and {} key-value heads the part", zh="{} 个 query 头、{} 个 key-value 头时的部分")
 Cut = Callable[[Tensor, int, int, int, int], Tensor]  # weight, heads, key-value heads, rank, size

@@ -16,8 +16,8 @@ from helpers.grading.kit.judging import expect, expect_tensor, same
 from helpers.grading.observing import is_as, places, snapshot
 from helpers.grading.task import Finding, Trial
 from helpers.grading.tensor_parallel.phases import FORWARD, Call, backward, drawn, in_turn
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 AXES = Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=4)
 BATCHES = 2  # that one layer sees: forward of both, then backward of both

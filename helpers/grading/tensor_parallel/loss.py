@@ -25,8 +25,8 @@ from helpers.grading.tensor_parallel.phases import (
     gathers,
     in_turn,
 )
+from helpers.learner.words import Words
 from helpers.records import CommEvent
-from helpers.words import Words
 
 PADDING = -100
 FAR = {"float64": 1000.0, "float32": 100.0}  # exp of it is infinite, and of its negative 0 or nearly

@@ -25,7 +25,7 @@ from helpers.grading.tensor_parallel.phases import (
     in_turn,
     recognise,
 )
-from helpers.words import Words
+from helpers.learner.words import Words
 
 OUTPUT = Words(en="the output", zh="输出")
 OF_X = Words(en="the gradient of x in {}(x) + x", zh="{}(x) + x 中 x 的梯度")

@@ -14,9 +14,9 @@ from helpers.grading.drawing import Draw
 from helpers.grading.kit.judging import expect, expect_equal
 from helpers.grading.kit.meter import dead_end
 from helpers.grading.task import Finding, Trial, Trouble, World
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
-from helpers.units import format_bytes
-from helpers.words import Words
 
 FORWARD, BACKWARD = "forward", "backward"  # also the marks of their ends
 PHASES = {

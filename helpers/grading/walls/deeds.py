@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from helpers.learner.words import Words, book
 from helpers.ranks.sites import is_engine, is_library
 from helpers.ranks.zygote import own_children
-from helpers.words import Words, book
 
 SAYS = book("walls")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -13,7 +13,7 @@ from typing import Any
 from torch import serialization
 
 from helpers.grading.walls import deeds
-from helpers.words import Words
+from helpers.learner.words import Words
 
 ALWAYS = (os.devnull,)
 EVENTS = frozenset(deeds.RULES)

@@ -14,7 +14,7 @@ from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import one_thread
 from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.whiteboard import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Line = tuple[float, float]  # offset in seconds, drift
 EPOCH = 1.8e9  # seconds since 1970

@@ -13,7 +13,7 @@ from helpers.grading.kit.meter import dead_end, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
-from helpers.words import Words
+from helpers.learner.words import Words
 
 NAMES = {"loss": Words(en="the loss", zh="损失"), "logp": Words(en="the gradient of logp", zh="logp 的梯度")}
 EPSILON = 1e-4

@@ -13,7 +13,7 @@ from helpers.grading.kit.meter import one_thread
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
-from helpers.words import Words
+from helpers.learner.words import Words
 
 NAMES = {"out": Words(en="the output", zh="输出"), "lse": Words(en="the log of the sum", zh="指数和的对数 lse")}
 LARGE = 1e3

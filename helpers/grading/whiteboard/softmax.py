@@ -14,8 +14,8 @@ from helpers.grading.kit.meter import Meter, one_thread
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 NAMES = {"out": Words(en="the output", zh="输出")}
 LARGE = 1e3  # times: exp of such a score overflows in float64

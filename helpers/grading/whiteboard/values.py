@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.grading.kit.judging import expect_tensor, same
 from helpers.grading.task import Finding
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Values = Mapping[str, Tensor | None]
 NO_NUMBER = -987654.0  # stands for NaN and for both infinities where two values are compared

@@ -21,7 +21,7 @@ from helpers.grading.task import Finding, Task, Trial, Trouble, World
 from helpers.grading.zero import LAB, parameters
 from helpers.grading.zero.optimizer import NUM_STEPS, Planted
 from helpers.grading.zero.parts import shard_of
-from helpers.words import Words
+from helpers.learner.words import Words
 
 # ---- 08.zero1_step ----
 SUM, ALONE = Planted(divided=1), Planted(reduced=False)

@@ -15,7 +15,7 @@ from helpers.grading.kit import making
 from helpers.grading.kit.answers import Answer, act, judge_several_answers
 from helpers.grading.task import Finding, Task, World
 from helpers.grading.zero import LAB
-from helpers.words import Words
+from helpers.learner.words import Words
 
 HELD = Words(en="the bytes that a rank holds", zh="一个 rank 持有的字节数")
 SENT = Words(en="the bytes that a rank sends", zh="一个 rank 发送的字节数")

@@ -21,7 +21,7 @@ from helpers.grading.zero.parts import (
     padded,
     shard_of,
 )
-from helpers.words import Words
+from helpers.learner.words import Words
 
 Cut = Callable[[Sequence[Tensor], int, int], Tensor]
 

@@ -23,8 +23,8 @@ from helpers.grading.zero.parts import (
     padded_bytes,
     shard_of,
 )
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 EXAMPLES, SLACK = 2, 512  # bytes
 ODD = (7, 11, 13, 17)  # none of 2, 3, 4 and 5 divides one, nor a product of them

@@ -26,8 +26,8 @@ from helpers.grading.zero.parts import (
     padded_bytes,
     shard_of,
 )
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 NUM_LAYERS = 4
 ODD = (13, 17)  # none of 2, 3, 4 and 5 divides a product of them

@@ -12,8 +12,8 @@ from torch import Tensor
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import Meter
 from helpers.grading.task import Finding, Trouble, World
-from helpers.units import format_bytes
-from helpers.words import Words
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
 
 OPS = ("reduce_scatter", "all_gather")
 

@@ -15,7 +15,7 @@ from helpers.grading.kit.judging import expect, expect_equal, expect_only, expec
 from helpers.grading.task import Finding, Task, Trial, World
 from helpers.grading.zero import LAB
 from helpers.grading.zero.parts import expect_own_memory, own_memory, shard_of, shards_of
-from helpers.words import Words
+from helpers.learner.words import Words
 
 NAMES = ("parameters", "exp_avg", "exp_avg_sq")
 OLD_SIZES = (2, 3, 11, 1)  # of the worlds that saved; in a listing rank 10 stands before rank 2

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.commands.zoo import Patient, patients
 from helpers.interview.bank_file import check_fields, read_entries, read_list, read_shown_by, read_text
 from helpers.interview.cards import Cell, Source
 from helpers.interview.rounds.scene import Number, Scene, filled, read_number_of, read_scene
-from helpers.words import Words
-from helpers.zoo import Patient, patients
+from helpers.learner.words import Words
 
 ROUNDS = ("debugging", "review", "design")
 FOLDER = Path(__file__).parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from helpers import progress
 from helpers.interview.rounds.sheet import RoundSheet
+from helpers.learner import progress
 
 
 @dataclass(frozen=True)

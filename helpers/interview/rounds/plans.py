@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from helpers.interview.rounds.scene import Scene
+from helpers.learner.words import book
 from helpers.predict.advice import typed
 from helpers.specs import Plan
-from helpers.words import book
 
 say = book("round")
 

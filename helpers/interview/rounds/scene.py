@@ -11,11 +11,11 @@ from typing import Any
 
 from helpers.interview.cards import Check
 from helpers.interview.verify import UNITS, compute
+from helpers.learner.words import LANGUAGES, Words, book, reading
 from helpers.predict.advice import Advice, advise
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
 from helpers.specs.clusters import INTRA
-from helpers.units import format_bytes, format_seconds
-from helpers.words import LANGUAGES, Words, book, reading
 
 say = book("round")
 REACHED = 0.4  # of a GPU's peak: what the numbers of a round assume, which are done by hand

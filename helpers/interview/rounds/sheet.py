@@ -9,7 +9,7 @@ from helpers.interview.rounds.items import Round
 from helpers.interview.sheet import Markup, Sheet
 from helpers.interview.stopwatch import Stopwatch, clock_text
 from helpers.interview.words import say as quiz_say
-from helpers.words import book
+from helpers.learner.words import book
 
 say = book("round")
 

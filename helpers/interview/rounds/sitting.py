@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from helpers import words
 from helpers.interview.answers import how_far_off, read_number
 from helpers.interview.links import place as place_of
 from helpers.interview.rounds.items import ROUNDS, Design, Marked, Place, Question, Round, rounds
@@ -21,10 +20,11 @@ from helpers.interview.rounds.scene import filled, value
 from helpers.interview.rounds.sheet import RoundSheet, Row
 from helpers.interview.stopwatch import Now, Stopwatch
 from helpers.interview.words import say as quiz_say
+from helpers.learner import words
+from helpers.learner.words import Words, book
 from helpers.predict.advice.fit import fullest
 from helpers.predict.time.model import step_time
-from helpers.units import format_bytes, format_seconds
-from helpers.words import Words, book
+from helpers.quantities.units import format_bytes, format_seconds
 
 say = book("round")
 FOUND, HELD, FITS, FAST, NUMBER = 2, 1, 2, 1, 2

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers.parallel.shared.devices import VirtualDevices
-from helpers.units import format_bytes
+from helpers.quantities.units import format_bytes
 
 GPU, HOST = 0, 1
 PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait(), later on a busy machine

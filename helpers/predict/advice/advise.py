@@ -18,9 +18,9 @@ from helpers.predict.advice.work import Ranked, Work, say
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.model import NOMINAL
 from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
+from helpers.quantities.units import format_bytes
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_one_of
-from helpers.units import format_bytes
 
 DEFAULT_SEQUENCES = 512  # 4.2 million tokens of Llama 3's 8192, 0.5 million of GPT-2's 1024
 

@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from helpers.learner.words import LANGUAGES, reading
+from helpers.learner.words.wrapping import complain, width, wrap
 from helpers.predict.advice.advise import Advice, advise, default_batch
 from helpers.predict.advice.criticise import Criticism, criticise
 from helpers.predict.advice.typed import read_plan
@@ -20,8 +22,6 @@ from helpers.predict.time.convolutions import RESNET_50, RESNET_152, ResNet
 from helpers.predict.time.stacks import STACKS
 from helpers.specs import GPUS, LINKS, PRESETS, ROUTED, Cluster, Link
 from helpers.specs.clusters import INTRA, NVLINK_2, PCIE_3
-from helpers.words import LANGUAGES, reading
-from helpers.words.wrapping import complain, width, wrap
 
 REFUSED = 2  # the exit code, as argparse has it
 MODELS = {**PRESETS, **ROUTED, "resnet-50": RESNET_50, "resnet-152": RESNET_152}

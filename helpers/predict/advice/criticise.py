@@ -12,8 +12,8 @@ from helpers.predict.advice.ranking import binding_words, difference, warnings
 from helpers.predict.advice.search import ranked
 from helpers.predict.advice.work import Ranked, Work, plan_words, say
 from helpers.predict.time.model import StepTime, step_time
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.units import format_bytes, format_seconds
 
 NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
 

@@ -13,12 +13,12 @@ from functools import lru_cache
 from itertools import combinations
 from math import ceil, log2
 
+from helpers.learner.words import book
 from helpers.predict.advice.moves import GPUS_PER_NODE, NEXT_TO_FREE, Move, apply, moves, say
 from helpers.predict.memory import memory, model_states, params_per_rank
+from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPU, ModelSpec, Plan
-from helpers.units import format_bytes
-from helpers.words import book
 
 # Our rule of thumb: a CUDA context takes 0.3 to 0.6 GB, NCCL's buffers up to a few GB at many peers, and the caching
 # allocator loses a few percent to fragmentation. None of them is in the formulas.

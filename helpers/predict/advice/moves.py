@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from helpers.learner.words import book
 from helpers.specs import ModelSpec, Plan
-from helpers.words import book
 
 say = book("memory")
 GPUS_PER_NODE = 8

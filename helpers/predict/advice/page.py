@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
+from helpers.learner.words import language
 from helpers.predict.advice.ranking import WARNED, binding
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
@@ -15,9 +16,8 @@ from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
 from helpers.predict.time.terms.data import tokens_that_hide
 from helpers.predict.time.terms.products import sustained
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
-from helpers.units import format_bytes, format_seconds
-from helpers.words import language
 
 if TYPE_CHECKING:
     from helpers.predict.advice.advise import Advice

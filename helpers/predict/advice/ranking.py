@@ -16,8 +16,8 @@ from helpers.predict.advice.search import MOST_SUMS, layout
 from helpers.predict.advice.work import STEPS, Ranked, Work, say
 from helpers.predict.memory import logits, memory
 from helpers.predict.time.convolutions import ResNet
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Plan
-from helpers.units import format_bytes, format_seconds
 
 MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS, FULL = 0.15, 0.3, 64 * 2**20, 0.97
 LONG, NARROW = 16_384, 512  # tokens of a sequence; columns that a matrix should keep under tensor parallelism

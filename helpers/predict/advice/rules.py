@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from helpers.learner.words import book
 from helpers.predict.advice.fit import fullest
 from helpers.predict.advice.work import Name, Ranked, Work
 from helpers.predict.memory.states import bytes_per_parameter, params_per_layer, table_params, weight_bytes
 from helpers.predict.time.terms.data import tokens_that_hide
+from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
-from helpers.units import format_bytes
-from helpers.words import book
 
 say = book("advice")
 HIDDEN = 0.1  # of the step: less exposed traffic than this is hidden

@@ -15,8 +15,8 @@ from helpers.predict.advice.work import STRATEGIES, Name, Ranked, Work, say, str
 from helpers.predict.memory import adapters, memory
 from helpers.predict.memory.states import gradient_bytes
 from helpers.predict.time.convolutions import ResNet
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Plan
-from helpers.units import format_bytes, format_seconds
 
 _MOST_GPUS = 2**14
 IMAGES = 256  # a batch whose learning rate is known: Goyal et al. 2017

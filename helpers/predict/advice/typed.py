@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE, fullest
 from helpers.predict.advice.search import MOST_SUMS
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.words import book
 
 say = book("advice").section("typed")
 WORDS = ("recompute", "precision")  # whose values are no numbers

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.model import NOMINAL, Constants, StepTime
 from helpers.predict.time.stacks import MEGATRON_CORE, Stack
+from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.units import format_bytes, format_seconds
-from helpers.words import book
 
 say, KINDS, STEPS = book("advice"), book("draw"), book("steps")
 TRAFFIC = ("NVLink", "network")  # what binds where ranks wait for bytes

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log
 
-from helpers import costs
 from helpers.predict.by_hand.small_matrices import Matrix, add, each, one_hot, stack
 from helpers.predict.by_hand.tensor_split_blocks import Block, Group, Item, Operation, Pass, mine, terms
 from helpers.predict.by_hand.tensor_split_layers import LAYERS, WORDS, Layer, Place
+from helpers.quantities import costs
 from helpers.specs import Link
 
 FORWARD, INPUTS, WEIGHTS = "forward", "backward: inputs", "backward: weights"

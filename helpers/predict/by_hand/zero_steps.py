@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from helpers import costs
+from helpers.quantities import costs
 from helpers.specs import Link
 
 LAYERS, NUMBERS, RANKS, STAGES = "abc", 3, 3, (0, 1, 2, 3)
@@ -61,7 +61,7 @@ class ZeroStep:
     """What ranks hold after a step. held[rank][kind]. touched: kind and layer of what the step wrote.
 
     phase: "before the step", "forward", "backward", "update"; layers: those it is about; deed: what happens, a name
-    under "deed" in helpers/words/zero.yaml.
+    under "deed" in helpers/learner/words/zero.yaml.
     """
 
     phase: str

@@ -23,9 +23,9 @@ from helpers.predict.memory.attention_ops import Shape
 from helpers.predict.memory.gpt_ops import given, gpt_step
 from helpers.predict.memory.replay import Made, Op, Piece, Replay
 from helpers.predict.memory.states import weight_bytes
+from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
 from helpers.specs.checks import check_plain
-from helpers.units import format_bytes
 
 CALLER = "the caller"
 

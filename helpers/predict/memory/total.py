@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from helpers.learner.words import book
 from helpers.predict.memory.activation_bytes import (
     activations,
     edge_activations,
@@ -24,7 +25,6 @@ from helpers.predict.memory.states import (
 )
 from helpers.records import MemoryBreakdown
 from helpers.specs import ModelSpec, Plan
-from helpers.words import book
 
 say = book("memory")
 

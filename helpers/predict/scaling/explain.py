@@ -17,13 +17,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from helpers.costs import seconds as cost_seconds
 from helpers.predict.scaling.laws import check_rows, say
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.quantities.costs import seconds as cost_seconds
+from helpers.quantities.units import format_seconds
 from helpers.records.checks import check_one_of
 from helpers.specs import GPUS, Cluster, Link
 from helpers.specs.checks import check_count, check_divides
-from helpers.units import format_seconds
 
 SOURCES_GPUS, SOURCES_SPEEDUPS = (1, 2, 4, 8, 16), (1.0, 1.8, 3.5, 6.2, 11.0)
 HDR = Link.from_gigabits(200, latency=5e-6, name="InfiniBand HDR")

@@ -15,8 +15,8 @@ from math import inf
 
 import numpy as np
 
+from helpers.learner.words import book
 from helpers.specs.checks import check_count, check_positive
-from helpers.words import book
 
 say = book("scaling")
 # An outlier is off by so many times the others' spread (1 % at least), and by a tenth; rows that it takes to name one.

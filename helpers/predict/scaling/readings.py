@@ -9,9 +9,9 @@ from math import isfinite
 from pathlib import Path
 from statistics import fmean
 
+from helpers.learner.words import Words
 from helpers.predict.scaling.curves import Point, points_of
 from helpers.predict.scaling.laws import AmdahlFit, fit_amdahl, say
-from helpers.words import Words
 
 COUNTS = re.compile(r"gpus?|ranks?|world.?size|devices?|cards?|workers?|accelerators?|n|卡|显卡|进程", re.I)
 RATES = re.compile(r"rate|throughput|speed|/ ?s|per.sec|samples|images|img|tokens|sequences|吞吐|每秒|速度", re.I)

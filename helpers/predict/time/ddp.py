@@ -1,7 +1,7 @@
 """When each span of a training step starts and ends, simulated: backward compute beside one link that carries messages.
 
 The model: gradients become ready one after the other while backward computes; a link carries one message at a time,
-in the order in which they were sent, and each all-reduce takes its alpha-beta seconds (`helpers.costs`). All ranks do
+in the order in which they were sent, and each all-reduce takes its alpha-beta seconds (`helpers.quantities.costs`). All ranks do
 the same at the same time. After Li et al. 2020, "PyTorch Distributed", section 3.2.3. Legend: P = parameters.
 
 Memory: parameters for the whole step, as many bytes as their gradients (one precision). A gradient from the moment it
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from helpers.costs import seconds as cost_seconds
 from helpers.parallel.shared.bucket_rule import MIB, split_into_buckets
+from helpers.quantities.costs import seconds as cost_seconds
 from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
 from helpers.specs.checks import check_plain

@@ -4,7 +4,7 @@ The model: a unit (a layer, or several) computes when its parameters have been g
 of the next k units are asked for before it computes, so they travel meanwhile; with 0 each is asked for when it is
 needed, and compute waits. Gradients are reduced and scattered behind the backward of the units before. The link
 carries one message at a time, in the order in which they were asked for, each for its alpha-beta seconds
-(`helpers.costs`). All ranks do the same at the same time. After Zhao et al. 2023, "PyTorch FSDP", section 3.3.
+(`helpers.quantities.costs`). All ranks do the same at the same time. After Zhao et al. 2023, "PyTorch FSDP", section 3.3.
 
 Memory: every unit's shard for the whole step, a whole unit from when its gather is asked for until it has computed, its
 gradients from when backward of the unit begins until they are scattered, and their shard from then on.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from helpers.costs import seconds as cost_seconds
+from helpers.quantities.costs import seconds as cost_seconds
 from helpers.records import Holding, Span, Timeline
 from helpers.specs import Link, ModelSpec
 from helpers.specs.checks import check_plain

@@ -2,7 +2,7 @@
 
 A tensor is cut into chunks, 0 to num_chunks - 1. In one step every rank sends at most one message and receives at most
 one. `replay` follows the data: after each step, whose contributions does each rank's copy of each chunk contain?
-Sources: as in `helpers.costs`. Ranks are group ranks.
+Sources: as in `helpers.quantities.costs`. Ranks are group ranks.
 """
 
 from __future__ import annotations

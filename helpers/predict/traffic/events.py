@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from helpers.costs import seconds
+from helpers.quantities.costs import seconds
 from helpers.records import CommEvent, CommLog
 from helpers.specs import Link
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from helpers.mesh import Mesh
 from helpers.specs import Cluster, Link
+from helpers.specs.mesh import Mesh
 
 
 def axis_link(cluster: Cluster, mesh: Mesh, axis: str, rank: int) -> Link | None:

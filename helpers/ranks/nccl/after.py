@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from helpers.learner.words import Words
 from helpers.ranks.errors import RankError
 from helpers.ranks.nccl.judge import Judge
 from helpers.ranks.nccl.verdicts import CAN, WARNING, Verdict
-from helpers.words import Words
 
 
 class After:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from helpers.learner.words import Words
 from helpers.ranks.nccl.records import PREFIX
 from helpers.ranks.sites import Frame
-from helpers.words import Words
 
 _open: Journal | None = None
 

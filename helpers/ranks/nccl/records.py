@@ -17,8 +17,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from helpers.learner.words import Words
 from helpers.ranks.sites import Frame
-from helpers.words import Words
 
 PREFIX = "journal-"
 NOWHERE: Frame = ("", 0, "")

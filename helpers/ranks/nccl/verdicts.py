@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from helpers.learner.words import Words, book
 from helpers.ranks.nccl.queues import Host, Play, Posted
 from helpers.ranks.nccl.records import NOWHERE, Program, Record
 from helpers.ranks.nccl.stuck import Knot, Node
 from helpers.ranks.sites import Frame, describe, names_of, place_of
-from helpers.words import Words, book
 
 SAYS = book("nccl")
 SURE, BUFFER, CAN, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"

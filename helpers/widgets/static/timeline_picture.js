@@ -8,12 +8,12 @@ const FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,s
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-// ---- words with braces to fill, as in helpers/words/text.py: {name}, and {names:* and } for a list
+// ---- words with braces to fill, as in helpers/learner/words/text.py: {name}, and {names:* and } for a list
 
 const fill = (text, values) => text.replace(/\{(\w+)(?::\*([^}]*))?\}/g, (_, name, between) =>
   between === undefined ? values[name] : values[name].join(between));
 
-// ---- numbers as text, by the rules of helpers/units.py and with its units
+// ---- numbers as text, by the rules of helpers/quantities/units.py and with its units
 
 const DIGITS = [0, 1, 2].map((digits) =>
   new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from helpers.compose import Plan
 from helpers.compose.checkpoint import AsyncSaver, Keeper, newest, step_folder
-from helpers.measure.checkpoint_runs import values_in
+from helpers.observe.checkpoint_runs import values_in
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, train, trainer_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -16,7 +16,7 @@ import torch
 
 from helpers.elastic.healing import Settings, go_on, quorum
 from helpers.elastic.healing.run import ALIKE, trained_alone
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 
 pytest.importorskip("torchft", reason="torchft is not installed: see the top of this file")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]

@@ -7,8 +7,8 @@ import torch
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor, expect_tensors, same
 from helpers.grading.task import Trouble, World
 from helpers.grading.verdict import Tried, likeliest
+from helpers.learner.words import Words
 from helpers.records import CommEvent, CommLog
-from helpers.words import Words
 
 HALF = torch.tensor([0.5, -1.5], dtype=torch.float64)
 

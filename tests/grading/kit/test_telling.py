@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.grading.kit.telling import digits_alike, tell_tensor
-from helpers.words import Words
+from helpers.learner.words import Words
 
 DUE = torch.tensor([0.51234567891, -1.5, 2.25, 4.75], dtype=torch.float64)
 IT = Words.of("it")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.ddp import BucketedDDP, DistributedDataParallel, FlatDDP, NaiveDDP, comm_hooks
 from helpers.parallel.ddp.tokens import count_tokens, token_mean
 from helpers.workloads import GPT, MLP, GPTConfig, token_loss

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.devices import computing_device
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.ddp.sync_batch_norm import SyncBatchNorm
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from helpers.measure.equality import assert_equal, state_of
+from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.memory.chunked_loss import chunked_token_loss
 from helpers.parallel.shared.autocast import autocast
 from helpers.parallel.shared.devices import VirtualDevices

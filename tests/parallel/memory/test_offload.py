@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.measure.equality import assert_equal, state_of
-from helpers.measure.memory import record_memory
+from helpers.observe.equality import assert_equal, state_of
+from helpers.observe.memory import record_memory
 from helpers.parallel.amp import GradScaler
 from helpers.parallel.amp.master_weights import MasterWeights
 from helpers.parallel.memory import GPU, HOST, Budget, OffloadedOptimizer, OutOfBudget, offload_activations

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import PipelineCore, PipelineStage
 from helpers.parallel.pipeline.partition import Piece, partition
 from helpers.ranks import RankError

@@ -12,7 +12,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime as TorchRuntime
 
 from helpers.devices import computing_device
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.pipeline.partition import partition
 from helpers.schedules import ORDERS, gpipe, interleaved, one_f_one_b

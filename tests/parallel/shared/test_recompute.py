@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as torchs
 
-from helpers.measure.equality import assert_equal, state_of
+from helpers.observe.equality import assert_equal, state_of
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.autocast import autocast
 from helpers.parallel.shared.devices import VirtualDevices

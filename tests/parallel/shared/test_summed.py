@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.shared.summed import all_reduce_in_buckets
 
 

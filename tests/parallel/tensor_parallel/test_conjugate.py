@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.tensor_parallel import conjugate
 from helpers.ranks import RankError
 

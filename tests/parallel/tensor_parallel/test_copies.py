@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.shared.placement import placements_of
 from helpers.parallel.tensor_parallel.copies import place_the_rest, shard_parameter, sum_over_copies, tie_again
 from helpers.parallel.tensor_parallel.tensor_plan import even_cut, heads_cut

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.linear import SharedInput, column_linears
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.autocast import autocast as our_autocast
 from helpers.parallel.shared.clip import clip_grad_norm_

@@ -18,8 +18,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.workloads import GPT, GPTConfig, token_loss
 

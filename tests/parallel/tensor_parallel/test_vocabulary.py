@@ -9,8 +9,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.tensor_parallel.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 from helpers.ranks import RankError
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.measure.equality import assert_equal
+from helpers.observe.equality import assert_equal
 from helpers.parallel.amp.master_weights import MasterWeights
 from helpers.parallel.zero import Zero1, Zero2, Zero3, sharded_checkpoint
 

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
-from helpers.measure.memory import record_memory
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
+from helpers.observe.memory import record_memory
 from helpers.parallel.amp import GradScaler
 from helpers.parallel.amp.master_weights import MasterWeights
 from helpers.parallel.zero import Zero1, Zero2

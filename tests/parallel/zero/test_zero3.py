@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
-from helpers.measure.memory import record_memory
-from helpers.measure.memory_history import totals
-from helpers.measure.memory_places import Place
-from helpers.measure.memory_storages import Storages
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
+from helpers.observe.memory import record_memory
+from helpers.observe.memory_history import totals
+from helpers.observe.memory_places import Place
+from helpers.observe.memory_storages import Storages
 from helpers.parallel.memory import GPU, HOST, Budget, OutOfBudget
 from helpers.parallel.shared.freed import FreedWeight
 from helpers.parallel.shared.recompute import recompute_blocks

@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from helpers.devices import computing_device
-from helpers.measure.comms import record_comms
-from helpers.measure.equality import assert_equal
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import assert_equal
 from helpers.parallel.zero import Zero3
 from helpers.workloads import MLP
 

@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
-from helpers.costs import sent_bytes
 from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest
 from helpers.predict.advice.moves import NEXT_TO_FREE, Move, apply, moves
 from helpers.predict.memory import memory
+from helpers.quantities.costs import sent_bytes
 from helpers.specs import GPUS, PRESETS, Plan
 
 LLAMA, XL, H100, V100 = PRESETS["llama3-8b"], PRESETS["gpt2-xl"], GPUS["H100"], GPUS["V100"]

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 import torch
 
-from helpers import costs
 from helpers.predict.by_hand.small_matrices import stack
 from helpers.predict.by_hand.tensor_split import (
     CUTS,
@@ -34,6 +33,7 @@ from helpers.predict.by_hand.tensor_split_layers import (
     X,
 )
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
+from helpers.quantities import costs
 from helpers.specs import LINKS, ModelSpec, Plan
 
 CASES = [(cut, ranks, sequence) for cut in CUTS for ranks in RANKS for sequence in (False, True)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.predict.memory.activation_bytes import activations
 from helpers.predict.memory.inventory import CALLER, inventory

@@ -6,7 +6,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from helpers.measure.memory import record_memory
+from helpers.observe.memory import record_memory
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.predict.memory.activation_bytes import activations_per_layer
 from helpers.predict.memory.inventory import inventory

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.measure.magnitudes import magnitudes
+from helpers.observe.magnitudes import magnitudes
 from helpers.predict.precision import SCALES, best_scale, recorded, recorded_magnitudes, surviving
 from helpers.records import Magnitudes
 

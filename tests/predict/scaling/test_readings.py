@@ -2,8 +2,8 @@
 
 import pytest
 
+from helpers.learner.words import reading
 from helpers.predict.scaling import read_measurements
-from helpers.words import reading
 
 LAW = [n / (1 + 0.05 * (n - 1)) for n in (1, 2, 4, 8, 16)]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers import costs
 from helpers.predict.traffic.algorithms import COLLECTIVES, algorithms, schedule
+from helpers.quantities import costs
 from helpers.specs import Link
 
 SIZES = range(1, 18)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.costs import sent_bytes
 from helpers.predict.traffic.experts import active_params, all_to_all_bytes, capacity, layer_bytes, total_params
+from helpers.quantities.costs import sent_bytes
 from helpers.specs import PRESETS, ModelSpec
 
 

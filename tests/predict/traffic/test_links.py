@@ -1,8 +1,8 @@
 """Which link an axis crosses, and what is left of the network for one of several groups."""
 
-from helpers.mesh import Mesh
 from helpers.predict.traffic.links import axis_link
 from helpers.specs import GPUS, LINKS, Cluster
+from helpers.specs.mesh import Mesh
 
 
 def test_groups_that_leave_a_node_side_by_side_share_its_network_and_a_stage_talks_to_its_neighbours_alone():

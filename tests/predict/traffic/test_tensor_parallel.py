@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.predict.traffic.tensor_parallel import layer_payload_bytes, layer_sent_bytes, tensor_parallel_traffic
 from helpers.specs import Link, ModelSpec, Plan

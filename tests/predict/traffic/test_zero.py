@@ -7,7 +7,7 @@ from math import inf
 import pytest
 import torch
 
-from helpers.measure.comms import record_comms
+from helpers.observe.comms import record_comms
 from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.zero import Zero1, Zero2, Zero3
 from helpers.predict.traffic.data_parallel import ddp_traffic

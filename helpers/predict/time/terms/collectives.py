@@ -12,7 +12,7 @@ from bisect import bisect
 from functools import lru_cache
 from math import log, log2
 
-from helpers.costs import bus_factor
+from helpers.quantities.costs import bus_factor
 from helpers.specs import Cluster
 
 MIB = 2**20

@@ -1,0 +1,129 @@
+"""The ranks of a rehearsal, seen from outside: started, watched, and ended whatever they do."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from typing import Any
+
+from helpers.observe.agents import free_port
+from helpers.ranks import process
+from helpers.ranks.errors import RankError
+from helpers.ranks.limits import loopback
+from helpers.ranks.nccl import Verdict, verdicts_of
+from helpers.ranks.report import Report as Told
+from helpers.ranks.transport import pack_call
+from helpers.ranks.watch import SETTLE, RankState, Watch
+
+RANK = "helpers.commands.rehearse.inside"  # what a process has imported before it is forked
+END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
+
+
+def _run(task: dict[str, Any]) -> int:
+    """On a rank."""
+    from helpers.commands.rehearse import inside  # with torch
+
+    return inside.run(inside.Task(**task))
+
+
+class Member(RankState):
+    """One rank. That it has begun is not yet its end."""
+
+    def take(self, message: tuple, now: float) -> None:
+        if message[0] != "ready":
+            super().take(message, now)
+
+
+class Crew(Watch):
+    """`nproc` ranks on each of `nnodes` nodes, which all run the script. With the block, all of them end."""
+
+    def __init__(
+        self, path: str, args: tuple[str, ...], *, nproc: int, nnodes: int, folder: str, card_bytes: int, memory: int
+    ):
+        self.folder, self.card_bytes = folder, card_bytes
+        world, port = nproc * nnodes, free_port()
+        task = {
+            "path": path,
+            "args": args,
+            "folder": folder,
+            "cwd": os.getcwd(),
+            "gpus_of_node": nproc,
+            "memory": memory,
+        }
+        self.zygote, members = process.zygote(RANK), []
+        for rank in range(world):
+            pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
+            members.append(Member(rank, conn, pid))
+            conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))
+        super().__init__(members)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def watched(self, limit: float) -> tuple[str, RankError | None]:
+        """'ok', 'failed', 'hang', 'timeout' or 'interrupted', and the engine's sentence unless it is 'ok'."""
+        told = Told(self.states, cell=None, folder=self.folder, world_size=len(self.states))
+        try:
+            verdict = self.wait_for_verdict(limit)
+            if verdict == "failed":
+                self.settle_or_wait(SETTLE)
+            if verdict != "ok":
+                self.refresh(0.4)
+        except KeyboardInterrupt:
+            verdict = "interrupted"
+        for state in self.states:
+            if state.dead:
+                told.exit_codes[state.rank] = self.zygote.exit_status(state.pid)
+        error = None if verdict == "ok" else told.error(verdict, seconds=self.clock)
+        self.places = told.all_places()
+        self.causes = _causes(self.states)
+        self.verdicts = _verdicts(self.folder)  # while those that stand still are in the call in which they wait
+        self.announce_end()
+        self.settle(END_LIMIT)
+        return verdict, error
+
+    def __exit__(self, *_: Any) -> None:
+        for state in self.states:
+            process.kill(state.pid)
+        for state in self.states:
+            with contextlib.suppress(RuntimeError, OSError):
+                self.zygote.exit_status(state.pid)
+            state.conn.close()
+
+
+def _verdicts(folder: str) -> list[Verdict]:
+    """What NCCL would have done, by the journals of all ranks."""
+    worlds = sorted(glob.glob(os.path.join(folder, "world*")))
+    return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]
+
+
+def _causes(states: list[RankState]) -> list[RankState]:
+    """Who failed by itself, the first one first; what others say of a neighbour that left is no cause."""
+    failed = sorted((s for s in states if s.failure), key=lambda s: s.failure.time)
+    return [s for s in failed if not s.failure.is_consequence]
+
+
+def _spec(rank: int, nproc: int, world: int, folder: str, port: int, card_bytes: int) -> dict[str, Any]:
+    """For the engine's worker: torchrun's variables, and a card."""
+    local, node = rank % nproc, rank // nproc
+    env = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node, "ROLE_RANK": rank, "NODE_RANK": node}
+    env |= {
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": nproc,
+        "GROUP_WORLD_SIZE": world // nproc,
+        "ROLE_WORLD_SIZE": world,
+    }
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "rehearsal", "OMP_NUM_THREADS": 1}
+    env |= {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback())}
+    return {
+        "rank": rank,
+        "world_size": world,
+        "generation": 0,
+        "backend": "none",
+        "device": "card",
+        "local_device": 0,
+        "card_bytes": card_bytes,
+        "folder": folder,
+        "env": env,
+    }

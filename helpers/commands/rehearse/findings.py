@@ -1,0 +1,239 @@
+"""From what the ranks left to findings: what failed, NCCL's verdicts, habits; the true cause first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.commands.rehearse.crew import Crew
+from helpers.commands.rehearse.report import WARNING, Finding, say
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+from helpers.ranks.errors import Failure, RankError
+from helpers.ranks.nccl.verdicts import SAYS as NCCL_SAYS
+from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, names_of
+
+FULL = "OutOfMemoryError"
+_LIMITS = (  # in C++'s words
+    "incompatible tensor type", "Could not run '", "PrivateUse1", "not linked with support for cuda",
+    "NestedTensorImpl", "data is not allocated yet", "Torch not compiled with CUDA",
+    "without ATen_cuda", "_C' has no attribute '_cuda",
+)  # fmt: skip
+_PASSING = (
+    "_call_impl",
+    "_wrapped_call_impl",
+    "wrapper",
+    "inner",
+    "decorate_context",
+)  # between a call and what it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What is left of a rehearsal. noted: by rank. memory: bytes that each card was to have."""
+
+    crew: Crew
+    verdict: str
+    error: RankError | None
+    noted: dict[int, list[dict[str, Any]]]
+    nproc: int
+    folder: str
+    memory: int
+    exits: dict[int, dict] = field(init=False)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether this machine's memory ends before the cards'."""
+        return self.crew.card_bytes < self.memory
+
+    def __post_init__(self) -> None:
+        exits = {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == "exit"}
+        object.__setattr__(self, "exits", exits)
+
+    @property
+    def ended(self) -> str:
+        return "exit" if self.exits else "ended" if self.verdict == "ok" else self.verdict
+
+    def lines(self, what: str) -> dict[int, dict]:
+        """The last line of a kind, by rank."""
+        return {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == what}
+
+
+def of(scene: Scene) -> tuple[Finding, ...]:
+    """All of them; the one that ended the run first."""
+    failures = _failures(scene)
+    verdicts = [Finding(**vars(one)) for one in scene.crew.verdicts]
+    verdicts = [one for one in verdicts if not any(_is_same(one, other) for other in failures)]
+    if scene.exits or scene.crew.causes or any(state.dead for state in scene.crew.states):
+        verdicts = [one for one in verdicts if one.kind != "hangs"]  # they wait for the one that is gone
+    found = [*failures, *verdicts, *_habits(scene)]
+    if scene.verdict == "hang" and not scene.exits and not any(one.is_mistake for one in found):
+        found.append(_stand_still(scene))
+    return tuple(found)
+
+
+def _is_same(verdict: Finding, failure: Finding) -> bool:
+    """Whether NCCL's judge tells of an error that a rank has raised already."""
+    return verdict.kind == failure.kind and verdict.sites[:1] == failure.sites[:1]
+
+
+def _failures(scene: Scene) -> list[Finding]:
+    """What ranks raised by themselves; equal ones together."""
+    alike: dict[tuple, dict[int, Failure]] = {}
+    for state in scene.crew.causes:
+        failure = state.failure
+        if _is_ours(failure):
+            continue
+        said = re.sub(r"cuda:\d+", "cuda", str(failure.words))
+        if failure.type_name == FULL:
+            if scene.is_short:
+                continue
+            said = ""
+        line = None if failure.wire_kind == "mismatch" else learner_frame(failure.frames)
+        alike.setdefault((failure.type_name, said, line), {})[state.rank] = failure
+    return [_failure(scene, failures) for failures in alike.values()]
+
+
+def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
+    """One mistake that these ranks raised."""
+    failure = failures[min(failures)]  # whose ranks are first is a matter of luck
+    mine = learner_frame(failure.frames)
+    chain = [frame for frame in failure.frames if not is_library(frame[0]) and not _is_below(frame[0])]
+    if mine in failure.frames:
+        inside = failure.frames[failure.frames.index(mine) + 1 :]
+        chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
+    kind, cure = ("out of memory", say["full"]) if failure.type_name == FULL else ("error", None)
+    words = failure.words.map(in_cudas_words)
+    if failure.wire_kind == "mismatch":
+        kind, cure, words = "unnoticed", NCCL_SAYS["cure.differ"], Words.of("\n").join([words, say["unnoticed"]])
+    else:
+        words = Words.of(f"{failure.type_name}: ") + words
+    lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
+    if "invalid device ordinal" in failure.message:
+        cure = say["local"].format(count=scene.nproc)
+    where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
+    return Finding(kind=kind, words=words, cure=cure, **where)
+
+
+def _is_ours(failure: Failure) -> bool:
+    """What is no mistake that a GPU would find."""
+    known = failure.type_name in ("KeyboardInterrupt", "ModuleNotFoundError", "NotRehearsed")
+    return known or _is_sparse(failure) or _is_own_fault(failure) or _is_limit(failure)
+
+
+def _is_sparse(failure: Failure) -> bool:
+    return failure.type_name == "NotImplementedError" and "practice card holds dense" in failure.message
+
+
+def _is_below(path: str) -> bool:
+    return is_engine(path) or is_package(path) or path.startswith("<")
+
+
+def _is_limit(failure: Failure) -> bool:
+    """Whether torch wants of the card what no device made of Python has."""
+    return any(sign in failure.message for sign in _LIMITS)
+
+
+def _is_own_fault(failure: Failure) -> bool:
+    """Whether the rehearsal's own code has failed, and not the script."""
+    if not failure.frames or not _is_below(failure.frames[-1][0]):
+        return False
+    broken = ("AttributeError", "NameError", "KeyError", "ImportError", "UnboundLocalError", "JSONDecodeError")
+    return failure.type_name in broken or failure.type_name == "TypeError" and " argument" in failure.message
+
+
+def in_cudas_words(text: str) -> str:
+    for ours, theirs in (
+        ("card:0", "cuda"),
+        ("card out of memory", "CUDA out of memory"),
+        ("torch.card", "torch.cuda"),
+    ):
+        text = text.replace(ours, theirs)
+    return text
+
+
+def _stand_still(scene: Scene) -> Finding:
+    """Ranks that stand still, also under gloo."""
+    sites: list[Frame] = []
+    for state in scene.crew.states:
+        mine = learner_frame(state.where.frames) if state.where and not state.done else None
+        if mine and mine not in sites:
+            sites.append(mine)
+    rank = () if scene.error.rank is None else (scene.error.rank,)
+    return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=scene.error.words)
+
+
+def _habits(scene: Scene) -> list[Finding]:
+    """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess."""
+    made = []
+    for what in ("gpu", "guess"):
+        for lines in _shared(scene, what).values():
+            ranks, last = tuple(lines), lines[max(lines)]
+            if any(set(ranks) <= set(one.ranks) for one in made):
+                continue
+            was_set = last.get("was_set", False)
+            named = {"ranks": names_of(ranks), "gpu": last["name"], "op": last.get("op")}
+            words = say["duplicate" if what == "gpu" else "guessed"].format(**named)
+            cure = say["constant" if was_set else "set_device"]
+            kind = "error" if what == "gpu" else WARNING
+            made.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=words, cure=cure))
+    return made
+
+
+def _shared(scene: Scene, what: str) -> dict[tuple[int, int], dict[int, dict]]:
+    """(node, GPU) -> rank -> its note, where two ranks or more share a GPU."""
+    found: dict[tuple[int, int], dict[int, dict]] = {}
+    for rank, lines in scene.noted.items():
+        for line in lines:
+            if line["what"] == what:
+                found.setdefault((rank // scene.nproc, line["name"]), {})[rank] = line
+    return {place: lines for place, lines in found.items() if len(lines) > 1}
+
+
+def headline(scene: Scene, found: tuple[Finding, ...]) -> Words:
+    """How it ended, in one line."""
+    num = len(scene.crew.states)
+    first = next((one for one in found if one.is_mistake), None)
+    failed = first.ranks if first else tuple(state.rank for state in scene.crew.states if state.failure or state.dead)
+    named = {"count": num, "ranks": names_of(failed or (0,)), "seconds": scene.crew.clock}
+    named["code"] = next((line["code"] for line in scene.exits.values()), 0)
+    return say[f"ended.{scene.ended}"].format(**named)
+
+
+def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
+    """Why nothing can be said, where that is no mistake of the kind that is looked for."""
+    if any(one.is_mistake for one in found):
+        return None
+    if scene.exits:
+        rank, line = next(iter(scene.exits.items()))
+        said = "".join(scene.crew.states[rank].text).strip().splitlines()[-1:] or ["-"]
+        return say["problem.exit"].format(code=line["code"], said=said[0], ranks=names_of(scene.exits))
+    for state in scene.crew.causes:
+        name = state.failure.type_name
+        if name == "ModuleNotFoundError":
+            return say["problem.module"].format(said=state.failure.message)
+        if name == "NotRehearsed":
+            return state.failure.words
+        if _is_limit(state.failure):
+            line = learner_frame(state.failure.frames)
+            said = state.failure.message.splitlines()[0][:300]
+            return say["problem.limit"].format(said=said, place=describe(line) if line else "?")
+        if _is_own_fault(state.failure):
+            return say["problem.own"].format(
+                said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])
+            )
+        if _is_sparse(state.failure):
+            return say["stops"].format(what=say["not.sparse"])
+        if name == FULL:
+            held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
+            return say["short"].format(held=held, memory=asked)
+    if scene.verdict in ("timeout", "interrupted"):
+        return Words.of("\n").join(scene.crew.places)
+    return None if scene.verdict == "ok" else scene.error.words
+
+
+def missing(scene: Scene) -> tuple[Words, ...]:
+    """What the script uses and no rehearsal can try."""
+    names = {line["name"] for lines in scene.noted.values() for line in lines if line["what"] == "not rehearsed"}
+    return tuple(say[f"not.{name}"] for name in sorted(names))

@@ -1,0 +1,95 @@
+"""On a rank: the script as `__main__`, on a practice card that says cuda, over the wire."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import types
+from collections import Counter
+from dataclasses import dataclass
+
+import torch.cuda.comm
+import torch.distributed.device_mesh
+import torch.distributed.fsdp  # with the zygote's branch: a rank that imports it itself waits a second
+import torch.distributed.optim
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel  # noqa: F401
+
+from helpers.commands.rehearse import kinds, notes, redirect
+from helpers.devices.cards import tensor, touching
+from helpers.ranks import wire, worker
+from helpers.ranks.capture import Capture
+from helpers.ranks.nccl import journal
+from helpers.ranks.sites import describe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """path: the script's. name: what a traceback calls it. cwd: where it was called. memory: bytes of a GPU."""
+
+    path: str
+    args: tuple[str, ...]
+    folder: str
+    cwd: str
+    gpus_of_node: int
+    memory: int
+
+
+def run(task: Task) -> int:
+    """Run the script to its end. What it gave to sys.exit, as a code; other errors pass through."""
+    rank = int(os.environ["RANK"])
+    notes.open_for(rank, task.folder)
+    _print_from_here_alone()
+    messages: Counter = Counter()
+    wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
+    _keep_journal(rank, task.folder)
+    redirect.install(task.gpus_of_node, task.folder, task.memory)
+    module, ok = _as_main(task), False
+    tensor.memory.by_kind = kinds.by_kind
+    try:
+        with open(task.path, "rb") as file:
+            exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))
+        ok = True
+        return 0
+    except SystemExit as end:
+        code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+        ok = not code
+        if code:
+            frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(end.__traceback__)]
+            notes.note("exit", code=code, frames=frames)
+            if not isinstance(end.code, int):
+                print(end.code, file=sys.stderr)
+        return code
+    finally:
+        journal.note("end", ok=ok)
+        listed = sorted({op for op, _ in messages})
+        told = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
+        notes.note("end", peak=tensor.memory.peak, messages=told)
+
+
+def _keep_journal(rank: int, folder: str) -> None:
+    """Of what happens outside of every process group: one of a world of its own."""
+    world = os.path.join(folder, "world0")
+    os.makedirs(world, exist_ok=True)
+    journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
+    touching.listen(note=journal.note, found=journal.found, place=describe)
+
+
+def _as_main(task: Task) -> types.ModuleType:
+    os.chdir(task.cwd)
+    sys.argv = [task.path, *task.args]
+    sys.path[:0] = [os.path.dirname(task.path)]
+    module = types.ModuleType("__main__")
+    module.__file__ = task.path
+    sys.modules["__main__"] = module
+    return module
+
+
+def _print_from_here_alone() -> None:
+    """A DataLoader's worker is a fork with the same pipe, and may print; nobody would hear it out."""
+    rank, owner = worker.ACTIVE, os.getpid()
+    if rank is not None:
+        rank.output = sys.stdout = sys.stderr = Capture(
+            lambda text: rank.send(("out", text)) if os.getpid() == owner else None
+        )

@@ -1,0 +1,161 @@
+"""Which GPU of its node a tensor is on. A process has one card; a script may say cuda:0 and cuda:1 for it.
+
+The number of the first tensor is the process's own, `home`. Only where a script puts tensors elsewhere too (a constant
+"cuda:0", a checkpoint that remembers another GPU) are numbers kept per storage and compared in each operation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from helpers.commands.rehearse import notes
+from helpers.devices.cards.checks import CROSSING
+from helpers.devices.cards.late import complain
+from helpers.devices.cards.tensor import Card, memory
+from helpers.devices.lines import call_site
+
+CARD = torch.device("card", 0)
+INVALID = (
+    "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+    "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+)
+count = 1  # of the node
+current = 0  # as torch.cuda.current_device()
+was_set = False  # whether the script chose the current device
+home: int | None = None  # where the first tensor was put
+elsewhere: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage: itself, its GPU
+
+
+def begin(gpus_of_node: int) -> None:
+    global count
+    count = gpus_of_node
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # this machine's, not the script's
+    usual = memory.resize
+
+    def resize(storage: torch.UntypedStorage, num_bytes: int) -> None:
+        is_new = home != current and not memory.holds(storage)
+        usual(storage, num_bytes)
+        if is_new:
+            _mark(storage, current)
+
+    memory.resize = resize
+
+
+@functools.cache
+def visible() -> tuple[int, ...]:
+    """The node's GPUs that this process may use: what CUDA_VISIBLE_DEVICES said when the script first asked."""
+    said = torch.cuda._parse_visible_devices()
+    return tuple(itertools.takewhile(lambda index: isinstance(index, int) and 0 <= index < count, said))
+
+
+def choose(index: int) -> int:
+    """The current device, from now on. The one before."""
+    global current, was_set
+    before, current, was_set = current, checked(index), True
+    return before
+
+
+def checked(index: int | None) -> int:
+    """Raises CUDA's error for a number that the node does not have."""
+    if index is None:
+        index = current
+    if not 0 <= index < len(visible()):
+        raise getattr(torch, "AcceleratorError", RuntimeError)(INVALID)
+    return index
+
+
+def number(device: Any) -> int | None:
+    """The GPU that "cuda", "cuda:1", torch.device("cuda", 1) or 1 means; None for what is no GPU."""
+    if isinstance(device, bool) or device is None:
+        return None
+    if isinstance(device, int):
+        return checked(device)
+    if not isinstance(device, (str, torch.device)) or not str(device).startswith("cuda"):
+        return None
+    return checked(torch.device(device).index)
+
+
+def of(card: Tensor) -> int:
+    """The number of the GPU that this tensor is on."""
+    if elsewhere and isinstance(card, Card):
+        known = elsewhere.get(card._raw.untyped_storage()._cdata)
+        if known is not None:
+            return known[1]
+    return current if home is None else home
+
+
+def put(made: Any, index: int | None) -> Any:
+    """What an operation has made is on GPU `index`."""
+    if index is not None and (index != home or elsewhere):
+        for leaf in tree_iter(made):
+            if isinstance(leaf, Card):
+                _mark(leaf._raw.untyped_storage(), index)
+    return made
+
+
+def _mark(storage: torch.UntypedStorage, index: int) -> None:
+    global home
+    if home is None:
+        home = index
+    key = storage._cdata
+    if index == home:
+        elsewhere.pop(key, None)
+        return
+    if not elsewhere:
+        notes.once("not rehearsed", name="two_gpus", site=call_site())
+        _compare()
+    elsewhere[key] = weakref.ref(storage, lambda _: elsewhere.pop(key, None)), index
+
+
+@contextlib.contextmanager
+def chosen(index: int | None) -> Iterator[None]:
+    global current
+    before, current = current, current if index is None else index
+    try:
+        yield
+    finally:
+        current = before
+
+
+_usual = None
+
+
+def _compare() -> None:
+    """From now on, every operation compares the numbers of its tensors."""
+    global _usual
+    if _usual is not None:
+        return
+    _usual = Card.__torch_dispatch__
+
+    def dispatch(cls, func, types, args=(), kwargs=None):
+        if not elsewhere:
+            return _usual(func, types, args, kwargs)
+        inside = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Card)]
+        found = sorted({of(card) for card in inside}, reverse=True)
+        if len(found) > 1 and func not in CROSSING and not func._schema.name.startswith("c10d::"):
+            first, second = (f"cuda:{index}" for index in found[:2])
+            complain(
+                RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"{first} and {second}!"
+                )
+            )
+        made = _usual(func, types, args, kwargs)
+        if found:
+            old = {card._raw.untyped_storage()._cdata for card in inside}
+            new = [x for x in tree_iter(made) if isinstance(x, Card) and x._raw.untyped_storage()._cdata not in old]
+            put(new, of(inside[0]))
+        return made
+
+    Card.__torch_dispatch__ = classmethod(dispatch)

@@ -1,0 +1,151 @@
+"""Process groups: what asks for NCCL gets the wire over gloo, with NCCL's rules where the wire knows them."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import os
+import warnings
+from collections import Counter
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._pytree import tree_iter
+
+from helpers.commands.rehearse import notes
+from helpers.commands.rehearse.redirect import gpus
+from helpers.devices.cards.tensor import Card
+from helpers.devices.everywhere import everywhere
+from helpers.devices.lines import call_site
+from helpers.ranks import signatures, wire
+from helpers.ranks.group import WireGroup
+
+LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
+WORLD = "world"  # a folder of the ranks' own for each default group that they make: its store, boards and journals
+_worlds = itertools.count(1)
+_bound = [False]  # was the default group given its device, which splitting asks for?
+_splits: Counter[str] = Counter()  # of each group, by name
+
+
+def replace(folder: str) -> None:
+    signatures.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
+    init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
+    everywhere("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
+    everywhere("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
+    everywhere("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
+    everywhere("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
+    everywhere("is_nccl_available", c10d.is_nccl_available, lambda: True)
+    for name in ("collective", "message"):
+        setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
+    everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    on_cpu = c10d._get_object_coll_device
+    everywhere("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
+    default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
+    everywhere("_get_pg_default_device", c10d._get_pg_default_device, default)
+    usual = c10d.is_backend_available
+    everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
+    if not hasattr(dist, "ProcessGroupNCCL"):
+        options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
+        options.config = SimpleNamespace()
+        dist.ProcessGroupNCCL = c10d.ProcessGroupNCCL = SimpleNamespace(Options=options)
+
+
+def _object_device(usual, group=None) -> str:
+    """Where torch puts an object for its messages: on the GPU, if NCCL is the group's only backend."""
+    group = group or c10d._get_default_group()
+    rules = group.group.session.config if isinstance(group, wire.Wire) else None
+    return "cuda" if rules is not None and rules.cpu == "refused" else usual(group)
+
+
+def _nccl(name: str) -> str:
+    return "nccl" if name == "wire" else name
+
+
+def _init(
+    init, folder: str, backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, group_name="",
+    pg_options=None, device_id=None, **more,
+) -> None:  # fmt: skip
+    rank = int(os.environ["RANK"]) if rank < 0 else rank
+    world_size = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
+    world = os.path.join(folder, f"{WORLD}{next(_worlds)}")
+    os.makedirs(world, exist_ok=True)
+    rules = {"rules": "gloo" if backend == "gloo" else "nccl", "eager": device_id is not None}
+    rules |= {"cpu": {"nccl": "refused", "gloo": "together"}.get(backend, "apart")}
+    wire.reset()
+    wire.install(
+        wire.WireConfig(
+            rank=rank,
+            world_size=world_size,
+            board_dir=world,
+            **rules,
+        )
+    )
+    if store is None and init_method in (None, "env://"):
+        store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
+    if device_id is not None:
+        device_id = torch.device("cuda", gpus.number(device_id))
+    _bound[0], _chosen[0] = device_id is not None, device_id and device_id.index
+    where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
+    init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
+
+
+def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
+    if backend == "gloo":
+        notes.once("not rehearsed", name="gloo", site=call_site())
+    kwargs.pop("device_id", None)
+    return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
+
+
+def _split_group(parent_pg=None, split_ranks=None, *args, **kwargs) -> dist.ProcessGroup | None:
+    """As ncclCommSplit: all of the parent come. A part is named by its parent and by how often that was split."""
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    if not _bound[0]:
+        raise RuntimeError("No device associated with the default pg, not safe to split any process groups")
+    parent = parent_pg or c10d._get_default_group()
+    parent.barrier().wait()
+    members, own = dist.get_process_group_ranks(parent), dist.get_rank(parent)
+    _splits[parent.group_name] += 1
+    ranks = next((sorted(members[r] for r in ranks) for ranks in split_ranks if own in ranks), None)
+    if ranks is None:
+        return None
+    hashed, name = c10d._hash_ranks_to_str, f"{parent.group_name}/{_splits[parent.group_name]}/{ranks}"
+    c10d._hash_ranks_to_str = lambda ranks: name
+    try:
+        return dist.new_group(ranks, use_local_synchronization=True)
+    finally:
+        c10d._hash_ranks_to_str = hashed
+
+
+_chosen: list[int | None] = [None]  # the device that the script gave to init_process_group, or to this barrier
+
+
+def _barrier(barrier, group=None, async_op=False, device_ids=None):
+    """A barrier on a device of the script's choice, or on the current one."""
+    before, _chosen[0] = _chosen[0], device_ids[0] if device_ids else _chosen[0]
+    try:
+        with warnings.catch_warnings():
+            if device_ids:
+                warnings.simplefilter("ignore")  # that the device was guessed
+            return barrier(group, async_op)
+    finally:
+        _chosen[0] = before
+
+
+def _noting(operate):
+    """Which GPU an operation uses: that of its tensors; the current one where it has none, or the CPU's."""
+
+    @functools.wraps(operate)
+    def wrapper(self, *args, **kwargs):
+        first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
+        if isinstance(first, Card):
+            notes.once("gpu", name=gpus.visible()[gpus.of(first)], was_set=gpus.was_set, site=call_site())
+        elif _chosen[0] is None and self.session.config.rank in self.ranks:
+            op = getattr(args[0], "name", args[0]) if args else "barrier"
+            notes.once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
+        return operate(self, *args, **kwargs)
+
+    return wrapper

@@ -1,0 +1,160 @@
+"""What no rehearsal can do. It runs as far as it can, and is told by name: nothing passes in silence."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.cuda.comm
+import torch.cuda.graphs
+import torch.cuda.nvtx
+import torch.cuda.profiler
+import torch.utils.cpp_extension
+
+from helpers.commands.rehearse import notes
+from helpers.devices.everywhere import everywhere
+from helpers.devices.lines import call_site
+from helpers.learner.words import book
+from helpers.ranks.sites import is_library, is_package
+
+say = book("rehearse")
+KERNELS = frozenset(
+    "triton flash_attn flash_attn_interface xformers transformer_engine apex bitsandbytes cupy pycuda deepspeed "
+    "causal_conv1d mamba_ssm liger_kernel cutlass vllm pynvml".split()
+)
+
+
+class NotRehearsed(RuntimeError):
+    """The script asks for what cannot be had here, and cannot go on without it."""
+
+    def __init__(self, name: str):
+        self.words = say["stops"].format(what=say[f"not.{name}"])
+        super().__init__(str(self.words))
+
+
+def tell(name: str) -> None:
+    notes.once("not rehearsed", name=name, site=call_site())
+
+
+def replace() -> None:
+    cuda = torch.cuda
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = _Graph
+    cuda.graph = cuda.graphs.graph = _capture
+    cuda.graph_pool_handle = lambda: (0, 0)
+    cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = _graphed
+    torch.compile = _compile
+    torch.nn.Module.compile = lambda module, *args, **kwargs: tell("compile")
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(cuda.nvtx, name, _nothing("nvtx", 0))
+    cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(tell("nvtx"))
+    cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
+    cuda.cudart = lambda: _Anything("profiler")
+    torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
+    torch.autograd.profiler.profile.__init__ = _without_gpu(torch.autograd.profiler.profile.__init__)
+    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):
+        setattr(cuda, name, _nothing("sensors", 0))
+    for name in ("_record_memory_history", "_dump_snapshot", "memory_snapshot", "_snapshot"):
+        setattr(cuda.memory, name, _nothing("snapshots", []))
+    torch.nn.DataParallel.__init__ = _stops("two_gpus")
+    everywhere("data_parallel", torch.nn.parallel.data_parallel, _stops("two_gpus"))
+    for name in ("broadcast", "scatter", "gather", "reduce_add", "broadcast_coalesced"):
+        setattr(torch.cuda.comm, name, _stops("two_gpus"))
+    sys.meta_path.insert(0, _Kernels())
+    for name in ("load", "load_inline"):
+        setattr(torch.utils.cpp_extension, name, _stops("extensions"))
+    for name in ("to_sparse", "to_sparse_csr", "to_sparse_coo"):
+        setattr(torch.Tensor, name, _told_first("sparse", getattr(torch.Tensor, name)))
+
+
+def _nothing(name: str, value: Any) -> Callable:
+    def function(*args, **kwargs):
+        tell(name)
+        return value
+
+    return function
+
+
+def _stops(name: str) -> Callable:
+    def function(*args, **kwargs):
+        raise NotRehearsed(name)
+
+    return function
+
+
+def _told_first(name: str, function: Callable) -> Callable:
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        tell(name)
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _without_gpu(init: Callable) -> Callable:
+    """A profiler that looks at the CPU alone."""
+
+    @functools.wraps(init)
+    def wrapper(self, *args, activities=None, **kwargs):
+        tell("profiler")
+        for name in ("use_cuda", "use_device"):
+            kwargs.pop(name, None)
+        if activities is not None:
+            kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
+        init(self, *args, **kwargs)
+
+    return wrapper
+
+
+class _Anything:
+    def __init__(self, name: str):
+        self.name = name
+
+    def __getattr__(self, _: str) -> Callable:
+        return _nothing(self.name, 0)
+
+
+class _Graph:
+    """A CUDA graph that is not replayed: what is captured runs once, at once."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        tell("graphs")
+
+    def __getattr__(self, name: str) -> Callable:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+@contextlib.contextmanager
+def _capture(*args, **kwargs):
+    tell("graphs")
+    yield
+
+
+def _graphed(callables, *args, **kwargs):
+    tell("graphs")
+    return callables
+
+
+def _compile(model=None, **kwargs):
+    """The function itself: what a compiler makes of it is not tried."""
+    tell("compile")
+    return model if model is not None else lambda function: function
+
+
+class _Kernels:
+    """Sees which packages with kernels of their own the script asks for, whether they are here or not."""
+
+    def find_spec(self, name: str, path=None, target=None) -> None:
+        if name.partition(".")[0] not in KERNELS:
+            return None
+        frame = sys._getframe(1)
+        while frame is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None and not (is_library(frame.f_code.co_filename) or is_package(frame.f_code.co_filename)):
+            tell("kernels")
+        return None

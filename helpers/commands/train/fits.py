@@ -1,0 +1,108 @@
+"""Whether model, data, plan and checkpoint fit together: asked of a model without memory, before a rank starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from helpers.commands.train.options import Settings, checkpoints_of
+from helpers.compose import refused
+from helpers.compose.checkpoint.checks import newest
+from helpers.compose.checkpoint.keeping import checkpoints
+from helpers.compose.checkpoint.loading import another_model
+from helpers.compose.checkpoint.manifest import read
+from helpers.compose.parts import schedule_of
+from helpers.compose.state import Names
+from helpers.learner.words import book
+from helpers.parallel.pipeline.partition import partition
+from helpers.parallel.tensor_parallel import GPT_PLAN
+from helpers.parallel.tensor_parallel.tensor_plan import resolve_plan
+from helpers.workloads import GPT, GPTConfig
+
+CONFIGS = {
+    "tiny": GPTConfig.tiny(),
+    "small": GPTConfig.tiny(context=64, num_layers=4, num_heads=8, hidden=128),
+    "10m": GPTConfig.ten_million(),
+}
+
+
+def from_whole(settings: Settings, tell: Callable[[str], None] | None) -> Settings:
+    """With --go-on nobody may be there to choose: from the newest checkpoint that is whole.
+
+    The rank that has a way to `tell` puts newer ones aside, since the run will write their steps again.
+    Raises ValueError where all are damaged.
+    """
+    if not settings.go_on or settings.resume is None:
+        return settings
+    found, say = newest(settings.folder), book("train")
+    if tell is not None:
+        newer = [path for steps, path in checkpoints(settings.folder).items() if steps > found.steps]
+        for path, problem in zip(newer, found.damaged, strict=True):
+            aside = tempfile.mkdtemp(prefix=f"{path.name}.damaged.", dir=settings.folder)
+            os.replace(path, aside)
+            tell(say("aside", problem=problem, aside=aside, checkpoint=found.folder))
+    return replace(settings, resume=found.folder)
+
+
+def check(settings: Settings) -> int:
+    """The step from which this run goes on. Raises ValueError, as a sentence, for what would fail on the ranks."""
+    plan = settings.plan
+    with torch.device("meta"):
+        model = GPT(CONFIGS[settings.size])
+    refused.check(model, plan)
+    _check_heads(settings.said["plan"], plan.tp, CONFIGS[settings.size])
+    for entry in resolve_plan(model, GPT_PLAN):
+        entry.cut(plan.tp)
+    if plan.pp > 1:
+        partition(model, plan.pp * plan.num_chunks)
+        schedule_of(plan)
+    parts = plan.dp * plan.num_microbatches
+    if settings.batch % parts:
+        below, above = settings.batch // parts * parts, -(-settings.batch // parts) * parts
+        near = f"nearest that work are {below} and {above}" if below else f"smallest that works is {above}"
+        raise ValueError(
+            f"--batch {settings.batch}: dp * microbatches = {plan.dp} * {plan.num_microbatches} = {parts} does not "
+            f"divide it; the {near}"
+        )
+    done = 0 if settings.resume is None else _steps_of(settings, model)
+    _check_folder(settings.folder, done, settings.go_on)
+    return done
+
+
+def _check_heads(given: str, tp: int, config: GPTConfig) -> None:
+    """The number of heads is no option here, so what may change is tp."""
+    heads = config.num_heads
+    if heads % tp == 0:
+        return
+    works = [size for size in range(1, heads + 1) if heads % size == 0]
+    near = [str(size) for size in works[bisect(works, tp) - 1 :][:2]]
+    raise ValueError(
+        f"--plan {given}: {heads} heads cannot be shared equally by {tp} ranks, since a head stays whole; the nearest "
+        f"that works is tp {' or '.join(near)}"
+    )
+
+
+def _steps_of(settings: Settings, model: GPT) -> int:
+    manifest = read(settings.resume)
+    if problem := another_model(Names(model), manifest, settings.resume):
+        raise ValueError(f"{problem} (--size)")
+    done = manifest.extra["steps"]
+    if settings.steps <= done and not settings.go_on:
+        raise ValueError(f"{settings.resume} is at step {done} already: give --steps above {done} to go on")
+    return done
+
+
+def _check_folder(folder: Path, done: int, go_on: bool) -> None:
+    """A checkpoint is never written over."""
+    last = max(checkpoints_of(folder), default=0)
+    if last > done and not go_on:
+        raise ValueError(
+            f"{folder} holds a checkpoint of step {last} already, and this run begins after step {done}: go on from "
+            f"there with --resume {folder}, or give --save another folder"
+        )

@@ -1,0 +1,221 @@
+"""What the learner has done: one append-only file of JSON lines. No torch, nothing but the standard library and a lock.
+
+Two notebooks may write at once, on a network home too: a lock file of its own guards each append, since networks
+forget flock and O_APPEND. A lock that a dead program left behind is broken after a while. A line that is torn, or that
+something else wrote, is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import SoftFileLock, Timeout
+
+KINDS = ("check", "quiz", "language", "guess", "round")
+CHAPTER = "chapter"  # the `place` of an attempt that was made there
+PATIENCE = 2.0  # seconds to wait for another program that writes
+HOME = "RANKS_HOME"  # the variable that names another place than the home
+STALE = 20.0  # seconds after which a lock is taken for forgotten: an append takes milliseconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line: what was tried and whether it passed. time: UTC, ISO 8601. more: whatever else was noted."""
+
+    time: str
+    kind: str
+    key: str
+    passed: bool
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a file holds, oldest first. num_skipped: lines that could not be read."""
+
+    entries: tuple[Entry, ...] = ()
+    num_skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far one task has come. passed: at least once. seconds: from the first attempt to the first pass, or None.
+
+    in_chapter: whether that pass was in the chapter and not in the lab.
+    """
+
+    key: str
+    attempts: int
+    passed: bool
+    seconds: float | None
+    in_chapter: bool = False
+
+
+def default_path() -> Path:
+    """`.rank-by-rank/progress.jsonl` in the learner's home, whatever folder the course lies in.
+
+    `make course WORK=` on a stick names another home in RANKS_HOME.
+    """
+    return Path(os.environ.get(HOME) or Path.home()) / ".rank-by-rank" / "progress.jsonl"
+
+
+def record(
+    kind: str,
+    key: str,
+    passed: bool,
+    *,
+    path: str | os.PathLike | None = None,
+    when: datetime | None = None,
+    **more: Any,
+) -> Entry:
+    """Append one line. kind: one of KINDS. key: "03.average". when: now. more: plain data.
+
+    Raises ValueError for another kind or a key that is no text, OSError where the file cannot be written or stays
+    locked for 2 seconds.
+    """
+    if kind not in KINDS or not isinstance(key, str) or not key:
+        raise ValueError(f'record got kind {kind!r} and key {key!r}: give one of {KINDS} and a key as "03.average"')
+    time = (when or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
+    entry = Entry(time=time, kind=kind, key=key, passed=passed, more=more)
+    line = json.dumps({"time": entry.time, "kind": kind, "key": key, "passed": passed, **more}, ensure_ascii=False)
+    _append(Path(path or default_path()), line)
+    return entry
+
+
+def record_quietly(
+    kind: str, key: str, passed: bool, *, path: str | os.PathLike | None = None, **more: Any
+) -> str | None:
+    """As `record`, but what prevents it comes back as a sentence: a check must not fail for a full disk."""
+    try:
+        record(kind, key, passed, path=path, **more)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        return f"(this attempt could not be noted in {path or 'your progress file'}: {error})"
+    return None
+
+
+def read(path: str | os.PathLike | None = None) -> Progress:
+    """Everything in the file; nothing where there is none. Takes no lock: a torn last line is skipped."""
+    try:
+        text = Path(path or default_path()).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return Progress()
+    lines = [line for line in text.split("\n") if line.strip()]
+    entries = [entry for line in lines if (entry := _parsed(line)) is not None]
+    return Progress(entries=tuple(entries), num_skipped=len(lines) - len(entries))
+
+
+def done(path: str | os.PathLike | None = None, *, kind: str = "check") -> dict[str, dict[str, Standing]]:
+    """Lab ("03") to task ("03.average") to its Standing, in order of the keys."""
+    return standings(entry for entry in read(path).entries if entry.kind == kind)
+
+
+def standings(entries: Iterable[Entry]) -> dict[str, dict[str, Standing]]:
+    """The same of entries of one kind."""
+    by_key: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_key.setdefault(entry.key, []).append(entry)
+    labs: dict[str, dict[str, Standing]] = {}
+    for key in sorted(by_key):
+        labs.setdefault(key.partition(".")[0], {})[key] = _standing(key, by_key[key])
+    return labs
+
+
+def _standing(key: str, entries: Iterable[Entry]) -> Standing:
+    entries = sorted(entries, key=lambda entry: entry.time)
+    first = next((entry for entry in entries if entry.passed), None)
+    seconds = first and (_instant(first.time) - _instant(entries[0].time)).total_seconds()
+    in_chapter = first is not None and first.more.get("place") == CHAPTER
+    return Standing(key=key, attempts=len(entries), passed=first is not None, seconds=seconds, in_chapter=in_chapter)
+
+
+def set_aside(path: str | os.PathLike | None = None) -> Path | None:
+    """Copy the lines that cannot be read to a new file beside this one: `progress.jsonl.unreadable-1`, then -2.
+
+    The file itself stays as it is, and what an earlier copy holds is not copied again. Returns the new file, or None
+    where there was nothing to copy. Raises OSError where it cannot be read or written.
+    """
+    path = Path(path or default_path())
+    if not path.exists():
+        return None
+    with _locked(path):
+        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+        unreadable = [line for line in lines if _parsed(line.decode(errors="replace")) is None]
+        copies = [copy.read_bytes().split(b"\n") for copy in path.parent.glob(f"{path.name}.unreadable-*")]
+        new = [line for line in unreadable if not any(line in copy for copy in copies)]
+        if not new:
+            return None
+        for number in itertools.count(1):
+            aside = path.with_name(f"{path.name}.unreadable-{number}")
+            with suppress(FileExistsError), open(aside, "xb") as file:
+                file.write(b"\n".join(new) + b"\n")
+                return aside
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path), open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        torn = size and not _ends_a_line(file)
+        text = (b"\n" if torn else b"") + line.encode() + b"\n"
+        try:
+            while text:  # a disk that runs full takes a part of it first
+                text = text[file.write(text) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holding the lock of this file; raises OSError when another program holds it for long."""
+    lock = path.with_name(path.name + ".lock")
+    _break_stale(lock)
+    try:
+        with SoftFileLock(lock, timeout=PATIENCE):
+            yield
+    except Timeout:
+        raise OSError(f"another program has held {lock} for {PATIENCE:g} s") from None
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def _break_stale(lock: Path) -> None:
+    """Remove a lock whose program is long gone. The age is told by the file system's own clock, not by ours."""
+    with suppress(OSError):
+        probe = lock.with_name(f"{lock.name}.{os.getpid()}")
+        created = lock.stat().st_mtime
+        try:
+            probe.touch()
+            if probe.stat().st_mtime - created > STALE:
+                lock.unlink()
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _parsed(line: str) -> Entry | None:
+    try:
+        fields = json.loads(line)
+        more = dict(fields)
+        time, kind, key, passed = (more.pop(name) for name in ("time", "kind", "key", "passed"))
+        _instant(time)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if kind not in KINDS or not isinstance(key, str) or not isinstance(passed, bool):
+        return None
+    return Entry(time=time, kind=kind, key=key, passed=passed, more=more)
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

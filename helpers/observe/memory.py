@@ -1,0 +1,208 @@
+"""What one rank holds during a real step: bytes by kind, the curve, the peak, and which module holds it.
+
+Kinds of a storage, each for its whole life:
+    parameters    of the model; also whole weights that a sharding strategy gathers for a module's forward
+    gradients     what `.grad` of a parameter pointed to, seen after each accumulation and at every mark
+    optimizer     its state and its fp32 masters; AdamW's 4-byte step counters are `step_counters`, in no kind
+    buffers       of the model
+    activations   made in the model's forward (or in the loss after it, or in a recomputation) and still there when that
+                  pass had ended: what autograd keeps for backward, and outputs that you hold; also the model's inputs
+    temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
+                  step needs for a moment
+What was there before and belongs to neither the model nor the optimizer is not seen. Nor is the inside of a kernel.
+The pretended devices of parallel/shared/devices.py are CPU memory to the meter: they keep count of their own.
+On CUDA kinds are told in the same way, and `allocator` adds what torch's caching allocator says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+from torch.utils._pytree import tree_iter
+
+from helpers.devices import has_allocator, is_accelerator, module_of, telling_kinds
+from helpers.observe import memory_history as history
+from helpers.observe.memory_allocator import AllocatorBytes, allocator_bytes, save_snapshot
+from helpers.observe.memory_history import Held
+from helpers.observe.memory_labels import Labels, optimizers_in
+from helpers.observe.memory_places import Places
+from helpers.observe.memory_storages import STEP_COUNTERS, Storages
+from helpers.observe.timeline import TimelineRecorder, record_timeline
+from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
+
+__all__ = ["Held", "MemoryRecorder", "allocator_bytes", "record_memory", "save_snapshot"]
+
+
+@contextmanager
+def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[MemoryRecorder]:
+    """`with record_memory(model, optimizer) as recorder: step(); recorder.mark("after step")`, then read it.
+
+    Enter it after the model and the optimizer exist; the state that an optimizer makes in its step is found even if the
+    optimizer is not given. Meant for a few steps: what it writes down grows with each operation.
+    Also works on the meta device, where nothing is computed and bytes are counted all the same.
+    ValueError for a model without parameters, and for an optimizer that has no `param_groups`.
+    """
+    device = next((parameter.device for parameter in model.parameters()), None)
+    if device is None:
+        raise ValueError(f"record_memory got a {type(model).__name__} without parameters; give the model that trains")
+    optimizers = optimizers_in(optimizer)
+    recorder = MemoryRecorder(model, optimizers, device)
+    with ExitStack() as stack:
+        with_hooks = next((found for found in optimizers if isinstance(found, Optimizer)), None)
+        recorder._spans = stack.enter_context(record_timeline(model, with_hooks))
+        for handle in recorder._hooks():
+            stack.callback(handle.remove)
+        stack.enter_context(recorder._storages.watch_resizes())
+        stack.enter_context(recorder._storages)
+        stack.enter_context(telling_kinds(device, recorder._kinds_now))
+        try:
+            yield recorder
+        finally:  # what did not fit is worth reading, too
+            recorder._finish()
+
+
+class MemoryRecorder:
+    """What one rank held. Everything but `mark` works while the block runs and after it.
+
+    What a storage is counts for its whole life and may be known late, so read `at(...)` after the step: until a forward
+    pass has ended, what it made counts as temporaries.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._places = Places(self._enters, self._leaves)
+        self._storages = Storages(device, self._places.now)
+        self._labels = Labels(model, optimizers, self._storages)
+        self._events = self._storages.events
+        self._marks: dict[str, tuple[int, float]] = {}  # name: number of events so far, seconds
+        self._allocator: dict[str, AllocatorBytes] = {}
+        self._spans: TimelineRecorder | None = None
+        self._start = time.perf_counter()
+        if is_accelerator(device):
+            module_of(device).reset_peak_memory_stats(device)
+        self._labels.label_all()
+
+    def mark(self, name: str) -> None:
+        """Name this instant, for `at(name)`. ValueError for a name that is taken, RuntimeError after the block."""
+        if not self._storages.running:
+            raise RuntimeError(f"mark({name!r}) came after the block of record_memory had ended; move it inside")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"mark({name!r}): expected a text such as 'after backward'")
+        if name in self._marks:
+            raise ValueError(f"mark({name!r}): this name is taken; give each instant its own, as 'step 2, {name}'")
+        self._labels.label_all()
+        if not self._places.is_inside:
+            self._storages.settle()
+        self._marks[name] = len(self._events), time.perf_counter()
+        if has_allocator(self._device):
+            self._allocator[name] = allocator_bytes(self._device)
+
+    def at(self, name: str) -> MemoryBreakdown:
+        """Bytes by kind at a marked instant. ValueError for an unknown name."""
+        return history.breakdown(self._held(name), name)
+
+    def _kinds_now(self) -> dict[str, int]:
+        """For the error of a card that is full: what a forward keeps is told from the rest when it has ended."""
+        now = history.breakdown(history.held_after(self._events), "now")
+        kinds = {kind: getattr(now, kind) for kind in MEMORY_KINDS}
+        if self._places.is_inside:
+            kinds["activations and temporaries"] = kinds.pop("activations") + kinds.pop("temporaries")
+        return kinds
+
+    @property
+    def peak(self) -> MemoryBreakdown:
+        """Bytes by kind when most was held; `.instant` says where, such as "backward of blocks.3.feed_forward"."""
+        where = self._events[history.num_events_at_peak(self._events) - 1].place
+        return history.breakdown(self._held(), str(where))
+
+    @property
+    def curve(self) -> tuple[tuple[float, int], ...]:
+        """(seconds since the block began, bytes from then on), a pair for each change."""
+        return tuple((event.seconds - self._start, total) for event, total in history.totals(self._events))
+
+    @property
+    def instants(self) -> dict[str, float]:
+        """The marks in their order: name -> seconds, on the clock of `curve`."""
+        return {name: seconds - self._start for name, (_, seconds) in self._marks.items()}
+
+    @property
+    def step_counters(self) -> int:
+        """Bytes of the optimizers' step counters now, or at the end of the block."""
+        held = history.held_after(self._events)
+        return sum(num_bytes for storage, num_bytes in held if storage.kind == STEP_COUNTERS)
+
+    def largest(self, num: int = 10, name: str | None = None) -> tuple[Held, ...]:
+        """The largest storages, largest first: at a marked instant, or at the peak. ValueError for fewer than 1."""
+        if num < 1:
+            raise ValueError(f"largest({num}): expected 1 or more")
+        held = [history.describe(*item) for item in self._held(name) if item[0].kind != STEP_COUNTERS]
+        return tuple(sorted(held, key=lambda item: -item.num_bytes)[:num])
+
+    def by_module(self, kind: str = "activations", name: str | None = None) -> dict[str, int]:
+        """Bytes of a kind by module, largest first: at a marked instant, or at the peak.
+
+        ValueError for an unknown kind or name.
+        """
+        if kind not in MEMORY_KINDS:
+            raise ValueError(f"by_module({kind!r}): the kinds are {', '.join(MEMORY_KINDS)}")
+        sums: Counter[str] = Counter()
+        for storage, num_bytes in self._held(name):
+            if history.kind_of(storage) == kind:
+                sums[storage.module] += num_bytes
+        return dict(sums.most_common())
+
+    def timeline(self, rank: int | None = None) -> Timeline:
+        """The spans of `record_timeline` with what was held meanwhile, for a TimelineExplorer. None: this rank.
+
+        On CUDA what is held has the time at which the CPU asked for it, a span that at which the GPU ran.
+        RuntimeError while the block still runs.
+        """
+        if self._storages.running:
+            raise RuntimeError("the block of record_memory still runs; read `timeline` after it")
+        spans = self._spans.timeline
+        number = rank if rank is not None else dist.get_rank() if dist.is_initialized() else 0
+        held = tuple(history.holdings(self._events, number, self._end))
+        return replace(spans, spans=tuple(replace(span, rank=number) for span in spans.spans), held=held)
+
+    def allocator(self, name: str) -> AllocatorBytes:
+        """What the caching allocator said at a marked instant. RuntimeError on CPU, which has no such allocator."""
+        if not has_allocator(self._device):
+            return allocator_bytes(self._device)
+        self._held(name)
+        return self._allocator[name]
+
+    def _held(self, name: str | None = None) -> history.HeldBytes:
+        """What was there at a marked instant, or at the peak."""
+        if name is not None and name not in self._marks:
+            known = ", ".join(map(repr, self._marks)) or "none yet: call recorder.mark(name) inside the block"
+            raise ValueError(f"no instant is called {name!r}; marked: {known}")
+        num_events = history.num_events_at_peak(self._events) if name is None else self._marks[name][0]
+        return history.held_after(self._events[:num_events])
+
+    def _hooks(self) -> Iterator:
+        yield from self._places.hooks(self._model)
+        yield from self._labels.hooks()
+
+    def _enters(self, module: nn.Module, inputs: object, is_first: bool) -> None:
+        """A module's forward starts; the first one was called from outside the model."""
+        self._labels.label_weights_of(module)
+        if is_first:
+            tensors = (leaf for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
+            self._storages.keep(tensors, self._labels.modules[module])
+
+    def _leaves(self) -> None:
+        """The forward pass has ended."""
+        self._storages.settle()
+
+    def _finish(self) -> None:
+        self._labels.label_all()
+        self._storages.settle()
+        self._end = time.perf_counter()

@@ -1,0 +1,169 @@
+"""What chapter 10 runs: a job in which one rank is slow, a script that stands still, weights that drift, a loader.
+
+Compute is paced and loading sleeps, so that four ranks on two cores show what four GPUs would: labelled emulated, and
+no speed. Functions that say "on a rank" are for `ranks.run`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import statistics
+import time
+import warnings
+from dataclasses import replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from helpers.commands.traces import Run
+from helpers.commands.traces.waterfall import Waterfall
+from helpers.commands.zoo import patient
+from helpers.observe.paced import PacedLinear, paced
+from helpers.observe.watchdog import Watchdog
+from helpers.records import Timeline
+
+LAYERS, WIDTH, ROWS, STEPS = 4, 64, 4, 8
+FORWARD, BACKWARD, LOADING = 0.006, 0.010, 0.010  # seconds: of a layer, of a layer, of a batch
+ILL = (2, 1.5)  # which rank is slow, and by which share of its compute
+LOADED, COMPUTED, BATCH = 0.004, 0.020, 10  # seconds: of an item, of a step; items of a batch
+
+
+class Rows(Dataset):
+    """Items that cost waiting, as a disk or a network does."""
+
+    def __init__(self, count: int, seconds: float, late: tuple[int, float] = (-1, 0.0)) -> None:
+        self.count, self.seconds, self.late = count, seconds, late  # late: an item, and by how many seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tensor:
+        time.sleep(self.seconds + self.late[1] * (index == self.late[0]))
+        return torch.ones(WIDTH)
+
+
+def mended_job(slower: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
+    """On a rank: torch's DDP around four paced layers, an optimizer, and batches for eight steps.
+
+    slower: by which share of its compute this rank is slower than `FORWARD` and `BACKWARD` say.
+    """
+    pace = {"forward_seconds": FORWARD * (1 + slower), "backward_seconds": BACKWARD * (1 + slower)}
+    layers = nn.Sequential(*(PacedLinear(WIDTH, WIDTH, **pace) for _ in range(LAYERS)))
+    group = dist.new_group(backend="gloo")  # plain, as a job has it that never imports us
+    caps = {"bucket_cap_mb": 0.0316}  # two layers in a message
+    model = nn.parallel.DistributedDataParallel(layers, process_group=group, **caps)
+    loader = DataLoader(Rows(ROWS * STEPS, LOADING / ROWS), batch_size=ROWS)
+    dist.barrier()
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3), loader
+
+
+def slow_job() -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
+    """On a rank: the same, and one rank is slow."""
+    return mended_job(ILL[1] * (dist.get_rank() == ILL[0]))
+
+
+def parts_of_a_step(run: Run) -> tuple[int, dict[int, dict[str, float]]]:
+    """The number of the step of median length, and rank -> part -> seconds in it: a machine that is busy in another
+    step does not count."""
+    fall = Waterfall.of(run)
+    lengths = [max(sum(table[place].values()) for table in fall.tables.values()) for place in range(len(fall.steps))]
+    place = lengths.index(statistics.median_low(lengths))
+    return fall.steps[place], {rank: table[place] for rank, table in fall.tables.items()}
+
+
+def spans_of_a_step(run: Run, number: int, rank: int) -> Timeline:
+    """What a rank did in this step, cut at its ends, without the lane of the host and without whom it waits for."""
+    step = next(one for one in run.steps[rank] if one.number == number)
+    inside = [
+        replace(span, start=max(span.start, step.start), end=min(span.end, step.end), name=span.name.partition(" ←")[0])
+        for span in run.timeline.for_rank(rank).spans
+        if span.lane != "host" and span.end > step.start and span.start < step.end
+    ]
+    return replace(run.timeline, spans=inside, held=(), title="", source="emulated")
+
+
+# ---- it stands still ----
+
+
+def monitored(absent: int, seconds: float = 1.0) -> str:
+    """On a rank: what `monitored_barrier` says where one rank does not come."""
+    group = dist.new_group(backend="gloo")
+    if dist.get_rank() == absent:
+        return ""
+    try:
+        dist.monitored_barrier(group, timeout=timedelta(seconds=seconds), wait_all_ranks=True)
+    except RuntimeError as error:
+        return str(error).split("]: ")[-1].split(". ")[0]
+    return "all came"
+
+
+# ---- the weights drift ----
+
+
+def drifting(steps: int = 40) -> tuple[list[float], list[float], list[str]]:
+    """On a rank: the patient of station D under a watchdog. Losses, norms of its LayerNorm, and what was found."""
+    torch.manual_seed(dist.get_rank())
+    model = runpy.run_path(str(patient("patient_05").path))["Block"](16, 64 // dist.get_world_size())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    watchdog = Watchdog(model, optimizer, every=5, equal=lambda name: name.startswith("norm"))
+    data = torch.Generator().manual_seed(0)
+    losses, norms, said = [], [], []
+    for _ in range(steps):
+        x = torch.randn(32, 16, generator=data)
+        loss = (model(x) - x.roll(1, 1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        said += watchdog.step(loss)
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(model.norm.weight.norm().item())
+    faulthandler.cancel_dump_traceback_later()
+    return losses, norms, said
+
+
+# ---- variables of the environment, and the loader ----
+
+
+def interface_set_late(name: str) -> list[str]:
+    """On a rank: gloo's variable set after its group was made; what the group does, and what the next one does."""
+    kept, group, said = os.environ.get("GLOO_SOCKET_IFNAME"), dist.new_group(backend="gloo"), []
+    os.environ["GLOO_SOCKET_IFNAME"] = name
+    try:
+        for what in (lambda: dist.all_reduce(torch.ones(1), group=group), lambda: dist.new_group(backend="gloo")):
+            try:
+                what()
+                said.append("runs")
+            except RuntimeError as error:
+                said.append(str(error).rsplit("] ", 1)[-1])
+    finally:
+        os.environ["GLOO_SOCKET_IFNAME"] = kept
+    return said
+
+
+def loading_seconds(num_workers: int, steps: int = 8) -> float:
+    """Median seconds of a step that computes 20 ms on a batch of 10 items that take 4 ms each to load."""
+    return statistics.median(_steps(Rows(BATCH * (steps + 4), LOADED), num_workers=num_workers)[-steps:])
+
+
+def late_step_seconds(prefetch_factor: int, late: float = 0.25, batch: int = 24) -> float:
+    """Seconds of the step for whose batch one item takes `late` seconds longer: two workers, 20 ms per batch."""
+    rows = Rows(BATCH * (batch + 2), LOADED / 2, (BATCH * batch, late))
+    return _steps(rows, num_workers=2, prefetch_factor=prefetch_factor)[batch - 1]
+
+
+def _steps(rows: Rows, **options: int) -> list[float]:
+    """Seconds of each step but the first: loading, or waiting for it, and 20 ms of compute."""
+    began, took = None, []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # these workers wait, and need no core
+        for _ in DataLoader(rows, BATCH, **options):
+            paced(lambda: None, COMPUTED)
+            now = time.perf_counter()
+            took += [now - began] if began else []
+            began = now
+    return took

@@ -1,0 +1,195 @@
+"""Record what one rank does when: compute from module and optimizer hooks, communication from the wire.
+
+Forward: hooks before and after each part of the model. Backward: a hook on each part's output; the part's backward
+runs from the arrival of that gradient to the arrival of the next part's. Such a hook returns None, so it changes no
+gradient; full backward hooks would wrap the inputs. Optimizer: hooks before and after `step`.
+
+A part is a child of the model; wrappers with one child and module lists are looked through. On CUDA the instants are
+events on the current stream, read at the end, so that recording does not make the CPU wait for the GPU.
+What runs between the last part's forward and the first part's backward is one span, "loss".
+A rank that waits for a message inside a part's forward or backward counts as computing there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Variable
+
+from helpers.devices import module_of, runs_later, synchronize
+from helpers.observe.comms import record_comms
+from helpers.records import CommEvent, Span, Timeline
+
+
+def parts(model: nn.Module) -> dict[str, nn.Module]:
+    """name -> module of the parts that get a lane entry: "blocks.0", "head". The model itself if it has no children."""
+    found: dict[str, nn.Module] = {}
+    _collect(model, "", found)
+    return found or {type(model).__name__: model}
+
+
+def _collect(module: nn.Module, prefix: str, found: dict[str, nn.Module]) -> None:
+    children = dict(module.named_children())
+    for name, child in children.items():
+        path = f"{prefix}{name}"
+        is_list = isinstance(child, (nn.ModuleList, nn.ModuleDict))
+        if is_list or (len(children) == 1 and any(True for _ in child.children())):
+            _collect(child, "" if name == "module" else f"{path}.", found)
+        else:
+            found[path] = child
+
+
+class _Clock:
+    """Instants as `time.perf_counter` seconds: read at once on CPU, at the end of the recording on CUDA."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.later = runs_later(device)
+        if self.later:
+            self._module = module_of(device)
+            synchronize(device)
+            self._zero, self._zero_event = time.perf_counter(), self._event()
+
+    def _event(self) -> torch.Event:
+        event = self._module.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def now(self) -> float | torch.Event:
+        return self._event() if self.later else time.perf_counter()
+
+    def seconds(self, instant: float | torch.Event) -> float:
+        if not self.later:
+            return instant
+        instant.synchronize()
+        return self._zero + self._zero_event.elapsed_time(instant) / 1e3  # milliseconds
+
+
+class TimelineRecorder:
+    """Turns marks into spans: one span is open at a time, and a mark closes it and opens the next."""
+
+    def __init__(self, clock: _Clock, rank: int, source: str, title: str) -> None:
+        self._clock, self._rank, self._source, self._title = clock, rank, source, title
+        self._open: tuple[str, str, object] | None = None  # name, kind, start
+        self._outer: list[tuple[str, str] | None] = []  # what a forward inside a backward interrupts (recomputation)
+        self._closed: list[tuple[str, str, object, object]] = []
+        self._events: list[CommEvent] = []
+        self._callback_is_queued = False
+        self._loss_starts: object = None
+
+    def mark(self, name: str | None, kind: str = "") -> None:
+        """End the open span; with a name, start the next one at the same instant."""
+        instant = self._clock.now()
+        if self._open is not None:
+            self._closed.append((*self._open, instant))
+        self._open = None if name is None else (name, kind, instant)
+
+    def enter(self, name: str, kind: str, *_: object) -> None:
+        """A forward or an optimizer step starts; what it interrupts goes on after it."""
+        self._loss_starts = None
+        self._outer.append(self._open[:2] if self._open else None)
+        self.mark(name, kind)
+
+    def leave(self, *_: object) -> None:
+        """Return to what the forward or the optimizer step interrupted."""
+        self.mark(*(self._outer.pop() if self._outer else None) or (None,))
+
+    def leave_forward(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
+        """The gradient of this part's output will be the start of its backward."""
+        self.leave()
+        self._loss_starts = self._clock.now() if self._open is None else None
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._backward_starts, name))
+
+    def _backward_starts(self, name: str, gradient: torch.Tensor) -> None:
+        if not self._callback_is_queued:
+            self._callback_is_queued = True
+            Variable._execution_engine.queue_callback(self._backward_ends)
+            self._open = self._loss_starts and ("loss", "other", self._loss_starts)
+        self.mark(name, "backward")
+
+    def _backward_ends(self) -> None:
+        self._callback_is_queued = False
+        self.mark(None)
+
+    def finish(self, events: tuple[CommEvent, ...]) -> None:
+        """Close what is open and take over what the wire saw."""
+        if self._open is not None:
+            self.mark(None)
+        self._events = list(events)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The spans of this rank, once the block has ended. Joining ranks: `Timeline.merge(ranks.run(step))`."""
+        at = self._clock.seconds
+        compute = [
+            Span(rank=self._rank, lane="compute", name=name, kind=kind, start=at(start), end=at(end))
+            for name, kind, start, end in self._closed
+        ]
+        spans = compute + [communication_span(event) for event in self._events]
+        return Timeline(spans=tuple(sorted(spans, key=lambda s: s.start)), source=self._source, title=self._title)
+
+
+def _tensors(output: object) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for item in output:
+            yield from _tensors(item)
+    elif isinstance(output, dict):
+        yield from _tensors(tuple(output.values()))
+
+
+def communication_span(event: CommEvent, name: str = "") -> Span:
+    fields = {"rank": event.rank, "lane": "communication", "name": name or event.op, "kind": "communication"}
+    return Span(**fields, start=event.start, end=event.end, num_bytes=event.payload_bytes)
+
+
+@contextmanager
+def record_timeline(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    source: str = "recorded",
+    title: str = "",
+    by_part: bool = True,
+) -> Iterator[TimelineRecorder]:
+    """`with record_timeline(model, optimizer) as recorder: step()`, then `recorder.timeline` is this rank's Timeline.
+
+    Times are `time.perf_counter` seconds, one clock for all ranks of a Linux machine. `source="emulated"` when the
+    link or the compute is modelled. Without a process group there is compute only, as rank 0. Without `by_part` nothing
+    of the model is marked: whoever runs it marks what it does with `recorder.enter(name, kind)` and `.leave()`.
+    ValueError when the optimizer has no step hooks or the model no parameters.
+    """
+    device = next((parameter.device for parameter in model.parameters()), None)
+    if device is None:
+        raise ValueError(f"record_timeline got a {type(model).__name__} without parameters; give the model that trains")
+    in_a_rank = dist.is_initialized()
+    with ExitStack() as stack:
+        comms = stack.enter_context(record_comms()) if in_a_rank else None
+        recorder = TimelineRecorder(_Clock(device), dist.get_rank() if in_a_rank else 0, source, title)
+        for handle in _hooks(recorder, model if by_part else None, optimizer):
+            stack.callback(handle.remove)
+        yield recorder
+        recorder.finish(())
+    recorder.finish(comms.log.events if comms else ())
+
+
+def _hooks(recorder: TimelineRecorder, model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> list:
+    handles = []
+    for name, part in (parts(model) if model else {}).items():
+        handles.append(part.register_forward_pre_hook(partial(recorder.enter, name, "forward")))
+        handles.append(part.register_forward_hook(partial(recorder.leave_forward, name)))
+    if optimizer is None:
+        return handles
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        raise ValueError(f"{type(optimizer).__name__} has no step hooks; give a torch.optim.Optimizer, or none")
+    handles.append(optimizer.register_step_pre_hook(partial(recorder.enter, type(optimizer).__name__, "optimizer")))
+    handles.append(optimizer.register_step_post_hook(recorder.leave))
+    return handles

@@ -1,0 +1,99 @@
+"""torch.profiler on live ranks: its schedule around the steps, a file per rank, and what the wire saw in it.
+
+    def train(folder):                       # on each rank
+        with trace_steps(folder, wait=1, warmup=1, active=3) as profiler:
+            for batch in loader:
+                step(batch)
+                profiler.step()
+    ranks.run(train, "traces")
+    explain(read("traces"))                  # helpers.commands.traces
+
+The files are those of `tensorboard_trace_handler`: the TensorBoard plugin is gone, and Perfetto opens each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+
+from helpers.devices import accelerator, runs_later
+from helpers.observe.comms import record_comms
+from helpers.records import CommEvent
+
+_MICRO = 1e6
+
+
+@contextmanager
+def trace_steps(
+    folder: str | os.PathLike, *, wait: int = 1, warmup: int = 1, active: int = 3, repeat: int = 1, memory: bool = False
+) -> Iterator[profile]:
+    """Profile some of the steps of this rank; call `.step()` on what it yields at the end of each one.
+
+    It leaves out `wait` steps, warms the profiler up for `warmup`, records `active`, and does so `repeat` times: a file
+    each. memory: allocations too. Every rank has to pass the same numbers. Outside a process group this is rank 0.
+    ValueError, from torch, for numbers that are no schedule.
+    """
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    write = tensorboard_trace_handler(os.fspath(folder), worker_name=f"{socket.gethostname()}_{rank}")
+    where = {"activities": [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * runs_later(accelerator() or "cpu")}
+    window = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    with ExitStack() as stack:
+        comms = stack.enter_context(record_comms()) if dist.is_initialized() else None
+
+        def handle(profiler: profile) -> None:
+            before = set(Path(folder).glob("*"))
+            write(profiler)
+            for path in set(Path(folder).glob(f"{socket.gethostname()}_{rank}.*")) - before:
+                _add_messages(path, comms.log.events if comms else ())
+
+        yield stack.enter_context(
+            profile(schedule=window, on_trace_ready=handle, record_shapes=True, profile_memory=memory, **where)
+        )
+
+
+def _add_messages(path: Path, events: Iterable[CommEvent]) -> None:
+    """What the wire saw, in the fields that Kineto gives to NCCL: gloo's own events name no group and no bytes."""
+    trace = json.loads(path.read_text(), strict=False)
+    steps = [one for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
+    if not steps:
+        return
+    ahead = time.time_ns() - time.perf_counter_ns() - trace.get("baseTimeNanoseconds", 0)
+    first, last = min(one["ts"] for one in steps), max(one["ts"] + one["dur"] for one in steps)
+    pid = steps[0]["pid"]
+    made = [_as_kineto(event, pid, ahead / 1e3) for event in events]
+    trace["traceEvents"] += [one for one in made if first <= one["ts"] <= last]
+    path.write_text(json.dumps(trace))
+
+
+def _as_kineto(event: CommEvent, pid: int, ahead: float) -> dict:
+    """ahead: microseconds from this process's perf_counter to the trace's clock."""
+    pair = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)
+    args = {
+        "Collective name": event.op,
+        "In msg nelems": event.payload_bytes,
+        "dtype": "byte",
+        "Group size": len(event.group_ranks),
+        "Process Group Name": event.group,
+        "Process Group Ranks": str(list(event.group_ranks)),
+        "Input Dims": [list(event.shape)],
+        "caller": event.caller,
+    }
+    args |= {"Src Rank": pair[0], "Dst Rank": pair[1]} if pair else {"Seq": event.sequence, "Root Rank": event.peer}
+    times = {"ts": event.start * _MICRO + ahead, "dur": (event.end - event.start) * _MICRO}
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"wire:{event.op}",
+        "pid": pid,
+        "tid": "wire",
+        **times,
+        "args": args,
+    }

@@ -1,0 +1,101 @@
+"""A class that is graded once, two at a time: cheats, bad input and right answers, each in its own sandbox."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from helpers.classroom import labs, rungs
+from helpers.classroom.cli import GIVES_ANSWERS_AWAY
+from helpers.classroom.folder import grade_all
+from helpers.classroom.one import Settings
+from helpers.classroom.state import open_state
+from helpers.classroom.submissions import find
+from helpers.classroom.watch import Limits
+from tests.classroom import notebooks
+
+LIMITS = Limits(
+    cell_seconds=1, world_seconds=15, grace_seconds=8, total_seconds=120, memory_bytes=1_500_000_000, processes=48
+)
+ENDLESS = ("bad-silent", "bad-endless_function", "cheat-prints_passed")  # only a limit ends these, so theirs are low
+LOW = replace(LIMITS, world_seconds=3, grace_seconds=2)
+
+
+@pytest.fixture(scope="session")
+def lab_03():
+    return labs.load("03_ddp")
+
+
+@pytest.fixture(scope="session")
+def settings(lab_03):
+    """settings(folder): of a class whose submissions lie there."""
+
+    def made(folder, **more) -> Settings:
+        private = tuple(str(path) for path in (*(rungs.ROOT / name for name in GIVES_ANSWERS_AWAY), folder))
+        own = {"labs": (lab_03,), "seed": 11, "rung": rungs.highest(), "limits": LIMITS, "private": private}
+        return Settings(**own | more)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def graded_class(tmp_path_factory, settings):
+    """The learner to the Result, for the whole class."""
+    folder, others, endless = (tmp_path_factory.mktemp(name) for name in ("class", "others", "endless"))
+    for path in notebooks.CHEATS:
+        cheat = notebooks.handed_in({key_of(path): path.read_text()})
+        home = folder if key_of(path).startswith("03.") else others
+        notebooks.write(home / f"cheat-{path.stem}.ipynb", cheat)
+    (folder / "victim").mkdir()
+    (folder / "victim" / "work").write_text("of years")
+    for name, answers in notebooks.BAD.items():
+        answers = {key: source.replace("VICTIM", str(folder / "victim")) for key, source in answers.items()}
+        notebooks.write(folder / f"bad-{name}.ipynb", notebooks.handed_in(answers))
+    notebooks.write(folder / "right.ipynb", notebooks.lab(folder="solutions"))
+    notebooks.write(folder / "untouched.ipynb", notebooks.lab())
+    write_unreadable(folder)
+    state = open_state(folder.parent / "out", seed=11)
+    seconds = {}
+
+    def tell(result, number, total):
+        seconds[result.learner] = result.seconds
+        print(f"[{number}/{total}] {result.learner} {result.seconds:.1f} s", flush=True)
+
+    start = time.monotonic()
+    for name in ENDLESS:
+        (folder / f"{name}.ipynb").rename(endless / f"{name}.ipynb")
+    results = grade_all(find([folder]), settings(folder), state, jobs=2, tell=tell)
+    low = settings(endless, limits=LOW)
+    results += grade_all(find([endless]), low, open_state(endless.parent / "out-endless", seed=11), jobs=3, tell=tell)
+    more = settings(others, labs=labs_of_cheats())
+    results += grade_all(find([others]), more, open_state(others.parent / "out-others", seed=11), jobs=2, tell=tell)
+    print(f"{time.monotonic() - start:.0f} s for {len(results)}")
+    assert (folder / "victim" / "work").read_text() == "of years", "a learner's code deleted files"
+    return {one.learner: one for one in results}
+
+
+def key_of(path) -> str:
+    """The task of a cheat."""
+    return next(line for line in path.read_text().splitlines() if line.startswith("TASK")).split('"')[1]
+
+
+def labs_of_cheats() -> tuple[labs.Lab, ...]:
+    """Those besides lab 03."""
+    keys = {key_of(path).partition(".")[0]: key_of(path) for path in notebooks.CHEATS}
+    return tuple(notebooks.lab_of(key) for number, key in sorted(keys.items()) if number != "03")
+
+
+def write_unreadable(folder) -> None:
+    (folder / "file-text.ipynb").write_text("print('this is no JSON')")
+    (folder / "file-list.ipynb").write_text("[1, 2, 3]")
+    (folder / "file-empty.ipynb").write_text("")
+    (folder / "file-binary.ipynb").write_bytes(bytes(range(256)))
+    (folder / "file-essay.docx").write_bytes(b"PK")
+    (folder / "file-huge.ipynb").write_text("{}")
+    os.truncate(folder / "file-huge.ipynb", 3_000_000_000)
+    (folder / "file-link.ipynb").symlink_to(folder / "right.ipynb")
+    notebooks.write(folder / "file-cellless.ipynb", {"cells": [], "metadata": {}})
+    notebooks.write(folder / "file-nested.ipynb", {"cells": [{"cell_type": "code", "source": 3, "metadata": []}]})

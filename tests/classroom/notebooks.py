@@ -1,0 +1,71 @@
+"""Notebooks as learners hand them in: a lab with some of its cells filled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from helpers.classroom import labs
+from helpers.classroom.rungs import ROOT
+from tests.grading.submissions import TESTS
+
+CHEATS = sorted((TESTS / "cheats").glob("*.py"))
+CELLS = {"03.start": "start", "03.average": "average", "03.buckets": "buckets", "03.sampler": "sampler"}
+CELLS |= {"03.accumulate": "accumulate", "03.overlap": "overlap"}
+
+
+def lab(name: str = "03_ddp", folder: str = "labs") -> dict[str, Any]:
+    return json.loads((ROOT / folder / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def lab_of(key: str) -> labs.Lab:
+    """The lab with the task "03.average"."""
+    return labs.load(next(name for name in labs.names() if name.startswith(key.partition(".")[0])))
+
+
+def handed_in(answers: Mapping[str, str], *, only: bool = True, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The lab of these tasks with their source. only: the cells of the other tasks go. more: cells at the end."""
+    own = lab_of(next(iter(answers)))
+    notebook, cells = lab(own.name), {key: grade_id for grade_id, key in own.homes.items()}
+    by_cell = {cells[key]: source for key, source in answers.items()}
+    kept = []
+    for cell in notebook["cells"]:
+        grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
+        if grade_id in by_cell:
+            cell["source"] = by_cell[grade_id]
+        elif only and grade_id in cells.values():
+            continue
+        kept.append(cell)
+    extra = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": source} for source in more]
+    return notebook | {"cells": kept + extra}
+
+
+def write(path: Path, notebook: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    return path
+
+
+AVERAGE = """
+def average_gradients(model):
+    for parameter in filter(lambda p: p.grad is not None, model.parameters()):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+"""
+BAD = {
+    "syntax_error": {"03.average": "def average_gradients(model)\n    pass", "03.sampler": "x = ((("},
+    "raises": {"03.average": "raise ValueError('no')", "03.start": "1 / 0\ndef start_equal(model): pass"},
+    "endless_cell": {"03.start": "def start_equal(model): pass\nwhile True: pass", "03.average": AVERAGE},
+    "endless_function": {"03.average": "def average_gradients(model):\n    while True: pass"},
+    "prints_100_mb": {"03.average": AVERAGE + "    print('x' * 100_000_000)", "03.start": "print('y' * 100_000_000)"},
+    "forks": {"03.average": "import os\ndef average_gradients(model):\n    while True: os.fork()"},
+    "forks_in_a_cell": {"03.average": "import os\nwhile True: os.fork()"},
+    "all_memory": {"03.average": "kept = []\ndef average_gradients(model):\n    while True: kept.append(b'x' * 10**8)"},
+    "deletes_files": {
+        "03.average": "import shutil\nshutil.rmtree('VICTIM', ignore_errors=True)\n" + AVERAGE,
+    },
+    "exits_in_a_cell": {"03.start": "import os\nos._exit(0)", "03.average": AVERAGE},
+    "silent": {"03.average": "import time\ndef average_gradients(model):\n    time.sleep(10**6)"},
+}

@@ -1,0 +1,210 @@
+"""Jobs that never import us: they run as they would alone, and what stands still is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+import torch
+
+from helpers.commands.jobs import hang, inside
+from helpers.commands.jobs.hang import observe
+from helpers.commands.jobs.launch import command_of
+
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="here it would get its GPU")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """observe() of a script with this text."""
+
+    def run(text, *arguments, by=(), **how):
+        script = tmp_path / "train.py"
+        script.write_text(textwrap.dedent(text))
+        return observe([*by, str(script), *arguments], **{"limit": 2.0, **how})
+
+    return run
+
+
+ALONE = """
+    import json, os, sys
+    rank = os.environ["RANK"]
+    with open(f"{sys.argv[1]}.{rank}", "w") as out:
+        marks = getattr(sys, "marks", None), __name__, sys.argv[2:], sys.path[0] == os.path.dirname(sys.argv[0])
+        json.dump([*marks, any("ranks-job" in path for path in sys.path), os.environ["WORLD_SIZE"]], out)
+    sys.exit(7 * int(rank))
+"""
+
+
+def test_a_script_runs_as_it_would_alone(job, tmp_path, monkeypatch):
+    """Its main, its arguments, its path, another's sitecustomize, and its exit code."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.marks = 'loaded'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = job(ALONE, str(tmp_path / "out"), "-x", "3")
+    for rank in "01":
+        seen = json.loads((tmp_path / f"out.{rank}").read_text())
+        assert seen == ["loaded", "__main__", ["-x", "3"], True, False, "2"]
+    assert (found.how, found.code, found.exit_code) == ("ended", 7, 7)
+    assert (found.verdict.kind, found.verdict.ranks) == ("exited", (1,)) and "exit code 7" in str(found)
+
+
+LINES = """
+    import os, sys, torch.distributed as dist
+    dist.init_process_group("gloo")
+    if os.environ["RANK"] == "0":
+        print("half of", end=" ")
+    dist.barrier()
+    if os.environ["RANK"] == "1":
+        print("another", "line")
+    dist.barrier()
+    if os.environ["RANK"] == "0":
+        print("a line")
+    dist.barrier()
+    os._exit(0)  # nobody flushes
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_of_two_ranks_stay_whole_and_come_at_once(job, capfd, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    job(LINES, nproc=2)
+    assert {"half of a line", "another line"} <= set(capfd.readouterr().out.splitlines())
+
+
+HANGS = """
+    import os, time, threading
+    if os.environ["RANK"] == "1":
+        child = os.fork()
+        if child == 0:
+            time.sleep(1000)  # in the worker
+        os.waitpid(child, 0)
+    threading.Lock().acquire()
+    lock = threading.Lock(); lock.acquire(); lock.acquire()
+"""
+
+
+def test_a_standstill_is_seen_in_stacks_and_its_processes_are_ended(job):
+    found = job(HANGS, nproc=2)
+    assert (found.how, found.exit_code, found.verdict.kind, found.verdict.ranks) == ("hang", 3, "worker", (1,))
+    assert "train.py line 6: `time.sleep(1000)  # in the worker`" in str(found).splitlines()[1]
+    assert "train.py line 9" in str(found) and "Every rank's stack" in str(found)
+    pids = [one.said["pid"] for more in (found.scene.ranks.values(), *found.scene.others.values()) for one in more]
+    assert len(pids) == 3 and not any(map(psutil.pid_exists, pids))
+
+
+WORKS = """
+    import time
+    begin = time.thread_time()
+    while time.thread_time() - begin < {seconds}:
+        sum(range(1000))
+"""
+
+
+def test_who_works_is_not_said_to_hang(job):
+    """Longer than the limit, on all ranks: each computes, and no clock on the wall counts what it waits for a core."""
+    found = job(WORKS.format(seconds=1.0), limit=0.3)
+    assert (found.how, found.verdict.kind) == ("ended", "ended") and "no rank stood still" in str(found)
+
+
+TRAINS = """
+    import os, sys, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, other = dist.get_rank(), dist.new_group([0, 1])
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for step in range(5):
+        model(torch.ones(2, 4)).sum().backward()
+        if rank == 1 and step == 3:
+            dist.barrier(group=other)
+        metric = torch.ones(1)
+        dist.all_reduce(metric)
+    dist.barrier(group=other)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_the_rank_the_line_and_torchs_analyzer_under_ddp(job):
+    """Two communicators in two orders; a command such as torchrun's is taken as it is."""
+    found = job(TRAINS, by=("torchrun", "--standalone", "--nproc-per-node=2"))
+    said, text = found.torch, str(found)
+    assert (found.how, found.verdict.kind, found.verdict.ranks) == ("hang", "skipped", (1,))
+    assert (said.number, said.ranks) == (found.verdict.parting.number, (1,))
+    assert "rank 1 left the line: it never came to all_reduce" in text
+    assert "rank 1 waits in barrier, train.py line 9" in text
+    assert "rank 0 waits in all_reduce, train.py line 11: `dist.all_reduce(metric)`" in text
+
+
+def test_what_stands_behind_the_two_dashes_is_the_jobs():
+    given = hang.parser("hang", "").parse_args("--nproc 3 -- train.py --nproc 5 -- --limit 1".split())
+    assert (given.nproc, given.limit, given.command) == (3, 30.0, ["train.py", "--nproc", "5", "--", "--limit", "1"])
+
+
+# -- bad input, and the end ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('raise KeyError("lr")', "raised KeyError: 'lr'\n  at train.py line 1: `raise KeyError("),
+        ("import no_such_package", "No module named 'no_such_package'"),
+        (
+            "\ndef train(:\n    pass",
+            "invalid syntax (train.py, line 2)\n  at train.py line 2: `def train(:`",
+        ),
+        ("import sys; sys.exit('give --config')", "ranks 0, 1 ended without a traceback ("),
+        pytest.param("import torch; torch.ones(1).cuda()", "It asks for a GPU, and torch finds none", marks=NO_GPU),
+    ],
+)
+def test_a_script_that_fails_at_once_gets_a_sentence(job, text, said):
+    assert said in str(job(text))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("hang", "no script was given"),
+        ("hang -- nowhere.py", "`nowhere.py` is not there"),
+        ("hang -- -m nowhere", "`-m nowhere` is not there"),
+        ("hang --nproc 0 -- train.py", "expected 1 or more"),
+        ("hang --nproc 2 -- torchrun train.py", "says itself how many"),
+        ("hang --limit 0 -- train.py", "expected seconds above 0"),
+        ("hang --pid 4194304", "no such process"),
+        ("profile --active 0 -- train.py", "1 or more that are active"),
+    ],
+)
+def test_bad_input_is_a_sentence(line, said, capsys):
+    from helpers.__main__ import main
+
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_torchrun_is_this_interpreters_and_a_script_gets_two_ranks(tmp_path):
+    assert command_of(["torchrun", "--nproc-per-node=2", "train.py"], None)[0][1:3] == ["-m", "torch.distributed.run"]
+    (tmp_path / "train.py").touch()
+    assert command_of([str(tmp_path / "train.py")], None)[1] == 2
+
+
+def test_pyspy_looks_into_a_job_that_hangs_already(monkeypatch, tmp_path):
+    monkeypatch.setattr(hang.shutil, "which", lambda name: None)
+    with pytest.raises(ValueError, match=f"pip install py-spy, then py-spy dump --pid {os.getpid()}"):
+        hang.look_into(os.getpid())
+    spy = tmp_path / "py-spy"
+    spy.write_text("#!/bin/sh\necho stacks of $3\n")
+    spy.chmod(0o755)
+    monkeypatch.setattr(hang.shutil, "which", lambda name: str(spy))
+    assert hang.look_into(os.getpid()) == f"stacks of {os.getpid()}\n"
+
+
+def test_an_interrupt_says_where_the_ranks_are_and_leaves_none(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n")
+    command = [sys.executable, "-m", "helpers", "hang", "--nproc", "1", "--", str(script)]
+    ours = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    rank = int(ours.stdout.readline())
+    ours.send_signal(signal.SIGTERM)
+    said = ours.communicate()[0]
+    assert ours.returncode == 130 and "You stopped the job" in said and not inside.lives(rank)

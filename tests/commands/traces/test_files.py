@@ -1,0 +1,231 @@
+"""Whatever lies in a file of a trace: what can be read is read, and what is missing is said."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import shutil
+import zipfile
+from contextlib import suppress
+
+import pytest
+
+from helpers.__main__ import main
+from helpers.commands.traces import explain, read, say
+
+
+@pytest.fixture
+def good(made):
+    """Two ranks, twelve steps; rank 1 loads for long."""
+    return made(world=2, steps=12, extra=lambda rank, step, part: 0.02 * (rank == 1 and part == "data"))
+
+
+def file_of(folder, rank):
+    return next(folder.glob(f"worker{rank}.*"))
+
+
+def said(run):
+    return "\n".join(map(str, run.notes))
+
+
+def rewrite(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_a_whole_run_has_nothing_to_note(good):
+    run = read(good)
+    assert run.ranks == (0, 1) == run.timeline.ranks and run.notes == () and len(run.steps[0]) == 12
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_that_was_cut_off_is_read_up_to_there(good, packed):
+    path = file_of(good, 0)
+    whole = gzip.compress(path.read_bytes()) if packed else path.read_bytes()
+    path.unlink()
+    (good / ("worker0.pt.trace.json" + ".gz" * packed)).write_bytes(whole[: len(whole) * 6 // 10])
+    run = read(good)
+    assert "worker0.pt.trace.json" in said(run) and "was cut off" in said(run)
+    assert 2 <= len(run.steps[0]) < len(run.steps[1]) == 12
+    assert explain(run).straggler.cause == "data"
+
+
+def test_a_packed_trace_and_an_archive_are_read_as_the_folder_is(good, tmp_path):
+    seconds = explain(read(good)).seconds
+    with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
+        for path in good.iterdir():
+            archive.write(path, f"logs/{path.name}")
+    for path in list(good.iterdir()):
+        (good / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert explain(read(good)).seconds == explain(read(tmp_path / "run.zip")).seconds == seconds
+
+
+@pytest.mark.parametrize("junk", [b"\x01", b"\xff", "\u9605".encode()], ids=repr)
+def test_characters_that_are_no_json_cost_nothing(good, junk):
+    seconds = explain(read(good)).parts
+    for rank in (0, 1):
+        path = file_of(good, rank)
+        path.write_bytes(path.read_bytes().replace(b"aten::linear", b"aten::linear" + junk))
+    told = explain(read(good))
+    assert told.parts == seconds and "aten::linear" + junk.decode(errors="replace") in {x.name for x in told.operators}
+
+
+def test_another_version_is_said_and_read(good):
+    def older(data):
+        data["schemaVersion"] = 7
+        del data["distributedInfo"], data["baseTimeNanoseconds"]
+
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), older)
+        file_of(good, rank).rename(good / f"rank-{rank}.json")
+    run = read(good)
+    assert "has schema version 7" in said(run) and run.ranks == (0, 1) and explain(run).straggler.rank == 1
+
+
+def test_events_alone_are_a_trace_too(good):
+    path = file_of(good, 0)
+    path.write_text(json.dumps(json.loads(path.read_text())["traceEvents"]))
+    run = read(path)
+    assert run.ranks == (0,) and len(explain(run).steps) == 12
+
+
+def test_of_one_rank_nobody_can_tell_who_waited(good):
+    run = read(file_of(good, 1))
+    told = explain(run)
+    assert "rank 1 of 2" in said(run) and told.straggler is None and told.ranks == (1,)
+    assert told.parts["waiting"] == 0 and told.parts["communication"] > 0
+    assert not any("others wait" in line for line in say(told))
+
+
+def test_without_steps_the_whole_trace_is_one(good):
+    def nameless(data):
+        data["traceEvents"] = [one for one in data["traceEvents"] if "ProfilerStep" not in one["name"]]
+
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), nameless)
+    run = read(good)
+    told = explain(run)
+    assert "No ProfilerStep on rank 0 and 1" in said(run) and told.steps == (-1,)
+    assert told.parts["data"] == pytest.approx(12 * 0.015) and "no steps named" in say(told)[0]
+
+
+def test_ranks_without_a_name_are_numbered_and_this_is_said(good):
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), lambda data: data.pop("distributedInfo"))
+    run = read(good)
+    assert run.ranks == (0, 1) and "does not say its rank" in said(run)
+
+
+def test_of_two_runs_in_a_folder_the_latest_counts(good):
+    old = good / "worker0.1000000000000000000.pt.trace.json"
+    shutil.copy(file_of(good, 0), old)
+    rewrite(old, lambda data: [one.update(ts=one["ts"] - 6e7) for one in data["traceEvents"]])
+    run = read(good)
+    assert "Rank 0 has 2 files with the same steps" in said(run) and len(run.steps[0]) == 12
+    assert run.timeline.duration < 10
+
+
+def test_windows_of_other_steps_are_one_track(good):
+    """`repeat=2` writes two files a rank."""
+    for rank in (0, 1):
+        first = file_of(good, rank)
+        second = good / f"worker{rank}.1999999999999999999.pt.trace.json"
+        shutil.copy(first, second)
+
+        def later(data):
+            for one in data["traceEvents"]:
+                one["ts"] += 6e7
+                if one["name"].startswith("ProfilerStep#"):
+                    one["name"] = f"ProfilerStep#{int(one['name'][13:]) + 100}"
+
+        rewrite(second, later)
+    run = read(good)
+    assert run.notes == () and len(run.steps[1]) == 24 and explain(run).straggler.share > 0.9
+
+
+def test_machines_that_met_in_no_collective_keep_their_clocks(made):
+    folder = made(world=2, steps=4, one_host=False, clocks={1: (0.050, 0.0)})
+    for rank in (0, 1):
+
+        def silent(data):
+            data["traceEvents"] = [one for one in data["traceEvents"] if "all" not in one["name"]]
+
+        rewrite(file_of(folder, rank), silent)
+    run = read(folder)
+    assert "Rank 1 met nobody in a collective" in said(run) and run.clocks[1].offset == 0
+    assert explain(run).parts["waiting"] == 0 and len(explain(run).steps) == 4
+
+
+@pytest.mark.parametrize("junk", [None, "x", -1, 1e30, [None], {}, float("nan"), "nothing"], ids=str)
+def test_a_field_of_another_kind_costs_its_event_at_most(made, junk):
+    """Every field of every kind of event, as junk or not there."""
+    folder = made(world=2, steps=2)
+    whole = json.loads(file_of(folder, 0).read_text())
+    kinds = {one["name"].partition("#")[0]: one for one in whole["traceEvents"]}.values()
+    places = [(one, key) for one in kinds for key in one] + [(one["args"], key) for one in kinds for key in one["args"]]
+    places += [(whole["distributedInfo"], key) for key in whole["distributedInfo"]] + [(whole, "baseTimeNanoseconds")]
+    for fields, key in places:
+        kept = fields.pop(key)
+        fields.update({} if junk == "nothing" else {key: junk})
+        file_of(folder, 0).write_text(json.dumps(whole))
+        fields[key] = kept
+        with suppress(ValueError):  # a sentence: without its time a step is none, and then none is common
+            assert explain(read(folder)).seconds >= 0
+
+
+def test_groups_that_gloo_does_not_name_are_not_guessed(good):
+    """With two groups of other ranks nobody can tell whose message it was."""
+
+    def grouped(data):
+        data["distributedInfo"]["pg_config"].append({"pg_name": "1", "ranks": [0, 1, 2, 3]})
+
+    for rank in (0, 1):
+        rewrite(file_of(good, rank), grouped)
+    run = read(good)
+    assert "the other ranks' part was not found" in said(run) and explain(run).parts["waiting"] == 0
+
+
+def test_ranks_without_a_step_in_common_are_refused(good):
+    def other(data):
+        for one in data["traceEvents"]:
+            one["name"] = one["name"].replace("ProfilerStep#", "ProfilerStep#9")
+
+    rewrite(file_of(good, 1), other)
+    with pytest.raises(ValueError, match="no step in common"):
+        explain(read(good))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.json", b"", "a.json is no trace"),
+        ("a.json", b"hello", "a.json is no trace: it is not JSON .line 1.*expected a .json or .json.gz"),
+        ("a.json", b'{"snapshot": 3}', "a.json is JSON without `traceEvents`"),
+        ("a.json", b'{"traceEvents": []}', "holds no operator and no kernel"),
+        ("a.json", b'{"traceEvents": [{"ph": "M", "name": "process_name", "ts": 1}]}', "holds no operator"),
+        ("a.zip", b"PK\x03\x04 and then nothing", "a zip archive that was cut off"),
+        ("notes.txt", b"", "is no trace"),
+    ],
+)
+def test_what_is_no_trace_gets_a_sentence(tmp_path, capsys, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path / name)
+    assert main(["explain", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.startswith("Nothing was explained: ")
+
+
+def test_the_collector_of_circles_runs_again_after_a_trace_that_is_none(tmp_path):
+    with pytest.raises(ValueError):
+        read(tmp_path / "nothing")
+    assert gc.isenabled()
+
+
+def test_a_folder_or_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="holds no trace; expected files such as"):
+        read(tmp_path)
+    with pytest.raises(ValueError, match="there is no such file or folder"):
+        read(tmp_path / "trace.json")

@@ -1,0 +1,142 @@
+"""Traces that torch itself wrote, on live ranks: its DDP and its FSDP2 over plain gloo, and our DDP over the wire."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.profiler import ProfilerActivity, profile
+
+from helpers.commands.traces import explain, read, say
+from helpers.observe.traces import trace_steps
+from helpers.parallel.ddp import DistributedDataParallel
+
+GRADIENTS = 2 * (32 * 32 + 32) * 4  # bytes
+
+
+def wrapped(model, engine):
+    if engine == "ours":
+        return DistributedDataParallel(model)
+    group = dist.new_group(backend="gloo")
+    if engine == "torch":
+        return nn.parallel.DistributedDataParallel(model, process_group=group)
+    return fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
+
+
+def train(engine, folder):
+    """On a rank: five steps, of which three are recorded."""
+    torch.manual_seed(0)
+    model = wrapped(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)), engine)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.ones(20, 32), batch_size=4)
+    with trace_steps(folder, wait=1, warmup=1, active=3, memory=engine == "ours") as profiler:
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            profiler.step()
+
+
+def traced(ranks, engine, folder):
+    ranks[:2].run(train, engine, str(folder))
+    run = read(folder)
+    assert run.ranks == (0, 1) and run.world_size == 2 and run.notes == ()
+    assert [step.number for step in run.steps[1]] == [2, 3, 4]
+    assert {"compute", "communication", "host", "data"} <= {span.lane for span in run.timeline.spans}
+    told = explain(run)
+    assert sum(told.parts.values()) == pytest.approx(told.seconds) and min(told.parts.values()) >= 0
+    assert told.parts["compute"] > 0 and told.parts["data"] > 0 and say(told)
+    return run
+
+
+def sent(run, op, rank=0):
+    return [one.num_bytes for one in run.messages if one.rank == rank and one.op == op]
+
+
+def test_torchs_ddp_is_read(ranks, tmp_path):
+    run = traced(ranks, "torch", tmp_path)
+    assert sent(run, "all_reduce") == [GRADIENTS] * 3
+    assert all(one.late in (0, 1) and one.ready <= one.last <= one.end for one in run.messages)
+    kinds = {span.kind for span in run.timeline.spans if span.lane == "compute"}
+    assert kinds == {"forward", "backward", "optimizer"}
+
+
+def test_torchs_fsdp2_is_read(ranks, tmp_path):
+    run = traced(ranks, "fsdp2", tmp_path)
+    assert sent(run, "all_gather", 1) == [GRADIENTS // 2] * 3
+    assert sent(run, "reduce_scatter", 1) == [GRADIENTS] * 3  # gloo does it by an all-reduce; the call tells what it is
+    assert all(one.last is not None for one in run.messages)
+
+
+def test_our_ddp_is_read_with_what_the_wire_saw(ranks, tmp_path):
+    run = traced(ranks, "ours", tmp_path)
+    assert sum(sent(run, "all_reduce")) == 3 * GRADIENTS and {one.group for one in run.messages} == {(0, 1)}
+    assert all(one.name.startswith("wire:") and one.sequence is not None for one in run.messages)
+    held = [one for one in run.timeline.held if one.rank == 1]
+    assert {one.kind for one in held} >= {"gradients"} and all(one.num_bytes > 0 for one in held)
+    assert explain(run).peak[1] >= max(one.num_bytes for one in held)
+
+
+def test_one_process_without_a_group_is_read(tmp_path):
+    with trace_steps(tmp_path, wait=0, warmup=1, active=2) as profiler:
+        for _ in range(3):
+            nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
+            profiler.step()
+    told = explain(read(tmp_path))
+    assert len(told.steps) == 2 and told.parts["communication"] == 0 and told.straggler is None
+
+
+def test_a_profile_without_steps_is_read(tmp_path):
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        nn.Linear(8, 8)(torch.ones(2, 8)).sum().backward()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json.gz"))
+    assert explain(read(tmp_path / "trace.json.gz")).steps == (-1,)
+
+
+def test_kernels_of_a_gpu_compute_and_nccls_communicate(tmp_path):
+    """Fields as Kineto writes them with CUDA, and as the samples of Holistic Trace Analysis have them."""
+    for rank in (0, 1):
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": gpu_step(rank)}))
+    run = read(tmp_path)
+    assert run.on_gpu and run.ranks == (0, 1)
+    told = explain(run)
+    first, second = told.by_rank[0], told.by_rank[1]
+    assert first["compute"] == pytest.approx(500e-6) and second["compute"] == pytest.approx(700e-6)
+    assert first["waiting"] == pytest.approx(200e-6) and second["waiting"] == 0
+    assert first["communication"] == second["communication"] == pytest.approx(100e-6)
+    assert told.straggler.rank == 1 and told.straggler.cause == "compute"
+    assert {(one.name, one.calls) for one in told.operators if one.seconds} == {("aten::addmm", 1.0), ("aten::mm", 1.0)}
+    (message,) = (one for one in run.messages if one.rank == 0)
+    assert (message.op, message.num_bytes, message.group) == ("all_reduce", 2 * 10**6, (0, 1))
+    kinds = {span.kind for span in run.timeline.spans if span.lane == "compute"}
+    assert kinds == {"forward", "backward"}
+
+
+def gpu_step(rank):
+    """Kernels run after they were launched; rank 1's backward is slower."""
+
+    def event(name, cat, ts, dur, tid=1, **args):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+    slower = 200 * rank
+    nccl = {"Collective name": "allreduce", "In msg nelems": 10**6, "dtype": "BFloat16", "Group size": 2, "Seq": 4}
+    nccl |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "stream": 20}
+    engine = "autograd::engine::evaluate_function: AddmmBackward0"
+    return [
+        event("ProfilerStep#7", "user_annotation", 0, 1000),
+        event("aten::addmm", "cpu_op", 10, 30, **{"External id": 5, "Input Dims": [[8], [4, 8], [8, 8]]}),
+        event("cudaLaunchKernel", "cuda_runtime", 15, 5, correlation=1),
+        event(engine, "cpu_op", 50, 40, 2, **{"External id": 6}),
+        event("aten::mm", "cpu_op", 55, 20, 2, **{"External id": 7, "Input Dims": [[8, 4], [4, 8]]}),
+        event("ampere_sgemm", "kernel", 100, 200, 7, **{"External id": 5, "stream": 7}),
+        event("ampere_sgemm", "kernel", 300, 300 + slower, 7, **{"External id": 7, "stream": 7}),
+        event(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", "kernel", 600 + slower, 300 - slower, 20, **nccl
+        ),
+        event("cudaDeviceSynchronize", "cuda_runtime", 200, 710),
+    ]

@@ -1,0 +1,127 @@
+"""Ranks that are killed on purpose: the losses are those of an undisturbed run, and the account says what it cost."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from helpers.commands.train import fits, on_ranks
+from helpers.commands.train.chaos import Chaos
+from helpers.commands.train.loop import PREEMPTED, Loop
+from helpers.commands.train.on_ranks import Report
+from helpers.commands.train.options import settings
+from helpers.commands.train.screen import Screen
+
+EQUAL = "All 8 losses are equal to the undisturbed run's, to the last bit."
+
+
+def test_ranks_killed_in_a_step_and_in_a_save_leave_no_trace_in_the_losses(train, ranks, tmp_path):
+    line = "--plan dp=2 --zero 1 --dropout 0.1 --steps 8 --chaos 0.2 --save-every 2 --seed 7 --save run"
+    code, said = train(ranks[:2], line)
+    said = " ".join(said.split())
+    assert code == 0 and EQUAL in said and "after 2 deaths" in said
+    assert "Rank 0 was killed in step 3. All ranks are new" in said and "go on after step 2." in said
+    assert "Rank 0 was killed in the save after step 6. All ranks are new" in said
+    whole = {path.parent.name for path in (tmp_path / "run").glob("step_*/manifest.json")}
+    assert whole == {f"step_0000{step}" for step in (2, 4, 6, 8)}
+
+
+def test_a_loss_that_differs_is_found_and_the_run_fails(train, ranks, monkeypatch):
+    """The batch begins at the first one again after a death."""
+    monkeypatch.setattr(Chaos, "compared", lambda self, other: REAL(self, other | {5: other[5] + 1e-12}))
+    code, said = train(ranks[:2], "--plan pp=2 --steps 6 --chaos 0.2 --save-every 2 --seed 7 --save run")
+    assert code == 1 and "The losses differ, first in step 5" in said
+    assert "handed over what was predicted, to the byte" in " ".join(said.split())  # step 3 is the first of new ranks
+
+
+REAL = Chaos.compared
+
+
+def test_the_account_counts_a_step_that_is_done_again_once_more():
+    chaos = Chaos(settings("--plan dp=2 --steps 4 --chaos 0".split()), 0)
+    for step in (1, 2, 3, 2, 3, 4):
+        chaos.enter("step", step)
+        chaos.stepped(step, 1.0)
+    assert chaos.done_again == 2 and len(chaos.losses) == 4 and chaos.lost > 0
+    assert chaos.account().startswith("Nobody was killed")
+    chaos.restarted()
+    assert chaos.account().startswith("Account: 4 steps, 2 of them done again after 1 death;")
+
+
+def test_each_planned_death_happens_once_and_not_before_the_run_begins():
+    told = settings("--plan dp=2 --steps 8 --chaos 0.2 --save-every 2 --seed 7".split())
+    chaos = Chaos(told, 0)
+    assert chaos.enter("step", 3)[0].rank == 0 and chaos.enter("step", 3)[0] is None
+    assert list(Chaos(told, 3).planned) == [(6, "save")]
+
+
+def test_without_a_given_interval_the_best_one_is_taken_and_said():
+    told = settings("--steps 50 --chaos 0.02".split())
+    assert told.save_every == 10 and "a checkpoint every 10 steps, which is sqrt(2 / 0.02)" in Chaos(told, 0).begin()
+    told = settings("--steps 50 --chaos 0.02 --save-every 7".split())
+    assert told.save_every == 7 and "sqrt" not in Chaos(told, 0).begin()
+
+
+class Told:
+    """No ranks: SIGTERM comes in step 2, whose end never comes where `hangs`."""
+
+    device = "cpu"
+
+    def __init__(self, hangs):
+        self.hangs, self.step, self.saved = hangs, 0, []
+
+    def run(self, fn, *arguments):
+        if fn is on_ranks.start:
+            return [("", arguments[0].folder)]
+        if fn is on_ranks.save:
+            self.saved.append(arguments[0].name)
+            return [""]
+        self.step += 1
+        if self.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while self.hangs:
+                threading.Event().wait(0.01)  # not pause(), which waits on where the alarm came just before it
+        return [Report(loss=1.0, norm=1.0, seconds=1.0, asked=False)]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_sigterm_saves_within_its_grace_or_says_what_there_is(hangs, capfd, monkeypatch):
+    monkeypatch.setattr(Loop, "_report", lambda self: None)  # of a step that nobody weighed
+    told, out = settings("--plan dp=1 --save-every 1 --save run --grace 0.05".split()), io.StringIO()
+    ranks = Told(hangs)
+    assert Loop(ranks, told, 0, Screen(told, out)).run() == PREEMPTED
+    said = " ".join(out.getvalue().split())
+    assert "SIGTERM: stopping after this step, and saving, within 0.05 s." in capfd.readouterr().err
+    assert ranks.saved == (["step_00001"] if hangs else ["step_00001", "step_00002"])
+    assert f"helpers train --resume run/{ranks.saved[-1]}" in said
+    assert ("The 0.05 s after SIGTERM were over before this could be saved." in said) == hangs
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0, "an alarm is left, which would end somebody else"
+
+
+def test_the_same_line_begins_a_run_goes_on_with_it_and_leaves_it_alone_when_it_is_done(train, ranks, losses, capsys):
+    from helpers.commands.train import cli
+
+    line = "--plan dp=1 --go-on --save run --steps"
+    assert list(losses(train(ranks[:1], f"{line} 2")[1])) == [1, 2]
+    assert list(losses(train(ranks[:1], f"{line} 3")[1])) == [3]
+    assert cli.main(f"--size tiny {line} 3".split()) == 0
+    assert capsys.readouterr().out == "All 3 steps are done: run/step_00003.\n"
+
+
+def test_who_goes_on_takes_the_newest_whole_checkpoint_and_puts_the_damaged_one_aside(train, ranks, tmp_path):
+    line = "--plan dp=1 --go-on --save run --save-every 1 --steps"
+    train(ranks[:1], f"{line} 3")
+    (damaged,) = (tmp_path / "run" / "step_00003").glob("*.pt")
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    told, said = settings(f"--size tiny {line} 4".split()), []
+    assert fits.from_whole(told, None).resume == Path("run/step_00002") and damaged.exists()
+    told = fits.from_whole(told, said.append)
+    assert told.resume == Path("run/step_00002") and fits.check(told) == 2
+    assert len(said) == 1 and "goes on from run/step_00002; the damaged one lies in run/step_00003.damaged." in said[0]
+    assert Loop(ranks[:1], told, 2, Screen(told, io.StringIO())).run() == 0
+    assert settings(f"--size tiny {line} 4".split()).resume == Path("run/step_00004")

@@ -1,0 +1,78 @@
+"""Stations are read from headings; keys from the calls below them; a damaged notebook is a chapter without stations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from helpers.learner.course import Station, chapter_title, chapters, headings, read_cells
+from helpers.learner.course.stations import keys
+
+
+def markdown(text: str) -> dict:
+    return {"cell_type": "markdown", "source": text.splitlines(keepends=True)}
+
+
+def code(text: str) -> dict:
+    return {"cell_type": "code", "source": text.splitlines(keepends=True)}
+
+
+CELLS = [
+    markdown("# 08 · ZeRO\n\nA question."),
+    markdown("## ▶ A · Who holds what? (6 min)\n\ntext"),
+    code('guess("bytes",\n      key="08.stage2")'),
+    code('def mine(flat):\n    ...\n\nexercise("08.shard", mine)'),
+    markdown("### smaller\n```\n## no heading\n```"),
+    markdown("## B · Resume (4 → 3) (10 min)"),
+    code("%%ranks\nrank"),
+    markdown("## Takeaways"),
+    code("course_map()"),
+]
+
+
+def test_two_stations_and_what_they_ask():
+    first, second = read_cells(CELLS)
+    assert first == Station(
+        letter="A",
+        title="Who holds what?",
+        minutes=6,
+        on_path=True,
+        guesses=("08.stage2",),
+        exercises=("08.shard",),
+        first=1,
+        last=4,
+    )
+    assert (second.letter, second.title, second.minutes, second.on_path) == ("B", "Resume (4 → 3)", 10, False)
+    assert (second.first, second.last) == (5, 6)
+    assert chapter_title(CELLS) == "ZeRO" and [place for place, _ in headings(CELLS)] == [1, 5, 7]
+
+
+@pytest.mark.parametrize("text", ["▶ Predict", "A · no minutes", "▶ a · small letter (6 min)", "▶A · glued (6 min)"])
+def test_other_headings_begin_no_station(text):
+    assert read_cells([markdown(f"## {text}")]) == ()
+
+
+def test_keys_are_those_that_stand_there():
+    assert keys('guess("a", key="1.a"); guess("b"); x.guess("c", key="1.c")', "guess") == ["1.a"]
+    assert keys('exercise("1.a", f)', "exercise") == ["1.a"] and keys("%%ranks\nguess(", "guess") == []
+
+
+def test_the_chapters_that_there_are():
+    found = {one.name: one for one in chapters()}
+    assert list(found)[0] == "00_start_here" and list(found)[-1] == "interview"
+    assert found["03_ddp"].number == "03" and found["interview"].number == ""
+    assert "03.average" in found["03_ddp"].tasks and found["00_start_here"].tasks == ()
+
+
+def test_elsewhere_the_copies_beside_the_notebook_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("helpers.learner.course.places.ROOT", tmp_path / "nowhere")
+    (tmp_path / "labs").mkdir()
+    (tmp_path / "08_zero.ipynb").write_text(json.dumps({"cells": CELLS}))
+    (tmp_path / "03_ddp.ipynb").write_text("half a notebo")
+    (tmp_path / "labs/08_zero.ipynb").write_text(json.dumps({"cells": [code('check("08.bytes", f)')]}))
+    for folder in (tmp_path, tmp_path / "labs"):
+        monkeypatch.chdir(folder)
+        three, eight = chapters()
+        assert (three.title, three.stations) == ("03_ddp", ())
+        assert (eight.minutes, eight.path_minutes, eight.tasks) == (16, 6, ("08.bytes",))
