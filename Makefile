@@ -88,6 +88,8 @@ check: $(READY)
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 	@$(PY) tools/tidy_notebooks.py --check
 	@$(PY) tools/build_labs.py --check
+	@$(PY) tools/translate.py --pairs $$(cat tools/translated_at.txt)
+	@$(PY) tools/package_report.py
 
 # Two workers share the tests, a file at a time. Where there is a browser, each chapter runs in it, once, and its outputs
 # are compared with the saved ones; elsewhere nbval does both.

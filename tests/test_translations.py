@@ -10,7 +10,19 @@ import pytest
 
 from helpers.learner.course import read_cells
 from tools import lay_course
-from tools.translate import hash_of, left_to_do, read_table, stale, table_of, translatable, translated
+from tools.translate import (
+    changed_pairs,
+    files_at,
+    hash_of,
+    left_to_do,
+    main,
+    pairs_of,
+    read_table,
+    stale,
+    table_of,
+    translatable,
+    translated,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = [path for folder in ("notebooks", "labs") for path in sorted((ROOT / folder).glob("*.ipynb"))]
@@ -168,3 +180,42 @@ def test_what_is_left_to_do_shows_the_diff_of_what_is_stale(course, monkeypatch)
     monkeypatch.setattr("tools.translate._earlier", lambda *_: ["Zero.", "Two."])
     first, second = left_to_do(path)
     assert "-Two.\n+Two now." in first and second.startswith("c:\n  hash: ")
+
+
+# -- pairs of English and Chinese outside Markdown -------------------------------------------------------------------
+GUESS = json.dumps({"cells": [{"cell_type": "code", "source": ['guess("How many?", key="03.n", choices=["1", "2"])']}]})
+PAIRS = {
+    "helpers/words.yaml": "line: {en: rank, zh: 进程}\nother: {en: one, zh: 一}\n",
+    "helpers/guesses/03.yaml": "03.n:\n  answer: 1\n  zh: 多少？\n",
+    "helpers/code.py": 'TEXT = Words(en="a cell", zh="单元格")\n',
+    "notebooks/03_ddp.ipynb": GUESS,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("helpers/words.yaml", "en: rank", "en: process"),
+        ("helpers/code.py", "a cell", "one cell"),
+        ("notebooks/03_ddp.ipynb", "How many?", "How many ranks?"),
+        ("notebooks/03_ddp.ipynb", "2", "3"),
+    ],
+)
+def test_a_pair_whose_english_alone_changed_is_listed(path, old, new):
+    now = PAIRS | {path: PAIRS[path].replace(old, new)}
+    assert len(changed_pairs(pairs_of(PAIRS), pairs_of(now))) == 1
+
+
+def test_a_pair_that_moved_or_changed_in_both_languages_is_not_listed():
+    now = {
+        "helpers/moved/words.yaml": "line: {en: process, zh: 一个进程}\nother: {en: one, zh: 一}\n",
+        "helpers/other.py": PAIRS["helpers/code.py"],
+    }
+    assert changed_pairs(pairs_of(PAIRS), pairs_of(now)) == []
+
+
+def test_pairs_are_compared_with_a_commit_and_a_missing_commit_is_said(capsys):
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    assert len(list(pairs_of(files_at("HEAD")))) > 6000
+    assert main(["--pairs", "0" * 40]) == 0 and "were not compared" in capsys.readouterr().out

@@ -3,19 +3,27 @@
 notebooks/zh/03.yaml     cell id -> hash (of the English that was translated) and text; labs/zh/03.yaml: of the lab
 --stale NN               what is left to do: stale entries with the diff of their English, then entries to fill in
 --hash NN                every hash is of today's English, once you have looked at what changed
+--pairs COMMIT           every text in YAML and Python whose English changed since COMMIT and whose Chinese did not
 A cell without an entry, or with a stale one, stays English.
+
+`make check` runs `--pairs` with the commit in tools/translated_at.txt, the last one at which somebody compared all
+pairs. Who has brought the listed Chinese up to date, or has seen that it is still right, writes the newest commit there.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import hashlib
+import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,12 +114,136 @@ def refresh(notebook: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+# -- pairs of English and Chinese in YAML and Python -----------------------------------------------------------------
+@dataclass(frozen=True)
+class Pair:
+    """One text in both languages. path: the file that holds the Chinese. english, chinese: as JSON or source text."""
+
+    path: str
+    english: str
+    chinese: str
+
+
+def changed_pairs(before: Iterable[Pair], now: Iterable[Pair]) -> list[Pair]:
+    """The pairs of `now` whose Chinese stood in `before`, and always beside another English text.
+
+    A pair is found again by its Chinese, so it may move to another file or get another name between the two.
+    """
+    known: dict[str, set[str]] = {}
+    for pair in before:
+        known.setdefault(pair.chinese, set()).add(pair.english)
+    return [pair for pair in now if pair.chinese in known and pair.english not in known[pair.chinese]]
+
+
+def pairs_of(files: dict[str, str]) -> Iterator[Pair]:
+    """Every pair in these files (path -> text): helpers/**/*.yaml and *.py, and the guesses of notebooks/*.ipynb."""
+    asked = dict(question for path, text in files.items() if path.endswith(".ipynb") for question in _guesses(text))
+    for path, text in files.items():
+        if "zh" not in text:
+            continue
+        if path.endswith(".yaml"):
+            yield from (Pair(path, english, chinese) for english, chinese in _pairs_in_yaml(text, asked))
+        elif path.endswith(".py"):
+            yield from (Pair(path, english, chinese) for english, chinese in _pairs_in_python(text))
+
+
+def _pairs_in_yaml(text: str, asked: dict[str, str]) -> Iterator[tuple[str, str]]:
+    import yaml
+
+    def walk(value: object, name: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, dict):
+            if "zh" in value:
+                english = value.get("en", value.get("term", asked.get(name)))  # a guess's English is in its notebook
+                if english is not None:
+                    yield json.dumps(english), json.dumps(value["zh"], ensure_ascii=False)
+            for key, part in value.items():
+                yield from walk(part, key)
+        elif isinstance(value, list):
+            for part in value:
+                yield from walk(part, "")
+
+    yield from walk(yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)), "")
+
+
+def _pairs_in_python(text: str) -> Iterator[tuple[str, str]]:
+    """Calls with en= and zh=, and dictionaries with these keys."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            texts = {keyword.arg: keyword.value for keyword in node.keywords}
+        elif isinstance(node, ast.Dict):
+            texts = {
+                key.value: value
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant)
+            }
+        else:
+            continue
+        if {"en", "zh"} <= texts.keys() and any("\u4e00" <= letter for letter in ast.unparse(texts["zh"])):
+            yield ast.unparse(texts["en"]), ast.unparse(texts["zh"])
+
+
+def _guesses(notebook: str) -> Iterator[tuple[str, str]]:
+    """The key and the English of every guess in a notebook: its question, with its choices or what is to be ordered."""
+    for cell in json.loads(notebook)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code" or "guess(" not in source or source.startswith("%%"):
+            continue
+        for node in ast.walk(ast.parse(re.sub(r"^[%!].*$", "pass", source, flags=re.MULTILINE))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "guess" and node.args:
+                parts = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if "key" in parts:
+                    texts = [ast.unparse(node.args[0]), parts.get("choices", ""), parts.get("order", "")]
+                    yield ast.literal_eval(parts["key"]), json.dumps(texts)
+
+
+def files_at(commit: str) -> dict[str, str]:
+    """Path -> text of the files that may hold pairs, at a commit. ValueError if git has no such commit."""
+    done = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "helpers", "notebooks"], capture_output=True)
+    if done.returncode:
+        raise ValueError(f"git has no commit {commit!r} here: {done.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        members = [member for member in archive if member.isfile() and _may_hold_pairs(member.name)]
+        return {member.name: archive.extractfile(member).read().decode() for member in members}
+
+
+def files_now() -> dict[str, str]:
+    paths = (path for folder in ("helpers", "notebooks") for path in (ROOT / folder).rglob("*"))
+    found = ((path.relative_to(ROOT).as_posix(), path) for path in sorted(paths) if path.is_file())
+    return {name: path.read_text(encoding="utf-8") for name, path in found if _may_hold_pairs(name)}
+
+
+def _may_hold_pairs(path: str) -> bool:
+    if path.startswith("helpers/"):
+        return path.endswith((".yaml", ".py"))
+    return path.endswith(".ipynb") and path.count("/") == 1
+
+
+def show_changed_pairs(commit: str) -> int:
+    """Print the pairs of which only the English changed since the commit; returns 1 if there are any.
+
+    Where git does not have the commit (a downloaded archive, a shallow clone), that is printed, and nothing is compared.
+    """
+    try:
+        before = files_at(commit)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"Chinese texts were not compared with their English: {error}")
+        return 0
+    changed = changed_pairs(pairs_of(before), pairs_of(files_now()))
+    for pair in changed:
+        print(f"{pair.path}\n  en: {pair.english}\n  zh: {pair.chinese}")
+    print(f"{len(changed)} texts whose English changed since {commit[:8]} and whose Chinese did not")
+    return int(bool(changed))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--stale", metavar="NN", help="print what is left to translate of a chapter and its lab")
     what.add_argument("--hash", metavar="NN", help="refresh the hashes of a chapter and its lab")
+    what.add_argument("--pairs", metavar="COMMIT", help="list texts whose English changed since, but not their Chinese")
     options = parser.parse_args(arguments)
+    if options.pairs:
+        return show_changed_pairs(options.pairs)
     number = options.stale or options.hash
     found = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob(f"{number}*.ipynb"))]
     if not found:
