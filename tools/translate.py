@@ -3,11 +3,11 @@
 notebooks/zh/03.yaml     cell id -> hash (of the English that was translated) and text; labs/zh/03.yaml: of the lab
 --stale NN               what is left to do: stale entries with the diff of their English, then entries to fill in
 --hash NN                every hash is of today's English, once you have looked at what changed
---pairs COMMIT           every text in YAML and Python whose English changed since COMMIT and whose Chinese did not
+--pairs COMMIT           every text in YAML and Python of which the English changed since COMMIT and the Chinese did not
 A cell without an entry, or with a stale one, stays English.
 
 `make check` runs `--pairs` with the commit in tools/translated_at.txt, the last one at which somebody compared all
-pairs. Who has brought the listed Chinese up to date, or has seen that it is still right, writes the newest commit there.
+pairs. Who has brought the listed Chinese up to date, or found it still right, writes the newest commit there.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _may_hold_pairs(path: str) -> bool:
 def show_changed_pairs(commit: str) -> int:
     """Print the pairs of which only the English changed since the commit; returns 1 if there are any.
 
-    Where git does not have the commit (a downloaded archive, a shallow clone), that is printed, and nothing is compared.
+    Where git does not have the commit (a downloaded archive, a shallow clone), that is printed and nothing is compared.
     """
     try:
         before = files_at(commit)
