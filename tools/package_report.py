@@ -3,6 +3,7 @@
 `python tools/package_report.py` prints one row per count with its limit. `make check` runs it, and a count above its
 limit ends it with exit code 1. A line of code holds at least one token of a statement: blank lines, comments,
 docstrings and imports do not count. Collapsed lines are the non-blank lines of notebook cells with hidden source.
+"""
 
 from __future__ import annotations
 
