@@ -15,10 +15,11 @@ from helpers.interview.glossary import glossary
 HELPERS = Path(__file__).resolve().parents[3] / "helpers"
 FILES = sorted(
     path
-    for pattern in ("interview/**/*.yaml", "words/*.yaml", "guesses/*.yaml", "grading/**/hints.yaml")
+    for pattern in ("interview/**/*.yaml", "learner/words/*.yaml", "learner/guesses/*.yaml", "grading/**/hints.yaml")
     for path in HELPERS.glob(pattern)
     if path.name != "glossary.yaml"  # it lists the other words, too
 )
+assert len(FILES) > 60, "a pattern finds nothing any more"
 CODE = re.compile(r"`[^`]*`|\{[^}]*\}")
 # English term -> what is not written for it in Chinese. The word to write is the glossary's first.
 NOT_WRITTEN = {
