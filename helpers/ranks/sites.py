@@ -18,7 +18,7 @@ ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
 DEVICES = os.path.join(PACKAGE, "devices")  # a practice card stands below a learner's line, as torch does
 REDIRECT = os.path.join(PACKAGE, "rehearse", "redirect")  # and so does what gives it to a script for CUDA
-PATIENTS = os.path.join(PACKAGE, "zoo", "patients")  # scripts that learners run as if they were their own
+PATIENTS = os.path.join(PACKAGE, "commands", "zoo", "patients")  # scripts that learners run as if they were their own
 CELL_PREFIX = "<ranks cell"
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
