@@ -12,6 +12,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def write_table(name: str, rows: Sequence[Mapping[str, object]], command: str) -
 
     Each row maps a column's title to its value; the first row's titles are the columns. A Ratio prints as
     "1.02 (0.98 to 1.07)", a float with three significant digits: put units in the titles. `command` is what
-    a reader types to repeat the measurement. The machine and the versions are written below the table.
+    a reader types to repeat the measurement. The machine, the versions and the commit are written below the table.
     Raises ValueError if there is no row, if titles differ between rows, or if `name` is not a plain file name.
     """
     if not rows:
@@ -109,6 +110,13 @@ def machine() -> str:
     return f"{cores} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}, {torch}"
 
 
+def commit() -> str:
+    """The short hash of the commit that is checked out, with a + if files were changed since; "unknown" without git."""
+    command = ["git", "describe", "--always", "--exclude", "*", "--dirty=+"]
+    described = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True)
+    return described.stdout.strip() or "unknown"
+
+
 def _one_pair(a: Work, b: Work, *, b_first: bool) -> tuple[float, float]:
     if b_first:
         b_seconds = _seconds(b)
@@ -133,7 +141,7 @@ def _line(cells) -> str:
 
 
 def _footer(command: str, rows: Sequence[Mapping[str, object]]) -> str:
-    made = f"Made by `{command}` on {machine()}."
+    made = f"Made by `{command}` on {machine()}, as of commit {commit()}."
     if not any(isinstance(value, Ratio) for row in rows for value in row.values()):
         return made
     return f"{made}\nRatios are the median of interleaved pairs with its 95 % interval."
