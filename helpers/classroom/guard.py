@@ -156,7 +156,7 @@ class Guard:
             self.busy = before
 
     def _watch_torchs_own(self) -> None:
-        for name in lab_of(self.lab).refuses:
+        for name in lab_of(self.lab).forbids_instances:
             kind = pkgutil.resolve_name(name)
             kind.__init__ = self._noting(kind.__init__, SAYS["torchs_own"].format(name))
 

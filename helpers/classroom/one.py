@@ -19,10 +19,10 @@ from helpers.classroom.scan import scan
 from helpers.classroom.submissions import Submission, Unreadable, read
 from helpers.classroom.watch import Limits
 from helpers.grading import hidden
-from helpers.grading.check import grade, inputs_of
-from helpers.grading.registry import nearest, task_of
-from helpers.grading.task import Run
-from helpers.grading.verdict import SAYS
+from helpers.grading.check import grade, inputs_by_rank
+from helpers.grading.registry import similar_name, task_of
+from helpers.grading.task import TaskRun
+from helpers.grading.verdict import words
 from helpers.learner.words import LANGUAGES
 from helpers.ranks.zygote import FORKS
 
@@ -146,7 +146,7 @@ class _Grading:
     # -- tasks -----------------------------------------------------------------------------------------------------
     def _task(self, asked: Asked) -> Graded:
         if asked.key in self.program.missing:
-            near = nearest(asked.task, self.program.defined)
+            near = similar_name(asked.task, self.program.defined)
             text = f"{asked.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
             return Graded(key=asked.key, state="missing", points=0.0, most=asked.points, text=text)
         try:
@@ -173,7 +173,7 @@ class _Runner:
     def __init__(self, grading: _Grading, key: str):
         self.grading, self.key = grading, key
 
-    def __call__(self, inputs: Sequence[dict], seed: int) -> Run:
+    def __call__(self, inputs: Sequence[dict], seed: int) -> TaskRun:
         grading = self.grading
         limits = grading.settings.limits
         question = {"do": "run", "key": self.key, "inputs": list(inputs), "seed": other_seed(seed, self.key)}
@@ -184,11 +184,11 @@ class _Runner:
         except Ended as error:
             grading.is_up = False
             kind = "too_long" if "no answer" in str(error) or grading.sandbox.is_out_of_time else "died"
-            return Run(trouble={"kind": kind, "text": f"{error}"})
+            return TaskRun(failure={"kind": kind, "text": f"{error}"})
         grading._note(answer, [self.key])
         run = run_of(answer.get("run"))
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # made up: then the judge finds nothing in it
-            if said := hidden.difference(run):
+            if said := hidden.hidden_messages(run):
                 flag = Flag(key=self.key, place="", says=said.in_(grading.settings.lang), sure=CERTAIN)
                 grading.flags.append(flag)
         return replace(run, issued=[])
@@ -199,27 +199,27 @@ def other_seed(seed: int, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {key}".encode()).digest()[:4], "big") % 1_000_000
 
 
-def run_of(fields: Any) -> Run:
+def run_of(fields: Any) -> TaskRun:
     """A Run from what came out of a sandbox; one with trouble, where it is none."""
     try:
-        trouble = fields["trouble"]
+        trouble = fields["failure"]
         if trouble is not None:
-            said = {lang: trouble["said"][lang][:MOST_TEXT] for lang in LANGUAGES}
-            trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "said": said}
-            if f"trouble.{trouble['kind']}" not in SAYS or not isinstance(trouble["type_name"], str):
+            said = {lang: trouble["message"][lang][:MOST_TEXT] for lang in LANGUAGES}
+            trouble = {"kind": trouble["kind"], "text": said["en"], "type_name": trouble["type_name"], "message": said}
+            if f"trouble.{trouble['kind']}" not in words or not isinstance(trouble["type_name"], str):
                 raise wire.Broken("a trouble that there is not")
         lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls", "issued")}
         if not all(isinstance(value, list) for value in lists.values()):
             raise wire.Broken("no lists")
-        return Run(**lists, trouble=trouble, printed=str(fields["printed"])[:MOST_TEXT])
+        return TaskRun(**lists, failure=trouble, printed=str(fields["printed"])[:MOST_TEXT])
     except (wire.Broken, KeyError, TypeError, AttributeError):
-        return Run(trouble={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
+        return TaskRun(failure={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
 
 
-def run_once(cells: list[dict], lab: Lab, settings: Settings, key: str, size: int) -> Run:
+def run_once(cells: list[dict], lab: Lab, settings: Settings, key: str, size: int) -> TaskRun:
     """What the plain case of a task came to on `size` ranks, unjudged. Never raises for what is in the file."""
     task, grading = task_of(key), _Grading(cells, lab, settings)
-    inputs = inputs_of(task, task.axes.cases(settings.seed)[:1], size, settings.seed)
+    inputs = inputs_by_rank(task, task.variations.cases(settings.seed)[:1], size, settings.seed)
     try:
         return _Runner(grading, key)(inputs, settings.seed)
     finally:

@@ -33,5 +33,5 @@ def _take(path: Path) -> dict[str, float]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-        registry.add(lab, module.TASKS)
+        registry.add_private_tasks(lab, module.TASKS)
     return dict(getattr(sys.modules[name], "POINTS", {}))

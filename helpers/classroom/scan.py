@@ -51,8 +51,8 @@ def notebook_of(statements: Sequence[Statement], lab: Lab) -> Notebook:
 
 def is_metered(task: Task) -> bool:
     """Whether its `act` counts bytes, with what kit/meter.py follows."""
-    home = sys.modules.get(task.act.__module__)
-    return any(value is meter.Meter or value is meter for value in vars(home).values()) if home else False
+    home = sys.modules.get(task.run_submission.__module__)
+    return any(value is meter.MemoryMeter or value is meter for value in vars(home).values()) if home else False
 
 
 def _is_own_check(statement: Statement) -> bool:

@@ -1,8 +1,10 @@
-"""Where learners' code runs, the right answers are not there: of the checks only `act` stays, and what it uses.
+"""Takes every answer out of the process that runs a learner's code, and says which files its sandbox must not see.
 
-A check's file has `make`, `act` and `judge` side by side, and judges import references. Before a sandbox is entered all
-but the first is taken out of this process: out of the tasks, out of the modules, out of sys.modules. The files are
-hidden by the sandbox (`HIDDEN`). The judge is another process and has all of it.
+The file of a task has `make_inputs`, `run_submission` and `judge` side by side, and judges import references. Before a
+sandbox is entered, `strip` removes all of this from the process but `run_submission` and what it uses: from the tasks,
+from the modules, and from sys.modules. Only the modules that `rules.is_in_sandbox` allows stay as they are, so a module
+that nobody has listed is removed. `hidden_paths` applies the same list to the files. The judge is another process and
+keeps everything.
 """
 
 from __future__ import annotations
@@ -12,51 +14,95 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from helpers.classroom.rules import REFERENCES, within
+import helpers
+from helpers.classroom.rules import ALLOWED_IN_ANSWERS, MODULES_IN_SANDBOX, PACKAGES_IN_SANDBOX, is_in_sandbox, within
 from helpers.grading import registry
-from helpers.grading.task import Task
 
-# Files and folders that hold answers; no rank needs to read them.
-HIDDEN = ("helpers/parallel", "helpers/collectives", "helpers/schedules", "helpers/predict", "helpers/compose")
-HIDDEN += (
-    "helpers/quantities/costs.py",
-    "helpers/workloads",
-    "helpers/interview",
-    "helpers/__pycache__",
-    "helpers/grading/kit",
+# What ranks ask of a task; every other field of it is emptied.
+FIELDS_IN_SANDBOX = frozenset(
+    ("key", "signature", "run_submission", "world_sizes", "unit", "cpu_seconds", "seconds", "axes", "keeps", "fresh")
 )
-HIDDEN += ("helpers/commands/zoo",)
-HIDDEN += tuple(f"helpers/grading/{registry.lab_of(number).topic}" for number in registry.rooms())
-KIT = "helpers.grading.kit"
 
 
+# -- files -------------------------------------------------------------------------------------------------------------
+def hidden_paths(package: Path = Path(helpers.__file__).parent) -> list[str]:
+    """The files and folders of the course, from "helpers" on, that no sandbox may see: all but the allowed modules.
+
+    A folder in which some module is allowed is listed entry by entry, without its `__pycache__`, where compiled copies
+    of hidden modules lie.
+    """
+    return [path.relative_to(package.parent).as_posix() for path in _hidden_below(package, package.name)]
+
+
+def _hidden_below(folder: Path, package: str) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        module = package if path.name == "__init__.py" else f"{package}.{path.stem}"
+        is_module = path.is_dir() or path.suffix == ".py"
+        if path.is_dir() and _has_allowed_below(module) and not is_in_sandbox(f"{module}.anything"):
+            yield from _hidden_below(path, module)
+        elif not (is_module and is_in_sandbox(module)):
+            yield path
+
+
+def _has_allowed_below(package: str) -> bool:
+    return any(within(module, (package,)) for module in (*MODULES_IN_SANDBOX, *PACKAGES_IN_SANDBOX))
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
 def strip(lab: str) -> None:
     """Leave what ranks need for lab "03", once and for all in this process."""
     tasks = list(registry.tasks_of(lab).values())
-    homes = {f"helpers.grading.{registry.lab_of(lab).topic}", KIT, *(task.act.__module__ for task in tasks)}
-    modules = {name: module for name, module in sys.modules.items() if within(name, (*homes, *REFERENCES))}
-    kept = reached([task.act for task in tasks], modules)
-    for name, module in modules.items():
+    closed = {name: one for name, one in sys.modules.items() if within(name, ("helpers",)) and not is_in_sandbox(name)}
+    used = reached([task.run_submission for task in tasks], closed)
+    for name, module in closed.items():
+        used |= {(name, key) for key, value in vars(module).items() if any(value is task for task in tasks)}
+    staying = _with_parents({*(sys.modules.keys() - closed.keys()), *(home for home, _ in used)})
+    staying -= {name for name in closed if within(name, _other_labs(lab))}
+    for name, module in closed.items():
         for key, value in list(vars(module).items()):
-            is_task = isinstance(value, Task) and any(value is task for task in tasks)
-            if not (key.startswith("__") or is_task or isinstance(value, registry.Lab) or (name, key) in kept):
+            is_submodule = isinstance(value, types.ModuleType) and value.__name__ == f"{name}.{key}"
+            is_kept = key.startswith("__") or is_submodule or isinstance(value, registry.Lab) or (name, key) in used
+            if not is_kept:
                 delattr(module, key)
     for task in tasks:
-        for field, nothing in (("make", None), ("judge", None), ("recognise", None), ("hints", {})):
-            object.__setattr__(task, field, nothing)
-    needed = {home for home, _ in kept}
-    _forget([name for name in modules if within(name, REFERENCES) and name not in needed])
-    _forget([name for name in sys.modules if within(name, _others(lab))])
+        for field in dataclasses.fields(task):
+            if field.name not in FIELDS_IN_SANDBOX:
+                object.__setattr__(task, field.name, None)
+    _forget([name for name in closed if name not in staying])
+    _drop_references({name for name in closed if name not in staying})
+    for name in ALLOWED_IN_ANSWERS:
+        package, _, key = name.rpartition(".")
+        if package in sys.modules and not isinstance(sys.modules.get(name), types.ModuleType):
+            setattr(sys.modules[package], key, _does_nothing)
 
 
-def _others(lab: str) -> tuple[str, ...]:
-    return tuple(f"helpers.grading.{registry.lab_of(other).topic}" for other in registry.rooms() if other != lab)
+def _does_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands where a notebook expects `check`, which only the judge's process can run."""
+
+
+def _with_parents(modules: Iterable[str]) -> set[str]:
+    parts = (name.split(".") for name in modules)
+    return {".".join(part[:length]) for part in parts for length in range(1, len(part) + 1)}
+
+
+def _drop_references(forgotten: set[str]) -> None:
+    """Remove from the modules that stay each function and class that was defined in a module that is gone."""
+    for name, module in list(sys.modules.items()):
+        for key, value in list(vars(module).items()) if within(name, ("helpers",)) else ():
+            if isinstance(value, types.FunctionType | type) and value.__module__ in forgotten:
+                delattr(module, key)
+
+
+def _other_labs(lab: str) -> tuple[str, ...]:
+    others = (other for other in registry.chapters_with_tasks() if other != lab)
+    return tuple(f"helpers.grading.{registry.lab_of(other).topic}" for other in others)
 
 
 def _forget(names: list[str]) -> None:
-    """Nothing of these modules is left, whoever has them still."""
+    """Remove these modules and everything in them, whoever still holds them."""
     for name in names:
         home, _, key = name.rpartition(".")
         if home in sys.modules:

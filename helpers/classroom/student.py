@@ -28,13 +28,13 @@ from helpers.classroom import guard, private, wire
 from helpers.classroom.stripped import strip
 from helpers.grading import acting
 from helpers.grading.registry import task_of
-from helpers.grading.task import Run, Trouble
+from helpers.grading.task import RunFailure, TaskRun
 
 _is_ready = False
 
 
 class Watched:
-    """`acting.on_rank` on a rank that has the guard, and the private checks. Travels to the ranks by name."""
+    """`acting.run_cases` on a rank that has the guard, and the private checks. Travels to the ranks by name."""
 
     def __init__(self, opening: dict[str, Any]):
         self.opening = opening
@@ -45,7 +45,7 @@ class Watched:
             if rank != dist.get_rank():
                 others.clear()
         with contextlib.redirect_stdout(Short(sys.stdout)):
-            return acting.on_rank(key, submitted, inputs, seed)
+            return acting.run_cases(key, submitted, inputs, seed)
 
 
 class Short(io.TextIOBase):
@@ -101,13 +101,13 @@ def answer(question: dict[str, Any], names: dict[str, Any], opening: dict[str, A
         return {"error": error, "noted": guard.notes(opening["folder"])}
     task = task_of(question["key"])
     if task.name not in names:
-        run = Run(trouble=asdict(Trouble(kind="not_callable", text="nothing of this name")))
+        run = TaskRun(failure=asdict(RunFailure(kind="not_callable", text="nothing of this name")))
     else:
         runner = acting.LocalRunner(task, names[task.name], limit=question["seconds"])
-        runner.act = Watched(opening)
+        runner.rank_function = Watched(opening)
         run = runner(question["inputs"], question["seed"])
-    fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(Run)}
-    return {"run": acting.plain(fields), "noted": guard.notes(opening["folder"])}
+    fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(TaskRun)}
+    return {"run": acting.as_plain_data(fields), "noted": guard.notes(opening["folder"])}
 
 
 def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any], seconds: float) -> str | None:

@@ -148,7 +148,7 @@ class _Asking:
     def sent(self, cell: Cell) -> Iterator[Question]:
         """What a rank sends, where the ranks of the task send anything."""
         task = task_of(cell.key)
-        if task.unit == "rank" and SIZE in task.world_sizes and (question := self._sent(cell, task)):
+        if task.runs_on == "ranks" and SIZE in task.world_sizes and (question := self._sent(cell, task)):
             yield question
 
     def _sent(self, cell: Cell, task: Task) -> Question | None:

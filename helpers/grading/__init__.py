@@ -27,7 +27,7 @@ Hints: a dict, `{"sum_for_mean": Words(en="…", zh="…")}`, key = the mistake;
 `LAB.hints("sum_for_mean", …)` takes those of a task. A mistake is recognised by the value that it would give
 (`mistakes={key: value}`), by the log (`expect_ops(..., mistakes={key: count})`, `expect_payload`,
 `expect(ok, en, zh, mistakes=(key,))`), or by the failure: `recognise(trouble) -> [key, ...]`, for
-example `["both_receive_first"] if trouble.kind == "hang" and trouble.waits_in("recv") else []`. Of several, the one
+example `["both_receive_first"] if trouble.kind == "hang" and trouble.is_waiting_in("recv") else []`. Of several, the one
 that explains most world sizes is shown; of equals, the one that stands first: put the specific ones first.
 A case that no mistake explains whole gets no hint, and no mutant may draw another's: tests/grading/test_mutants.py.
 A sentence about a value has both languages: `Words(en="the gradient of {}", zh="{} 的梯度").format(name)`. What
@@ -55,22 +55,22 @@ from helpers.grading.check import NotYet, check, grade
 from helpers.grading.exercise import exercise
 from helpers.grading.offers import rubric, solution
 from helpers.grading.overview import drill, mock_view, progress_view
-from helpers.grading.registry import Lab, exercises_of, lab_of, labs, rooms, task_of, tasks_of
-from helpers.grading.task import Finding, Run, Task, Trial, Trouble, World
+from helpers.grading.registry import Lab, chapters_with_tasks, exercises_of, lab_of, labs, task_of, tasks_of
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task, TaskRun
 from helpers.grading.verdict import Verdict
 from helpers.learner.words import Words
 
 __all__ = [
-    "Finding",
+    "Judgement",
     "Lab",
     "NotYet",
-    "Run",
+    "TaskRun",
     "Task",
-    "Trial",
-    "Trouble",
+    "RankContext",
+    "RunFailure",
     "Verdict",
     "Words",
-    "World",
+    "JudgedWorld",
     "check",
     "drill",
     "exercise",
@@ -80,7 +80,7 @@ __all__ = [
     "labs",
     "mock_view",
     "progress_view",
-    "rooms",
+    "chapters_with_tasks",
     "rubric",
     "solution",
     "task_of",

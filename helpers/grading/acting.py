@@ -24,10 +24,10 @@ import torch.distributed as dist
 
 from helpers.devices.unwritten import Unwritten
 from helpers.grading import hidden, walls
-from helpers.grading.observing import Acting, in_turns
+from helpers.grading.observing import RunningCase, run_alternating
 from helpers.grading.registry import task_of
-from helpers.grading.task import Run, Task, Trial, Trouble
-from helpers.grading.walls.deeds import SAYS
+from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
+from helpers.grading.walls.deeds import words
 from helpers.grading.walls.limits import TooLong, processor_limit
 from helpers.grading.walls.state import reseed
 from helpers.learner.words import Words
@@ -36,20 +36,29 @@ from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
-__all__ = ["LocalRunner", "TooLong", "on_rank", "own_ranks", "plain", "processor_limit", "wall_seconds", "within_walls"]
+__all__ = [
+    "LocalRunner",
+    "TooLong",
+    "as_plain_data",
+    "grader_ranks",
+    "processor_limit",
+    "run_cases",
+    "run_cases_safely",
+    "wall_seconds",
+]
 
-ENDING = 2.0  # seconds of a check's time that are kept to end ranks which do not hear an interrupt
-LOOK_AGAIN = 1.0  # seconds for a case alone, once the time was up with all of them; a right answer takes 0.2 for all
+SHUTDOWN_SECONDS = 2.0  # seconds of a check's time that are kept to end ranks which do not hear an interrupt
+RETRY_SECONDS = 1.0  # seconds for a case alone, once the time was up with all of them; a right answer takes 0.2 for all
 NUM_RANKS = 5
-OWN_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
+GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
-_PRINTED = 4000  # characters of the learner's prints that are kept
+_MAX_PRINTED = 4000  # characters of the learner's prints that are kept
 
 _ranks: Ranks | None = None
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
-def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
+def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
     """Of each case what `act` returned, what was sent, marked and called, as plain data; and what is still under way,
     by group. Exceptions pass through.
 
@@ -58,35 +67,37 @@ def on_rank(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], see
     task, rank = task_of(key), dist.get_rank()
     reseed(seed + rank)
     with processor_limit(task.cpu_seconds), Unwritten():
-        acts = [Acting(task, submitted, case, Trial(rank, dist.get_world_size())) for case in inputs[rank]]
-        in_turns(acts)
-    columns = zip(*((plain(act.outputs), act.events, act.trial.marks, act.calls) for act in acts), strict=True)
+        acts = [RunningCase(task, submitted, case, RankContext(rank, dist.get_world_size())) for case in inputs[rank]]
+        run_alternating(acts)
+    columns = zip(
+        *((as_plain_data(act.outputs), act.events, act.context.marks, act.calls) for act in acts), strict=True
+    )
     return *map(list, columns), dict(Counter(one.group for one in wire.pending()))
 
 
-def within_walls(*args: Any) -> tuple[list, ...]:
+def run_cases_safely(*args: Any) -> tuple[list, ...]:
     with walls.around():
-        return on_rank(*args)
+        return run_cases(*args)
 
 
-def plain(value: Any) -> Any:
+def as_plain_data(value: Any) -> Any:
     """Numbers, strings, tensors, lists and dicts as they are (tensors detached copies), NumPy's as Python's; anything
     else by its type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.longdouble):
-        return plain(value.tolist())
+        return as_plain_data(value.tolist())
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone().contiguous()
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_plain_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [as_plain_data(item) for item in value]
     return f"<{type(value).__name__}>"
 
 
 # -- beside the judge ------------------------------------------------------------------------------------------------
-def own_ranks() -> Ranks:
+def grader_ranks() -> Ranks:
     """The grader's own pool, so that the learner's variables on theirs are safe. Started once, stops when idle."""
     global _ranks
     if _ranks is None:
@@ -97,7 +108,7 @@ def own_ranks() -> Ranks:
 
 def wall_seconds(task: Task) -> float:
     """Seconds that all worlds of a check may take together: more where others keep the processors busy."""
-    return (task.seconds - ENDING) * crowd()
+    return (task.seconds - SHUTDOWN_SECONDS) * crowd()
 
 
 class LocalRunner:
@@ -109,28 +120,30 @@ class LocalRunner:
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
-        self.act = within_walls  # class grading puts a guard around `on_rank`
+        self.rank_function = run_cases_safely  # class grading puts a guard around `on_rank`
         self.left = limit or wall_seconds(task)
-        self.stretch = 1.0 if limit else self.left / (task.seconds - ENDING)  # how much more than said
+        self.stretch = 1.0 if limit else self.left / (task.seconds - SHUTDOWN_SECONDS)  # how much more than said
         self.was_late = False
 
-    def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> Run:
-        trouble = uncallable(self.task, self.submitted)
-        if trouble is not None:
-            return Run(trouble=asdict(trouble))
+    def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> TaskRun:
+        failure = why_not_callable(self.task, self.submitted)
+        if failure is not None:
+            return TaskRun(failure=asdict(failure))
         try:
             with keep_current():
-                world = (self.ranks or own_ranks())[: len(inputs)]
+                world = (self.ranks or grader_ranks())[: len(inputs)]
         except (ValueError, RankError) as error:
-            return Run(trouble=asdict(Trouble(kind="no_ranks", text=str(error))))
+            return TaskRun(failure=asdict(RunFailure(kind="no_ranks", text=str(error))))
         if self.is_out_of_time:
-            return Run(trouble=asdict(Trouble(kind="too_long", said=SAYS["used_up"] + "\n" + self._limits())))
+            return TaskRun(
+                failure=asdict(RunFailure(kind="too_long", message=words["used_up"] + "\n" + self._limits()))
+            )
         start = time.monotonic()
         run = self._run_on(world, inputs, seed)
         world.renew()
         if self.limit is None:
             self.left -= time.monotonic() - start
-        self.was_late = self.was_late or (run.trouble or {}).get("kind") == "too_long"
+        self.was_late = self.was_late or (run.failure or {}).get("kind") == "too_long"
         return run
 
     @property
@@ -139,39 +152,39 @@ class LocalRunner:
         return self.left <= 0.0
 
     def _limits(self) -> Words:
-        more = SAYS["stretched"].format(times=self.stretch) if self.stretch >= 1.5 else Words.of("")
-        return SAYS["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
+        more = words["stretched"].format(times=self.stretch) if self.stretch >= 1.5 else Words.of("")
+        return words["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
-    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, again: bool = False) -> Run:
+    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, again: bool = False) -> TaskRun:
         counted = world.issued()
         printed, before, folder = io.StringIO(), world.timeout, world.folder
-        world.timeout = min(self.left, LOOK_AGAIN * crowd()) if self.was_late else self.left
+        world.timeout = min(self.left, RETRY_SECONDS * crowd()) if self.was_late else self.left
         try:
             pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
             with contextlib.redirect_stdout(printed):
-                answers = world.run(self.act, self.task.key, self.submitted, list(inputs), seed)
+                answers = world.run(self.rank_function, self.task.key, self.submitted, list(inputs), seed)
         except RankError as error:
             if error.kind == "deaf" and not again:
                 return self._run_on(world, inputs, seed, again=True)  # on new ranks: it was no fault of the answer
-            trouble = trouble_of(error)
-            if trouble.kind == "too_long":
-                trouble = replace(trouble, said=trouble.said + "\n" + self._limits())
-            return Run(trouble=asdict(trouble), printed=_cut(printed.getvalue()))
+            failure = failure_of(error)
+            if failure.kind == "too_long":
+                failure = replace(failure, message=failure.message + "\n" + self._limits())
+            return TaskRun(failure=asdict(failure), printed=_cut(printed.getvalue()))
         except ValueError as error:
-            return Run(trouble=asdict(Trouble(kind="cannot_send", text=str(error))))
+            return TaskRun(failure=asdict(RunFailure(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = before
             walls.sweep(folder)
         outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
-        issued = hidden.issued(counted, world.issued(), pending)
+        issued = hidden.board_counts(counted, world.issued(), pending)
         printed = _cut(printed.getvalue())
-        return Run(outputs=outputs, events=events, marks=marks, calls=calls, issued=issued, printed=printed)
+        return TaskRun(outputs=outputs, events=events, marks=marks, calls=calls, issued=issued, printed=printed)
 
 
-def uncallable(task: Task, submitted: Any) -> Trouble | None:
+def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
     """Why the task cannot call what was handed in, if so."""
     if not callable(submitted):
-        return Trouble(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
+        return RunFailure(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
     try:
         signature = inspect.signature(submitted)
     except (ValueError, TypeError):
@@ -179,13 +192,13 @@ def uncallable(task: Task, submitted: Any) -> Trouble | None:
     try:
         signature.bind(*task.arguments)
     except TypeError:
-        return Trouble(kind="signature", text=f"{task.name}{signature}")
+        return RunFailure(kind="signature", text=f"{task.name}{signature}")
     return None
 
 
-def trouble_of(error: RankError) -> Trouble:
+def failure_of(error: RankError) -> RunFailure:
     """A RankError in the grader's words. What it says of kept variables is about our ranks, and is left out."""
-    said = error.words.map(lambda text: without_our_lines(text.rpartition("\n")[0]))
+    said = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
     raised = re.search(r"raised (\w+)", said.en)
     name = raised.group(1) if raised and error.kind == "exception" else ""
     kind = KINDS.get(name, error.kind)
@@ -193,7 +206,7 @@ def trouble_of(error: RankError) -> Trouble:
         name, said = "", said.map(_without_type)
     if kind in ("too_long", "timeout", "deaf"):
         kind, name, said = "too_long", "", said.map(lambda text: "\n".join(map(str.strip, text.splitlines()[1:])))
-    return Trouble(kind=kind, text=said.en, said=said, rank=error.rank, type_name=name)
+    return RunFailure(kind=kind, text=said.en, message=said, rank=error.rank, type_name=name)
 
 
 def _without_type(text: str) -> str:
@@ -203,9 +216,9 @@ def _without_type(text: str) -> str:
     return text
 
 
-def without_our_lines(text: str) -> str:
+def without_grader_lines(text: str) -> str:
     """The learner's own lines stay; places in the grader's files go, since nobody who reads them can change those."""
-    for name in OWN_FILES:
+    for name in GRADER_FILES:
         place = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
         text = re.sub(rf"{place}, under |（其中 {place}）", "", text)
         text = re.sub(rf"\n *(at|位于) {place}$|(, |，){place}$", "", text, flags=re.MULTILINE)
@@ -213,4 +226,8 @@ def without_our_lines(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _PRINTED else text[:_PRINTED] + f"\n… ({len(text) - _PRINTED:,} more characters)\n"
+    return (
+        text
+        if len(text) <= _MAX_PRINTED
+        else text[:_MAX_PRINTED] + f"\n… ({len(text) - _MAX_PRINTED:,} more characters)\n"
+    )

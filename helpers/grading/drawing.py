@@ -2,7 +2,7 @@
 
 A task names what it is to be tried with, once:
 
-    axes=Axes(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
+    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
 
 and its `make(rng, world_size)` draws from `rng`, a Draw, without asking which case this is: `rng.size(world_size)`
 rows, `rng.tensor(rows, 3)`. Every value of every axis comes in at least one case. The first case is the plain one,
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from helpers.learner.words import Words, book
 
-SAYS = book("case")
-NAMES = ("sizes", "dtypes", "layouts", "values")
+words = book("case")
+VARIED = ("sizes", "dtypes", "layouts", "values")
 SCALES = {"normal": 1.0, "zero": 0.0, "large": 1e6, "tiny": 1e-6}
 
 
@@ -36,13 +36,13 @@ class Case:
 
     def words(self, plain: Case) -> Words:
         """What differs from the plain case, for a person: "even sizes, float32"; empty for the plain one."""
-        pairs = [(getattr(self, name), getattr(plain, name)) for name in NAMES]
-        parts = [SAYS[value] for value, usual in pairs if value != usual]
-        return SAYS["list"].format(parts) if parts else Words.of("")
+        pairs = [(getattr(self, name), getattr(plain, name)) for name in VARIED]
+        parts = [words[value] for value, usual in pairs if value != usual]
+        return words["list"].format(parts) if parts else Words.of("")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axes:
+class Variations:
     """What a task is tried with; the first value of each is the plain one.
 
     sizes: "uneven" (N does not divide), "even", "few" (fewer than N, so that a piece is empty), "empty" (nothing at
@@ -54,15 +54,15 @@ class Axes:
     dtypes: tuple[str, ...] = ("float64",)
     layouts: tuple[str, ...] = ("contiguous",)
     values: tuple[str, ...] = ("normal",)
-    calls: int = 1
+    min_cases: int = 1
 
     def cases(self, seed: int) -> list[Case]:
         """The plain one, then as many as it takes for every value to come."""
         shuffle = random.Random(seed)
-        axes = {name: list(getattr(self, name)) for name in NAMES}
-        count = max(self.calls, *(len(axis) for axis in axes.values()))
+        axes = {name: list(getattr(self, name)) for name in VARIED}
+        count = max(self.min_cases, *(len(axis) for axis in axes.values()))
         dealt = {name: axis[:1] + _repeated(axis, count - 1, shuffle) for name, axis in axes.items()}
-        return [Case(number=i, **{name: dealt[name][i] for name in NAMES}) for i in range(count)]
+        return [Case(number=i, **{name: dealt[name][i] for name in VARIED}) for i in range(count)]
 
 
 def _repeated(axis: list[str], count: int, shuffle: random.Random) -> list[str]:
@@ -72,7 +72,7 @@ def _repeated(axis: list[str], count: int, shuffle: random.Random) -> list[str]:
     return dealt
 
 
-class Draw(torch.Generator):
+class CaseGenerator(torch.Generator):
     """A torch.Generator that knows its case, and draws as the case says. Set up by `Draw.of(seed, case)`.
 
     nudge: None, or a generator that moves each number by a rounding step of the case's dtype, up or down.
@@ -82,7 +82,7 @@ class Draw(torch.Generator):
     nudge: torch.Generator | None = None
 
     @classmethod
-    def of(cls, seed: int, case: Case, *, nudge: int = 0) -> Draw:
+    def of(cls, seed: int, case: Case, *, nudge: int = 0) -> CaseGenerator:
         made = cls()
         made.case = case
         made.manual_seed(seed)
@@ -117,10 +117,10 @@ class Draw(torch.Generator):
         """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1, whole numbers 1000."""
         values = self.normal(*shape) * SCALES[self.case.values]
         dtype = getattr(torch, self.case.dtypes)
-        return laid_out((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
+        return with_layout((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
 
 
-def laid_out(tensor: Tensor, layout: str) -> Tensor:
+def with_layout(tensor: Tensor, layout: str) -> Tensor:
     """The same values, in memory as a slice (one dimension) or with the last two dimensions exchanged."""
     if layout == "contiguous" or not tensor.dim():
         return tensor

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from helpers.grading.check import NotYet, grade, note, written_in
+from helpers.grading.check import NotYet, functions_defined_in, grade, record_attempt
 from helpers.grading.registry import task_of
 from helpers.learner.progress import CHAPTER
 from helpers.learner.words import book, language
 
-SAYS = book("verdict")
+words = book("verdict")
 Definition = ast.FunctionDef | ast.ClassDef
 
 
@@ -33,23 +33,23 @@ def exercise(
     key: a lab's task, or one that only the chapter asks. While a `...` stands in it as a line of its own, nothing is
     run and nothing noted: one line, the same on every machine, says that it is the learner's to write.
     """
-    names = written_in(sys._getframe(1).f_globals)
+    names = functions_defined_in(sys._getframe(1).f_globals)
     try:
-        lines = judged(key, submitted, names, language(lang), seed, progress_file)
+        lines = exercise_lines(key, submitted, names, language(lang), seed, progress_file)
     except ValueError as error:  # a key or a language that is not there
         lines = [str(error)]
     print("\n".join(lines))
 
 
-def judged(
+def exercise_lines(
     key: str, submitted: Any, names: Iterable[str], lang: str, seed: int | None, progress_file: str | os.PathLike | None
 ) -> list[str]:
     """The lines to print. Raises ValueError for a key that is not there."""
     if is_stub(submitted):
-        return [SAYS("yours_to_write", lang, key=task_of(key).key)]
+        return [words("yours_to_write", lang, key=task_of(key).key)]
     verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
     said = [verdict.printed.rstrip("\n")] if verdict.printed else []
-    if verdict.was_tried and (problem := note(verdict, progress_file, place=CHAPTER)):
+    if verdict.was_tried and (problem := record_attempt(verdict, progress_file, place=CHAPTER)):
         said.append(problem)
     return [*said, *([verdict.text()] if verdict.passed else NotYet(verdict)._render_traceback_())]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from helpers.grading.task import Run, Trouble
+from helpers.grading.task import RunFailure, TaskRun
 from helpers.learner.words import Words, book
 
-SAYS = book("flags")
+words = book("flags")
 Counted = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) to a rank to its operations
 
 
-def issued(before: Counted, after: Counted, pending: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+def board_counts(before: Counted, after: Counted, pending: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
     """Of each rank, what it issued in each group between two looks at the boards; what is under way has no entry in
     the log yet. pending: of each rank, by group."""
     counts: list[dict[str, int]] = [{} for _ in pending]
@@ -28,16 +28,16 @@ def issued(before: Counted, after: Counted, pending: Sequence[Mapping[str, int]]
     return counts
 
 
-def difference(run: Run) -> Words | None:
+def hidden_messages(run: TaskRun) -> Words | None:
     """A sentence about the first rank whose log has not what its board counted; None where all have."""
     for rank, (counts, cases) in enumerate(zip(run.issued, run.events, strict=True) if run.issued else ()):
         logged = Counter(event["group"] for case in cases for event in case)
         if any(logged[group] != count for group, count in counts.items()):
             numbers = sum(counts.values()), sum(logged[group] for group in counts)
-            return SAYS["hidden_messages"].format(rank, len(run.events), *numbers)
+            return words["hidden_messages"].format(rank, len(run.events), *numbers)
     return None
 
 
-def trouble(run: Run) -> Trouble | None:
-    said = difference(run)
-    return said and Trouble(kind="hidden", said=said)
+def hidden_messages_failure(run: TaskRun) -> RunFailure | None:
+    said = hidden_messages(run)
+    return said and RunFailure(kind="hidden", message=said)

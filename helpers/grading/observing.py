@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.task import Task, Trial
+from helpers.grading.task import RankContext, Task
 from helpers.observe.comms import record_comms
 
-ROOM = 100  # characters of a call that are kept
+MAX_CALL_TEXT = 100  # characters of a call that are kept
 
 
-class Observed:
+class ObservedFunction:
     """The submitted function as `act` sees it. calls: of each, how it was called and which promises it broke."""
 
     def __init__(self, submitted: Callable[..., Any], task: Task):
@@ -30,14 +30,14 @@ class Observed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(self.names, args, strict=False)) | kwargs
-        call: dict[str, Any] = {"call": called(self.task.name, args), "changed": [], "shared": []}
+        call: dict[str, Any] = {"call": call_text(self.task.name, args), "changed": [], "shared": []}
         self.calls.append(call)
-        before = {name: snapshot(given[name]) for name in self.task.keeps if name in given}
+        before = {name: snapshot(given[name]) for name in self.task.must_not_change if name in given}
         result = self.submitted(*args, **kwargs)
-        call["changed"] = [name for name, kept in before.items() if not is_as(kept, given[name])]
-        if self.task.fresh:
-            mine = places(result)
-            call["shared"] = [name for name, value in given.items() if mine & places(value)]
+        call["changed"] = [name for name, kept in before.items() if not is_unchanged(kept, given[name])]
+        if self.task.returns_new_memory:
+            mine = storage_addresses(result)
+            call["shared"] = [name for name, value in given.items() if mine & storage_addresses(value)]
         return result
 
 
@@ -55,7 +55,7 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-def is_as(kept: Any, value: Any) -> bool:
+def is_unchanged(kept: Any, value: Any) -> bool:
     """Whether `value` is what it was when `snapshot` saw it."""
     if isinstance(value, Tensor):
         _, values, needs_grad, grad = kept
@@ -65,17 +65,17 @@ def is_as(kept: Any, value: Any) -> bool:
     if isinstance(value, list | tuple):
         members, snapshots = kept
         return len(members) == len(value) and all(
-            one is other and is_as(shot, one) for one, other, shot in zip(value, members, snapshots, strict=True)
+            one is other and is_unchanged(shot, one) for one, other, shot in zip(value, members, snapshots, strict=True)
         )
     if isinstance(value, Mapping):
         members, snapshots = kept
         return members.keys() == value.keys() and all(
-            value[key] is members[key] and is_as(snapshots[key], value[key]) for key in members
+            value[key] is members[key] and is_unchanged(snapshots[key], value[key]) for key in members
         )
     if isinstance(value, nn.Module):
         now = dict(named_tensors(value))
         return now.keys() == kept.keys() and all(
-            now[name] is kept[name][0] and is_as(kept[name], now[name]) for name in now
+            now[name] is kept[name][0] and is_unchanged(kept[name], now[name]) for name in now
         )
     return True
 
@@ -85,24 +85,24 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def places(value: Any) -> set[int]:
+def storage_addresses(value: Any) -> set[int]:
     """Where the memory of every tensor in `value` begins; what is empty has none."""
     if isinstance(value, Tensor):
         return {value.untyped_storage().data_ptr()} - {0}
     if isinstance(value, nn.Module):
-        return set().union(*(places(tensor) for _, tensor in named_tensors(value)))
+        return set().union(*(storage_addresses(tensor) for _, tensor in named_tensors(value)))
     if isinstance(value, Mapping):
         value = list(value.values())
-    return set().union(*map(places, value)) if isinstance(value, list | tuple) else set()
+    return set().union(*map(storage_addresses, value)) if isinstance(value, list | tuple) else set()
 
 
-def called(name: str, args: Sequence[Any]) -> str:
+def call_text(name: str, args: Sequence[Any]) -> str:
     """The call in a line, tensors by their shapes: "chunks(float64 7 x 3, 2)"."""
-    text = ", ".join(map(described, args))
-    return f"{name}({text if len(text) <= ROOM else text[: ROOM - 2] + ' …'})"
+    text = ", ".join(map(value_text, args))
+    return f"{name}({text if len(text) <= MAX_CALL_TEXT else text[: MAX_CALL_TEXT - 2] + ' …'})"
 
 
-def described(value: Any) -> str:
+def value_text(value: Any) -> str:
     if isinstance(value, Tensor):
         shape = " x ".join(map(str, value.shape)) if value.dim() else "()"
         return f"{str(value.dtype).removeprefix('torch.')} {shape}"
@@ -110,20 +110,24 @@ def described(value: Any) -> str:
         sizes = ", ".join(" x ".join(map(str, item.shape)) for item in value)
         return f"[{str(value[0].dtype).removeprefix('torch.')} {sizes}]"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(described, value))}]"
+        return f"[{', '.join(map(value_text, value))}]"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     return type(value).__name__
 
 
 # -- cases taking turns ----------------------------------------------------------------------------------------------
-class Acting:
+class RunningCase:
     """One case of a task on this rank. `advance` goes on to the next yield of `act`, or to its end."""
 
-    def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], trial: Trial):
-        self.observed = submitted if isinstance(submitted, type) else Observed(submitted, task)
-        self.act, self.inputs, self.trial = task.act, inputs, trial
-        self.steps = task.act(self.observed, inputs, trial) if inspect.isgeneratorfunction(task.act) else None
+    def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
+        self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
+        self.run_submission, self.inputs, self.context = task.run_submission, inputs, context
+        self.steps = (
+            task.run_submission(self.observed, inputs, context)
+            if inspect.isgeneratorfunction(task.run_submission)
+            else None
+        )
         self.events: list[dict] = []
         self.outputs: Any = None
 
@@ -136,7 +140,7 @@ class Acting:
 
     def _advanced(self) -> bool:
         if self.steps is None:
-            self.outputs = self.act(self.observed, self.inputs, self.trial)
+            self.outputs = self.run_submission(self.observed, self.inputs, self.context)
             return True
         try:
             next(self.steps)
@@ -147,10 +151,10 @@ class Acting:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        return self.observed.calls if isinstance(self.observed, Observed) else []
+        return self.observed.calls if isinstance(self.observed, ObservedFunction) else []
 
 
-def in_turns(acts: Sequence[Acting]) -> None:
+def run_alternating(acts: Sequence[RunningCase]) -> None:
     """The first two together, step by step, then one after the other; a task that does not yield has one step."""
     together, later = list(acts[:2]), acts[2:]
     while together:

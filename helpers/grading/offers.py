@@ -13,18 +13,18 @@ from pathlib import Path
 
 from helpers.classroom import labs
 from helpers.grading.registry import lab_of, task_of
-from helpers.grading.verdict import NEVER_RAN, SAYS, Verdict
+from helpers.grading.verdict import NEVER_RAN, Verdict, words
 from helpers.interview.drills import drills
 from helpers.learner import progress
 from helpers.learner.words import book
 
 TELLS = book("offers")
-ATTEMPTS = 3
-MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")
+ATTEMPTS_BEFORE_OFFER = 3
+SOLUTION_MARKS = re.compile(r"(?m)^ *(<!-- )?### (BEGIN|END) SOLUTION( -->)?\n?")
 UNTOUCHED = "YOUR ANSWER HERE"
 
 
-class Page(str):
+class MarkdownText(str):
     """A text that a notebook shows as Markdown, and a terminal as it is."""
 
     def _repr_markdown_(self) -> str:
@@ -40,18 +40,22 @@ def solution_of(number: str) -> Path:
 
 
 # -- the lab's own answer --------------------------------------------------------------------------------------------
-def offer(verdict: Verdict, progress_file: str | os.PathLike | None = None) -> str:
+def solution_offer(verdict: Verdict, progress_file: str | os.PathLike | None = None) -> str:
     """A line for the end of a failed check, "" before the third attempt and where there is no answer to offer."""
     path = solution_of(verdict.key.partition(".")[0])
-    never_ran = verdict.shown is None or getattr(verdict.shown.trouble, "kind", "") in NEVER_RAN
-    if never_ran or not path.exists() or len(failed := failures(verdict.key, progress_file)) < ATTEMPTS:
+    never_ran = verdict.shown is None or getattr(verdict.shown.failure, "kind", "") in NEVER_RAN
+    if (
+        never_ran
+        or not path.exists()
+        or len(failed := failed_attempts(verdict.key, progress_file)) < ATTEMPTS_BEFORE_OFFER
+    ):
         return ""
-    also = SAYS("also", verdict.lang) if any(one.more.get("place") == progress.CHAPTER for one in failed) else ""
+    also = words("also", verdict.lang) if any(one.more.get("place") == progress.CHAPTER for one in failed) else ""
     code = f'from helpers.grading import solution; solution("{verdict.key}")'
-    return SAYS("offer", verdict.lang, failed=len(failed), also=also, file=f"solutions/{path.name}", code=code)
+    return words("offer", verdict.lang, failed=len(failed), also=also, file=f"solutions/{path.name}", code=code)
 
 
-def failures(key: str, progress_file: str | os.PathLike | None = None) -> list[progress.Entry]:
+def failed_attempts(key: str, progress_file: str | os.PathLike | None = None) -> list[progress.Entry]:
     """How a task was tried in vain, in its lab or its chapter, as the progress file knows."""
     try:
         entries = progress.read(progress_file).entries
@@ -60,45 +64,45 @@ def failures(key: str, progress_file: str | os.PathLike | None = None) -> list[p
     return [entry for entry in entries if entry.kind == "check" and entry.key == key and not entry.passed]
 
 
-def solution(key: str) -> Page:
+def solution(key: str) -> MarkdownText:
     """The lab's own answer to the task "03.average", or the drill's. Raises ValueError for a task that is not there."""
     task = task_of(key)
     if drilled := next((one.answer for one in drills() if one.key == key), ""):
-        return Page(f"```python\n{drilled.strip()}\n```")
+        return MarkdownText(f"```python\n{drilled.strip()}\n```")
     path = solution_of(key.partition(".")[0])
     for _, marks, cell in labs.marked(path) if path.exists() else []:
         source = labs.source_of(cell)
         if marks.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
-            return Page(f"```python\n{MARKS.sub('', source).strip()}\n```")
-    return Page(TELLS("no_solution", None, file=f"solutions/{path.name}"))
+            return MarkdownText(f"```python\n{SOLUTION_MARKS.sub('', source).strip()}\n```")
+    return MarkdownText(TELLS("no_solution", None, file=f"solutions/{path.name}"))
 
 
 # -- answers in words ------------------------------------------------------------------------------------------------
-def rubric(number: str, notebook: str | os.PathLike | None = None) -> Page:
+def rubric(number: str, notebook: str | os.PathLike | None = None) -> MarkdownText:
     """What a good answer to the question of lab "03" says and what earns points, once the learner has written one.
 
     notebook: where it is written, as saved, if not in the one that calls. Raises ValueError for no lab.
     """
     name, path = lab_of(number).name, solution_of(number)
     if not path.exists():
-        return Page(TELLS("no_rubric"))
-    questions = {cell_id: MARKS.sub("", text).strip() for cell_id, text in written(path)}
-    mine = Path(notebook) if notebook else calling(name)
+        return MarkdownText(TELLS("no_rubric"))
+    questions = {cell_id: SOLUTION_MARKS.sub("", text).strip() for cell_id, text in written_answers(path)}
+    mine = Path(notebook) if notebook else calling_notebook(name)
     if not mine.exists():
-        return Page(TELLS("no_notebook", None, call=f'rubric("{number}", "{name}.ipynb")'))
-    answers = dict(written(mine))
+        return MarkdownText(TELLS("no_notebook", None, call=f'rubric("{number}", "{name}.ipynb")'))
+    answers = dict(written_answers(mine))
     if any(answers.get(one, UNTOUCHED).strip() in ("", UNTOUCHED) for one in questions):
-        return Page(TELLS("not_written"))
-    return Page("\n\n".join(questions.values()))
+        return MarkdownText(TELLS("not_written"))
+    return MarkdownText("\n\n".join(questions.values()))
 
 
-def calling(name: str) -> Path:
+def calling_notebook(name: str) -> Path:
     """The notebook that a kernel runs: JupyterLab tells its path, else it has its own name and stands here."""
     told = Path(os.environ.get("JPY_SESSION_NAME", ""))
     return told if told.suffix == ".ipynb" and told.exists() else Path(f"{name}.ipynb")
 
 
-def written(path: Path) -> Iterator[tuple[str, str]]:
+def written_answers(path: Path) -> Iterator[tuple[str, str]]:
     """(grade_id, text) of each answer in words in a notebook; of a file that is none, nothing."""
     try:
         cells = list(labs.marked(path))

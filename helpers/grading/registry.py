@@ -40,7 +40,7 @@ class Lab:
     tasks: tuple[str | Task, ...]
     in_chapter: tuple[str, ...] = ()
     forbids: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
+    forbids_instances: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ def labs() -> list[str]:
     return sorted(number for number, lab in _known().items() if lab.tasks)
 
 
-def rooms() -> list[str]:
+def chapters_with_tasks() -> list[str]:
     """The numbers of the chapters that have a task at all, in a lab or in the chapter alone."""
     return sorted(_known())
 
@@ -74,7 +74,7 @@ def lab_of(number: str) -> Lab:
     return known[number]
 
 
-def add(number: str, tasks: Iterable[Task]) -> None:
+def add_private_tasks(number: str, tasks: Iterable[Task]) -> None:
     """Give lab "03" these tasks in this process; each replaces the public one that has its key."""
     own = lab_of(number) if number in labs() else Lab(number=number, topic="private", tasks=())
     every = (tasks_of(number) if own.tasks else {}) | {task.key: task for task in tasks}
@@ -110,7 +110,7 @@ def task_of(key: str) -> Task:
     return tasks[key]
 
 
-def nearest(task: Task, names: Iterable[str]) -> str:
+def similar_name(task: Task, names: Iterable[str]) -> str:
     """Of these names the one most like the task's, "" if none is: what a renamed answer may be called."""
     keys = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
     near = difflib.get_close_matches(task.name, sorted(set(names) - set(keys)))

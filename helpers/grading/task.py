@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Case, Draw
+from helpers.grading.drawing import Case, CaseGenerator, Variations
 from helpers.learner.words import Words
 from helpers.records import CommEvent, CommLog
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComparedTensors:
     """Two tensors that were compared; `got` may be anything."""
 
     expected: Tensor
@@ -35,7 +35,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Judgement:
     """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
 
     case: the number of the case. given: what is special about that case, and how the function was called in it.
@@ -43,15 +43,15 @@ class Finding:
     """
 
     ok: bool
-    says: Words
+    message: Words
     rank: int | None = None
     mistakes: tuple[str, ...] = ()
     case: int = 0
     given: Words = Words.of("")
-    pair: Pair | None = field(default=None, compare=False, repr=False)
+    pair: ComparedTensors | None = field(default=None, compare=False, repr=False)
 
 
-class Trial:
+class RankContext:
     """What a task's `act` knows of the rank on which it runs."""
 
     def __init__(self, rank: int, world_size: int):
@@ -64,7 +64,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class RunFailure:
     """Why a run on some ranks gave no outputs.
 
     kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), "memory",
@@ -77,19 +77,19 @@ class Trouble:
     text: str = ""
     rank: int | None = None
     type_name: str = ""
-    said: Words | None = None
+    message: Words | None = None
 
     def __post_init__(self) -> None:
-        said = Words(**self.said) if isinstance(self.said, Mapping) else Words.of(self.said or self.text)
-        object.__setattr__(self, "said", said)
+        message = Words(**self.message) if isinstance(self.message, Mapping) else Words.of(self.message or self.text)
+        object.__setattr__(self, "message", message)
 
-    def waits_in(self, op: str) -> bool:
+    def is_waiting_in(self, op: str) -> bool:
         """Whether some rank waited in `op` ("recv", "all_reduce", …) when the run was ended."""
         return re.search(rf"\bwaits? in ([\w ]+ and )?{op}\b", self.text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TaskRun:
     """What came back from one world: numbers, strings, tensors, lists and dicts only, so that it can cross a border.
 
     Of each rank a list with one item a case. outputs: what `act` returned. events: the CommEvents as dicts. marks:
@@ -103,12 +103,12 @@ class Run:
     marks: list[list[list]] = field(default_factory=list)
     calls: list[list[list[dict]]] = field(default_factory=list)
     issued: list[dict[str, int]] = field(default_factory=list)
-    trouble: dict | None = None
+    failure: dict | None = None
     printed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class JudgedWorld:
     """One case on some ranks, as the judge sees it; lists are in rank order.
 
     logs: of each rank, in the order of issuing. calls: of each rank, what Observed kept.
@@ -123,7 +123,7 @@ class World:
     case: Case = Case()
 
     @classmethod
-    def of(cls, inputs: Sequence[Mapping[str, Any]], run: Run, case: Case | None = None) -> World:
+    def of(cls, inputs: Sequence[Mapping[str, Any]], run: TaskRun, case: Case | None = None) -> JudgedWorld:
         """inputs: of each rank, of this case. Raises ValueError or TypeError for a run that no rank can have given."""
         case, size = case or Case(), len(inputs)
         columns = {"outputs": run.outputs, "events": run.events, "marks": run.marks, "calls": run.calls}
@@ -139,7 +139,7 @@ def _log(events: Iterable[Mapping[str, Any]]) -> CommLog:
     return CommLog(events=tuple(sorted((CommEvent(**event) for event in events), key=lambda event: event.start)))
 
 
-def nothing_recognised(trouble: Trouble) -> Sequence[str]:
+def recognise_nothing(failure: RunFailure) -> Sequence[str]:
     return ()
 
 
@@ -160,18 +160,18 @@ class Task:
 
     key: str
     signature: str
-    make: Callable[[Draw, int], list[dict[str, Any]]]
-    act: Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
-    judge: Callable[[World], Iterable[Finding]]
+    make_inputs: Callable[[CaseGenerator, int], list[dict[str, Any]]]
+    run_submission: Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
+    judge: Callable[[JudgedWorld], Iterable[Judgement]]
     hints: Mapping[str, Words]
-    recognise: Callable[[Trouble], Sequence[str]] = nothing_recognised
+    recognise_failure: Callable[[RunFailure], Sequence[str]] = recognise_nothing
     world_sizes: tuple[int, ...] = (1, 2, 3, 4, 5)
-    unit: str = "rank"
+    runs_on: str = "ranks"
     cpu_seconds: float = 4.0
     seconds: float = 10.0
-    axes: Axes = Axes()
-    keeps: tuple[str, ...] = ()
-    fresh: bool = False
+    variations: Variations = Variations()
+    must_not_change: tuple[str, ...] = ()
+    returns_new_memory: bool = False
 
     @property
     def name(self) -> str:
@@ -188,5 +188,7 @@ class Task:
 
         nudge: the same but for a rounding step (`Draw.nudge`).
         """
-        case = case or self.axes.cases(seed)[0]
-        return self.make(Draw.of(seed * 1009 + world_size + 7919 * case.number, case, nudge=nudge), world_size)
+        case = case or self.variations.cases(seed)[0]
+        return self.make_inputs(
+            CaseGenerator.of(seed * 1009 + world_size + 7919 * case.number, case, nudge=nudge), world_size
+        )

@@ -6,32 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.grading.task import Finding, Task, Trouble
+from helpers.grading.task import Judgement, RunFailure, Task
 from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
 
-SAYS = book("verdict")
+words = book("verdict")
 NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class WorldResult:
     """What one world came to: its findings, or the trouble that ended it."""
 
     size: int
-    findings: tuple[Finding, ...] = ()
-    trouble: Trouble | None = None
+    findings: tuple[Judgement, ...] = ()
+    failure: RunFailure | None = None
     mistakes: tuple[str, ...] = ()  # recognised from the trouble
     printed: str = ""
     given: Words = Words.of("")  # what is special about the case in which the trouble came
 
     @property
-    def failed(self) -> list[Finding]:
+    def failed(self) -> list[Judgement]:
         return [finding for finding in self.findings if not finding.ok]
 
     @property
     def passed(self) -> bool:
-        return self.trouble is None and not self.failed
+        return self.failure is None and not self.failed
 
     def recognised(self) -> set[str]:
         """The mistakes that show in every case that failed."""
@@ -48,22 +48,22 @@ class Verdict:
     key: str
     signature: str
     passed: bool
-    tried: tuple[Tried, ...]
+    tried: tuple[WorldResult, ...]
     untried: tuple[int, ...]
     mistake: str | None
     hint: Words | None
     seconds: float
     seed: int
     lang: str | None = None
-    unit: str = "rank"
+    runs_on: str = "ranks"
     near: str = ""  # a name that is defined where the answer was looked for, and much like the one that the task wants
 
     @classmethod
-    def of(cls, task: Task, tried: Sequence[Tried], **more: Any) -> Verdict:
+    def of(cls, task: Task, tried: Sequence[WorldResult], **more: Any) -> Verdict:
         """more: seconds, seed, and if there is one lang and near."""
         sizes = {one.size for one in tried}
         untried = tuple(size for size in task.world_sizes if size not in sizes)
-        mistake = likeliest(tried, task.hints)
+        mistake = most_specific(tried, task.hints)
         return cls(
             key=task.key,
             signature=task.signature,
@@ -72,14 +72,14 @@ class Verdict:
             untried=untried,
             mistake=mistake,
             hint=task.hints[mistake] if mistake else None,
-            unit="process" if task.unit == "device" and task.world_sizes == (1,) else task.unit,
+            runs_on=task.runs_on,
             **more,
         )
 
     @property
     def is_alone(self) -> bool:
         """Whether the task has neither ranks nor devices, so that its texts count none."""
-        return self.unit == "process"
+        return self.runs_on == "process"
 
     @property
     def num_comparisons(self) -> int:
@@ -88,10 +88,10 @@ class Verdict:
     @property
     def was_tried(self) -> bool:
         """False where the machine or an interrupt kept it from running: that is no attempt of the learner's."""
-        return not any(one.trouble and one.trouble.kind in ("interrupted", "no_ranks") for one in self.tried)
+        return not any(one.failure and one.failure.kind in ("interrupted", "no_ranks") for one in self.tried)
 
     @property
-    def shown(self) -> Tried | None:
+    def shown(self) -> WorldResult | None:
         """The smallest failing world; of those, one in which the mistake shows, if one was recognised."""
         failing = [one for one in self.tried if not one.passed]
         return next((one for one in failing if self.mistake in one.recognised()), failing[0] if failing else None)
@@ -106,10 +106,10 @@ class Verdict:
         """In "en" or "zh"; several lines where it failed."""
         lang = language(lang or self.lang)
         if self.passed:
-            counted = {"sizes": [one.size for one in self.tried], "unit": SAYS[f"counted.{self.unit}"]}
+            counted = {"sizes": [one.size for one in self.tried], "unit": words[f"counted.{self.runs_on}"]}
             took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
-            return SAYS("passed_alone" if self.is_alone else "passed", lang, key=self.key, **counted, **took)
-        lines = [SAYS["not_yet"].format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
+            return words("passed_alone" if self.is_alone else "passed", lang, key=self.key, **counted, **took)
+        lines = [words["not_yet"].format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
     def __repr__(self) -> str:
@@ -117,44 +117,44 @@ class Verdict:
 
     def _what(self) -> list[Words]:
         one = self.shown
-        if one.trouble is not None:
-            details = one.trouble.said.map(lambda text: text.replace("\n", "\n  "))
-            if self.unit != "rank":
+        if one.failure is not None:
+            details = one.failure.message.map(lambda text: text.replace("\n", "\n  "))
+            if self.runs_on != "ranks":
                 details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
             world = self._sizes([one.size]) + one.given
-            said = SAYS[f"trouble.{one.trouble.kind}"].format(world=world, task=self.signature, details=details)
-            is_elsewhere = self.near and one.trouble.kind in ("not_written", "not_callable")
+            said = words[f"trouble.{one.failure.kind}"].format(world=world, task=self.signature, details=details)
+            is_elsewhere = self.near and one.failure.kind in ("not_written", "not_callable")
             name = self.signature.partition("(")[0]
-            return [SAYS["near"].format(trouble=said, near=self.near, name=name) if is_elsewhere else said]
+            return [words["near"].format(trouble=said, near=self.near, name=name) if is_elsewhere else said]
         first = [f for f in one.failed if f.case == one.failed[0].case]
         finding = next((f for f in [*first, *one.failed] if self.mistake in f.mistakes), first[0])
-        where = SAYS["with" if finding.rank is None or self.is_alone else "on_rank"]
-        unit = SAYS[f"unit.{self.unit}"]
+        where = words["with" if finding.rank is None or self.is_alone else "on_rank"]
+        unit = words[f"unit.{self.runs_on}"]
         place = {"size": one.size, "world": self._sizes([one.size]), "unit": unit, "rank": finding.rank}
         place["given"] = finding.given
-        return [where.format(says=finding.says, **place)]
+        return [where.format(says=finding.message, **place)]
 
     def _tally(self) -> list[Words]:
-        if self.shown.trouble is not None and self.shown.trouble.kind in NEVER_RAN:
+        if self.shown.failure is not None and self.shown.failure.kind in NEVER_RAN:
             return []
         good = [one.size for one in self.tried if one.passed]
         bad = [one.size for one in self.tried if not one.passed]
         sizes = {"good": good, "bad": bad, "left": self.untried}
-        parts = [SAYS[name].format(self._sizes(some)) for name, some in sizes.items() if some]
-        return [SAYS["tally"].format(parts, format_seconds(self.seconds), self.seed)]
+        parts = [words[name].format(self._sizes(some)) for name, some in sizes.items() if some]
+        return [words["tally"].format(parts, format_seconds(self.seconds), self.seed)]
 
     def _sizes(self, sizes: Sequence[int]) -> Words:
-        return SAYS["sizes"].format(sizes=sizes, unit=SAYS[f"counted.{self.unit}"])
+        return words["sizes"].format(sizes=sizes, unit=words[f"counted.{self.runs_on}"])
 
 
-def explaining(tried: Sequence[Tried]) -> set[str]:
+def mistakes_in_all(tried: Sequence[WorldResult]) -> set[str]:
     """The mistakes that explain every failing case of every failing world; one that ran out of time shows none."""
     ended = [one for one in tried if not one.passed]
-    in_time = [one for one in ended if one.trouble is None or one.trouble.kind != "too_long"]
+    in_time = [one for one in ended if one.failure is None or one.failure.kind != "too_long"]
     failing = [one.recognised() for one in in_time or ended]
     return set.intersection(*failing) if failing else set()
 
 
-def likeliest(tried: Sequence[Tried], hints: Mapping[str, Words]) -> str | None:
+def most_specific(tried: Sequence[WorldResult], hints: Mapping[str, Words]) -> str | None:
     """Of those, the one whose hint stands first."""
-    return min(explaining(tried), key=list(hints).index, default=None)
+    return min(mistakes_in_all(tried), key=list(hints).index, default=None)

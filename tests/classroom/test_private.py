@@ -16,17 +16,18 @@ import torch
 from helpers.grading import Task, Words
 from helpers.grading.kit.judging import expect_equal
 
-def make(rng, world_size):
+def make_inputs(rng, world_size):
     return [{"x": int(torch.randint(1, 100, (), generator=rng))} for _ in range(world_size)]
 
-def act(submitted, inputs, trial):
+def run_submission(submitted, inputs, context):
     return {"y": submitted(inputs["x"])}
 
 def judge(world):
     for rank, output in enumerate(world.outputs):
         yield expect_equal("twice x", 2 * world.inputs[rank]["x"], output["y"], rank=rank)
 
-TASKS = (Task(key="03.hidden", signature="twice(x)", make=make, act=act, judge=judge, hints={}, world_sizes=(2,)),)
+PARTS = {"make_inputs": make_inputs, "run_submission": run_submission, "judge": judge}
+TASKS = (Task(key="03.hidden", signature="twice(x)", **PARTS, hints={}, world_sizes=(2,)),)
 POINTS = {"03.hidden": 5}
 """
 

@@ -11,7 +11,7 @@ from helpers.classroom import cli, viva, viva_page
 from helpers.classroom.changes import deletions, replacements
 from helpers.classroom.results import Graded, Result
 from helpers.classroom.submissions import find
-from helpers.grading.task import Run
+from helpers.grading.task import TaskRun
 from tests.classroom import notebooks
 
 CODE = '''def reduced(tensor, rank, size):
@@ -112,7 +112,7 @@ def fake(monkeypatch):
         event = {"op": "all_reduce", "payload_bytes": 8, "group": "0", "group_ranks": range(size), "sequence": 0}
         event |= {"caller": "cell average:4", "start": 0.0, "end": 1.0, "dtype": "float64", "shape": [1]}
         events = [[[event | {"rank": rank}] * 13] for rank in range(size)]
-        return Run(events=events if key == "03.start" else [], calls=[[[{"call": "start_equal(model)"}]]] * size)
+        return TaskRun(events=events if key == "03.start" else [], calls=[[[{"call": "start_equal(model)"}]]] * size)
 
     monkeypatch.setattr(viva, "grade_one", grade_one)
     monkeypatch.setattr(viva, "run_once", run_once)

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.grading import Verdict, acting, grade, task_of
 from helpers.grading.acting import LocalRunner
-from helpers.grading.check import try_world
-from helpers.grading.verdict import explaining
+from helpers.grading.check import grade_world
+from helpers.grading.verdict import mistakes_in_all
 from helpers.ranks import Ranks
 
 
@@ -48,8 +48,8 @@ def failing(ranks, graded):
         task, tried = task_of(submission.task), []
         runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
         for size in sorted(task.world_sizes, key=ORDER.index):
-            tried.append(try_world(task, runner, size, seed))
-            if tried[-1].trouble or (not tried[-1].passed and explaining(tried) <= set(allowed)):
+            tried.append(grade_world(task, runner, size, seed))
+            if tried[-1].failure or (not tried[-1].passed and mistakes_in_all(tried) <= set(allowed)):
                 break
         told = Verdict.of(task, sorted(tried, key=lambda one: one.size), seconds=0.0, seed=seed)
         return told if told.mistake in allowed else graded(submission, seed=seed)
@@ -65,7 +65,7 @@ def passing(ranks):
         task = task_of(submission.task)
         runner = LocalRunner(task, submission.names().get(task.name), ranks=ranks)
         sizes = [size for size in task.world_sizes if size % 2]
-        tried = [try_world(task, runner, size, seed) for size in sizes]
+        tried = [grade_world(task, runner, size, seed) for size in sizes]
         return Verdict.of(replace(task, world_sizes=tuple(sizes)), tried, seconds=0.0, seed=seed)
 
     return verdict

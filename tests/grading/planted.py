@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.grading import task_of
 from helpers.grading.drawing import Case
-from helpers.grading.task import Run, World
+from helpers.grading.task import JudgedWorld, TaskRun
 
 
 def each(right: Any, mistakes: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -25,9 +25,9 @@ def assert_told_apart(given: Iterable[tuple[str, Any]], alike: Callable[[Any, An
         seen.append((key, value))
 
 
-def world_of(key: str, size: int, seed: int = 0, case: Case | None = None) -> World:
+def world_of(key: str, size: int, seed: int = 0, case: Case | None = None) -> JudgedWorld:
     """What the judge has of the inputs of a case, the plain one if none is given, before anybody answered."""
     inputs = task_of(key).inputs(seed, size, case)
-    return World.of(
-        inputs, Run(outputs=[[None]] * size, events=[[[]]] * size, marks=[[[]]] * size, calls=[[[]]] * size)
+    return JudgedWorld.of(
+        inputs, TaskRun(outputs=[[None]] * size, events=[[[]]] * size, marks=[[[]]] * size, calls=[[[]]] * size)
     )

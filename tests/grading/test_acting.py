@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import acting, grade, task_of
-from helpers.grading.acting import LocalRunner, plain, without_our_lines
-from helpers.grading.check import inputs_of
+from helpers.grading.acting import LocalRunner, as_plain_data, without_grader_lines
+from helpers.grading.check import inputs_by_rank
 from tests.ranks.test_outbox import hears_nothing_from_now_on
 
 KEY = "03.average"
@@ -80,7 +80,7 @@ def test_bad_input_gets_a_sentence_and_the_next_check_works(kind, ranks):
     submitted, sentence = BAD[kind]
     verdict = grade(KEY, submitted, ranks=ranks)
     assert not verdict.passed
-    assert verdict.shown.trouble.kind == kind
+    assert verdict.shown.failure.kind == kind
     assert sentence in verdict.text()
     assert " acting.py" not in verdict.text() and "variables are kept" not in verdict.text()
     assert verdict.text("zh") != verdict.text("en")
@@ -104,9 +104,9 @@ def test_larger_worlds_are_not_tried_after_trouble(ranks):
 def test_a_sleeping_rank_ends_by_the_wall_clock(ranks):
     task = task_of(KEY)
     runner = LocalRunner(task, lambda model: time.sleep(1000), ranks=ranks, limit=0.5)
-    run = runner(inputs_of(task, task.axes.cases(1)[:1], 1, 1), 1)
-    assert run.trouble["kind"] == "too_long"
-    assert "test_acting.py" in run.trouble["text"]
+    run = runner(inputs_by_rank(task, task.variations.cases(1)[:1], 1, 1), 1)
+    assert run.failure["kind"] == "too_long"
+    assert "test_acting.py" in run.failure["text"]
     assert ranks[:1].timeout == 120, "the limit of a check is not left behind"
 
 
@@ -114,9 +114,9 @@ def test_the_limit_grows_on_a_crowded_machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0, 0))
     task = task_of(KEY)
-    assert acting.wall_seconds(task) == task.seconds - acting.ENDING
+    assert acting.wall_seconds(task) == task.seconds - acting.SHUTDOWN_SECONDS
     monkeypatch.setattr(os, "getloadavg", lambda: (16.0, 0, 0))
-    assert acting.wall_seconds(task) == 8 * (task.seconds - acting.ENDING)
+    assert acting.wall_seconds(task) == 8 * (task.seconds - acting.SHUTDOWN_SECONDS)
 
 
 def test_waiting_takes_no_processor_time():
@@ -136,7 +136,7 @@ def test_what_cannot_travel_is_named(ranks):
         return lock
 
     verdict = grade(KEY, holds_a_lock, ranks=ranks)
-    assert verdict.shown.trouble.kind == "cannot_send"
+    assert verdict.shown.failure.kind == "cannot_send"
     assert "`lock`" in verdict.text()
 
 
@@ -154,7 +154,7 @@ def test_prints_are_kept_and_cut(ranks, capsys):
 
 def test_plain_keeps_data_and_names_the_rest():
     value = {"a": [1, 2.5, "text", None, True], 3: (torch.ones(2, requires_grad=True),), "odd": object()}
-    kept = plain(value)
+    kept = as_plain_data(value)
     assert kept["a"] == [1, 2.5, "text", None, True]
     assert not kept["3"][0].requires_grad
     assert kept["odd"] == "<object>"
@@ -165,7 +165,7 @@ def test_the_learners_ranks_stay_current(ranks, monkeypatch):
 
     monkeypatch.setattr(acting, "_ranks", None)
     before = live.current()
-    own = acting.own_ranks()
+    own = acting.grader_ranks()
     try:
         assert own is not before
         assert live.current() is before
@@ -175,13 +175,13 @@ def test_the_learners_ranks_stay_current(ranks, monkeypatch):
 
 def test_places_in_our_files_are_left_out():
     text = "rank 0 raised TypeError: no\n  at sampler.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
-    assert without_our_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
-    assert without_our_lines("  at sampler.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"
+    assert without_grader_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
+    assert without_grader_lines("  at sampler.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"
 
 
 def test_a_rank_that_has_not_heard_of_its_task_is_no_fault_of_the_answer(ranks, caplog):
     caplog.set_level("CRITICAL", logger="helpers.ranks.report")
     ranks[:2].run(hears_nothing_from_now_on)
     task = task_of(KEY)
-    run = LocalRunner(task, right, ranks=ranks, limit=4)(inputs_of(task, task.axes.cases(1)[:1], 2, 1), 1)
-    assert run.trouble is None and len(run.outputs) == 2
+    run = LocalRunner(task, right, ranks=ranks, limit=4)(inputs_by_rank(task, task.variations.cases(1)[:1], 2, 1), 1)
+    assert run.failure is None and len(run.outputs) == 2

@@ -1,4 +1,4 @@
-"""Lab 04's judge: its right stories are torch's, every planted mistake shows with any seed, and by its own name."""
+"""Tests of lab 04's judge: its right answers do what torch does, and it names every known mistake with any seed."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ import torch
 from torch import nn
 
 from helpers.grading import grade, task_of
-from helpers.grading.amp import masters, order, scaler, scaling, together
+from helpers.grading.amp import number_formats, scaler, training_step
 from helpers.grading.kit import making
-from helpers.grading.kit.stories import alike, judge_story, number, overflow_notes, told_by
-from helpers.grading.task import Trouble, World
+from helpers.grading.kit.stories import as_number, histories_of_mistakes, is_same_history, judge_history, overflow_notes
+from helpers.grading.task import JudgedWorld, RunFailure
 from tests.grading.planted import assert_told_apart, each
 
 SEEDS = range(4)
 
 
-# -- stories ---------------------------------------------------------------------------------------------------------
+# -- histories -------------------------------------------------------------------------------------------------------
 RIGHT = [{"scale": 2.0, "weights 0": torch.ones(2)}, {"scale": 4.0, "weights 0": torch.ones(2) * 3}]
 
 
-def told(scale: float, value: float) -> list[dict]:
+def history_with(scale: float, value: float) -> list[dict]:
     return [RIGHT[0], {"scale": scale, "weights 0": torch.ones(2) * value}]
 
 
-def test_a_story_is_judged_up_to_its_first_wrong_step():
+def test_a_history_is_judged_up_to_its_first_wrong_step():
     got = [{"scale": 1.0, "weights 0": torch.ones(2)}, {"scale": 1.0, "weights 0": torch.zeros(2)}]
-    findings = list(judge_story(RIGHT, got, dict))
+    findings = list(judge_history(RIGHT, got, dict))
     assert [finding.ok for finding in findings] == [True, False, True]
-    assert findings[1].says.en == "the scale after step 1 is 1.0, expected 2.0"
-    assert findings[1].says.zh == "第 1 步后的 scale 是 1.0，应为 2.0"
+    assert findings[1].message.en == "the scale after step 1 is 1.0, expected 2.0"
+    assert findings[1].message.zh == "第 1 步后的 scale 是 1.0，应为 2.0"
 
 
-def test_a_mistake_is_named_where_it_tells_the_whole_story():
-    wrong = {"all": [told(2.0, 3.0)], "first": [told(2.0, 3.0)[:1] + told(8.0, 9.0)[1:]]}
-    (failed,) = [finding for finding in judge_story(RIGHT, told(2.0, 3.0), lambda: wrong) if not finding.ok]
+def test_a_mistake_is_named_where_it_explains_the_whole_history():
+    wrong = {"all": [history_with(2.0, 3.0)], "first": [history_with(2.0, 3.0)[:1] + history_with(8.0, 9.0)[1:]]}
+    (failed,) = [finding for finding in judge_history(RIGHT, history_with(2.0, 3.0), lambda: wrong) if not finding.ok]
     assert failed.mistakes == ("all",)
     longer = [*RIGHT, {"scale": 4.0}]
-    wrong = {"begins": [[*told(2.0, 3.0), {"scale": 64.0}]]}
+    wrong = {"begins": [[*history_with(2.0, 3.0), {"scale": 64.0}]]}
     (failed,) = [
-        finding for finding in judge_story(longer, [*told(2.0, 3.0), {"scale": 0.0}], lambda: wrong) if not finding.ok
+        finding
+        for finding in judge_history(longer, [*history_with(2.0, 3.0), {"scale": 0.0}], lambda: wrong)
+        if not finding.ok
     ]
     assert failed.mistakes == ()
 
 
-def test_a_right_story_asks_for_no_mistake():
-    assert all(finding.ok for finding in judge_story(RIGHT, RIGHT, pytest.fail))
+def test_a_right_history_asks_for_no_mistake():
+    assert all(finding.ok for finding in judge_history(RIGHT, RIGHT, pytest.fail))
 
 
 def test_a_note_says_where_overflows_were_so_far():
@@ -55,86 +57,91 @@ def test_a_note_says_where_overflows_were_so_far():
     last = overflow_notes([[1], [], [0, 2]])[-1]
     assert last.en == " (overflow in step 1 on rank 1, step 3 on ranks 0 and 2)"
     got = [RIGHT[0], {"scale": 1.0, "weights 0": RIGHT[1]["weights 0"]}]
-    (failed,) = [one for one in judge_story(RIGHT, got, dict, notes=overflow_notes([True, False])) if not one.ok]
-    assert failed.says.en == "the scale after step 2 (overflow in step 1) is 1.0, expected 4.0"
-    assert failed.says.zh == "第 2 步后的 scale（第 1 步溢出）是 1.0，应为 4.0"
+    (failed,) = [one for one in judge_history(RIGHT, got, dict, notes=overflow_notes([True, False])) if not one.ok]
+    assert failed.message.en == "the scale after step 2 (overflow in step 1) is 1.0, expected 4.0"
+    assert failed.message.zh == "第 2 步后的 scale（第 1 步溢出）是 1.0，应为 4.0"
 
 
 def test_nan_is_alike_to_nan_and_a_tensor_of_one_to_its_number():
     nan = [{"scale": math.nan, "weights 0": torch.tensor([math.nan, math.inf])}]
-    assert alike(nan, [{"scale": torch.tensor([math.nan]), "weights 0": torch.tensor([math.nan, math.inf])}])
-    assert not alike(nan, [{"scale": math.nan, "weights 0": torch.tensor([math.nan, 1.0])}])
-    assert not alike([], []) and not alike(nan, "None") and not alike(nan, [3])
-    assert (number(torch.tensor(2)), number(3), number(True), number("x")) == (2.0, 3.0, True, "x")
+    assert is_same_history(nan, [{"scale": torch.tensor([math.nan]), "weights 0": torch.tensor([math.nan, math.inf])}])
+    assert not is_same_history(nan, [{"scale": math.nan, "weights 0": torch.tensor([math.nan, 1.0])}])
+    assert not is_same_history([], []) and not is_same_history(nan, "None") and not is_same_history(nan, [3])
+    assert (as_number(torch.tensor(2)), as_number(3), as_number(True), as_number("x")) == (2.0, 3.0, True, "x")
 
 
 @pytest.mark.parametrize("got", ["None", None, [], [3, 4], [{}], [{}, {}, {}]])
-def test_whatever_a_stranger_returns_is_no_story(got):
-    assert not all(finding.ok for finding in judge_story(RIGHT, got, lambda: {"x": [told(2.0, 3.0)]}))
+def test_whatever_a_stranger_returns_is_no_history(got):
+    assert not all(finding.ok for finding in judge_history(RIGHT, got, lambda: {"x": [history_with(2.0, 3.0)]}))
 
 
-# -- what the planted mistakes give ----------------------------------------------------------------------------------
+# -- what the known mistakes leave -----------------------------------------------------------------------------------
 def names_found(findings) -> list[str]:
     return [key for finding in findings if not finding.ok for key in finding.mistakes]
 
 
-def world_of(inputs, outputs) -> World:
-    return World(size=len(inputs), inputs=inputs, outputs=outputs, logs=[], marks=[])
+def world_of(inputs, outputs) -> JudgedWorld:
+    return JudgedWorld(size=len(inputs), inputs=inputs, outputs=outputs, logs=[], marks=[])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_wrong_scale_is_told_from_the_others(seed):
     (inputs,) = task_of("04.scale").inputs(seed, 1)
-    for key, several in scaling.WRONG.items():
+    for key, several in number_formats.WRONG_SCALES.items():
         for wrong in several:
             answers = [wrong(tensors) for tensors in inputs["cases"]]
             answers = [1.0 if answer is None else answer for answer in answers]
-            assert names_found(scaling.judge(world_of([inputs], [answers])))[0] == key
+            assert names_found(number_formats.judge_scale(world_of([inputs], [answers])))[0] == key
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_largest_scale_fits_and_twice_as_much_does_not(seed):
     (inputs,) = task_of("04.scale").inputs(seed, 1)
     for tensors in inputs["cases"]:
-        scale = scaling.fits(scaling.largest_of(tensors))
+        scale = number_formats.largest_scale(number_formats.largest_of(tensors))
         assert all((tensor * scale).half().isfinite().all() for tensor in tensors)
         assert not all((tensor * scale * 2).half().isfinite().all() for tensor in tensors)
 
 
-def told_stories(right, known) -> list:
-    """Without those that were refused."""
-    return [(key, story) for key, story in each(right, known) if story]
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_mistake_of_a_scaler_leaves_a_history_of_its_own(seed):
+    (inputs,) = task_of("04.scaler").inputs(seed, 1)
+    known = histories_of_mistakes(lambda one: scaler.play_scaler(one, inputs), scaler.scaler_mistakes())()
+    right = scaler.play_scaler(scaler.ReferenceScaler(), inputs)
+    assert_told_apart(each(right, known), is_same_history)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("module", [scaler, masters], ids=["scaler", "masters"])
-def test_every_planted_mistake_has_a_story_of_its_own(module, seed):
-    (given,) = task_of("04.scaler" if module is scaler else "04.master").inputs(seed, 1)
-    planted = module.planted() if module is scaler else module.planted(masters.DTYPES[given["dtype"]])
-    known = told_by(lambda one: module.play(one, given), planted)()
-    assert_told_apart(told_stories(module.play(module.Planted(), given), known), alike)
+def test_every_mistake_with_master_weights_leaves_a_history_of_its_own(seed):
+    (inputs,) = task_of("04.master").inputs(seed, 1)
+    mistakes = number_formats.master_mistakes(number_formats.DTYPES[inputs["dtype"]])
+    known = histories_of_mistakes(lambda one: number_formats.play_master(one, inputs), mistakes)()
+    right = number_formats.play_master(number_formats.ReferenceMasterWeights(), inputs)
+    assert_told_apart(each(right, known), is_same_history)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_planted_order_has_a_story_of_its_own_or_is_refused(seed):
+def test_every_wrong_order_leaves_a_history_of_its_own_or_is_refused(seed):
     (inputs,) = task_of("04.order").inputs(seed, 1)
-    known = told_by(lambda one: order.story_of(one, inputs), order.planted())()
-    assert_told_apart(told_stories(order.play(order.Planted(), inputs), known), alike)
+    mistakes = training_step.order_mistakes()
+    known = histories_of_mistakes(lambda one: training_step.play_unless_refused(one, inputs), mistakes)()
+    right = training_step.play(training_step.ReferenceStep(), inputs)
+    assert_told_apart([(key, history) for key, history in each(right, known) if history], is_same_history)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_every_planted_mistake_of_sharded_ranks_is_told_from_the_others(size):
+def test_every_mistake_of_sharded_ranks_is_told_from_the_others(size):
     inputs = task_of("04.overflow").inputs(size, size)
-    for key, several in told_by(lambda one: one.play(inputs), together.PLANTED)().items():
-        for stories in several:
-            assert set(together.explanations(world_of(inputs, stories))) == {key}
-            assert not all(map(alike, together.Planted().play(inputs), stories))
+    for key, several in histories_of_mistakes(lambda one: one.play(inputs), scaler.OVERFLOW_MISTAKES)().items():
+        for histories in several:
+            assert set(scaler.mistakes_on_all_ranks(world_of(inputs, histories))) == {key}
+            assert not all(map(is_same_history, scaler.SimulatedRanks().play(inputs), histories))
 
 
 def test_on_one_rank_whose_flag_it_is_makes_no_difference():
     inputs = task_of("04.overflow").inputs(1, 1)
-    ((right,), known) = together.Planted().play(inputs), together.PLANTED
-    assert all(alike(right, known[key][0].play(inputs)[0]) for key in ("flag_not_reduced", "rank_0_decides"))
+    ((right,), known) = scaler.SimulatedRanks().play(inputs), scaler.OVERFLOW_MISTAKES
+    assert all(is_same_history(right, known[key][0].play(inputs)[0]) for key in ("flag_not_reduced", "rank_0_decides"))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
@@ -144,25 +151,25 @@ def test_ranks_overflow_differently_often_so_that_asking_only_then_hangs(size):
     assert len(counts) > 1
 
 
-# -- beside torch ----------------------------------------------------------------------------------------------------
+# -- compared with torch ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_right_scaler_does_what_torchs_does(seed):
     """Same scales and same weights, step by step, through overflows."""
     task = task_of("04.scaler")
-    for case in task.axes.cases(seed):
+    for case in task.variations.cases(seed):
         (given,) = task.inputs(seed, 1, case)
         theirs = torch.amp.GradScaler("cpu", init_scale=given["scale"], growth_interval=given["interval"])
         theirs.scale(torch.ones(()))
         weights = [nn.Parameter(tensor.clone()) for tensor in given["weights"]]
         optimizer = torch.optim.SGD(weights, lr=scaler.LEARNING_RATE)
-        for gradients, told in zip(given["steps"], scaler.play(scaler.Planted(), given), strict=True):
+        for gradients, step in zip(given["steps"], scaler.play_scaler(scaler.ReferenceScaler(), given), strict=True):
             for parameter, gradient in zip(weights, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient * theirs.get_scale()
             theirs.step(optimizer)
             theirs.update()
-            assert told["scale"] == theirs.get_scale()
+            assert step["scale"] == theirs.get_scale()
             for i, parameter in enumerate(weights):
-                torch.testing.assert_close(told[f"weights {i}"], parameter.detach(), rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(step[f"weights {i}"], parameter.detach(), rtol=1e-6, atol=1e-6)
 
 
 class Theirs:
@@ -172,20 +179,20 @@ class Theirs:
         self.inner = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6)
         self.scale, self.update, self.get_scale = self.inner.scale, self.inner.update, self.inner.get_scale
 
-    def unscale_(self, optimizer: making.Descent) -> None:
+    def unscale_(self, optimizer: making.GradientDescent) -> None:
         optimizer.param_groups = [{"params": optimizer.parameters}]
         self.inner.unscale_(optimizer)
 
-    def step(self, optimizer: making.Descent) -> None:
+    def step(self, optimizer: making.GradientDescent) -> None:
         optimizer.param_groups = [{"params": optimizer.parameters}]
         self.inner.step(optimizer)
 
 
 def test_the_scaler_that_a_training_step_is_given_does_what_torchs_does(monkeypatch):
     (inputs,) = task_of("04.order").inputs(3, 1)
-    ours = order.play(order.Planted(), inputs)
-    monkeypatch.setattr(order, "Scaler", Theirs)
-    assert alike(order.play(order.Planted(), inputs), ours)
+    ours = training_step.play(training_step.ReferenceStep(), inputs)
+    monkeypatch.setattr(training_step, "Scaler", Theirs)
+    assert is_same_history(training_step.play(training_step.ReferenceStep(), inputs), ours)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +210,7 @@ def test_the_scaler_that_a_training_step_is_given_does_what_torchs_does(monkeypa
 def test_the_scaler_refuses_what_is_out_of_order_and_the_task_knows_why(calls, says, key):
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
-    optimizer, one = making.Descent([weight], 0.1), order.Scaler(8.0)
+    optimizer, one = making.GradientDescent([weight], 0.1), training_step.Scaler(8.0)
     does = {"update": one.update, "scale": lambda: one.scale(torch.ones(())), "cleared": optimizer.zero_grad}
     does |= {"unscale_": lambda: one.unscale_(optimizer), "step": lambda: one.step(optimizer)}
     does["turn"] = lambda: setattr(one, "turn", one.turn + 1)
@@ -213,18 +220,18 @@ def test_the_scaler_refuses_what_is_out_of_order_and_the_task_knows_why(calls, s
     with pytest.raises(RuntimeError) as error:
         does[last]()
     assert says in str(error.value)
-    assert order.recognise(Trouble(kind="exception", text=f"rank 0 raised RuntimeError: {error.value}")) == [key]
+    failure = RunFailure(kind="exception", text=f"rank 0 raised RuntimeError: {error.value}")
+    assert training_step.recognise_failure(failure) == [key]
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------
 def test_masters_let_16_bits_move_where_updates_alone_would_vanish():
     task = task_of("04.master")
-    for case in task.axes.cases(5):
+    for case in task.variations.cases(5):
         (given,) = task.inputs(5, 1, case)
-        with_masters, without = (
-            masters.play(masters.Planted(dtype=dtype), given)[-1]["weights 0"]
-            for dtype in (torch.float32, masters.DTYPES[given["dtype"]])
-        )
+        dtypes = torch.float32, number_formats.DTYPES[given["dtype"]]
+        answers = [number_formats.ReferenceMasterWeights(master_dtype=dtype) for dtype in dtypes]
+        with_masters, without = (number_formats.play_master(one, given)[-1]["weights 0"] for one in answers)
         start = given["weights"][0].float()
         assert not torch.equal(with_masters, start)
         assert (without == start).float().mean() > (with_masters == start).float().mean()
@@ -242,5 +249,5 @@ def test_a_verdict_names_step_and_scale(ranks):
 @pytest.mark.parametrize("answer", [None, "2**14", True, [1.0], torch.ones(2), math.nan, math.inf, 0.0, -1.0])
 def test_an_answer_that_is_no_scale_is_said_and_not_raised(answer):
     (inputs,) = task_of("04.scale").inputs(1, 1)
-    findings = list(scaling.judge(world_of([inputs], [[answer] * len(inputs["cases"])])))
+    findings = list(number_formats.judge_scale(world_of([inputs], [[answer] * len(inputs["cases"])])))
     assert not any(finding.ok for finding in findings)

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from helpers.grading import NotYet, acting, check, grade, tasks_of
-from helpers.grading.registry import nearest
+from helpers.grading.registry import similar_name
 from helpers.learner import progress
 from tests.grading.test_acting import not_written, right
 
@@ -89,8 +89,8 @@ def test_a_renamed_function_is_named(notes, submitted):
 
 
 def test_a_name_that_is_not_near_or_belongs_to_another_task_is_not_named():
-    assert nearest(tasks_of("03")[KEY], ["average_grads", "check"]) == "average_grads"
-    assert nearest(tasks_of("03")[KEY], ["check", "average_in_buckets", "mean", "x"]) == ""
+    assert similar_name(tasks_of("03")[KEY], ["average_grads", "check"]) == "average_grads"
+    assert similar_name(tasks_of("03")[KEY], ["check", "average_in_buckets", "mean", "x"]) == ""
 
 
 def test_arguments_that_do_not_fit_are_named(notes):
@@ -135,7 +135,7 @@ def test_seeds_are_fresh():
 
     def runner(inputs, seed):
         seen.append(seed)
-        return acting.Run(trouble={"kind": "not_written"})
+        return acting.TaskRun(failure={"kind": "not_written"})
 
     for _ in range(5):
         grade(KEY, runner=runner)
@@ -155,9 +155,9 @@ def test_an_unknown_language_is_refused():
 
 def test_an_answer_that_no_rank_can_have_given_is_no_pass():
     forged = [
-        acting.Run(outputs=[], events=[], marks=[]),
-        acting.Run(outputs=[{"passed": True}] * 1, events=[[]], marks=[[]]),
-        acting.Run(outputs=[None], events=[[{"rank": 0}]], marks=[[]]),
+        acting.TaskRun(outputs=[], events=[], marks=[]),
+        acting.TaskRun(outputs=[{"passed": True}] * 1, events=[[]], marks=[[]]),
+        acting.TaskRun(outputs=[None], events=[[{"rank": 0}]], marks=[[]]),
     ]
     for run in forged:
         verdict = grade(KEY, runner=lambda inputs, seed, run=run: run)

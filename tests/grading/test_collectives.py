@@ -10,7 +10,7 @@ from helpers.grading.collectives.cost import Case, close
 from helpers.grading.collectives.ring import ring, wrong_values
 from helpers.grading.collectives.tree import rounds_of
 from helpers.grading.kit.messages import RETURNED, calls_of
-from helpers.grading.task import World
+from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
 
 
@@ -69,14 +69,14 @@ def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_lengths_are_even_uneven_and_as_short_as_may_be(key, n):
     task = task_of(key)
-    lengths = [len(task.inputs(3, n, case)[0]["calls"][0]["tensor"]) for case in task.axes.cases(3)]
+    lengths = [len(task.inputs(3, n, case)[0]["calls"][0]["tensor"]) for case in task.variations.cases(3)]
     assert lengths[1] == n and lengths[0] % n and lengths[3] % n == 0 and max(lengths) >= 500 * n
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_every_rank_is_the_root_once(n):
     task = task_of("01.broadcast")
-    assert {task.inputs(3, n, case)[0]["root"] for case in task.axes.cases(3)} == set(range(n))
+    assert {task.inputs(3, n, case)[0]["root"] for case in task.variations.cases(3)} == set(range(n))
 
 
 def event(start: float) -> CommEvent:
@@ -87,7 +87,7 @@ def event(start: float) -> CommEvent:
 def test_each_call_has_its_own_part_of_the_log():
     log = CommLog(events=tuple(map(event, (1.0, 1.5, 3.0))))
     marks = [[(RETURNED, 2.0), (RETURNED, 4.0)]]
-    world = World(size=1, inputs=[{"calls": ["a", "b"]}], outputs=[["x", "y"]], logs=[log], marks=marks)
+    world = JudgedWorld(size=1, inputs=[{"calls": ["a", "b"]}], outputs=[["x", "y"]], logs=[log], marks=marks)
     first, second = calls_of(world)
     assert (first.inputs, first.outputs, first.logs[0].count("send")) == (["a"], ["x"], 2)
     assert (second.inputs, second.outputs, second.logs[0].count("send")) == (["b"], ["y"], 1)

@@ -18,7 +18,7 @@ LIVE = ("09.loss", "09.sync", "09.norm")
 
 
 def worlds(key: str, size: int, seed: int = 0) -> list:
-    return [world_of(key, size, seed, case) for case in task_of(key).axes.cases(seed)]
+    return [world_of(key, size, seed, case) for case in task_of(key).variations.cases(seed)]
 
 
 # -- meshes ----------------------------------------------------------------------------------------------------------

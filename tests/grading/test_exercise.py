@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.grading import NotYet, acting, check, exercise, exercises_of, lab_of, labs, registry, rooms, tasks_of
+from helpers.grading import (
+    NotYet,
+    acting,
+    chapters_with_tasks,
+    check,
+    exercise,
+    exercises_of,
+    lab_of,
+    labs,
+    registry,
+    tasks_of,
+)
 from helpers.learner import progress
 from tests.grading.test_acting import right
 from tests.grading.test_check import sums
@@ -90,7 +101,7 @@ def test_a_task_of_the_chapter_alone_is_none_of_the_lab(found_anew, monkeypatch,
         "helpers.grading.__path__", [*registry.importlib.import_module("helpers.grading").__path__, str(tmp_path)]
     )
     registry._found.cache_clear()
-    assert "00" in rooms() and "00" not in labs() and lab_of("00").name == "00_small"
+    assert "00" in chapters_with_tasks() and "00" not in labs() and lab_of("00").name == "00_small"
     assert tasks_of("00") == {} and list(exercises_of("00")) == ["00.cost"]
     assert registry.task_of("00.cost").key == "00.cost"
     with pytest.raises(ValueError, match="there is no task '00.half': there are 00.cost"):

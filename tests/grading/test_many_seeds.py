@@ -6,7 +6,7 @@ import pytest
 
 from helpers.grading import task_of
 from helpers.grading.acting import LocalRunner
-from helpers.grading.check import try_world
+from helpers.grading.check import grade_world
 from tests.grading.fresh import fresh
 from tests.grading.submissions import LABS, RIGHT_ANSWERS, Submission, name_of, solutions
 
@@ -20,10 +20,10 @@ def false_alarms(answer: Submission, seeds: range, ranks) -> list[str]:
     submitted = answer.names().get(task.name)
     for seed in seeds:
         size = task.world_sizes[seed % len(task.world_sizes)]
-        tried = try_world(task, LocalRunner(task, submitted, ranks=ranks), size, seed)
+        tried = grade_world(task, LocalRunner(task, submitted, ranks=ranks), size, seed)
         if not tried.passed:
-            says = tried.trouble.text if tried.trouble else [(one.rank, one.case, one.says.en) for one in tried.failed]
-            found.append(f"seed {seed}, {size} {task.unit}s: {says}")
+            says = tried.failure.text if tried.failure else [(one.rank, one.case, one.message.en) for one in tried.failed]
+            found.append(f"seed {seed}, {size} {task.runs_on}: {says}")
     return found
 
 

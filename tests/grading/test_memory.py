@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.meter import Meter, dead_end, one_thread, whole
+from helpers.grading.kit.meter import MemoryMeter, as_integer, describe_if_detached, one_thread
 from helpers.grading.memory import accumulate, activations, chunked, counting, recompute
-from helpers.grading.task import Trial
+from helpers.grading.task import RankContext
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig
@@ -88,44 +88,44 @@ def test_a_mistake_is_named_where_it_explains_all_that_is_wrong(ranks):
 
 @pytest.mark.parametrize("value", [12, 12.0, torch.tensor(12), torch.tensor([12.0])])
 def test_a_division_without_a_rest_is_no_mistake(value):
-    assert whole({"bytes": value}) == {"bytes": 12}
-    assert type(whole(value)) is int
-    assert whole(12.5) == 12.5
+    assert as_integer({"bytes": value}) == {"bytes": 12}
+    assert type(as_integer(value)) is int
+    assert as_integer(12.5) == 12.5
 
 
 # -- the meter -------------------------------------------------------------------------------------------------------
 def test_the_meter_counts_what_is_alive():
     there = torch.ones(100, dtype=torch.float64)
-    with Meter([there]) as meter:
+    with MemoryMeter([there]) as meter:
         a = there * 2
         view = a[10:]
         there.add_(1)
-        assert meter.held == meter.peak == meter.largest == 100 * FLOATS
+        assert meter.current_bytes == meter.peak_bytes == meter.largest_bytes == 100 * FLOATS
         b = torch.cat([a, view])
-        assert meter.held == 290 * FLOATS and meter.largest == 190 * FLOATS
+        assert meter.current_bytes == 290 * FLOATS and meter.largest_bytes == 190 * FLOATS
         del b, a
-        assert meter.held == 100 * FLOATS, "the view keeps the storage"
+        assert meter.current_bytes == 100 * FLOATS, "the view keeps the storage"
         del view, there
-        assert meter.held == 0 and meter.peak == 290 * FLOATS
+        assert meter.current_bytes == 0 and meter.peak_bytes == 290 * FLOATS
 
 
 def test_the_meter_sees_what_autograd_keeps_and_lets_go():
     layers = nn.Sequential(*(nn.Tanh() for _ in range(5)))
     x = torch.ones(100, dtype=torch.float64, requires_grad=True)
-    with Meter([x]) as meter:
+    with MemoryMeter([x]) as meter:
         loss = layers(x).sum()
-        assert meter.held == (5 * 100 + 1) * FLOATS
+        assert meter.current_bytes == (5 * 100 + 1) * FLOATS
         loss.backward()
         del loss
-        assert meter.held == 100 * FLOATS, "the gradient of x is left"
+        assert meter.current_bytes == 100 * FLOATS, "the gradient of x is left"
 
 
 def test_the_meter_does_not_count_what_only_a_cycle_holds():
-    with Meter() as meter:
+    with MemoryMeter() as meter:
         ring = [torch.ones(100)]
         ring.append(ring)
         del ring
-        assert meter.held == 0 and meter.peak == 400
+        assert meter.current_bytes == 0 and meter.peak_bytes == 400
 
 
 def test_one_thread_is_given_back():
@@ -142,7 +142,7 @@ def acted(name: str, key: str, seed: int) -> tuple[dict, dict]:
     task, (mutant,) = task_of(key), (one.names() for one in MUTANTS if name_of(one) == f"05_memory/{name}")
     inputs = task.inputs(seed, 1)[0]
     with torch.random.fork_rng(devices=[]), one_thread():
-        return inputs, recompute.to_its_end(task.act(mutant[task.name], inputs, Trial(0, 1)))
+        return inputs, recompute.to_its_end(task.run_submission(mutant[task.name], inputs, RankContext(0, 1)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -198,4 +198,4 @@ def test_a_check_leaves_the_judging_process_as_it_was(ranks):
     [(None, "None"), (1.5, "float"), (torch.ones(2), "Tensor(requires_grad=False)"), (nn.Parameter(torch.ones(2)), "")],
 )
 def test_what_ends_backward_is_named(value, said):
-    assert dead_end(value) == said
+    assert describe_if_detached(value) == said

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from helpers.grading import Verdict, exercises_of, rooms, task_of, tasks_of
-from helpers.grading.verdict import explaining
+from helpers.grading import Verdict, chapters_with_tasks, exercises_of, task_of, tasks_of
+from helpers.grading.verdict import mistakes_in_all
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 
 # (task, mistake): another mistake of the task that is recognised as well, since one cannot be made without the other or
@@ -40,7 +40,7 @@ def allowed(mutant: Submission) -> set[str]:
 def is_told(mutant: Submission, verdict: Verdict) -> None:
     assert any(not one.passed for one in verdict.tried), verdict.text()
     assert verdict.mistake == mutant.hint, verdict.text()
-    others = explaining(verdict.tried) - allowed(mutant)
+    others = mistakes_in_all(verdict.tried) - allowed(mutant)
     assert not others, "hints of other mistakes explain it as well; tell them apart, or say in ALSO why nobody can"
 
 
@@ -65,7 +65,7 @@ def test_another_right_answer_passes(answer, passing):
     assert verdict.passed, verdict.text()
 
 
-@pytest.mark.parametrize("lab", rooms())
+@pytest.mark.parametrize("lab", chapters_with_tasks())
 def test_every_hint_has_a_mutant_and_every_task_two(lab):
     tasks = tasks_of(lab) | exercises_of(lab)
     mutants = [mutant for mutant in MUTANTS if mutant.task in tasks]
@@ -76,7 +76,7 @@ def test_every_hint_has_a_mutant_and_every_task_two(lab):
     assert not [key for key in tasks if per_task[key] < 2]
 
 
-@pytest.mark.parametrize("lab", rooms())
+@pytest.mark.parametrize("lab", chapters_with_tasks())
 def test_every_task_has_a_right_answer(lab):
     assert not (tasks_of(lab) | exercises_of(lab)).keys() - {answer.task for answer in RIGHT_ANSWERS}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.grading.check import LINE
+from helpers.grading.check import LINE_WIDTH
 from tests.ranks.kernel import Kernel
 
 SETUP = """
@@ -37,7 +37,7 @@ def test_a_failure_shows_the_verdict_alone(kernel):
     assert reply.error == "NotYet"
     lines = reply.shown.splitlines()
     assert lines[0] == "03.average  not yet"
-    assert all(line.startswith("  ") and len(line) <= LINE for line in lines[1:])  # folded, and no traceback
+    assert all(line.startswith("  ") and len(line) <= LINE_WIDTH for line in lines[1:])  # folded, and no traceback
     said = " ".join(line.strip() for line in lines)
     assert "passed: 1 rank; failed: 2, 3, 4 and 5 ranks" in said and "the same inputs again: seed=" in said
     assert reply.text == ""

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from helpers.grading import observing
-from helpers.grading.observing import Observed
+from helpers.grading.observing import ObservedFunction
 
-TASK = SimpleNamespace(name="f", arguments=("x", "others"), keeps=("x", "others"), fresh=True)
+TASK = SimpleNamespace(name="f", arguments=("x", "others"), must_not_change=("x", "others"), returns_new_memory=True)
 
 
 def moved(x, others):
@@ -34,20 +34,20 @@ def marked(x, others):
     ("function", "changed"), [(moved, "x"), (replaced, "others"), (emptied, "others"), (marked, "x")]
 )
 def test_what_is_changed_is_seen(function, changed):
-    observed = Observed(function, TASK)
+    observed = ObservedFunction(function, TASK)
     observed(torch.ones(3), [torch.ones(2)])
     assert observed.calls[0]["changed"] == [changed]
 
 
 def test_what_only_looks_leaves_no_trace():
-    observed = Observed(lambda x, others: x.clone(), TASK)
+    observed = ObservedFunction(lambda x, others: x.clone(), TASK)
     observed(torch.tensor([1.0, float("nan")]), [torch.ones(2)])
     assert observed.calls[0] == {"call": "f(float32 2, [float32 2])", "changed": [], "shared": []}
 
 
 @pytest.mark.parametrize("result", [lambda x: x, lambda x: [x[:1]], lambda x: {"a": x.view(-1, 1)}])
 def test_a_result_in_the_memory_of_an_argument_is_seen(result):
-    observed = Observed(lambda x, others: result(x), TASK)
+    observed = ObservedFunction(lambda x, others: result(x), TASK)
     observed(torch.ones(3), [])
     assert observed.calls[0]["shared"] == ["x"]
 
@@ -55,9 +55,9 @@ def test_a_result_in_the_memory_of_an_argument_is_seen(result):
 def test_a_module_is_as_it_was_only_with_the_same_parameters():
     model = nn.Linear(2, 2)
     kept = observing.snapshot(model)
-    assert observing.is_as(kept, model)
+    assert observing.is_unchanged(kept, model)
     model.weight = nn.Parameter(model.weight.detach().clone())
-    assert not observing.is_as(kept, model)
+    assert not observing.is_unchanged(kept, model)
 
 
 class Steps:
@@ -74,5 +74,5 @@ class Steps:
 
 def test_the_first_two_take_turns_and_the_others_follow():
     order: list[str] = []
-    observing.in_turns([Steps("a", 3, order), Steps("b", 1, order), Steps("c", 2, order)])
+    observing.run_alternating([Steps("a", 3, order), Steps("b", 1, order), Steps("c", 2, order)])
     assert order == ["a", "b", "a", "a", "c", "c"]

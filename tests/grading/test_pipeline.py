@@ -14,7 +14,7 @@ from helpers.grading import task_of
 from helpers.grading.kit import answers, making
 from helpers.grading.kit.messages import RETURNED, calls_of
 from helpers.grading.pipeline import cutting, orders, playing, stage
-from helpers.grading.task import Run, World
+from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import validate
@@ -63,10 +63,14 @@ def test_the_slowest_stage_is_the_largest_sum():
 
 
 def test_answers_are_compared_as_people_mean_them():
-    assert answers.alike([0.1 + 0.2, [3]], (0.3, [torch.tensor(3.0)]))
-    assert not answers.alike(1, True) and not answers.alike([1, 2], [1]) and not answers.alike(["0F0"], "0F0")
-    assert answers.shown_as(1 / 3, 0.5) == (0.333333, 0.5)
-    assert answers.shown_as(1 / 3, 1 / 3 + 1e-8) == (1 / 3, 1 / 3 + 1e-8)
+    assert answers.is_same_answer([0.1 + 0.2, [3]], (0.3, [torch.tensor(3.0)]))
+    assert (
+        not answers.is_same_answer(1, True)
+        and not answers.is_same_answer([1, 2], [1])
+        and not answers.is_same_answer(["0F0"], "0F0")
+    )
+    assert answers.display_pair(1 / 3, 0.5) == (0.333333, 0.5)
+    assert answers.display_pair(1 / 3, 1 / 3 + 1e-8) == (1 / 3, 1 / 3 + 1e-8)
 
 
 # -- on live ranks ---------------------------------------------------------------------------------------------------
@@ -75,8 +79,10 @@ def whole_of(size: int, seed: int = 0) -> list[stage.Whole]:
     inputs = task_of("06.stage").inputs(seed, size)
     num_calls = len(inputs[0]["calls"])
     marks = [[RETURNED, 1.0 + number] for number in range(num_calls)]
-    run = Run(outputs=[[[None] * num_calls]] * size, events=[[[]]] * size, marks=[[marks]] * size, calls=[[[]]] * size)
-    return [stage.Whole(call) for call in calls_of(World.of(inputs, run))]
+    run = TaskRun(
+        outputs=[[[None] * num_calls]] * size, events=[[[]]] * size, marks=[[marks]] * size, calls=[[[]]] * size
+    )
+    return [stage.Whole(call) for call in calls_of(JudgedWorld.of(inputs, run))]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

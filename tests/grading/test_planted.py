@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.answers import alike
-from helpers.grading.kit.judging import same
+from helpers.grading.kit.answers import is_same_answer
+from helpers.grading.kit.judging import is_close
 from helpers.grading.kit.messages import recognise_among
 from helpers.grading.pipeline import orders, playing, stage
-from helpers.grading.task import Trouble
-from helpers.grading.zero import costs, cutting, parts
+from helpers.grading.task import RunFailure
+from helpers.grading.zero import cost, shards
 from tests.grading.planted import assert_told_apart, each
 
 
 def all_same(mine, theirs) -> bool:
-    return all(map(same, mine, theirs))
+    return all(map(is_close, mine, theirs))
 
 
 FUNCTIONS = {  # what the task is asked, or one number of what it is asked
-    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES, alike),
-    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES, alike),
-    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS, alike),
-    "06.bubble held": (playing.held, playing.WRONG_HELD, alike),
-    "08.shard": (cutting.right, cutting.WRONG, all_same),
-    "08.cost held": (costs.held, costs.WRONG_HELD, alike),
-    "08.cost sent": (costs.sent, costs.WRONG_SENT, alike),
+    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES, is_same_answer),
+    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES, is_same_answer),
+    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS, is_same_answer),
+    "06.bubble held": (playing.held, playing.WRONG_HELD, is_same_answer),
+    "08.shard": (shards.right_shard, shards.WRONG_SHARDS, all_same),
+    "08.cost held": (cost.bytes_held, cost.WRONG_HELD, is_same_answer),
+    "08.cost sent": (cost.bytes_sent, cost.WRONG_SENT, is_same_answer),
 }
 
 
@@ -44,7 +44,7 @@ def reversed_on_rank_0(rank, num_stages, num_microbatches):
 
 
 def flipped_on_rank_0(tensors, rank, world_size):
-    own = cutting.right(tensors, rank, world_size)
+    own = shards.right_shard(tensors, rank, world_size)
     return own.clone() if rank else own.flip(0)
 
 
@@ -56,9 +56,9 @@ def test_a_mistake_is_named_only_where_it_explains_every_answer(key, function, r
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
-pipeline, unpadded = stage.recognise, parts.is_unpadded
+pipeline, unpadded = stage.recognise_failure, shards.is_padding_error
 messages = recognise_among("sends_first", "receives_first", "sizes_differ", "sends_to_itself")
-column, row = task_of("07.column").recognise, task_of("07.row").recognise
+column, row = task_of("07.column").recognise_failure, task_of("07.row").recognise_failure
 ALL_WAIT = "every rank waits for another one\n"
 PRODUCT = "mat1 and mat2 shapes cannot be multiplied "
 FAILURES = [
@@ -73,7 +73,7 @@ FAILURES = [
     (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in send, b", ["sends_block"]),
     (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in recv, b", ["sends_block"]),
     (
-        stage.recognise,
+        stage.recognise_failure,
         "hang",
         f"{ALL_WAIT}  rank 0 waits in send and recv, a\n  rank 1 waits in recv",
         ["nobody_sends"],
@@ -83,14 +83,14 @@ FAILURES = [
     (row, "exception", f"{PRODUCT}(6x5 and 10x2)", ["cut_across"]),
     (row, "exception", f"{PRODUCT}(6x3 and 5x4)", ["input_cut_again"]),
     (
-        parts.is_unpadded,
+        shards.is_padding_error,
         "mismatch",
         "rank 0 calls all_gather float64 (51,), rank 1 calls all_gather float64 (50,)",
         True,
     ),
     (unpadded, "exception", "Check failed: outputs[0].sizes() in `dist.reduce_scatter(own, parts)`", True),
     (
-        parts.is_unpadded,
+        shards.is_padding_error,
         "exception",
         "NameError: name 'own' is not defined in `dist.reduce_scatter(own, parts)`",
         False,
@@ -102,5 +102,5 @@ FAILURES = [
 
 @pytest.mark.parametrize(("recognise", "kind", "text", "known"), FAILURES)
 def test_a_failure_is_recognised_by_its_text(recognise, kind, text, known):
-    found = recognise(Trouble(kind=kind, text=text))
+    found = recognise(RunFailure(kind=kind, text=text))
     assert (found if isinstance(found, bool) else list(found)) == known

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import grading
 from helpers.classroom.rules import forbidden
-from helpers.grading import lab_of, labs, registry, rooms, task_of, tasks_of
+from helpers.grading import chapters_with_tasks, lab_of, labs, registry, task_of, tasks_of
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}
 
@@ -42,17 +42,17 @@ def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, mo
 
 
 def test_a_record_stands_in_the_folder_of_its_topic_and_no_room_lacks_one():
-    assert {lab_of(number).topic for number in rooms()} == ROOMS
+    assert {lab_of(number).topic for number in chapters_with_tasks()} == ROOMS
     assert all(key.startswith(f"{number}.") for number in labs() for key in tasks_of(number))
 
 
 def test_a_teachers_task_replaces_the_public_one_of_its_key(found_anew):
     public, spare = tasks_of("03"), task_of("01.cost")
-    registry.add("03", [spare])
-    registry.add("99", [spare])
+    registry.add_private_tasks("03", [spare])
+    registry.add_private_tasks("99", [spare])
     assert list(tasks_of("03")) == [*public, "01.cost"] and lab_of("03").forbids
     assert list(tasks_of("99")) == ["01.cost"] and not forbidden("torch.nn.Linear", "99")
-    registry.add("03", [spare])
+    registry.add_private_tasks("03", [spare])
     assert len(tasks_of("03")) == len(public) + 1
 
 

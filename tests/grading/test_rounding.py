@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.grading.drawing import Case, Draw
+from helpers.grading.drawing import Case, CaseGenerator
 from helpers.grading.kit.judging import expect_tensor
-from helpers.grading.rounding import forgiven
+from helpers.grading.rounding import forgive_rounding
 
 
 def terms(nudge: int, dtype: str, scale: float) -> list[torch.Tensor]:
     """Five numbers and what nearly cancels them."""
-    drawn = Draw.of(3, Case(dtypes=dtype), nudge=nudge).tensor(5, 1) * scale
+    drawn = CaseGenerator.of(3, Case(dtypes=dtype), nudge=nudge).tensor(5, 1) * scale
     rest = {"float32": 1e-5, "bfloat16": 0.1}[dtype] * scale * torch.ones(1, 1, dtype=drawn.dtype)
-    return [*drawn.split(1), *(-Draw.of(3, Case(dtypes=dtype)).tensor(5, 1) * scale).split(1), rest]
+    return [*drawn.split(1), *(-CaseGenerator.of(3, Case(dtypes=dtype)).tensor(5, 1) * scale).split(1), rest]
 
 
 def found(got: torch.Tensor, dtype: str = "float32", scale: float = 1.0) -> bool:
     def again(nudge: int = 0):
         return [expect_tensor("the sum", sum(terms(nudge, dtype, scale)), got)]
 
-    (finding,) = forgiven(again(), again)
+    (finding,) = forgive_rounding(again(), again)
     return finding.ok
 
 
@@ -45,19 +45,24 @@ def test_a_wrong_sum_is_wrong_at_every_scale(scale):
 
 
 def test_nothing_is_forgiven_where_nothing_cancels():
-    given = Draw.of(3, Case(dtypes="float32")).tensor(5).abs() + 1
+    given = CaseGenerator.of(3, Case(dtypes="float32")).tensor(5).abs() + 1
 
     def again(nudge: int = 0):
-        return [expect_tensor("the sum", Draw.of(3, Case(dtypes="float32"), nudge=nudge).tensor(5).abs() + 1, got)]
+        return [
+            expect_tensor("the sum", CaseGenerator.of(3, Case(dtypes="float32"), nudge=nudge).tensor(5).abs() + 1, got)
+        ]
 
     got = given * (1 + 2e-6)
-    assert forgiven(again(), again)[0].ok
+    assert forgive_rounding(again(), again)[0].ok
     got = given * (1 + 2e-5)
-    assert not forgiven(again(), again)[0].ok
+    assert not forgive_rounding(again(), again)[0].ok
 
 
 def test_a_nudge_moves_every_number_by_a_step_or_so():
-    plain, nudged = (Draw.of(3, Case(dtypes="float32"), nudge=nudge).tensor(1000) for nudge in (0, 1))
+    plain, nudged = (CaseGenerator.of(3, Case(dtypes="float32"), nudge=nudge).tensor(1000) for nudge in (0, 1))
     steps = (nudged / plain - 1).abs() / torch.finfo(torch.float32).eps
     assert 0 < steps.mean() and steps.max() <= 3
-    assert torch.equal(Draw.of(3, Case(dtypes="int64"), nudge=1).tensor(9), Draw.of(3, Case(dtypes="int64")).tensor(9))
+    assert torch.equal(
+        CaseGenerator.of(3, Case(dtypes="int64"), nudge=1).tensor(9),
+        CaseGenerator.of(3, Case(dtypes="int64")).tensor(9),
+    )

@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.judging import same
-from helpers.grading.tensor_parallel import heads, layers, loss, phases, row
+from helpers.grading.kit.judging import is_close
+from helpers.grading.tensor_parallel import forward_backward, forward_only, linear_layers, vocab_loss
 from tests.grading.planted import assert_told_apart, each
 from tests.grading.submissions import MUTANTS
 
 SEEDS = range(6)
 LAB = "07_tensor_parallel"
-PLANTED = {mutant.name: mutant for mutant in MUTANTS if mutant.lab == LAB}
+MUTANTS_BY_NAME = {mutant.name: mutant for mutant in MUTANTS if mutant.lab == LAB}
 SIZES = (1, 2, 3, 4, 5)
 
 
@@ -26,14 +26,15 @@ def calls_of(name: str, size: int, seed: int = 0) -> list[SimpleNamespace]:
     """What a check asks: for each case the inputs of all ranks."""
     task = task_of(f"07.{name}")
     return [
-        SimpleNamespace(inputs=task.inputs(seed, size, case), size=size, case=case) for case in task.axes.cases(seed)
+        SimpleNamespace(inputs=task.inputs(seed, size, case), size=size, case=case)
+        for case in task.variations.cases(seed)
     ]
 
 
 # -- heads -----------------------------------------------------------------------------------------------------------
 def attention(weight: torch.Tensor, x: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tensor:
     """Every head's output, (heads, tokens, rows of a head)."""
-    q, k, v = (torch.einsum("hdc,tc->htd", part, x) for part in heads.split(weight, num_heads, num_kv_heads))
+    q, k, v = (torch.einsum("hdc,tc->htd", part, x) for part in forward_only.split_qkv(weight, num_heads, num_kv_heads))
     return F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=True)[0]
 
 
@@ -43,17 +44,17 @@ def test_the_parts_of_all_ranks_compute_the_attention_of_the_whole(size):
         one = call.inputs[0]
         weight, num_heads, num_kv_heads = one["weight"], one["num_heads"], one["num_kv_heads"]
         x = torch.randn(5, weight.shape[1], dtype=weight.dtype)
-        parts = [heads.right(weight, num_heads, num_kv_heads, rank, size) for rank in range(size)]
+        parts = [forward_only.shard_heads(weight, num_heads, num_kv_heads, rank, size) for rank in range(size)]
         own = num_heads // size, max(num_kv_heads // size, 1)
         got = torch.cat([attention(part, x, *own) for part in parts])
-        assert same(attention(weight, x, num_heads, num_kv_heads), got)
+        assert is_close(attention(weight, x, num_heads, num_kv_heads), got)
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_wrong_cut_of_heads_shows_and_no_two_are_alike(size, seed):
     """Over all cases and ranks together: some mistakes are right where a rank's heads are few."""
-    cuts = {"right": heads.right} | heads.WRONG
+    cuts = {"right": forward_only.shard_heads} | forward_only.WRONG_HEADS
     given = {name: [] for name in cuts}
     for call in calls_of("heads", size, seed):
         one = call.inputs[0]
@@ -85,38 +86,40 @@ def test_the_whole_layer_is_torchs_linear(size):
     for call in calls_of("row", size):
         x = torch.cat([one["x"] for one in call.inputs], dim=-1)
         one = call.inputs[0]
-        whole = layers.Whole(x, one["weight"], one["bias"], one["gradient"])
-        linear = layers.linear_of(one)
+        whole = forward_backward.LinearReference(x, one["weight"], one["bias"], one["gradient"])
+        linear = forward_backward.linear_from(one)
         y = linear(x)
         y.backward(one["gradient"])
-        assert same(y.detach(), whole.y) and same(linear.weight.grad, whole.gradients["weight"])
+        assert is_close(y.detach(), whole.y) and is_close(linear.weight.grad, whole.gradients["weight"])
 
 
-@pytest.mark.parametrize("width", row.PART_WIDTHS)
+@pytest.mark.parametrize("width", linear_layers.WIDTHS_PER_RANK)
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_a_part_that_is_cut_again_is_no_part_width(width, size):
     parts = torch.zeros(width).chunk(size)
-    assert not {len(part) for part in parts} & set(row.PART_WIDTHS)
+    assert not {len(part) for part in parts} & set(linear_layers.WIDTHS_PER_RANK)
 
 
 def test_parameters_of_a_layer_inside_count_and_a_plain_tensor_does_not():
     inner, bare = nn.Sequential(nn.Linear(2, 3)), nn.Module()
     bare.weight = torch.zeros(3, 2)
-    assert set(layers.parameters_of(inner)) == {"weight", "bias"}
-    assert layers.parameters_of(bare) == {} and layers.parameters_of(print) == {}
+    assert set(forward_backward.parameters_of(inner)) == {"weight", "bias"}
+    assert forward_backward.parameters_of(bare) == {} and forward_backward.parameters_of(print) == {}
 
 
 # -- loss ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_targets_lie_at_both_ends_of_each_part_or_on_one_rank_and_far_tokens_leave_the_range(size, seed):
-    near, far, lonely, narrow = (loss.Whole(call) for call in calls_of("cross_entropy", size, seed))
+    near, far, lonely, narrow = (
+        vocab_loss.CrossEntropyReference(call) for call in calls_of("cross_entropy", size, seed)
+    )
     for whole in (near, far):
-        ends = {end for rank in range(size) for end in (rank * whole.part, rank * whole.part + whole.part - 1)}
+        ends = {end for rank in range(size) for end in (rank * whole.width, rank * whole.width + whole.width - 1)}
         assert ends <= set(whole.targets.tolist())
         assert 0 < whole.counted.sum() < len(whole.targets)
-    assert sum(bool(lonely.owned(rank)[0].any()) for rank in range(size)) == 1
-    assert narrow.size * narrow.part == max(2, size)
+    assert sum(bool(lonely.local_targets(rank)[0].any()) for rank in range(size)) == 1
+    assert narrow.size * narrow.width == max(2, size)
     assert all(whole.loss.isfinite() for whole in (near, far, lonely, narrow))
     assert not sum(far.sums(rank, far.largest * 0) for rank in range(size)).log().isfinite().all()
     one_for_all = far.largest.max().expand(len(far.targets))
@@ -126,16 +129,16 @@ def test_targets_lie_at_both_ends_of_each_part_or_on_one_rank_and_far_tokens_lea
 @pytest.mark.parametrize("size", SIZES[1:])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_wrong_loss_and_gradient_shows_and_no_two_mistakes_are_alike(size, seed):
-    whole = loss.Whole(calls_of("cross_entropy", size, seed)[0])
+    whole = vocab_loss.CrossEntropyReference(calls_of("cross_entropy", size, seed)[0])
     rank = seed % size
     for wrong, right in ((whole.wrong_losses(rank), whole.loss), (whole.wrong_gradients(rank), whole.gradients[rank])):
-        assert_told_apart(each(right, wrong), same)
+        assert_told_apart(each(right, wrong), is_close)
 
 
 # -- on live ranks ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("stem", ["max_follows_gradient", "bias_shared_out", "gradient_changed", "wrong_kv_head"])
 def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded):
-    verdict = graded(PLANTED[stem], seed=1)
+    verdict = graded(MUTANTS_BY_NAME[stem], seed=1)
     assert verdict.mistake == stem and [one.size for one in verdict.tried if one.passed][0] == 1, verdict.text()
 
 
@@ -148,12 +151,12 @@ def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded)
     ],
 )
 def test_what_is_wrong_is_said_in_numbers(name, says, graded):
-    assert re.search(says, graded(PLANTED[name], seed=2).text("en"))
+    assert re.search(says, graded(MUTANTS_BY_NAME[name], seed=2).text("en"))
 
 
 def test_the_order_of_the_messages_is_judged(ranks):
     """Everything right, and the sum before the maximum."""
-    good = PLANTED["not_divided"].names()["vocab_parallel_cross_entropy"]
+    good = MUTANTS_BY_NAME["not_divided"].names()["vocab_parallel_cross_entropy"]
 
     def vocab_parallel_cross_entropy(logits, targets):
         import torch
@@ -167,5 +170,5 @@ def test_the_order_of_the_messages_is_judged(ranks):
 
 
 def test_a_collective_that_autograd_cannot_see_is_named(graded):
-    verdict = graded(PLANTED["unknown_to_autograd_row"])
-    assert phases.UNSEEN in verdict.text("en") and verdict.mistake == "unknown_to_autograd"
+    verdict = graded(MUTANTS_BY_NAME["unknown_to_autograd_row"])
+    assert forward_backward.HIDDEN_COLLECTIVE in verdict.text("en") and verdict.mistake == "unknown_to_autograd"

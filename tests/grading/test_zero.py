@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from helpers.grading import task_of
-from helpers.grading.kit.judging import same
-from helpers.grading.zero import costs, gradients, optimizer, parameters, parts, resuming
+from helpers.grading.kit.judging import is_close
+from helpers.grading.zero import cost, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
 from tests.grading.planted import assert_told_apart, each, world_of
@@ -23,11 +23,11 @@ SIZES = (1, 2, 3, 4, 5)
 @pytest.mark.parametrize("num_elements", [1, 3, 10, 12])
 def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
     line = torch.arange(1.0, num_elements + 1)
-    shards = parts.shards_of(line, size)
-    assert {len(one) for one in shards} == {math.ceil(num_elements / size)}
-    joined = torch.cat(shards)
+    parts = shards.shards_of(line, size)
+    assert {len(one) for one in parts} == {math.ceil(num_elements / size)}
+    joined = torch.cat(parts)
     assert torch.equal(joined[:num_elements], line) and not joined[num_elements:].any()
-    assert parts.padded_bytes([num_elements], size, 8) == 8 * joined.numel()
+    assert shards.padded_bytes([num_elements], size, 8) == 8 * joined.numel()
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
@@ -36,7 +36,7 @@ def test_shards_are_equal_and_hold_the_line_then_zeros(num_elements, size):
 def test_lines_that_the_ranks_divide_come_and_such_that_they_do_not_and_shorter_ones(key, seed, size):
     """Zeros that are forgotten show in some, zeros that are too many in others, a rank without a number in the rest."""
     lengths = {}
-    for case in task_of(key).axes.cases(seed):
+    for case in task_of(key).variations.cases(seed):
         lengths.setdefault(case.sizes, []).extend(lengths_of(key, world_of(key, size, seed, case).inputs[0]))
     assert all(length % size for length in lengths["uneven"])
     assert not any(length % size for length in lengths["even"])
@@ -51,7 +51,7 @@ def lengths_of(key: str, inputs: dict) -> list[int]:
         return [one.numel() for one in inputs["weights"].values()]
     if key == "08.stage3":
         return [math.prod(shape) for shape in inputs["shapes"]]
-    return [call["num_elements"] for call in inputs["calls"]]
+    return [call["num_elements"] for call in inputs["checkpoints"]]
 
 
 # -- the stages ------------------------------------------------------------------------------------------------------
@@ -61,47 +61,47 @@ def test_stage_1_moves_as_torchs_optimizer_with_the_mean_gradient(size):
     first = world.inputs[0]
     weights = [torch.nn.Parameter(value.clone()) for value in first["weights"]]
     plain = torch.optim.SGD(weights, lr=first["lr"], momentum=first["momentum"])
-    stories = optimizer.Planted().stories(world)
-    for step in range(optimizer.NUM_STEPS):
+    stories = stage1.Zero1Simulation().run(world)
+    for step in range(stage1.NUM_STEPS):
         for i, parameter in enumerate(weights):
             parameter.grad = sum(one["steps"][step][i] for one in world.inputs) / size
         plain.step()
         for story in stories:
-            assert all(same(one.detach(), story[step][f"parameter {i}"]) for i, one in enumerate(weights))
+            assert all(is_close(one.detach(), story[step][f"parameter {i}"]) for i, one in enumerate(weights))
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_planted_optimizer_tells_another_story(size, seed):
     world = world_of("08.stage1", size, seed)
-    planted = {key: several[0] for key, several in optimizer.planted(size).items()}
-    told = [(key, one.stories(world)) for key, one in each(optimizer.Planted(), planted)]
-    flat = [(key, torch.cat([parts.flat_of(step.values()) for one in story for step in one])) for key, story in told]
-    assert_told_apart(flat, same)
+    planted = {key: several[0] for key, several in stage1.simulations_of_mistakes(size).items()}
+    told = [(key, one.run(world)) for key, one in each(stage1.Zero1Simulation(), planted)]
+    flat = [(key, torch.cat([shards.flatten(step.values()) for one in story for step in one])) for key, story in told]
+    assert_told_apart(flat, is_close)
 
 
 @pytest.mark.parametrize("held", [0, 5, 6, 7, 22, 24])
 def test_a_state_may_leave_out_the_zeros_and_nothing_else(held):
     """22 numbers on 4 ranks are 6, 6, 6 and 4."""
-    findings = [optimizer.judge_state(held, 22, 4, rank).ok for rank in range(4)]
+    findings = [stage1.judge_state_size(held, 22, 4, rank).ok for rank in range(4)]
     assert findings == {5: [False, False, False, True], 6: [True] * 4}.get(held, [False] * 4)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_stage_2_adds_up_micro_batches_and_means_over_ranks(size):
     world = world_of("08.stage2", size)
-    step = gradients.Step(world, (1, 2))
+    step = stage2.StepGradients(world, (1, 2))
     for i, shape in enumerate(one.shape for one in world.inputs[0]["weights"].values()):
-        each = [[gradients.gradients_of(one, number)[i] for number in (1, 2)] for one in world.inputs]
+        each = [[stage2.local_gradients(one, number)[i] for number in (1, 2)] for one in world.inputs]
         mean = sum(a + b for a, b in each) / size
         joined = torch.cat([step.shard(rank, i) for rank in range(size)])
-        assert same(mean, joined[: shape.numel()])
+        assert is_close(mean, joined[: shape.numel()])
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_stage_3_has_the_gradients_of_one_process(size):
     world = world_of("08.stage3", size)
-    whole = parameters.Whole(world)
+    whole = stage3.FullWeightReference(world)
     weights = [one.clone().requires_grad_() for one in world.inputs[0]["weights"]]
     for given in (batch for one in world.inputs for batch in one["batches"]):
         y = given["x"]
@@ -109,28 +109,28 @@ def test_stage_3_has_the_gradients_of_one_process(size):
             y = torch.tanh(torch.nn.functional.linear(y, weight))
         (y * given["gradient"]).sum().backward()
     for i, weight in enumerate(weights):
-        assert same(weight.grad.flatten(), whole.total(i))
-        shards = [one["shards"][i] for one in world.inputs]
-        assert same(weight.detach().flatten(), torch.cat(shards)[: weight.numel()])
+        assert is_close(weight.grad.flatten(), whole.total(i))
+        given = [one["shards"][i] for one in world.inputs]
+        assert is_close(weight.detach().flatten(), torch.cat(given)[: weight.numel()])
 
 
 # -- resume ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("size", SIZES)
 def test_a_resumed_line_is_the_one_that_was_saved(size):
-    for call in world_of("08.resume", size).inputs[0]["calls"]:
-        files = resuming.files_of(call)
-        assert list(files) == sorted(files) and len(files) == call["old"]
-        states = [resuming.resumed(files, call["num_elements"], rank, size) for rank in range(size)]
-        for name in resuming.NAMES:
+    for call in world_of("08.resume", size).inputs[0]["checkpoints"]:
+        files = shards.checkpoint_files(call)
+        assert list(files) == sorted(files) and len(files) == call["old_size"]
+        states = [shards.resumed_state(files, call["num_elements"], rank, size) for rank in range(size)]
+        for name in shards.STATE_NAMES:
             joined = torch.cat([state[name] for state in states])
-            assert same(call["whole"][name], joined[: call["num_elements"]])
+            assert is_close(call["lines"][name], joined[: call["num_elements"]])
         assert {state["step"] for state in states} == {call["step"]}
 
 
 def test_names_are_in_another_order_than_ranks_somewhere():
     orders = [
-        [one["rank"] for one in resuming.files_of(call).values()]
-        for call in world_of("08.resume", 1).inputs[0]["calls"]
+        [one["rank"] for one in shards.checkpoint_files(call).values()]
+        for call in world_of("08.resume", 1).inputs[0]["checkpoints"]
     ]
     assert any(order != sorted(order) for order in orders)
 
@@ -138,9 +138,9 @@ def test_names_are_in_another_order_than_ranks_somewhere():
 @pytest.mark.parametrize("size", SIZES)
 def test_a_world_is_resumed_by_one_of_the_same_size_too_and_a_line_may_end_in_zeros(size):
     task = task_of("08.resume")
-    calls = [call for case in task.axes.cases(0) for call in task.inputs(0, size, case)[0]["calls"]]
-    assert any(call["old"] == size for call in calls)
-    assert any(not line[-1] for call in calls for line in call["whole"].values())
+    calls = [call for case in task.variations.cases(0) for call in task.inputs(0, size, case)[0]["checkpoints"]]
+    assert any(call["old_size"] == size for call in calls)
+    assert any(not line[-1] for call in calls for line in call["lines"].values())
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------
@@ -148,10 +148,10 @@ def test_a_world_is_resumed_by_one_of_the_same_size_too_and_a_line_may_end_in_ze
 def test_the_bytes_held_are_the_chapters(seed):
     for num_parameters, size, stage, _ in task_of("08.cost").inputs(seed, 1)[0]["cases"]:
         predicted = model_states(num_parameters, Plan(dp=size, zero=stage)).total
-        assert costs.held(num_parameters, size, stage) == pytest.approx(predicted, rel=1e-12)
+        assert cost.bytes_held(num_parameters, size, stage) == pytest.approx(predicted, rel=1e-12)
 
 
 @pytest.mark.parametrize(("stage", "m", "share"), [(0, 5, 2), (1, 5, 2), (2, 1, 2), (2, 5, 6), (3, 1, 3), (3, 5, 15)])
 def test_the_bytes_sent_are_those_of_the_paper(stage, m, share):
     """Section 7 of the paper, in units of the model: 2 for stages 1 and 2, 3 for stage 3; each with micro-batches."""
-    assert costs.sent(800, 4, stage, m) == share * 2 * 800 * 3 / 4
+    assert cost.bytes_sent(800, 4, stage, m) == share * 2 * 800 * 3 / 4

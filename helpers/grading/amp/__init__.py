@@ -1,7 +1,11 @@
-"""Lab 04: mixed precision.
+"""Declares lab 04, in which learners write mixed precision with loss scaling, and where each of its tasks is judged.
 
-scaling.py    04.scale      masters.py   04.master      scaler.py    04.scaler
-order.py      04.order      together.py  04.overflow
+number_formats.py   04.scale     a loss scale with which the gradients fit into fp16
+                    04.master    fp32 master weights for a model in 16 bits
+scaler.py           04.scaler    dynamic loss scaling on one rank
+                    04.overflow  the same decision on all ranks, when one of them sees an overflow
+training_step.py    04.order     the order of unscaling, clipping, stepping and updating
+hints.yaml          what a learner is told about each known mistake
 """
 
 from helpers.grading.registry import Lab
@@ -9,7 +13,13 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="04",
     topic="amp",
-    tasks=("scaling.SCALE", "masters.MASTER", "scaler.SCALER", "order.ORDER", "together.OVERFLOW"),
+    tasks=(
+        "number_formats.SCALE",
+        "number_formats.MASTER",
+        "scaler.SCALER",
+        "training_step.ORDER",
+        "scaler.OVERFLOW",
+    ),
     forbids=(
         "torch.amp",
         "torch.cuda.amp",

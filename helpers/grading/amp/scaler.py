@@ -1,7 +1,14 @@
-"""04.scaler: dynamic loss scaling, judged by what it does over some twenty steps with overflows. Runs on one rank."""
+"""Judges the tasks of lab 04 that react to overflows of scaled gradients: 04.scaler and 04.overflow.
+
+04.scaler is dynamic loss scaling on one rank: skip the step, halve the scale, let it grow again. In 04.overflow the
+gradients are sharded over 1 to 5 ranks, so that one rank alone may see an overflow, and all ranks have to skip. Both
+run the learner's code over many steps and compare scale and weights after each with those of a right answer. A mistake
+is named where it leaves the learner's scale and weights in every step.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,31 +17,64 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect_only
-from helpers.grading.kit.stories import Story, judge_story, named, number, overflow_notes, to_end, told_by
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.kit.stories import (
+    History,
+    as_number,
+    histories_of_mistakes,
+    is_same_history,
+    judge_history,
+    named_copies,
+    overflow_notes,
+    run_to_end,
+)
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
 LEARNING_RATE = 0.1
-OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the gradient in which it stands
-SETTINGS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))  # of each case: about the first scale, the interval
+LARGE_POWER = 0.55  # the largest number of a dtype to this power is finite, and its square is not
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    return [make_story(rng) for _ in range(world_size)]
+def has_overflow(gradients: Sequence[Tensor | None]) -> bool:
+    """Whether any gradient has an infinity or a NaN."""
+    return not all(bool(gradient.isfinite().all()) for gradient in gradients if gradient is not None)
 
 
-def make_story(rng: Draw) -> dict[str, Any]:
-    """Growth; an overflow short of the next growth, twice; two growths in a row; numbers whose squares overflow."""
-    scale, interval = SETTINGS[rng.case.number]
+def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
+    """Whether the squared norm of any gradient overflows: a wrong test, since the gradient itself may be finite."""
+    return has_overflow([gradient.square().sum() for gradient in gradients])
+
+
+# -- 04.scaler -------------------------------------------------------------------------------------------------------
+OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the number of the gradient that has it
+SCALES_AND_INTERVALS = (
+    (2.0**10, 3),
+    (1.0, 2),
+    (2.0**24, 4),
+    (1000.0, 1),
+)  # the first scale and growth interval by case
+
+
+def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws the gradients of some twenty steps; the number of the case decides scale and growth interval."""
+    return [draw_steps(rng) for _ in range(world_size)]
+
+
+def draw_steps(rng: CaseGenerator) -> dict[str, Any]:
+    """Steps with an overflow right after a growth, one good step short of the next growth, and one step after another.
+
+    Then the scale grows twice in a row. The last gradients are finite, but their squares overflow. One parameter never
+    has a gradient.
+    """
+    scale, interval = SCALES_AND_INTERVALS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
     good = [None] * interval
     plan = [*good, order[0], *good[1:], order[1], *good, order[2], None, order[3], *good, *good, None]
-    steps = [drawn_gradients(rng, shapes, overflow) for overflow in plan]
+    steps = [draw_step(rng, shapes, overflow) for overflow in plan]
     dtype = steps[0][0].dtype
-    steps[-1] = [gradient * torch.finfo(dtype).max ** 0.55 for gradient in steps[-1]]
+    steps[-1] = [gradient * torch.finfo(dtype).max ** LARGE_POWER for gradient in steps[-1]]
     unused = rng.integer(0, len(shapes))
     for gradients in steps:
         gradients.insert(unused, None)
@@ -44,152 +84,337 @@ def make_story(rng: Draw) -> dict[str, Any]:
     return {"scale": scale, "interval": interval, "weights": weights, "steps": steps}
 
 
-def drawn_gradients(rng: Draw, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
-    """overflow: a value, and the gradient whose first or last number it is."""
+def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
+    """Gradients of these shapes; an overflow is put into the first or the last element of its gradient."""
     gradients = [rng.tensor(*shape) for shape in shapes]
     if overflow:
-        value, place = overflow
-        gradients[place][(rng.one_of(0, -1),) * gradients[place].dim()] = float(value)
+        value, number_of_gradient = overflow
+        gradients[number_of_gradient][(rng.one_of(0, -1),) * gradients[number_of_gradient].dim()] = float(value)
     return gradients
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Generator[None, None, Story]:
-    return (yield from playing(submitted, inputs))
-
-
-def play(make_scaler: Callable[..., Any], given: dict[str, Any]) -> Story:
-    return to_end(playing(make_scaler, given))
-
-
-def playing(make_scaler: Callable[..., Any], given: dict[str, Any]) -> Generator[None, None, Story]:
-    """As a loop does: backward of the scaled loss, then the scaler's step. One parameter has no gradient."""
-    parameters = [nn.Parameter(tensor.clone()) for tensor in given["weights"]]
-    optimizer, story = making.Descent(parameters, LEARNING_RATE), []
-    scaler = make_scaler(given["scale"], given["interval"])
-    for gradients in given["steps"]:
+def run_scaler(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
+    """Runs all steps as a training loop does: backward of the scaled loss, then the scaler's step."""
+    parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
+    optimizer, history = making.GradientDescent(parameters, LEARNING_RATE), []
+    scaler = submitted(inputs["scale"], inputs["interval"])
+    for gradients in inputs["steps"]:
         yield
         optimizer.zero_grad()
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else (gradient * scaler.scale).to(gradient.dtype)
         scaler.step(optimizer, list(parameters))
-        story.append({"scale": number(scaler.scale)} | named("weights", parameters))
-    return story
-
-
-# -- the right one, and each known mistake ---------------------------------------------------------------------------
-def not_finite(gradients: Sequence[Tensor | None]) -> bool:
-    return not all(bool(torch.isfinite(gradient).all()) for gradient in gradients if gradient is not None)
-
-
-def some(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
-    """Whether the test is true for any number of any gradient."""
-    return lambda gradients: any(bool(test(gradient).any()) for gradient in gradients)
+        history.append({"scale": as_number(scaler.scale)} | named_copies("weights", parameters))
+    return history
 
 
 @dataclass(kw_only=True)
-class Planted:
-    """The task's answer with one mistake; none if all stays as it is. Called as the learner's class is."""
+class ReferenceScaler:
+    """The right answer to 04.scaler. Each option turns it into one known mistake. Called as the learner's class is."""
 
-    sees: Callable[[Sequence[Tensor]], bool] = not_finite
-    keeps_flag: bool = False
+    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow
+    is_flag_kept: bool = False  # an overflow in an earlier step still counts
     skips: bool = True
-    unscales: Callable[[Planted, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
-    unscales_late: bool = False  # with the scale of the next step
+    unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
+    is_unscaled_late: bool = False  # after the scale has changed
     backoff: float = 0.5
-    forgets: tuple[str, ...] = ("overflow", "growth")  # after which the count of good steps starts anew
-    counts_overflow: bool = False
-    grows: Callable[[Planted], bool] = lambda self: self.good_steps == self.interval
+    resets_count_after: tuple[str, ...] = ("overflow", "growth")
+    counts_overflow: bool = False  # as if the step with an overflow were a good one
+    can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
     flag: bool = field(default=False, init=False)
 
-    def __call__(self, scale: float, interval: int) -> Planted:
+    def __call__(self, scale: float, interval: int) -> ReferenceScaler:
         self.scale, self.interval, self.good_steps, self.flag = scale, interval, 0, False
         return self
 
-    def step(self, optimizer: making.Descent, parameters: Sequence[nn.Parameter]) -> None:
-        if not self.unscales_late:
+    def step(self, optimizer: making.GradientDescent, parameters: Sequence[nn.Parameter]) -> None:
+        """Unscale, step the optimizer unless there was an overflow, and adapt the scale."""
+        if not self.is_unscaled_late:
             self._unscale(parameters)
-        self.flag = self.sees([p.grad for p in parameters if p.grad is not None]) or (self.keeps_flag and self.flag)
-        if self.unscales_late:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        self.flag = self.has_overflow(gradients) or (self.is_flag_kept and self.flag)
+        if self.is_unscaled_late:
             self._adapt()
             self._unscale(parameters)
         if not (self.flag and self.skips):
             optimizer.step()
-        if not self.unscales_late:
+        if not self.is_unscaled_late:
             self._adapt()
 
     def _unscale(self, parameters: Sequence[nn.Parameter]) -> None:
         for parameter in parameters:
-            if parameter.grad is not None and self.unscales:
-                parameter.grad = self.unscales(self, parameter.grad)
+            if parameter.grad is not None and self.unscale:
+                parameter.grad = self.unscale(self, parameter.grad)
 
     def _adapt(self) -> None:
         if self.flag:
             self.scale *= self.backoff
-            self.good_steps = 0 if "overflow" in self.forgets else self.good_steps + self.counts_overflow
+            self.good_steps = 0 if "overflow" in self.resets_count_after else self.good_steps + self.counts_overflow
             return
         self.good_steps += 1
-        if self.grows(self):
+        if self.can_grow(self):
             self.scale *= 2.0
-            self.good_steps = 0 if "growth" in self.forgets else self.good_steps
+            self.good_steps = 0 if "growth" in self.resets_count_after else self.good_steps
 
 
-def planted() -> dict[str, list[Planted]]:
-    kept = [("growth",), ()]
+def has_any(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
+    """A check for overflow which asks whether the test is true for any element of any gradient."""
+    return lambda gradients: any(bool(test(gradient).any()) for gradient in gradients)
+
+
+def is_multiple_of_interval(scaler: ReferenceScaler) -> bool:
+    """The growth of a scaler which never resets its count."""
+    return scaler.good_steps % scaler.interval == 0
+
+
+def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
+    """The known mistakes, each made in one way or in several."""
+    wrong = ReferenceScaler
     return {
-        "never_skips": [Planted(skips=False)],
-        "first_gradient_checked": [Planted(sees=lambda gradients: not_finite(gradients[:1]))],
-        "flag_overwritten": [Planted(sees=lambda gradients: not_finite(gradients[-1:]))],
-        "nan_missed": [Planted(sees=some(torch.isinf))],
-        "inf_missed": [Planted(sees=some(torch.isnan))],
-        "inf_compared": [Planted(sees=some(lambda gradient: gradient == torch.inf))],
-        "squares_overflow": [Planted(sees=lambda gradients: not_finite([sum(g.square().sum() for g in gradients)]))],
-        "flag_kept": [Planted(keeps_flag=True)],
-        "not_unscaled": [Planted(unscales=None)],
-        "multiplied": [Planted(unscales=lambda self, gradient: gradient * self.scale)],
-        "unscaled_with_new_scale": [Planted(unscales_late=True)],
-        "backoff_doubles": [Planted(backoff=2.0)],
-        "never_backs_off": [Planted(backoff=1.0), Planted(backoff=1.0, forgets=("growth",))],
-        "grows_every_step": [Planted(grows=lambda self: True)],
-        "never_grows": [Planted(grows=lambda self: False)],
+        "never_skips": [wrong(skips=False)],
+        "first_gradient_checked": [wrong(has_overflow=lambda gradients: has_overflow(gradients[:1]))],
+        "flag_overwritten": [wrong(has_overflow=lambda gradients: has_overflow(gradients[-1:]))],
+        "nan_missed": [wrong(has_overflow=has_any(torch.isinf))],
+        "inf_missed": [wrong(has_overflow=has_any(torch.isnan))],
+        "inf_compared": [wrong(has_overflow=has_any(lambda gradient: gradient == torch.inf))],
+        "squares_overflow": [wrong(has_overflow=has_square_overflow)],
+        "flag_kept": [wrong(is_flag_kept=True)],
+        "not_unscaled": [wrong(unscale=None)],
+        "multiplied": [wrong(unscale=lambda self, gradient: gradient * self.scale)],
+        "unscaled_with_new_scale": [wrong(is_unscaled_late=True)],
+        "backoff_doubles": [wrong(backoff=2.0)],
+        "never_backs_off": [wrong(backoff=1.0), wrong(backoff=1.0, resets_count_after=("growth",))],
+        "grows_every_step": [wrong(can_grow=lambda self: True)],
+        "never_grows": [wrong(can_grow=lambda self: False)],
         "interval_off_by_one": [
-            Planted(grows=lambda self: self.good_steps > self.interval),
-            Planted(grows=lambda self: self.good_steps == self.interval - 1),
+            wrong(can_grow=lambda self: self.good_steps > self.interval),
+            wrong(can_grow=lambda self: self.good_steps == self.interval - 1),
         ],
         "overflow_keeps_count": [
-            *(Planted(forgets=one, counts_overflow=also) for one in kept[:1] for also in (False, True)),
-            *(Planted(forgets=(), grows=each_interval, counts_overflow=also) for also in (False, True)),
+            *(wrong(resets_count_after=("growth",), counts_overflow=counts) for counts in (False, True)),
+            *(
+                wrong(resets_count_after=(), can_grow=is_multiple_of_interval, counts_overflow=counts)
+                for counts in (False, True)
+            ),
         ],
         "growth_keeps_count": [
-            Planted(forgets=("overflow",)),
-            Planted(forgets=("overflow",), grows=lambda self: self.good_steps >= self.interval),
+            wrong(resets_count_after=("overflow",)),
+            wrong(resets_count_after=("overflow",), can_grow=lambda self: self.good_steps >= self.interval),
         ],
     }
 
 
-def each_interval(scaler: Planted) -> bool:
-    return scaler.good_steps % scaler.interval == 0
+def play_scaler(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
+    """What all steps leave behind with this answer, in this process."""
+    return run_to_end(run_scaler(answer, inputs, context=None))
 
 
-def judge(world: World) -> Iterator[Finding]:
-    given = world.inputs[0]
-    known = told_by(lambda one: play(one, given), planted())
-    notes = overflow_notes([not_finite(gradients) for gradients in given["steps"]])
-    yield from judge_story(play(Planted(), given), world.outputs[0], known, notes=notes)
+def judge_scaler(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, after each step, the scale and the weights that the right answer leaves, and no messages."""
+    inputs = world.inputs[0]
+    wrong = histories_of_mistakes(lambda answer: play_scaler(answer, inputs), scaler_mistakes())
+    notes = overflow_notes([has_overflow(gradients) for gradients in inputs["steps"]])
+    yield from judge_history(play_scaler(ReferenceScaler(), inputs), world.outputs[0], wrong, notes=notes)
     yield from expect_only(world, [])
 
 
-def recognise(trouble: Trouble) -> list[str]:
-    return ["gradient_missing"] if trouble.kind == "exception" and "NoneType" in trouble.text else []
+def recognise_scaler(failure: RunFailure) -> list[str]:
+    """An exception about None means that the answer used the gradient of the parameter that has none."""
+    return ["gradient_missing"] if failure.kind == "exception" and "NoneType" in failure.text else []
 
 
 SCALER = Task(
     key="04.scaler",
     signature="LossScaler(scale, growth_interval)",
-    make=make,
-    act=act,
-    judge=judge,
-    recognise=recognise,
-    hints=LAB.hints(*planted(), "gradient_missing"),
+    make_inputs=make_scaler,
+    run_submission=run_scaler,
+    judge=judge_scaler,
+    recognise_failure=recognise_scaler,
+    hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
-    axes=Axes(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), calls=len(SETTINGS)),
+    variations=Variations(
+        dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(SCALES_AND_INTERVALS)
+    ),
+)
+
+
+# -- 04.overflow -----------------------------------------------------------------------------------------------------
+FLAG_BYTES = 256  # what a rank may send per step; a flag needs a few bytes, and each shard is larger
+# The shards where all ranks have the same shapes. The first gradient has 256 elements, so whoever counts bad elements
+# in a byte gets 0 where all of them are bad.
+SAME_SHAPES = ((16, 16), (16,))
+BAD_VALUES = ("inf", "nan", "-inf")
+NOTHING_RETURNED = "None"
+
+
+def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws steps with overflows on the last rank, on rank 0, on both, and on all ranks; then a NaN on each rank alone.
+
+    The last gradients are finite in float32, but their squares overflow. The last rank has another number of overflows
+    than rank 0. So a rank that starts a reduction only when it has found an overflow hangs in the end at the latest.
+    """
+    last, all_ranks = world_size - 1, list(range(world_size))
+    plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
+    kinds = [rng.one_of(*BAD_VALUES) for _ in plan[: -world_size - 1]] + ["nan"] * (world_size + 1)
+    scale, inputs = 2.0 ** rng.integer(8, 14), []
+    for rank in range(world_size):
+        shapes = draw_shapes(rng, rank, world_size)
+        steps = [[rng.tensor(*shape) for shape in shapes] for _ in plan]
+        for step, ranks, kind in zip(steps, plan, kinds, strict=True):
+            if ranks is all_ranks and shapes:  # this one step alone: on one rank, other steps have an equal list
+                step[0].fill_(float(kind))
+            elif rank in ranks and shapes:
+                gradient = step[rng.integer(0, len(shapes) - 1)]
+                gradient[(rng.one_of(0, -1),) * gradient.dim()] = float(kind)
+        steps[-1] = [gradient * torch.finfo(torch.float32).max ** LARGE_POWER for gradient in steps[-1]]
+        inputs.append({"weights": [rng.tensor(*shape) for shape in shapes], "steps": steps, "scale": scale})
+    return inputs
+
+
+def draw_shapes(rng: CaseGenerator, rank: int, world_size: int) -> list[tuple[int, ...]]:
+    """The gradients in this rank's shard, more than FLAG_BYTES each. Of unequal shards the last rank's is empty."""
+    if rng.case.sizes == "alike":
+        return list(SAME_SHAPES)
+    if 0 < rank == world_size - 1:
+        return []
+    return [(rng.integer(9, 12), 10) for _ in range(rng.integer(1, 3))]
+
+
+def run_overflow(submitted, inputs: dict[str, Any], context: RankContext) -> Generator[None, None, History | str]:
+    """Runs all steps on this rank's shard with the learner's function, which returns the scale of the next step."""
+    parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
+    optimizer, scale, history = making.GradientDescent(parameters, LEARNING_RATE), inputs["scale"], []
+    for gradients in inputs["steps"]:
+        yield
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = (gradient * scale).to(gradient.dtype)
+        scale = submitted(optimizer, list(parameters), scale)
+        if scale is None:
+            return NOTHING_RETURNED
+        history.append({"scale": as_number(scale)} | named_copies("weights", parameters))
+    return history
+
+
+Flags = Sequence[bool]  # for each rank, whether its own shard has an overflow
+Decision = Callable[[Flags, int], bool]  # what a rank makes of all flags; the second argument is the rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedRanks:
+    """All ranks of 04.overflow in one process, with the right decisions. Each option makes one known mistake."""
+
+    skips: Decision = lambda flags, rank: any(flags)
+    backs_off: Decision = lambda flags, rank: any(flags)
+    has_overflow: Callable[[Sequence[Tensor]], bool] = has_overflow
+    is_scale_averaged: bool = False
+    is_unscaled: bool = True
+
+    def play(self, inputs: Sequence[dict[str, Any]]) -> list[History]:
+        """What all steps leave behind on each rank."""
+        weights = [[tensor.clone() for tensor in of_rank["weights"]] for of_rank in inputs]
+        scales, histories = [of_rank["scale"] for of_rank in inputs], [[] for _ in inputs]
+        for step in range(len(inputs[0]["steps"])):
+            shards = [of_rank["steps"][step] for of_rank in inputs]
+            flags = [self.has_overflow(shard) for shard in shards]
+            for rank, shard in enumerate(shards):
+                if not self.skips(flags, rank):
+                    self._update(weights[rank], shard, scales[rank])
+            scales = self._next_scales(scales, flags)
+            for rank, history in enumerate(histories):
+                history.append({"scale": scales[rank]} | named_copies("weights", weights[rank]))
+        return histories
+
+    def _update(self, weights: list[Tensor], shard: Sequence[Tensor], scale: float) -> None:
+        for weight, gradient in zip(weights, shard, strict=True):
+            weight -= LEARNING_RATE * (gradient if self.is_unscaled else gradient * scale)
+
+    def _next_scales(self, scales: Sequence[float], flags: Flags) -> list[float]:
+        new = [scale * (0.5 if self.backs_off(flags, rank) else 1.0) for rank, scale in enumerate(scales)]
+        return [sum(new) / len(new)] * len(new) if self.is_scale_averaged else new
+
+
+def is_local(flags: Flags, rank: int) -> bool:
+    """The decision of a rank that looks at its own shard alone."""
+    return flags[rank]
+
+
+OVERFLOW_MISTAKES = {
+    "flag_not_reduced": [SimulatedRanks(skips=is_local, backs_off=is_local)],
+    "all_must_find": [SimulatedRanks(skips=lambda flags, rank: all(flags), backs_off=lambda flags, rank: all(flags))],
+    "sum_equals_one": [
+        SimulatedRanks(skips=lambda flags, rank: sum(flags) == 1, backs_off=lambda flags, rank: sum(flags) == 1)
+    ],
+    "rank_0_decides": [SimulatedRanks(skips=lambda flags, rank: flags[0], backs_off=lambda flags, rank: flags[0])],
+    "steps_before_asking": [SimulatedRanks(skips=is_local)],
+    "backs_off_alone": [SimulatedRanks(backs_off=is_local)],
+    "scale_averaged": [
+        SimulatedRanks(skips=is_local, backs_off=is_local, is_scale_averaged=True),
+        SimulatedRanks(backs_off=is_local, is_scale_averaged=True),
+    ],
+    "never_skips": [SimulatedRanks(skips=lambda flags, rank: False)],
+    "never_backs_off": [SimulatedRanks(backs_off=lambda flags, rank: False)],
+    "not_unscaled": [SimulatedRanks(is_unscaled=False)],
+    "squares_overflow": [SimulatedRanks(has_overflow=has_square_overflow)],
+}
+
+
+def judge_overflow(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, after each step on each rank, the scale and weights of the right answer, and only a flag sent."""
+    right = SimulatedRanks().play(world.inputs)
+    explain = functools.cache(functools.partial(mistakes_on_all_ranks, world))  # once, and only where a rank is wrong
+    steps = zip(*(inputs["steps"] for inputs in world.inputs), strict=True)
+    notes = overflow_notes([[rank for rank, shard in enumerate(shards) if has_overflow(shard)] for shards in steps])
+    for rank, got in enumerate(world.outputs):
+        sent, has_returned = world.logs[rank].payload_bytes(), got != NOTHING_RETURNED
+        yield expect(
+            has_returned,
+            "it returns None, expected a scale",
+            "返回了 None，应返回 scale",
+            rank=rank,
+            mistakes=["nothing_returned"],
+        )
+        yield expect(
+            sent <= FLAG_BYTES * len(right[rank]),
+            f"it sends {sent:,} bytes in {len(right[rank])} steps; a flag needs a few each",
+            f"{len(right[rank])} 步共传输 {sent:,} 字节；标志每步只需几个字节",
+            rank=rank,
+            mistakes=["gradients_sent"],
+        )
+        if has_returned:
+            wrong = functools.partial(mistakes_on_rank, rank, explain)
+            yield from judge_history(right[rank], got, wrong, notes=notes, rank=rank)
+
+
+def mistakes_on_rank(rank: int, explain: Callable[[], dict[str, list[History]]]) -> dict[str, list[History]]:
+    """What this rank would leave behind with each mistake that explains all ranks."""
+    return {key: [histories[rank]] for key, histories in explain().items()}
+
+
+def mistakes_on_all_ranks(world: JudgedWorld) -> dict[str, list[History]]:
+    """The mistakes that leave on every rank what the answer left there, each with what it leaves on every rank."""
+    explaining = {}
+    for key, several in histories_of_mistakes(lambda ranks: ranks.play(world.inputs), OVERFLOW_MISTAKES)().items():
+        for histories in several:
+            if all(is_same_history(*pair) for pair in zip(histories, world.outputs, strict=True)):
+                explaining[key] = histories
+    return explaining
+
+
+def recognise_overflow(failure: RunFailure) -> list[str]:
+    """Calls that do not match have two causes: a rank that did not call, or gradients of unequal shards.
+
+    Whoever sends gradients is seen on one rank already, by the bytes; so the other hint stands first.
+    """
+    return ["asks_only_when_found", "gradients_sent"] if failure.kind in ("hang", "mismatch") else []
+
+
+OVERFLOW = Task(
+    key="04.overflow",
+    signature="step_together(optimizer, parameters, scale)",
+    make_inputs=make_overflow,
+    run_submission=run_overflow,
+    judge=judge_overflow,
+    recognise_failure=recognise_overflow,
+    hints=LAB.hints(*OVERFLOW_MISTAKES, "asks_only_when_found", "gradients_sent", "nothing_returned"),
+    variations=Variations(sizes=("alike", "unequal"), dtypes=("float32", "float64")),
 )

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from helpers.grading.collectives import LAB
-from helpers.grading.kit import making
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit.judging import expect, expect_only
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.quantities import costs
 from helpers.specs import Link
@@ -43,13 +42,13 @@ class Case:
         return costs.sent_bytes("all_reduce", self.n, self.N, "ring"), ring, tree, "ring" if ring < tree else "tree"
 
 
-def make(rng: torch.Generator, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Sizes from 100 bytes to 1 GB, and sizes near that at which ring and tree are as fast; any number of ranks."""
-    ranks = [24, *(making.integer(rng, 3, 100) for _ in range(NUM_CASES - 7)), 2, 3, 5, 64, 1000, 1]
+    ranks = [24, *(rng.integer(3, 100) for _ in range(NUM_CASES - 7)), 2, 3, 5, 64, 1000, 1]
     cases = []
     for number, num_ranks in enumerate(ranks):
-        alpha, bandwidth = making.integer(rng, 1, 40) * 1e-6, making.integer(rng, 1, 40) * 1e9
-        num_bytes = int(10 ** (2 + 7 * (number * 5 % NUM_CASES) / NUM_CASES)) + making.integer(rng, 0, 99)
+        alpha, bandwidth = rng.integer(1, 40) * 1e-6, rng.integer(1, 40) * 1e9
+        num_bytes = int(10 ** (2 + 7 * (number * 5 % NUM_CASES) / NUM_CASES)) + rng.integer(0, 99)
         if number % 2 and (alike := as_fast_at(num_ranks, alpha * bandwidth)) > 100:
             num_bytes = int(alike * (0.7, 1.4)[number // 2 % 2])
         cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
@@ -63,7 +62,7 @@ def as_fast_at(num_ranks: int, product: float) -> float:
     return product * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks) if num_ranks > 2 else 0.0
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     return [submitted(one["n"], one["N"], one["alpha"], one["bandwidth"]) for one in inputs["cases"]]
 
 
@@ -109,7 +108,7 @@ NAMES = [
 ]
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     cases = [Case(**one) for one in world.inputs[0]["cases"]]
     answers = world.outputs[0]
     shape = next((one for one in answers if not isinstance(one, list) or len(one) != 4), None)
@@ -129,7 +128,7 @@ def judge(world: World) -> Iterator[Finding]:
     yield from expect_only(world, [])
 
 
-def judge_column(column: int, cases: Sequence[Case], got: Sequence[Any], wrong: dict[str, list[Wrong]]) -> Finding:
+def judge_column(column: int, cases: Sequence[Case], got: Sequence[Any], wrong: dict[str, list[Wrong]]) -> Judgement:
     """One of the numbers over all cases: a mistake is one that explains every answer."""
     right = [case.right()[column] for case in cases]
     bad = next((i for i, pair in enumerate(zip(right, got, strict=True)) if not close(*pair)), None)
@@ -143,10 +142,10 @@ def judge_column(column: int, cases: Sequence[Case], got: Sequence[Any], wrong: 
     return _said(column, cases[bad], got[bad], right[bad], False, known)
 
 
-def _said(column: int, case: Case, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]) -> Finding:
+def _said(column: int, case: Case, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]) -> Judgement:
     texts = [_text(value) for value in (got, right)]
     says = Words(en="for {} {} is {}, expected {}", zh="{} 的{}是 {}，应为 {}").format(case, NAMES[column], *texts)
-    return Finding(ok=ok, says=says, mistakes=mistakes)
+    return Judgement(ok=ok, message=says, mistakes=mistakes)
 
 
 def _text(value: Any) -> str:
@@ -168,8 +167,8 @@ def close(right: Number, got: Any) -> bool:
 COST = Task(
     key="01.cost",
     signature="all_reduce_cost(num_bytes, world_size, latency, bandwidth)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(*WRONG_BYTES, *WRONG_RING, *WRONG_TREE),
     world_sizes=(1,),

@@ -9,41 +9,41 @@ from typing import Any
 import torch
 
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, expect_messages, recognise_among
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 RESULT = Words(en="the result", zh="返回值")
 INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
 LARGE = 50_000  # elements, 400 kB: what a buffer on the way does not swallow
-AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
+VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
-def shape_of(rng: Draw, large: int) -> tuple[int, ...]:
+def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
     """A small matrix, one number, many, three dimensions, and nothing: a case each."""
     matrix = rng.integer(2, 5), rng.integer(2, 5)
     return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
 
 
-def num_calls(rng: Draw) -> int:
+def num_calls(rng: CaseGenerator) -> int:
     return 1 if rng.case.number else 2
 
 
 # -- 01.shift --------------------------------------------------------------------------------------------------------
-def make_shift(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_shift(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """First two calls alike: the second must leave the first one's result as it is."""
     shape = shape_of(rng, LARGE)
     return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
 
 
-def act_shift(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_shift(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     tensor = inputs["tensor"].clone()
     return {"result": submitted(tensor), "tensor": tensor}
 
 
-def judge_shift(world: World) -> Iterator[Finding]:
+def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
     n = world.size
     for call in calls_of(world):
         given = [one["tensor"] for one in call.inputs]
@@ -55,24 +55,24 @@ def judge_shift(world: World) -> Iterator[Finding]:
         yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
 
 
-def kept(given: torch.Tensor, after: Any, rank: int) -> Finding:
+def kept(given: torch.Tensor, after: Any, rank: int) -> Judgement:
     """A tensor that the function may read and not write."""
     finding = expect_tensor(INPUT, given, after, rank=rank)
     return finding if finding.ok else replace(finding, mistakes=("overwrites_send_buffer",))
 
 
-SHIFT_HINTS = LAB.hints(*MESSAGES, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
+SHIFT_HINTS = LAB.hints(*MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
 SHIFT = Task(
     key="01.shift",
     signature="shift(tensor)",
-    make=make_shift,
-    act=each_call(act_shift),
+    make_inputs=make_shift,
+    run_submission=each_call(run_shift),
     judge=judge_shift,
-    recognise=recognise_among(*SHIFT_HINTS),
+    recognise_failure=recognise_among(*SHIFT_HINTS),
     hints=SHIFT_HINTS,
-    axes=AXES,
-    keeps=("tensor",),
-    fresh=True,
+    variations=VARIATIONS,
+    must_not_change=("tensor",),
+    returns_new_memory=True,
 )
 
 
@@ -81,7 +81,7 @@ FROM = Words(en="result[{}]", zh="result[{}] ")
 LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
 
 
-def make_all_to_all(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     shape = shape_of(rng, LARGE // 4)
     return [
         {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
@@ -89,12 +89,12 @@ def make_all_to_all(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def act_all_to_all(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_all_to_all(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     given = [tensor.clone() for tensor in inputs["tensors"]]
     return {"result": submitted(list(given)), "tensors": given}
 
 
-def judge_all_to_all(world: World) -> Iterator[Finding]:
+def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
     for call in calls_of(world):
         given = [one["tensors"] for one in call.inputs]  # [sender][receiver]
         for rank, output in enumerate(call.outputs):
@@ -110,7 +110,7 @@ def judge_all_to_all(world: World) -> Iterator[Finding]:
         yield from expect_payload(call, (call.size - 1) * given[0][0].nbytes, "send")
 
 
-def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
+def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
     """What one rank has from each sender."""
     n, found = len(given), []
     for sender in range(n):
@@ -127,17 +127,17 @@ def judge_received(given: list, result: list, rank: int) -> Iterator[Finding]:
 
 
 ALL_TO_ALL_HINTS = LAB.hints(
-    *MESSAGES, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
+    *MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
 )
 ALL_TO_ALL = Task(
     key="01.all_to_all",
     signature="all_to_all(tensors)",
-    make=make_all_to_all,
-    act=each_call(act_all_to_all),
+    make_inputs=make_all_to_all,
+    run_submission=each_call(run_all_to_all),
     judge=judge_all_to_all,
-    recognise=recognise_among(*ALL_TO_ALL_HINTS),
+    recognise_failure=recognise_among(*ALL_TO_ALL_HINTS),
     hints=ALL_TO_ALL_HINTS,
-    axes=AXES,
-    keeps=("tensors",),
-    fresh=True,
+    variations=VARIATIONS,
+    must_not_change=("tensors",),
+    returns_new_memory=True,
 )

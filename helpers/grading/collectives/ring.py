@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor
-from helpers.grading.kit.messages import MESSAGES, calls_of, each_call, expect_messages, recognise_among, sends_of
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, expect_messages, recognise_among, sends_of
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
-RING = (*MESSAGES, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
+RING = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 
 
-AXES = Axes(dtypes=("float64", "float32", "int64"), calls=5)
+VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """A length that the ranks do not divide, the shortest two, one that they divide and a long one: a case each.
 
     Of the first two tensors, so that what a function keeps by length is the wrong one.
@@ -39,18 +39,18 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def parts_of(world: World) -> list[list[Tensor]]:
+def parts_of(world: JudgedWorld) -> list[list[Tensor]]:
     """[rank][chunk]: what each rank put in."""
     return [list(torch.tensor_split(one["tensor"], world.size)) for one in world.inputs]
 
 
-def sends_whole_tensors(world: World) -> bool:
+def sends_whole_tensors(world: JudgedWorld) -> bool:
     """Whether whatever is sent is as long as the tensor."""
     sent, whole = [event.payload_bytes for log in world.logs for event in log.events], world.inputs[0]["tensor"].nbytes
     return world.size > 1 and set(sent) == {whole}
 
 
-def expect_ring(world: World) -> Iterator[Finding]:
+def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
     """Every message goes to the right neighbour."""
     yield from expect_messages(world)
     for rank in range(world.size):
@@ -69,16 +69,16 @@ def expect_ring(world: World) -> Iterator[Finding]:
 CHUNK = Words(en="chunk {} of the sum", zh="和的第 {} 块")
 
 
-def act_reduce_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> Any:
+def run_reduce_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
     return submitted(inputs["tensor"].clone())
 
 
-def judge_reduce_scatter(world: World) -> Iterator[Finding]:
+def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
     for call in calls_of(world):
         yield from judge_chunk(call)
 
 
-def judge_chunk(world: World) -> Iterator[Finding]:
+def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
     n, parts = world.size, parts_of(world)
     total = [sum(chunks) for chunks in zip(*parts, strict=True)]
     for rank, output in enumerate(world.outputs):
@@ -100,12 +100,12 @@ REDUCE_SCATTER_HINTS = LAB.hints(*RING, "copies_instead_of_adding", "one_step_sh
 REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
-    make=make,
-    act=each_call(act_reduce_scatter),
+    make_inputs=make_inputs,
+    run_submission=each_call(run_reduce_scatter),
     judge=judge_reduce_scatter,
-    recognise=recognise_among(*REDUCE_SCATTER_HINTS),
+    recognise_failure=recognise_among(*REDUCE_SCATTER_HINTS),
     hints=REDUCE_SCATTER_HINTS,
-    axes=AXES,
+    variations=VARIATIONS,
 )
 
 
@@ -113,19 +113,19 @@ REDUCE_SCATTER = Task(
 AFTER = Words(en="the memory of the tensor", zh="张量的内存")
 
 
-def act_all_reduce(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
+def run_all_reduce(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
     tensor = inputs["tensor"].clone()
     memory = tensor.detach()  # the caller may have it under another name
     submitted(tensor)
     return memory
 
 
-def judge_all_reduce(world: World) -> Iterator[Finding]:
+def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
     for call in calls_of(world):
         yield from judge_sum(call)
 
 
-def judge_sum(world: World) -> Iterator[Finding]:
+def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
     n, given = world.size, [one["tensor"] for one in world.inputs]
     off_by_one, added = wrong_values(parts_of(world))
     found = []
@@ -144,7 +144,7 @@ def judge_sum(world: World) -> Iterator[Finding]:
     yield from judge_bytes(world, given[0])
 
 
-def judge_bytes(world: World, tensor: Tensor) -> Iterator[Finding]:
+def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
     """A rank sends every chunk twice but for two, which may be long or short; together they send 2(N-1) tensors."""
     n, whole, sent = world.size, tensor.nbytes, [log.payload_bytes("send") for log in world.logs]
     short, long = (tensor.element_size() * length for length in (len(tensor) // n, -(-len(tensor) // n)))
@@ -195,10 +195,10 @@ ALL_REDUCE_HINTS = LAB.hints(*RING, "adds_in_second_phase", "no_all_gather", "on
 ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",
-    make=make,
-    act=each_call(act_all_reduce),
+    make_inputs=make_inputs,
+    run_submission=each_call(run_all_reduce),
     judge=judge_all_reduce,
-    recognise=recognise_among(*ALL_REDUCE_HINTS),
+    recognise_failure=recognise_among(*ALL_REDUCE_HINTS),
     hints=ALL_REDUCE_HINTS,
-    axes=AXES,
+    variations=VARIATIONS,
 )

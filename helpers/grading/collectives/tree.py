@@ -8,40 +8,40 @@ from typing import Any
 from torch import Tensor
 
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_tensor, same
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect, expect_tensor, is_close
 from helpers.grading.kit.messages import RETURNED, expect_messages, is_to_itself, sends_of
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
 AFTER = Words(en="with root {} the memory of the tensor", zh="root 为 {} 时，张量的内存")
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank is the root once."""
     root, shape = rng.case.number % world_size, [rng.integer(1, 5) for _ in range(1 + rng.case.number % 3)]
     return [{"root": root, "tensor": rng.tensor(*shape)} for _ in range(world_size)]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Tensor:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
     tensor = inputs["tensor"].clone()
     memory = tensor.detach()  # the caller may have it under another name
     submitted(tensor, inputs["root"])
-    trial.mark(RETURNED)
+    context.mark(RETURNED)
     return memory
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judge_values(world)
     yield from expect_messages(world)
     yield from judge_rounds(world)
 
 
-def judge_values(world: World) -> Iterator[Finding]:
+def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
     n, root, given = world.size, world.inputs[0]["root"], [one["tensor"] for one in world.inputs]
     reached = 1 << (n.bit_length() - 1)  # ranks that have it after log2(n) rounds, rounded down
-    deaf = [rank for rank, output in enumerate(world.outputs) if rank != root and same(given[rank], output)]
-    all_have_first = root != 0 and all(same(given[0], output) for output in world.outputs)
+    deaf = [rank for rank, output in enumerate(world.outputs) if rank != root and is_close(given[rank], output)]
+    all_have_first = root != 0 and all(is_close(given[0], output) for output in world.outputs)
     few = deaf and all((rank - root) % n >= reached for rank in deaf)
     kept = len(deaf) == n - 1 and not few and all(world.logs[rank].count("recv") for rank in deaf)
     for rank, output in enumerate(world.outputs):
@@ -53,7 +53,7 @@ def judge_values(world: World) -> Iterator[Finding]:
         yield expect_tensor(AFTER.format(root), given[root], output, rank=rank, mistakes=mistakes)
 
 
-def judge_rounds(world: World) -> Iterator[Finding]:
+def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
     n, root = world.size, world.inputs[0]["root"]
     told = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
     num_messages, rounds, fewest = sum(map(len, told)), rounds_of(told, root), (n - 1).bit_length()
@@ -95,18 +95,18 @@ HINTS = LAB.hints(
 )
 
 
-def recognise(trouble: Trouble) -> list[str]:
+def recognise_failure(failure: RunFailure) -> list[str]:
     """With root 1 of 2, place 1 is rank 0; whoever takes it for rank 1 sends to itself."""
-    return ["place_for_rank"] if is_to_itself(trouble) else []
+    return ["place_for_rank"] if is_to_itself(failure) else []
 
 
 BROADCAST = Task(
     key="01.broadcast",
     signature="broadcast(tensor, root)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
-    recognise=recognise,
+    recognise_failure=recognise_failure,
     hints=HINTS,
-    axes=Axes(dtypes=("float64", "float32", "int64"), calls=5),
+    variations=Variations(dtypes=("float64", "float32", "int64"), min_cases=5),
 )

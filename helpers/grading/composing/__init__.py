@@ -11,7 +11,6 @@ LAB = Lab(
     topic="composing",
     tasks=("places.PLACES", "places.BATCH", "seeds.TASK", "loss.TASK", "sync.TASK", "norm.TASK"),
     forbids=(
-        "helpers.specs.mesh",
         "torch.distributed.device_mesh",
         "torch.distributed.init_device_mesh",
         "torch.distributed.DeviceMesh",

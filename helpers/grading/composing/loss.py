@@ -12,16 +12,16 @@ from torch import Tensor
 
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import drawn, given, groups_on, mesh_in, told
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect, expect_number, expect_tensor
-from helpers.grading.kit.stories import alike
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.stories import is_same_history
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 WIDTH = 3
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The ranks of a copy have the same tokens. In some cases one of several copies has none that counts."""
     mesh = drawn(rng, world_size)
     counts = [rng.integer(1, 3) + 3 * copy for copy in range(mesh.dp)]
@@ -36,7 +36,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [given(mesh, rank) | {"weight": weight} | one for rank, one in enumerate(own)]
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     weight = inputs["weight"].clone().requires_grad_()
     losses = (inputs["x"] @ weight).square()
     answer = submitted(losses, inputs["counted"], groups_on(inputs)["dp"])
@@ -47,7 +47,7 @@ def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> dict[str, 
     return {"gradient": weight.grad, "shown": float(shown)}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is known if it gives both values of a rank."""
     mesh = mesh_in(world.inputs[0])
     for rank, got in enumerate(world.outputs):
@@ -58,14 +58,14 @@ def judge(world: World) -> Iterator[Finding]:
             continue
         (copies,) = (ranks for ranks in mesh.groups("dp") if rank in ranks)
         right, wrong = stories(world, copies, mesh.coordinates(rank)["dp"])
-        known = [key for key, several in wrong.items() if any(alike([one], [got]) for one in several)]
+        known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
         told_as = {"rank": rank, "mistakes": dict.fromkeys(known, got["gradient"])}
         yield expect_tensor(GRADIENT.format(told(mesh)), right["gradient"], got["gradient"], **told_as)
         finding = expect_number(SHOWN.format(told(mesh)), right["shown"], got["shown"], rank=rank)
         yield finding if finding.ok else replace(finding, mistakes=tuple(known))
 
 
-def stories(world: World, copies: list[int], own: int) -> tuple[dict, dict[str, list[dict]]]:
+def stories(world: JudgedWorld, copies: list[int], own: int) -> tuple[dict, dict[str, list[dict]]]:
     """What is right on copy `own`, and what each mistake gives there."""
     sums, gradients, counts, lengths = zip(*(_sums(world.inputs[rank]) for rank in copies), strict=True)
     gradient, n, total, count = gradients[own], len(copies), sum(sums), sum(counts)
@@ -93,10 +93,10 @@ SHOWN = Words(en="the number to print ({})", zh="要打印的数（{}）")
 TASK = Task(
     key="09.loss",
     signature="token_mean(losses, counted, group)",
-    make=make,
-    axes=Axes(calls=6),
-    act=act,
+    make_inputs=make_inputs,
+    variations=Variations(min_cases=6),
+    run_submission=run_submission,
     judge=judge,
-    keeps=("counted",),
+    must_not_change=("counted",),
     hints=LAB.hints("mean_of_means", "copies_forgotten", "padding_counted", "own_mean_shown"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.specs.mesh import Mesh
 
 AXES = ("dp", "pp", "tp")
@@ -20,7 +20,7 @@ def meshes_of(world_size: int) -> list[Mesh]:
     return [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in sorted(every, key=lambda sizes: sizes.count(1))]
 
 
-def drawn(rng: Draw, world_size: int) -> Mesh:
+def drawn(rng: CaseGenerator, world_size: int) -> Mesh:
     """One after the other, so that six cases bring each mesh of up to five ranks."""
     meshes = meshes_of(world_size)
     return meshes[rng.case.number % len(meshes)]

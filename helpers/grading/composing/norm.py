@@ -10,9 +10,9 @@ from torch import Tensor
 
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, mesh_in, told
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect, expect_number
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -20,7 +20,7 @@ TP = {"matrix": "sharded", "norm": "replicated", "bias": "replicated", "tied": "
 MOST_BYTES = 8 * 4  # a number for each axis, and one more
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """In every other case ZeRO has cut every gradient over dp. A stage in the middle has few, or none."""
     mesh = drawn(rng, world_size)
     dp = "sharded" if rng.case.number % 2 else "replicated"
@@ -42,7 +42,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return inputs
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[float]:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[float]:
     groups = groups_on(inputs)
     gradients, placements = inputs["gradients"], inputs["placements"]
     return [float(submitted(list(gradients), list(placements), groups, p)) for p in inputs["powers"]]
@@ -55,7 +55,7 @@ COPIES = ("dp", "tp", ENDS)  # axes on which a gradient may have copies
 class Held:
     """The gradients of some ranks. counted: the axes whose copies count once; on the others each counts."""
 
-    def __init__(self, world: World, mesh: Mesh, ranks: Iterable[int], counted: Sequence[str] = COPIES):
+    def __init__(self, world: JudgedWorld, mesh: Mesh, ranks: Iterable[int], counted: Sequence[str] = COPIES):
         sizes = {"dp": mesh.dp, "tp": mesh.tp, ENDS: 2}
         self.of_ranks: list[list[tuple[Tensor, int]]] = []
         for one in (world.inputs[rank] for rank in ranks):
@@ -75,7 +75,7 @@ class Held:
         return sum(float((g.abs() ** p).sum()) / copies for g, copies in rank) ** (1 / p)
 
 
-def wrong_norms(world: World, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
+def wrong_norms(world: JudgedWorld, mesh: Mesh, rank: int, powers: Sequence[float]) -> dict[str, list[list[float]]]:
     every = range(world.size)
     held = Held(world, mesh, every)
     miscounted = [Held(world, mesh, every, counted) for counted in ((), ("dp", ENDS), ("tp", ENDS), ("dp", "tp"))]
@@ -91,7 +91,7 @@ def wrong_norms(world: World, mesh: Mesh, rank: int, powers: Sequence[float]) ->
     }
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is known on a rank if it gives all of the rank's norms."""
     mesh, powers = mesh_in(world.inputs[0]), world.inputs[0]["powers"]
     held = Held(world, mesh, range(world.size))
@@ -115,10 +115,10 @@ HINTS = ("one_copy_only", "copies_counted_each", "stage_by_stage", "largest_summ
 TASK = Task(
     key="09.norm",
     signature="gradient_norm(gradients, placements, groups, p)",
-    make=make,
-    axes=Axes(calls=6),
-    act=act,
+    make_inputs=make_inputs,
+    variations=Variations(min_cases=6),
+    run_submission=run_submission,
     judge=judge,
-    keeps=("gradients", "placements", "groups"),
+    must_not_change=("gradients", "placements", "groups"),
     hints=LAB.hints(*HINTS),
 )

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -21,15 +21,15 @@ Answer = list[Any]  # place, and the groups of each axis
 
 
 # -- 09.places -------------------------------------------------------------------------------------------------------
-def make_places(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_places(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank of meshes of one axis, of two and of three."""
     sizes = [(1, 1, 1), (rng.integer(2, 5), 1, 1), (1, rng.integer(2, 5), 1), (1, 1, rng.integer(2, 5))]
     sizes += [(2, 2, 2), (2, 1, 4), (3, 2, 1), (1, 4, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
     return [{"cases": [[rank, dp, pp, tp] for dp, pp, tp in sizes for rank in range(dp * pp * tp)]}]
 
 
-def act_places(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Answer]:
-    return [_columns(one) for one in answers.act(submitted, inputs, trial)]
+def run_places(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Answer]:
+    return [_columns(one) for one in answers.run_questions(submitted, inputs, context)]
 
 
 def _columns(answer: Any) -> Answer:
@@ -84,7 +84,7 @@ WRONG_PLACES: dict[str, list[Callable[..., Answer]]] = {
 COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=f" groups[{a!r}]") for a in AXES))
 
 
-def judge_places(world: World) -> Iterator[Finding]:
+def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
     """The place and the groups are looked at apart, so that half an answer has its hint."""
     cases, given = world.inputs[0]["cases"], world.outputs[0]
     every = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
@@ -108,12 +108,12 @@ def _of(column: int, answer: Callable[..., Answer]) -> Callable[..., Any]:
 PLACES = Task(
     key="09.places",
     signature="places(rank, dp, pp, tp)",
-    make=make_places,
-    act=act_places,
+    make_inputs=make_places,
+    run_submission=run_places,
     judge=judge_places,
     hints=LAB.hints(*WRONG_PLACES),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )
 
 
@@ -122,7 +122,7 @@ REFUSED = "ValueError"
 Rows = list[list[int]]  # by their numbers, of each micro-batch
 
 
-def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank of several meshes; at last numbers of rows that must be refused."""
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
@@ -133,7 +133,7 @@ def make_batch(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
 
 
-def act_batch(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """A batch whose rows hold their own numbers."""
 
     def asked(rows: list[int], *args: int) -> Any:
@@ -143,7 +143,7 @@ def act_batch(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list
             return REFUSED
         return [_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
 
-    return answers.act(asked, inputs, trial, BATCH)
+    return answers.run_questions(asked, inputs, context, BATCH)
 
 
 def _numbers(part: Any) -> Any:
@@ -187,7 +187,7 @@ WRONG_REST = {"rest_let_through": [let_through, tail_dropped, divided_apart]}
 ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
 
 
-def judge_batch(world: World) -> Iterator[Finding]:
+def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
     """Batches to cut and batches to refuse apart: a first try cuts wrongly and refuses nothing."""
     pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
     for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REST)):
@@ -198,11 +198,11 @@ def judge_batch(world: World) -> Iterator[Finding]:
 BATCH = Task(
     key="09.batch",
     signature="own_rows(batch, rank, dp, pp, tp, num_microbatches)",
-    make=make_batch,
-    act=act_batch,
+    make_inputs=make_batch,
+    run_submission=run_batch,
     judge=judge_batch,
-    keeps=("batch",),
+    must_not_change=("batch",),
     hints=LAB.hints(*WRONG_ROWS, *WRONG_REST),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

@@ -11,11 +11,11 @@ from typing import Any
 
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on, sizes_of, told
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -31,20 +31,20 @@ OTHERS = MESHES[0].world_size  # its ranks are asked once more with another seed
 LIMITS = range(-(2**63), 2**64)  # what torch.manual_seed takes
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every rank of every mesh, with one seed each; at last those of the first one with another seed."""
     asked = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
     asked.append((asked[0][0] + rng.integer(1, 999), MESHES[0]))
     return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in asked for place in places(mesh)]}]
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """The first mesh is asked once more where hash() of a text has another salt, as it has in every process."""
-    given = answers.act(submitted, inputs, trial)
+    given = answers.run_questions(submitted, inputs, context)
     names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
     own, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
     try:
-        return given + answers.act(submitted, {"cases": inputs["cases"][:OTHERS]}, trial)
+        return given + answers.run_questions(submitted, {"cases": inputs["cases"][:OTHERS]}, context)
     finally:
         names["hash"] = own
 
@@ -70,7 +70,7 @@ def due(mesh: Mesh, axes: Sequence[str]) -> list[int]:
     return firsts(tuple(place[axis] for axis in axes) for place in places(mesh))
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is known if it explains each kind that is wrong, on all meshes."""
     odd = next((one for one in world.outputs[0] if not _is_answer(one)), DIFFER)
     en = f"it returns {shortened(odd)}, expected a dict of four whole numbers: {', '.join(DIFFER)}"
@@ -130,11 +130,11 @@ APART = Words(
 TASK = Task(
     key="09.seeds",
     signature="seeds(seed, place, sizes)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
-    keeps=("place", "sizes"),
+    must_not_change=("place", "sizes"),
     hints=LAB.hints("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

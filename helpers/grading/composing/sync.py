@@ -10,9 +10,9 @@ from torch import Tensor
 
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect_equal, expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect_equal, expect_tensor, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh
 
@@ -28,7 +28,7 @@ TP = {
 Gradients = dict[str, Tensor | None]  # of a rank, by name
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """At the ends "last" and "both" are tied. A bias is equal on a tp group, as backward made it."""
     mesh = drawn(rng, world_size)
     names = [list(SHAPES)[i] for i in torch.randperm(len(SHAPES), generator=rng)]
@@ -46,7 +46,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return inputs
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Tensor | None]:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Tensor | None]:
     parameters = [torch.nn.Parameter(torch.zeros(SHAPES[name])) for name in inputs["gradients"]]
     for parameter, gradient in zip(parameters, inputs["gradients"].values(), strict=True):
         parameter.data = parameter.data if gradient is None else torch.zeros_like(gradient)
@@ -57,7 +57,7 @@ def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Tenso
 
 
 # -- the right one, and what people do instead -----------------------------------------------------------------------
-def synced(world: World, mesh: Mesh, **given: int) -> list[Gradients]:
+def synced(world: JudgedWorld, mesh: Mesh, **given: int) -> list[Gradients]:
     """given: a mistake's divisor on an axis, 0 where it adds nothing up. every: the world is one group."""
     now = [dict(one["gradients"]) for one in world.inputs]
     if "every" in given:
@@ -93,7 +93,7 @@ def mistakes(mesh: Mesh) -> dict[str, list[dict[str, int]]]:
     }
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is known on a rank if it gives all gradients that the rank has afterwards."""
     mesh = mesh_in(world.inputs[0])
     right = synced(world, mesh)
@@ -116,11 +116,11 @@ def judge(world: World) -> Iterator[Finding]:
 
 
 def _alike(way: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-    return all(due is None or same(due, got[name]) for name, due in way.items())
+    return all(due is None or is_close(due, got[name]) for name, due in way.items())
 
 
-def recognise(trouble: Trouble) -> list[str]:
-    is_none = trouble.type_name in ("TypeError", "AttributeError") and "NoneType" in trouble.text
+def recognise_failure(failure: RunFailure) -> list[str]:
+    is_none = failure.type_name in ("TypeError", "AttributeError") and "NoneType" in failure.text
     return ["frozen_has_no_gradient"] if is_none else []
 
 
@@ -129,11 +129,11 @@ FROZEN = Words(en="the gradient of the frozen parameter", zh="冻结参数的梯
 TASK = Task(
     key="09.sync",
     signature="sync_gradients(parameters, placements, groups)",
-    make=make,
-    axes=Axes(dtypes=("float64", "float32"), calls=6),
-    act=act,
+    make_inputs=make_inputs,
+    variations=Variations(dtypes=("float64", "float32"), min_cases=6),
+    run_submission=run_submission,
     judge=judge,
-    keeps=("placements", "groups"),
-    recognise=recognise,
+    must_not_change=("placements", "groups"),
+    recognise_failure=recognise_failure,
     hints=LAB.hints("frozen_has_no_gradient", *mistakes(Mesh())),
 )

@@ -11,26 +11,25 @@ import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit import making
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
 Rule = Callable[[Tensor, int], Sequence[Tensor]]
 
 
 # -- 02.scatter ------------------------------------------------------------------------------------------------------
-def batch_sizes(rng: torch.Generator, num_devices: int) -> list[int]:
+def batch_sizes(rng: CaseGenerator, num_devices: int) -> list[int]:
     """One that the devices do not divide, with a last piece much shorter than the others; and one below N.
 
     Then one that they divide, one row more than devices, and one row.
     """
-    large = 3 * num_devices - (2 if num_devices > 2 else 1) + num_devices * making.integer(rng, 0, 1)
-    return [large, max(1, num_devices - 1), num_devices * making.integer(rng, 1, 3), num_devices + 1, 1]
+    large = 3 * num_devices - (2 if num_devices > 2 else 1) + num_devices * rng.integer(0, 1)
+    return [large, max(1, num_devices - 1), num_devices * rng.integer(1, 3), num_devices + 1, 1]
 
 
-def make_scatter(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+def make_scatter(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     cases = []
     for size in batch_sizes(rng, num_devices):
         leaves = {"x": rng.tensor(size, rng.integer(2, 4)), "mask": rng.tensor(size, 2, rng.integer(1, 3))}
@@ -46,7 +45,7 @@ def batches_of(case: Mapping[str, Any]) -> list[Any]:
     return [x, (x, y), {"scale": case["scale"], "x": x, "pair": (("train", True), y, inner)}]
 
 
-def act_scatter(submitted, inputs: dict[str, Any], trial: Trial) -> list[list[dict[str, Any]]]:
+def run_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
     return [[scattered(submitted, one, inputs["num_devices"]) for one in batches_of(case)] for case in inputs["cases"]]
 
 
@@ -64,7 +63,7 @@ def made_of(tree: Any) -> str:
     return type(tree).__name__
 
 
-def judge_scatter(world: World) -> Iterator[Finding]:
+def judge_scatter(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, outputs = world.inputs[0], world.outputs[0]
     num_devices = inputs["num_devices"]
     columns = zip(*map(batches_of, inputs["cases"]), strict=True)  # the same batch of each size
@@ -75,7 +74,7 @@ def judge_scatter(world: World) -> Iterator[Finding]:
             yield from judge_pieces(batch, one, num_devices, mistakes)
 
 
-def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Finding]:
+def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
     right, pieces = cut(batch, num_devices, chunks), got["pieces"]
     size = rows_of(batch)
     if not isinstance(pieces, list):
@@ -178,13 +177,13 @@ RULES: dict[str, Rule] = {
 SCATTER = Task(
     key="02.scatter",
     signature="scatter(batch, num_devices)",
-    make=make_scatter,
-    act=act_scatter,
+    make_inputs=make_scatter,
+    run_submission=run_scatter,
     judge=judge_scatter,
     hints=LAB.hints(*RULES),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
-    keeps=("batch",),
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed")),
+    must_not_change=("batch",),
 )
 
 
@@ -192,7 +191,7 @@ SCATTER = Task(
 SLOPE = 2  # of an output with respect to the leaf behind it
 
 
-def make_gather(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """Outputs of unequal lengths, of the same and of one row, and the gradient that arrives from the loss.
 
     That of a sum over the rows is one row for all, and in memory one row.
@@ -204,7 +203,7 @@ def make_gather(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     return [{"outputs": [rng.tensor(length, width) for length in lengths], "gradient": gradient}]
 
 
-def act_gather(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Backward waits until the next case has had its forward."""
     crossed: list[list[int]] = []
 
@@ -230,7 +229,7 @@ def has_function(node: Any) -> bool:
     return node is not None and (is_own or any(has_function(one) for one, _ in node.next_functions))
 
 
-def judge_gather(world: World) -> Iterator[Finding]:
+def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     outputs = [SLOPE * output for output in inputs["outputs"]]
     sizes, rows = [output.nbytes for output in outputs], [len(output) for output in outputs]
@@ -263,8 +262,8 @@ def routes(copies: Sequence[Sequence[int]]) -> str:
     return ", ".join(f"{a} → {b}: {num_bytes} B" for a, b, num_bytes in copies) or "0 B"
 
 
-def recognise_gather(trouble: Trouble) -> list[str]:
-    return ["whole_gradient"] if "returned an invalid gradient" in trouble.text else []
+def recognise_gather(failure: RunFailure) -> list[str]:
+    return ["whole_gradient"] if "returned an invalid gradient" in failure.text else []
 
 
 GATHERED = Words(en="the gathered output", zh="汇总的输出")
@@ -272,12 +271,12 @@ OUTPUT_GRADIENT = Words(en="the gradient of output {}", zh="第 {} 份输出的�
 GATHER = Task(
     key="02.gather",
     signature="gather(outputs, send)",
-    make=make_gather,
-    act=act_gather,
+    make_inputs=make_gather,
+    run_submission=run_gather,
     judge=judge_gather,
     hints=LAB.hints("never_crosses", "gather_detaches", "gradient_stays", "gradient_divided", "whole_gradient"),
-    recognise=recognise_gather,
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=3),
-    keeps=("outputs",),
+    recognise_failure=recognise_gather,
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
+    must_not_change=("outputs",),
 )

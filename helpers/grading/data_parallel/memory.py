@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
-from helpers.grading.kit import making
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit.judging import expect_equal
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
@@ -21,16 +19,16 @@ FLOAT32 = 4  # bytes
 Held = list[dict[str, int]]  # a dict a device
 
 
-def make(rng: torch.Generator, num_devices: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """The sizes of batches of task 1, and larger ones: some pieces short, some devices without work."""
     cases = []
-    for batch in (*batch_sizes(rng, num_devices), 3 * num_devices - 1 + num_devices * making.integer(rng, 0, 9)):
-        sizes = {"input_bytes": making.integer(rng, 10, 999), "output_bytes": 4 * making.integer(rng, 1, 999)}
-        cases.append({"num_parameters": making.integer(rng, 10**3, 10**6), "batch": batch} | sizes)
+    for batch in (*batch_sizes(rng, num_devices), 3 * num_devices - 1 + num_devices * rng.integer(0, 9)):
+        sizes = {"input_bytes": rng.integer(10, 999), "output_bytes": 4 * rng.integer(1, 999)}
+        cases.append({"num_parameters": rng.integer(10**3, 10**6), "batch": batch} | sizes)
     return [{"num_devices": num_devices, "cases": cases}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     return [whole(submitted(inputs["num_devices"], *case.values())) for case in inputs["cases"]]
 
 
@@ -43,7 +41,7 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is one that explains every answer."""
     num_devices, cases, answers = world.inputs[0]["num_devices"], world.inputs[0]["cases"], world.outputs[0]
     rights = [held(num_devices, **case) for case in cases]
@@ -128,9 +126,9 @@ BYTES = Words(en="the number of bytes of {} (batch of {})", zh="{}的字节数�
 MEMORY = Task(
     key="02.memory",
     signature="memory(num_devices, num_parameters, batch, input_bytes, output_bytes)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(*MISTAKES),
-    unit="device",
+    runs_on="devices",
 )

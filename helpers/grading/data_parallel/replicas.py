@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 
@@ -48,7 +48,7 @@ class Net(nn.Module):
         return self.scale * self.last(self.again(self.first(x)))
 
 
-def make_replicate(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """The same model replicated twice, with other weights: in training, and in evaluation.
 
     In float32 only in evaluation: the gradient in front of BatchNorm is a difference of large numbers in training.
@@ -58,10 +58,10 @@ def make_replicate(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     sets = {name: b.shape for name, b in model.named_buffers() if b.is_floating_point()}
     rounds = []
     for is_training in (rng.case.dtypes == "float64", False):
-        buffers = {name: making.normal(rng, *shape).abs() for name, shape in sets.items()}
+        buffers = {name: rng.normal(*shape).abs() for name, shape in sets.items()}
         buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))
         shares = [rng.tensor(rng.integer(3, 6), 3) for _ in range(num_devices)]
-        values = {"weights": making.weights_for(rng, model), "buffers": buffers, "shares": shares}
+        values = {"weights": making.random_weights(rng, model), "buffers": buffers, "shares": shares}
         rounds.append(values | {"is_training": is_training})
     return [{"width": width, "dtype": rng.case.dtypes, "rounds": rounds}]
 
@@ -79,7 +79,7 @@ def fill(model: nn.Module, values: dict[str, Any]) -> None:
         tensor.copy_((values["weights"] | values["buffers"])[name])
 
 
-def act_replicate(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Replicas of two models are about at the same time."""
     model, rounds = built(inputs), []
     for values in inputs["rounds"]:
@@ -93,7 +93,7 @@ def act_replicate(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[N
             got["number"] = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
         else:
             got |= {"number": len(replicas), **used(replicas, values["shares"])}
-        rounds.append(got | {"gradients": gradients(parameters), "buffers": making.copies(buffers)})
+        rounds.append(got | {"gradients": gradients(parameters), "buffers": making.detached_copies(buffers)})
         if changed:
             break  # what comes now is a consequence
     return rounds
@@ -113,10 +113,10 @@ def used(replicas: list[Any], shares: list[Tensor]) -> dict[str, Any]:
 
 
 def gradients(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor | None]:
-    return making.copies({name: parameter.grad for name, parameter in parameters.items()})
+    return making.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
 
 
-def judge_replicate(world: World) -> Iterator[Finding]:
+def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     for values, got in zip(inputs["rounds"], world.outputs[0], strict=False):
         yield expect_equal(NUM_REPLICAS, len(values["shares"]), got["number"])
@@ -125,7 +125,7 @@ def judge_replicate(world: World) -> Iterator[Finding]:
         yield from judge_round(inputs, values, got)
 
 
-def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
+def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     kept = not got["changed"]
     first = got["changed"][0] if got["changed"] else ""
     en, zh = (
@@ -156,11 +156,11 @@ def one_share(inputs: dict[str, Any], values: dict[str, Any], share: Tensor) -> 
     return {
         "output": output.detach(),
         "gradients": making.gradients_of(model),
-        "buffers": making.copies(dict(model.named_buffers())),
+        "buffers": making.detached_copies(dict(model.named_buffers())),
     }
 
 
-def judge_places(got: dict[str, Any]) -> Iterator[Finding]:
+def judge_places(got: dict[str, Any]) -> Iterator[Judgement]:
     """Every replica but the first computes with weights of its own, in modules of its own."""
     taken, modules = set(got["master"]), [note["module"] for note in got["notes"][0]]
     for device, notes in enumerate(got["notes"][1:], start=1):
@@ -184,14 +184,14 @@ def judge_places(got: dict[str, Any]) -> Iterator[Finding]:
 
 def judge_buffers(
     inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any], own: list[dict[str, Any]]
-) -> Iterator[Finding]:
+) -> Iterator[Judgement]:
     """The model has what replica 0 wrote, and what the others wrote is lost."""
     model = built(inputs)
     fill(model, values)
-    before = making.copies(dict(model.named_buffers()))
+    before = making.detached_copies(dict(model.named_buffers()))
     for share in values["shares"]:
         model(share)
-    mistakes = {"buffers_lost": before, "buffers_shared": making.copies(dict(model.named_buffers()))}
+    mistakes = {"buffers_lost": before, "buffers_shared": making.detached_copies(dict(model.named_buffers()))}
     yield from expect_tensors(BUFFER, own[0]["buffers"], got["buffers"], mistakes=mistakes)
 
 
@@ -202,13 +202,13 @@ BUFFER = Words(en="the model's buffer {} after forward", zh="前向之后模型�
 REPLICATE = Task(
     key="02.replicate",
     signature="replicate(model, num_devices)",
-    make=make_replicate,
-    act=act_replicate,
+    make_inputs=make_replicate,
+    run_submission=run_replicate,
     judge=judge_replicate,
     hints=LAB.hints(
         "master_changed", "gradients_stay", "weights_shared", "buffers_shared", "buffers_lost", "module_shared"
     ),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32")),
-    keeps=("model",),
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32")),
+    must_not_change=("model",),
 )

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.data_parallel.replicas import Witness, places_of
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors, same
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 Named = Mapping[str, Tensor | None]
@@ -28,7 +28,7 @@ def network(inputs: dict[str, Any]) -> nn.Module:
     return model.to(getattr(torch, inputs["dtype"]))
 
 
-def make_step(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """Steps of one model, each from other weights, with batches of every size."""
     widths = [rng.integer(3, 5), rng.integer(3, 5), rng.integer(2, 3)]
     inputs = {"num_devices": num_devices, "widths": widths, "dtype": rng.case.dtypes, "cases": []}
@@ -36,14 +36,14 @@ def make_step(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     for size in batch_sizes(rng, num_devices):
         data = {"x": rng.tensor(size, widths[0]), "y": rng.tensor(size, widths[2]), "lr": rng.integer(1, 9) / 20}
         weights, stale = (
-            {name: tensor.to(model[0].weight) for name, tensor in making.weights_for(rng, model).items()}
+            {name: tensor.to(model[0].weight) for name, tensor in making.random_weights(rng, model).items()}
             for _ in range(2)
         )
         inputs["cases"].append(data | {"weights": weights, "stale": stale})
     return [inputs]
 
 
-def act_step(submitted, inputs: dict[str, Any], trial: Trial) -> list[dict[str, Any]]:
+def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[dict[str, Any]]:
     model, outputs = network(inputs), []
     parameters = dict(model.named_parameters())
     masters = set(places_of(parameters.values()))
@@ -51,20 +51,20 @@ def act_step(submitted, inputs: dict[str, Any], trial: Trial) -> list[dict[str, 
         model.load_state_dict(case["weights"])
         for name, parameter in parameters.items():
             parameter.grad = case["stale"][name].clone()
-        optimizer = making.Descent(parameters.values(), case["lr"])
+        optimizer = making.GradientDescent(parameters.values(), case["lr"])
         Witness.notes.clear()
         loss = submitted(model, optimizer, case["x"], case["y"], inputs["num_devices"])
         on_master = [note for note in Witness.notes if masters & set(note["places"])]
         if isinstance(loss, float):
             loss = torch.tensor(loss, dtype=case["x"].dtype)
         after = {"gradients": {name: p.grad for name, p in parameters.items()}, "weights": parameters}
-        after = {kind: making.copies(tensors) for kind, tensors in after.items()}
+        after = {kind: making.detached_copies(tensors) for kind, tensors in after.items()}
         rows = sorted(note["rows"] for note in Witness.notes)
         outputs.append({"loss": loss, "rows": rows, "on_master": len(on_master)} | after)
     return outputs
 
 
-def judge_step(world: World) -> Iterator[Finding]:
+def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
     """A mistake is one that explains every step."""
     inputs, outputs = world.inputs[0], world.outputs[0]
     parts = [pieces_of(inputs, case) for case in inputs["cases"]]
@@ -75,7 +75,7 @@ def judge_step(world: World) -> Iterator[Finding]:
             yield finding if finding.ok or finding.mistakes else replace(finding, mistakes=known)
 
 
-def judge_one(case: dict[str, Any], parts: Sequence[dict], right: After, got: dict[str, Any]) -> Iterator[Finding]:
+def judge_one(case: dict[str, Any], parts: Sequence[dict], right: After, got: dict[str, Any]) -> Iterator[Judgement]:
     size = len(case["x"])
     yield from expect_tensors(STEP_GRADIENT.format("{}", size), right[0], got["gradients"])
     yield from expect_tensors(STEP_WEIGHT.format("{}", size), right[1], got["weights"])
@@ -105,7 +105,7 @@ def explains(key: str, told: Sequence[Mapping[str, Sequence[After]]], outputs: S
 
 def alike(expected: Named, got: Any) -> bool:
     pairs = [(tensor, got.get(name)) for name, tensor in expected.items()]
-    return all(other is None if tensor is None else same(tensor, other) for tensor, other in pairs)
+    return all(other is None if tensor is None else is_close(tensor, other) for tensor, other in pairs)
 
 
 def pieces_of(inputs: dict[str, Any], case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -156,8 +156,8 @@ ROWS = Words(en="the rows that the replicas compute on (batch of {})", zh="å„å‰
 STEP = Task(
     key="02.step",
     signature="train_step(model, optimizer, x, y, num_devices)",
-    make=make_step,
-    act=act_step,
+    make_inputs=make_step,
+    run_submission=run_step,
     judge=judge_step,
     hints=LAB.hints(
         "not_cleared",
@@ -169,7 +169,7 @@ STEP = Task(
         "sum_for_mean",
         "one_device",
     ),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32")),
-    keeps=("x", "y"),
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32")),
+    must_not_change=("x", "y"),
 )

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.ranks.limits import crowd
 
@@ -84,7 +84,7 @@ def modes_here() -> dict[str, Any]:
     return {"grad": torch.is_grad_enabled(), "dtype": str(torch.get_autocast_dtype("cpu")) if cast else "off"}
 
 
-def make(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     """Weights that differ, so that each output tells whose it is, and the replicas that fail, one a call."""
     width, columns = rng.integer(2, 4), rng.integer(2, 4)
     weights = [rng.tensor(width, columns) for _ in range(num_devices)]
@@ -93,7 +93,7 @@ def make(rng: Draw, num_devices: int) -> list[dict[str, Any]]:
     return [{"weights": weights, "inputs": inputs, "failing": failing}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
     tuples = [(x, 1.0) for x in inputs["inputs"]]  # pieces of a batch that scatter cut
     runs: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def failure(submitted, meeting: Meeting, weights: list[Tensor], pieces: list[Any
     return {"raised": "nothing", "says": ""}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, runs = world.inputs[0], world.outputs[0]["runs"]
     num_devices = len(inputs["weights"])
     for mode in MODES:
@@ -140,7 +140,7 @@ def judge(world: World) -> Iterator[Finding]:
     given = runs["as usual"]["outputs"]
     yield expect_equal(NUM_OUTPUTS, num_devices, len(given) if isinstance(given, list) else 0)
     several = given if isinstance(given, list) else []
-    owners = [device for output in several for device, one in enumerate(right) if same(one, output)]
+    owners = [device for output in several for device, one in enumerate(right) if is_close(one, output)]
     is_turned = sorted(owners) == list(range(num_devices))  # all of them are there, each once
     for device, (expected, output) in enumerate(zip(right, several, strict=False)):
         others = {"order_of_completion": right if is_turned else []}
@@ -154,7 +154,7 @@ def judge(world: World) -> Iterator[Finding]:
         yield from judge_failure(got, failing, num_devices, known)
 
 
-def judge_modes(runs: dict[str, Any]) -> Iterator[Finding]:
+def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
     """What each replica found in its thread; a mistake of the grad mode also shows under autocast, and not there."""
     for mode, (grad, dtype) in MODES.items():
         for device, note in enumerate(runs[mode]["notes"]):
@@ -165,7 +165,7 @@ def judge_modes(runs: dict[str, Any]) -> Iterator[Finding]:
             yield expect_equal(CAST.format(mode), dtype, note.get("dtype"), rank=device, mistakes=lost)
 
 
-def judge_failure(got: dict[str, Any], failing: int, num_devices: int, known: list[str]) -> Iterator[Finding]:
+def judge_failure(got: dict[str, Any], failing: int, num_devices: int, known: list[str]) -> Iterator[Judgement]:
     """The replica's own exception comes out and names its device, and no other."""
     en = f"its replica raised {StayedAway.__name__}, and out of parallel_apply came {got['raised']}"
     zh = f"副本抛出了 {StayedAway.__name__}，而 parallel_apply 抛出的是 {got['raised']}"
@@ -187,8 +187,8 @@ CAST = Words(en="the dtype of autocast in the thread ({})", zh="线程中 autoca
 PARALLEL_APPLY = Task(
     key="02.parallel_apply",
     signature="parallel_apply(replicas, inputs)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "one_after_another",
@@ -199,6 +199,6 @@ PARALLEL_APPLY = Task(
         "autocast_lost",
         "device_unnamed",
     ),
-    unit="device",
-    keeps=("replicas", "inputs"),
+    runs_on="devices",
+    must_not_change=("replicas", "inputs"),
 )

@@ -1,7 +1,13 @@
-"""Lab 03: what DDP is made of, and a step made ready for NCCL. N = ranks.
+"""Declares lab 03, in which learners write the parts of DistributedDataParallel, and where each of its tasks is judged.
 
-gradients.py   03.start, 03.average      sampler.py      03.sampler       overlap.py     03.overlap
-buckets.py     03.buckets                accumulate.py   03.accumulate    rehearsed.py   03.rehearsed
+gradients.py       03.start       every rank begins with the weights and buffers of rank 0
+                   03.average     the mean of the ranks' gradients
+                   03.accumulate  the mean gradient of micro-batches of different lengths
+communication.py   03.buckets     few messages instead of one per gradient
+                   03.overlap     messages that are sent while backward still computes
+                   03.rehearsed   a step that runs on gloo, made ready for NCCL
+sampler.py         03.sampler     which examples a rank sees in each epoch
+hints.yaml         what a learner is told about each known mistake
 """
 
 from helpers.grading.registry import Lab
@@ -12,11 +18,11 @@ LAB = Lab(
     tasks=(
         "gradients.START",
         "gradients.AVERAGE",
-        "buckets.BUCKETS",
+        "communication.BUCKETS",
         "sampler.SAMPLER",
-        "accumulate.ACCUMULATE",
-        "overlap.OVERLAP",
-        "rehearsed.REHEARSED",
+        "gradients.ACCUMULATE",
+        "communication.OVERLAP",
+        "communication.REHEARSED",
     ),
     forbids=(
         "torch.nn.parallel",
@@ -27,5 +33,5 @@ LAB = Lab(
         "torch.distributed._composable",
         "torch.distributed.fsdp",
     ),
-    refuses=("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler"),
+    forbids_instances=("torch.nn.parallel.DistributedDataParallel", "torch.utils.data.DistributedSampler"),
 )

@@ -1,4 +1,9 @@
-"""03.start and 03.average: equal weights, mean gradients. And how models of this lab are drawn."""
+"""Judges the tasks of lab 03 that make values equal on all ranks: 03.start, 03.average and 03.accumulate.
+
+Each task draws weights, gradients or micro-batches for every rank, runs the learner's function on live ranks, and
+compares every rank with what one process computes from the inputs of all ranks. A mistake is named where a rank holds
+exactly the tensors that this mistake gives. communication.py draws its models with the functions of this file, too.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.ddp import LAB
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, same
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
 GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
@@ -21,36 +26,42 @@ STEP_GRADIENTS = [Words(en=f"the gradient of {{}} in step {n}", zh=f"第 {n} 步
 STEP_PARAMETERS = [Words(en=f"the parameter {{}} after step {n}", zh=f"第 {n} 步后的参数 {{}} ") for n in (1, 2)]
 PARAMETER = Words(en="the parameter {}", zh="参数 {} ")
 BUFFER = Words(en="the buffer {}", zh="buffer {} ")
-AXES = Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
-Named = Mapping[str, Tensor]
+DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
+NamedTensors = Mapping[str, Tensor]
 
 
-def mean_of(per_rank: Sequence[Named]) -> dict[str, Tensor]:
+def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
+    """The sum of tensors with the same name."""
+    return {name: sum(tensors[name] for tensors in per_rank) for name in per_rank[0]}
+
+
+def mean_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
+    """The mean of tensors with the same name."""
     return {name: total / len(per_rank) for name, total in sum_of(per_rank).items()}
 
 
-def sum_of(per_rank: Sequence[Named]) -> dict[str, Tensor]:
-    return {name: sum(one[name] for one in per_rank) for name in per_rank[0]}
-
-
-def scaled(tensors: Named, factor: float) -> dict[str, Tensor]:
+def scaled(tensors: NamedTensors, factor: float) -> dict[str, Tensor]:
+    """Each tensor times the factor."""
     return {name: tensor * factor for name, tensor in tensors.items()}
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
-def dense(rng: Draw, *shape: int) -> Tensor:
-    """A matrix may be transposed in memory, a vector is never a slice: so backward leaves gradients."""
+def draw_dense(rng: CaseGenerator, *shape: int) -> Tensor:
+    """A random tensor laid out as backward leaves gradients: a matrix may be transposed, a vector is never a slice."""
     tensor = rng.tensor(*shape)
     return tensor if tensor.dim() > 1 else tensor.contiguous()
 
 
-def weights_for(rng: Draw, model: nn.Module) -> dict[str, Tensor]:
-    """For each parameter of `model`, by name, scaled so that tanh is not saturated."""
-    return {name: dense(rng, *p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
+def weights_for(rng: CaseGenerator, model: nn.Module) -> dict[str, Tensor]:
+    """A random value for each parameter of `model`, by name, so small that tanh does not saturate."""
+    return {name: draw_dense(rng, *p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
 
 
-def network(inputs: Mapping[str, Any], weights: Named | None = None) -> nn.Sequential:
-    """Of the `widths`, one parameter `frozen`; with copies of its own `weights`, if no others are given."""
+def network(inputs: Mapping[str, Any], weights: NamedTensors | None = None) -> nn.Sequential:
+    """An MLP with the layer widths `inputs["widths"]`, in which the parameter `inputs["frozen"]` needs no gradient.
+
+    Its parameters are copies of `weights`, or of `inputs["weights"]` if none are given.
+    """
     model = making.mlp(inputs["widths"])
     for name, parameter in model.named_parameters():
         parameter.data = (weights or inputs["weights"])[name].clone()
@@ -58,104 +69,122 @@ def network(inputs: Mapping[str, Any], weights: Named | None = None) -> nn.Seque
     return model
 
 
-def trained(weights: Named, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in weights.items() if name != inputs["frozen"]}
+def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of all parameters that have a gradient."""
+    return {name: tensor for name, tensor in tensors.items() if name != inputs["frozen"]}
 
 
-def frozen_stays(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Finding:
+def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Judgement:
+    """The `.grad` of the frozen parameter is still None."""
     return expect_equal(GRADIENT.format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
 
 
-def recognise_frozen(trouble: Trouble) -> list[str]:
-    return ["gradient_missing"] if trouble.kind == "exception" and "NoneType" in trouble.text else []
+def recognise_frozen(failure: RunFailure) -> list[str]:
+    """An exception about None means that the answer used the gradient of the frozen parameter, which has none."""
+    return ["gradient_missing"] if failure.kind == "exception" and "NoneType" in failure.text else []
 
 
 # -- 03.start --------------------------------------------------------------------------------------------------------
 UNSAVED = "mask"  # a buffer that is not in state_dict()
+FROZEN_PARAMETER = "2.bias"
 
 
 def normed_model(width: int) -> nn.Module:
-    """With BatchNorm's three buffers, one of them an int64 count, one that is not saved, and a frozen parameter."""
+    """A model with BatchNorm's three buffers (one is an int64 count), an unsaved buffer, and a frozen parameter."""
     model = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2)).double()
     model.register_buffer(UNSAVED, torch.zeros(width, dtype=torch.float64), persistent=False)
-    model[2].bias.requires_grad_(False)
+    model.get_parameter(FROZEN_PARAMETER).requires_grad_(False)
     return model
 
 
-def make_start(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def make_start(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws other parameters and buffers for each rank."""
     width = rng.integer(3, 6)
     model = normed_model(width)
     inputs = []
     for _ in range(world_size):
-        buffers = {name: dense(rng, *b.shape) for name, b in model.named_buffers() if b.is_floating_point()}
+        buffers = {name: draw_dense(rng, *b.shape) for name, b in model.named_buffers() if b.is_floating_point()}
+        # So large that a float32 does not hold every such number: whoever sends all buffers as floats rounds it.
         buffers["1.num_batches_tracked"] = torch.tensor(rng.integer(10**8, 10**9))
         inputs.append({"width": width, "parameters": weights_for(rng, model), "buffers": buffers})
     return inputs
 
 
-def act_start(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_start(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the answer on a model with this rank's values, and notes which tensors it replaced by other objects."""
     model = normed_model(inputs["width"])
     for name, tensor in tensors_of(model).items():
         tensor.data = (inputs["parameters"] | inputs["buffers"])[name].clone()
-    held = tensors_of(model)
+    before = tensors_of(model)
     submitted(model)
-    now = tensors_of(model)
+    after = tensors_of(model)
     frozen = sorted(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-    other = [name for name in held if now.get(name) is not held[name]]
-    return {"tensors": {name: tensor.data for name, tensor in now.items()}, "frozen": frozen, "other": other}
+    replaced = [name for name in before if after.get(name) is not before[name]]
+    return {"tensors": {name: tensor.data for name, tensor in after.items()}, "frozen": frozen, "replaced": replaced}
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-def judge_start(world: World) -> Iterator[Finding]:
-    first, mean = world.inputs[0], mean_of([one["parameters"] for one in world.inputs])
-    for rank, (own, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
-        yield in_place(output["other"], rank)
+def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the values of rank 0 on every rank, written into the tensors that the model already had."""
+    rank_0, mean = world.inputs[0], mean_of([inputs["parameters"] for inputs in world.inputs])
+    for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+        yield expect_same_objects(output["replaced"], rank)
         got, mistakes = output["tensors"], {"averaged_at_start": mean}
-        found = list(expect_tensors(PARAMETER, first["parameters"], got, rank=rank, mistakes=mistakes))
-        yield from found
-        unsaved = {UNSAVED: own["buffers"][UNSAVED]}
-        kept = {"unsaved_forgotten": first["buffers"] | unsaved, "buffers_forgotten": own["buffers"]}
-        told = [key for key, one in kept.items() if all(f.ok for f in [*found, *expect_tensors(BUFFER, one, got)])]
-        mistakes = {key: kept[key] for key in told}
-        yield from expect_tensors(BUFFER, first["buffers"], got, rank=rank, mistakes=mistakes)
-        yield expect_equal(FROZEN, ["2.bias"], output["frozen"], rank=rank)
+        parameters = list(expect_tensors(PARAMETER, rank_0["parameters"], got, rank=rank, mistakes=mistakes))
+        yield from parameters
+        unsaved = {UNSAVED: inputs["buffers"][UNSAVED]}
+        wrong = {"unsaved_forgotten": rank_0["buffers"] | unsaved, "buffers_forgotten": inputs["buffers"]}
+        # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model.
+        mistakes = {
+            key: buffers
+            for key, buffers in wrong.items()
+            if all(judgement.ok for judgement in [*parameters, *expect_tensors(BUFFER, buffers, got)])
+        }
+        yield from expect_tensors(BUFFER, rank_0["buffers"], got, rank=rank, mistakes=mistakes)
+        yield expect_equal(FROZEN, [FROZEN_PARAMETER], output["frozen"], rank=rank)
 
 
 FROZEN = Words(en="the list of frozen parameters", zh="冻结参数的列表")
 
 
-def in_place(other: Sequence[str], rank: int) -> Finding:
-    """other: names of tensors that are no longer the objects that the model had."""
-    name = other[0] if other else ""
+def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
+    """No tensor of the model was replaced by another one; `replaced` has the names of those that were."""
+    name = replaced[0] if replaced else ""
     en, zh = (
         f"{name} is another tensor now, expected the same one with new values",
         f"{name} 换成了另一个张量，应原地改写",
     )
-    return expect(not other, en, zh, rank=rank)
+    return expect(not replaced, en, zh, rank=rank)
 
 
-def recognise_start(trouble: Trouble) -> list[str]:
-    roots = set(re.findall(r"calls broadcast root (\d+)", trouble.text))
-    return ["own_root"] if trouble.kind == "mismatch" and len(roots) > 1 else []
+def recognise_start(failure: RunFailure) -> list[str]:
+    """Ranks that broadcast from different roots do not match: each one named itself as the source."""
+    roots = set(re.findall(r"calls broadcast root (\d+)", failure.text))
+    return ["own_root"] if failure.kind == "mismatch" and len(roots) > 1 else []
 
 
 START = Task(
     key="03.start",
     signature="start_equal(model)",
-    make=make_start,
-    act=act_start,
+    make_inputs=make_start,
+    run_submission=run_start,
     judge=judge_start,
-    recognise=recognise_start,
+    recognise_failure=recognise_start,
     hints=LAB.hints("unsaved_forgotten", "buffers_forgotten", "averaged_at_start", "own_root"),
-    axes=AXES,
+    variations=DTYPES_AND_LAYOUTS,
 )
 
 
 # -- 03.average ------------------------------------------------------------------------------------------------------
-def make_average(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+FIXED_DIVISORS = (2, 3, 4, 5, 8)  # what people type for the world size: those of a check, and the GPUs of a machine
+
+
+def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws a small MLP, with other weights and gradients on each rank and one frozen parameter."""
     widths = [rng.integer(3, 6) for _ in range(3)] + [2]
     model = making.mlp(widths)
     frozen = rng.one_of(*dict(model.named_parameters()))
@@ -166,7 +195,8 @@ def make_average(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return inputs
 
 
-def act_average(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the answer on a model whose gradients are set as backward would leave them."""
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
@@ -174,33 +204,211 @@ def act_average(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, An
     return {"gradients": making.gradients_of(model), "weights": dict(model.named_parameters())}
 
 
-def judge_average(world: World) -> Iterator[Finding]:
-    weights = sum_of([one["weights"] for one in world.inputs])
-    total = sum_of([trained(one["gradients"], one) for one in world.inputs])
-    for rank, (given, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the mean of all gradients on every rank, and weights that nobody touched."""
+    total_weights = sum_of([inputs["weights"] for inputs in world.inputs])
+    total = sum_of([without_frozen(inputs["gradients"], inputs) for inputs in world.inputs])
+    mean = scaled(total, 1 / world.size)
+    averaged_weights = {"averages_weights": [total_weights, scaled(total_weights, 1 / world.size)]}
+    for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
         mistakes = {
             "divided_twice": scaled(total, world.size**-2),
             "sum_for_mean": total,
-            "wrong_divisor": [scaled(total, 1 / number) for number in (2, 3, 4, 5, 8)],
+            "wrong_divisor": [scaled(total, 1 / number) for number in FIXED_DIVISORS],
         }
-        own, mean = trained(given["gradients"], given), scaled(total, 1 / world.size)
-        if all(same(tensor, output["gradients"].get(name)) for name, tensor in own.items()):
-            mistakes["own_gradient"] = own
+        local = without_frozen(inputs["gradients"], inputs)
+        if all(is_close(tensor, output["gradients"].get(name)) for name, tensor in local.items()):
+            mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
         yield from expect_tensors(GRADIENT, mean, output["gradients"], rank=rank, mistakes=mistakes)
-        yield frozen_stays(given, output["gradients"], rank)
-        moved = {"averages_weights": [weights, scaled(weights, 1 / world.size)]}
-        yield from expect_tensors(PARAMETER, given["weights"], output["weights"], rank=rank, mistakes=moved)
+        yield expect_frozen_without_gradient(inputs, output["gradients"], rank)
+        yield from expect_tensors(PARAMETER, inputs["weights"], output["weights"], rank=rank, mistakes=averaged_weights)
 
 
 AVERAGE = Task(
     key="03.average",
     signature="average_gradients(model)",
-    make=make_average,
-    act=act_average,
+    make_inputs=make_average,
+    run_submission=run_average,
     judge=judge_average,
-    recognise=recognise_frozen,
+    recognise_failure=recognise_frozen,
     hints=LAB.hints(
         "divided_twice", "sum_for_mean", "wrong_divisor", "own_gradient", "averages_weights", "gradient_missing"
     ),
-    axes=AXES,
+    variations=DTYPES_AND_LAYOUTS,
+)
+
+
+# -- 03.accumulate ---------------------------------------------------------------------------------------------------
+NUM_STEPS = 2
+MAX_MICRO_BATCHES = 3
+COUNT_BYTES = 256  # bytes of counts that a rank may send in addition to the gradients of one step
+
+
+def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws two steps of micro-batches, stale gradients of an earlier step, and a model with one frozen parameter.
+
+    In the plain case no two micro-batches of a rank have the same length and no two ranks the same number of
+    examples, so that every wrong way to weigh them gives another gradient.
+    """
+    widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
+    model = making.mlp(widths)
+    num_micro_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, MAX_MICRO_BATCHES)
+    weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
+    shared = {"widths": widths, "weights": weights, "frozen": frozen, "lr": rng.one_of(0.1, 0.2, 0.5)}
+    inputs = []
+    for rank in range(world_size):
+        steps = [
+            [{"x": rng.tensor(n, widths[0]), "y": rng.tensor(n, widths[-1])} for n in lengths]
+            for lengths in (draw_lengths(rng, num_micro_batches, rank, world_size) for _ in range(NUM_STEPS))
+        ]
+        inputs.append(shared | {"stale": weights_for(rng, model), "steps": steps})
+    return inputs
+
+
+def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_size: int) -> list[int]:
+    """The number of examples of each micro-batch of a rank.
+
+    The case decides: "one_each" has one micro-batch of 4 examples; "some_empty" has empty micro-batches, and the last
+    rank has no examples at all; otherwise rank r draws different lengths from 5r + 1 to 5r + 5.
+    """
+    if rng.case.sizes == "one_each":
+        return [4]
+    lengths = (torch.randperm(5, generator=rng) + 1 + 5 * rank)[:num_micro_batches].tolist()
+    if rng.case.sizes != "some_empty":
+        return lengths
+    return [0] * num_micro_batches if 0 < rank == world_size - 1 else [*lengths[:-1], 0]
+
+
+def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Calls the answer once per step, and copies gradients and weights after each."""
+    model = network(inputs)
+    for name, parameter in model.named_parameters():
+        parameter.grad = inputs["stale"][name] if parameter.requires_grad else None
+    optimizer, gradients, weights = making.GradientDescent(model.parameters(), inputs["lr"]), [], []
+    for step in inputs["steps"]:
+        yield
+        submitted(model, optimizer, [(batch["x"], batch["y"]) for batch in step])
+        gradients.append(making.detached_copies(making.gradients_of(model)))
+        weights.append(making.detached_copies(dict(model.named_parameters())))
+    return {"gradients": gradients, "weights": weights}
+
+
+def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, after each step, the mean gradient over all examples of all ranks, and the weights that it leads to."""
+    weights = world.inputs[0]["weights"]
+    for step in range(NUM_STEPS):
+        parts = [micro_gradients(inputs, weights, step) for inputs in world.inputs]  # parts[rank][micro-batch]
+        counts = [[len(batch["x"]) for batch in inputs["steps"][step]] for inputs in world.inputs]  # likewise
+        right = scaled(sum_of([part for of_rank in parts for part in of_rank]), 1 / sum(map(sum, counts)))
+        # What is wrong in the second step may follow from the first, so mistakes are named in the first alone.
+        wrong = wrong_accumulated(world, parts, counts) if step == 0 else {}
+        before, weights = weights, updated(weights, right, world.inputs[0]["lr"])
+        for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
+            got, got_weights = output["gradients"][step], output["weights"][step]
+            yield from expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank, mistakes=wrong)
+            yield expect_frozen_without_gradient(inputs, got, rank)
+            local = local_updates(before, parts[rank], counts, rank, inputs["lr"]) if step == 0 else []
+            mistakes = {"reduction_after_step": local}
+            yield from expect_tensors(STEP_PARAMETERS[step], weights, got_weights, rank=rank, mistakes=mistakes)
+    yield from judge_traffic(world)
+
+
+def judge_traffic(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects that each rank sends the gradients once per step, and at most a few bytes of counts besides."""
+    trained = without_frozen(world.inputs[0]["weights"], world.inputs[0])
+    once, num_micro_batches = NUM_STEPS * sum(t.nbytes for t in trained.values()), len(world.inputs[0]["steps"][0])
+    per_micro_batch = once * num_micro_batches
+    for rank, log in enumerate(world.logs):
+        sent = log.payload_bytes()
+        is_per_micro_batch = per_micro_batch <= sent <= per_micro_batch + NUM_STEPS * COUNT_BYTES * MAX_MICRO_BATCHES
+        yield expect(
+            once <= sent <= once + NUM_STEPS * COUNT_BYTES,
+            f"it sends {sent:,} bytes in {NUM_STEPS} steps, expected {once:,} and a few for counts",
+            f"{NUM_STEPS} 步共传输 {sent:,} 字节，应为 {once:,} 字节再加少量计数",
+            rank=rank,
+            mistakes=["sends_every_micro_batch"] if is_per_micro_batch else [],
+        )
+
+
+def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int) -> list[dict[str, Tensor]]:
+    """The gradient of each micro-batch's summed loss, as one process computes it."""
+    gradients = []
+    for batch in inputs["steps"][step]:
+        model = network(inputs, weights)
+        (model(batch["x"]) - batch["y"]).square().sum().backward()
+        gradients.append(without_frozen(making.gradients_of(model), inputs))
+    return gradients
+
+
+def wrong_accumulated(
+    world: JudgedWorld, parts: list[list[NamedTensors]], counts: list[list[int]]
+) -> dict[str, list[NamedTensors]]:
+    """The gradients that each known mistake leaves after the first step, by the key of its hint.
+
+    parts and counts have, for each rank and each of its micro-batches, the summed gradient and the number of examples.
+    """
+    num_examples, n = sum(map(sum, counts)), world.size
+    total = sum_of([part for of_rank in parts for part in of_rank])
+    micro_means = [[divided(*pair) for pair in zip(*rank, strict=True)] for rank in zip(parts, counts, strict=True)]
+    rank_means = [divided(sum_of(of_rank), sum(count)) for of_rank, count in zip(parts, counts, strict=True)]
+    stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]
+    last, last_count = sum_of([of_rank[-1] for of_rank in parts]), sum(count[-1] for count in counts)
+    right, mean_of_means = scaled(total, 1 / num_examples), mean_of([sum_of(means) for means in micro_means])
+    # A mean of means is divided by the micro-batches or not, and by the outputs, where `.mean()` stands for the sum.
+    k, num_outputs = len(counts[0]), world.inputs[0]["widths"][-1]
+    return {
+        "last_micro_batch_only": [scaled(last, 1 / num_examples), divided(last, last_count)],
+        "not_cleared": [
+            sum_of([right, *stale]),
+            sum_of([right, mean_of(stale)]),
+            scaled(sum_of([total, *stale]), 1 / num_examples),
+        ],
+        "mean_of_means": [scaled(mean_of_means, 1 / d) for d in (1, k, num_outputs, k * num_outputs)],
+        "rank_mean": [mean_of(rank_means)],
+        "own_count": [divided(total, n * sum(count)) for count in counts],
+        "sum_for_mean": [sum_of(rank_means), total, scaled(right, n)],
+        "divided_by_ranks_too": [scaled(right, 1 / n)],
+    }
+
+
+def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
+    """The mean over `count` examples. Without examples the sum is zero, and so is the gradient that backward gives."""
+    return scaled(tensors, 1 / (count or 1))
+
+
+def local_updates(
+    before: NamedTensors, parts: Sequence[NamedTensors], counts: list[list[int]], rank: int, lr: float
+) -> list[dict[str, Tensor]]:
+    """The weights if the optimizer steps with this rank's own gradient, divided in each way that people divide it."""
+    num_examples, local = sum(map(sum, counts)), sum_of(parts)
+    factors = [1 / num_examples, len(counts) / num_examples, 1 / (sum(counts[rank]) or num_examples), 1.0]
+    return [updated(before, scaled(local, factor), lr) for factor in factors]
+
+
+def updated(weights: NamedTensors, gradient: NamedTensors, lr: float) -> dict[str, Tensor]:
+    """The weights after a step of gradient descent; a weight without a gradient stays as it is."""
+    return weights | {name: weights[name] - lr * gradient[name] for name in gradient}
+
+
+ACCUMULATE = Task(
+    key="03.accumulate",
+    signature="train_step(model, optimizer, micro_batches)",
+    make_inputs=make_accumulate,
+    run_submission=run_accumulate,
+    judge=judge_accumulate,
+    recognise_failure=recognise_frozen,
+    hints=LAB.hints(
+        "reduction_after_step",
+        "last_micro_batch_only",
+        "not_cleared",
+        "mean_of_means",
+        "rank_mean",
+        "own_count",
+        "sum_for_mean",
+        "divided_by_ranks_too",
+        "sends_every_micro_batch",
+        "gradient_missing",
+    ),
+    variations=Variations(sizes=("uneven", "some_empty", "one_each"), dtypes=("float64", "float32")),
+    must_not_change=("micro_batches",),
 )

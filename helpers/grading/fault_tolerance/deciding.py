@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
-from helpers.grading.task import Trial
+from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 # -- 12.verdict ------------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # to the second,
 NEVER = None  # has sent nothing yet
 
 
-def make_verdict(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Jobs far from every limit, or exactly at it: small ones, then any mixture. The last of the small ones is in its
     first step, of which the first beats came some seconds after the start."""
     jobs = [[WELL, WELL], [WELL, SLOW], [WAITS, BEHIND], [GONE, WAITS], [WAITS, WAITS], [WAITS, (15, 6, 40), WAITS]]
@@ -40,7 +40,7 @@ def make_verdict(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [watched(rng, job, ago) for job, ago in zip(jobs, begun, strict=True)]}]
 
 
-def watched(rng: Draw, job: list[Told | None], ago: float) -> list[Any]:
+def watched(rng: CaseGenerator, job: list[Told | None], ago: float) -> list[Any]:
     """The beats of each rank, whose clock may be hours away. The job began `ago` seconds ago."""
     now = rng.integer(60, 99)
     started = now - ago
@@ -103,13 +103,13 @@ WRONG_WORDS: dict[str, list[Callable[..., list[str]]]] = {
         named(never=one, at_start=step) for one in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
     ],
 }
-VERDICT = answers.asking(
+VERDICT = answers.question_task(
     "12.verdict",
     "verdict(beats, ranks, started, now, limits)",
     Words(en="the list of verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
     named(),
     WRONG_WORDS,
-    make=make_verdict,
+    make_inputs=make_verdict,
     hints=LAB.hints(*WRONG_WORDS),
 )
 
@@ -117,7 +117,7 @@ VERDICT = answers.asking(
 EDGE = 0.1  # of a step: no case is so near to the middle between two numbers, so the least of the sum is right too
 
 
-def make_interval(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Young's own example, a large job (0.0065 failures per node and day), one that saves after each step; then any."""
     jobs = [
         [1, 6000, 10, 600, 15],
@@ -147,13 +147,13 @@ WRONG_STEPS: dict[str, list[Callable[..., int]]] = {
     "nodes_forgotten": [lambda nodes, *others: best(1, *others)],
     "whole_interval_lost": [partial(best, share=sqrt(0.5))],
 }
-INTERVAL = answers.asking(
+INTERVAL = answers.question_task(
     "12.interval",
     "best_interval(nodes, node_mtbf, save, repair, step)",
     Words(en="the number of steps", zh="步数"),
     best,
     WRONG_STEPS,
-    make=make_interval,
+    make_inputs=make_interval,
     hints=LAB.hints(*WRONG_STEPS),
 )
 
@@ -161,7 +161,7 @@ INTERVAL = answers.asking(
 Names, Group = Sequence[str], list[Any]  # a group: ranks, spares and keys, or three times None
 
 
-def make_regroup(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """How many ranks and spares, which of them are dead, how many are needed: with and without a spare, dead spares
     and two of them in a row, too few and just enough; then any."""
     hows = [
@@ -179,7 +179,9 @@ def make_regroup(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [members(rng, *how) for how in hows]}]
 
 
-def members(rng: Draw, size: int, num_spares: int, dead: list[int], dead_spares: list[int], least: int) -> list[Any]:
+def members(
+    rng: CaseGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], least: int
+) -> list[Any]:
     """Names in no order, as machines come when they come. How often each was started again says nothing."""
     names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
     ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
@@ -187,12 +189,12 @@ def members(rng: Draw, size: int, num_spares: int, dead: list[int], dead_spares:
     return [ranks, spares, gone, least, generation, {name: rng.one_of(0, 1, generation + 3) for name in names}]
 
 
-def act_regroup(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     def asked(*args: Any) -> Any:
         answer = submitted(*args[:-1], dict(args[-1]))
         return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
 
-    return answers.act(asked, inputs, trial, REGROUP)
+    return answers.run_questions(asked, inputs, context, REGROUP)
 
 
 def in_their_places(ranks: Names, living: Names, dead: Names) -> list[str]:
@@ -243,14 +245,14 @@ WRONG_GROUPS: dict[str, list[Callable[..., Group]]] = {
         way(places=lambda *given: sorted(at_the_end(*given))),
     ],
 }
-REGROUP = answers.asking(
+REGROUP = answers.question_task(
     "12.regroup",
     "regroup(ranks, spares, dead, min_ranks, generation, restarts)",
     [Words(en=name, zh=f" {name}") for name in ("ranks", "spares", "keys")],
     way(),
     WRONG_GROUPS,
-    make=make_regroup,
-    act=act_regroup,
+    make_inputs=make_regroup,
+    run_submission=run_regroup,
     hints=LAB.hints(*WRONG_GROUPS),
-    keeps=("ranks", "spares", "dead"),
+    must_not_change=("ranks", "spares", "dead"),
 )

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
-from helpers.grading.task import Trial
+from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 # -- 12.resume -------------------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ EPOCHS = 4  # drawn orders, few enough for a line; whoever asks for a later one 
 State, Rows = dict[str, int], list[list[int]]  # rows: of each step; and so are the orders of the epochs
 
 
-def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_resume(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All ranks of jobs in the middle of an epoch, with several samples per rank and on into a third epoch (1), one
     sample before its end (2) and at its end (5). The batch has changed on the way: steps say nothing about samples."""
     cases: list[list[Any]] = []
@@ -36,11 +36,11 @@ def make_resume(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def act_resume(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_resume(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     def asked(state: State, orders: Rows, *args: int) -> Any:
         return submitted(dict(state), lambda epoch: list(orders[epoch % EPOCHS]), *args)
 
-    return answers.act(asked, inputs, trial, RESUME)
+    return answers.run_questions(asked, inputs, context, RESUME)
 
 
 def going_on(
@@ -80,14 +80,14 @@ WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
         in_shares(lambda order, rank, dp: order[rank * len(order) // dp : (rank + 1) * len(order) // dp]),
     ],
 }
-RESUME = answers.asking(
+RESUME = answers.question_task(
     "12.resume",
     "next_samples(state, order, batch, rank, dp, steps)",
     Words(en="the list of samples, step by step", zh="各步的样本"),
     going_on(),
     WRONG_ROWS,
-    make=make_resume,
-    act=act_resume,
+    make_inputs=make_resume,
+    run_submission=run_resume,
     hints=LAB.hints(*WRONG_ROWS),
 )
 
@@ -96,7 +96,7 @@ Piece = tuple[str, int, int]  # file, and where its elements begin and end in th
 Part = list[Any]  # the elements, and how many were read
 
 
-def make_reshard(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_reshard(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """All readers of a tensor. Pieces stand in the order of their files' names, where rank 10 is before rank 2; from
     the sixth tensor on they have any length."""
     shapes = [(6, 2, 3), (9, 3, 2), (10, 1, 3), (7, 3, 1), (3, 2, 5), (26, 12, 3), (26, 12, 13)]
@@ -111,7 +111,7 @@ def make_reshard(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def act_reshard(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_reshard(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     """Element i of the whole tensor is the number i."""
 
     def asked(pieces: list[Piece], *args: int) -> Any:
@@ -127,7 +127,7 @@ def act_reshard(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> li
         part = submitted(pieces, *args, read)
         return [part.tolist() if isinstance(part, Tensor) else part, sum(counts)]
 
-    return answers.act(asked, inputs, trial, RESHARD)
+    return answers.run_questions(asked, inputs, context, RESHARD)
 
 
 def part(*case: Any, by_start: bool = True, ends: tuple[int, int] = (0, 0), in_file: bool = True) -> Part:
@@ -157,13 +157,13 @@ WHAT = (
     Words(en="the list of elements of this rank", zh="本 rank 的元素"),
     Words(en="the number of elements read", zh="读取个数"),
 )
-RESHARD = answers.asking(
+RESHARD = answers.question_task(
     "12.reshard",
     "own_part(pieces, total, rank, ranks, read)",
     WHAT,
     part,
     WRONG_PARTS,
-    make=make_reshard,
-    act=act_reshard,
+    make_inputs=make_reshard,
+    run_submission=run_reshard,
     hints=LAB.hints(*WRONG_PARTS),
 )

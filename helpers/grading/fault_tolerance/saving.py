@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.fault_tolerance.disk import Disk
 from helpers.grading.kit.judging import expect
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 Case = Mapping[str, Any]  # files, the name of the checkpoint, its data
@@ -18,7 +18,7 @@ DUE = {True: ("the new checkpoint", "新的检查点"), False: ("the old checkpo
 KINDS = {"killed": ("a kill", "进程被杀死"), "powers": ("a power cut", "断电")}
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """An old checkpoint as long, longer, shorter; none; and with half files of a writer that was killed before."""
     cases = []
     for number, (old, new) in enumerate(((12, 12), (30, 12), (5, 20), (0, 12), (12, 1))):
@@ -29,11 +29,11 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def letters(rng: Draw, count: int) -> str:
+def letters(rng: CaseGenerator, count: int) -> str:
     return "".join(chr(97 + rng.integer(0, 25)) for _ in range(count))
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[list[dict[str, Any]]]:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
     """Of each case the save on a good disk, then one for each operation with a disk that is full from there on."""
     every = []
     for case in inputs["cases"]:
@@ -55,7 +55,7 @@ def saved(submitted: Callable, case: Case, fails_at: int | None) -> dict[str, An
 
 
 # -- the judge -------------------------------------------------------------------------------------------------------
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     for case, (good, *failing) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
@@ -65,7 +65,7 @@ def judge(world: World) -> Iterator[Finding]:
             yield expect(is_known, f"{full.en}save returns without OSError", f"{full.zh}save 却没有抛出 OSError")
 
 
-def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Finding]:
+def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Judgement]:
     """Behind each operation the old checkpoint is whole, or the new one; once others were told, the new one."""
     old, new = case["files"].get(case["name"]), case["data"]
     for number, crash in enumerate(one["crashes"], start=1):
@@ -90,7 +90,7 @@ def told(left: str | None) -> tuple[str, str]:
     return (f"with the {len(left)} bytes {left!r}", f"有 {len(left)} 个字节 {left!r}") if left else ("empty", "是空的")
 
 
-def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Finding]:
+def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Judgement]:
     """The checkpoint is there, it was told of, and nothing else has changed."""
     got, known = good["now"].get(case["name"]), [good["mistake"]] * bool(good["mistake"])
     en, zh = f"save leaves {case['name']!r} {told(got)[0]}", f"save 留下的 {case['name']!r} {told(got)[1]}"
@@ -107,10 +107,10 @@ def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Finding]:
 TASK = Task(
     key="12.save",
     signature="save(disk, name, data, tell)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints("written_in_place", "old_removed_first", "renamed_too_early", "told_too_early"),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.telling import tell_difference, tell_tensor
-from helpers.grading.task import Finding, Pair, World
+from helpers.grading.kit.telling import describe_difference, describe_tensor
+from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement
 from helpers.learner.words import Words
 from helpers.observe.equality import TOLERANCES
 from helpers.quantities.units import format_bytes
@@ -24,7 +24,7 @@ Keys = Sequence[str]
 Named = Mapping[str, Tensor]
 
 
-def same(expected: Tensor, got: Any) -> bool:
+def is_close(expected: Tensor, got: Any) -> bool:
     """Equal as the course means it: float64 1e-10 of the norm, float32 1e-5 of the largest value.
 
     Where terms cancel, a right answer is not: what a Finding compares, `rounding.forgiven` looks at once more.
@@ -48,17 +48,17 @@ def expect_tensor(
     rank: int | None = None,
     mistakes: Mapping[str, Any] | None = None,
     before: Tensor | None = None,
-) -> Finding:
+) -> Judgement:
     """`got` is a tensor with the shape, dtype and values of `expected`. A mistake may have a list of wrong values.
 
     before: what stood there, if it was to be changed in place; a value that stayed is then called unchanged.
     """
-    pair = Pair(expected, got)
-    if same(expected, got):
-        return Finding(ok=True, says=Words.of(what), rank=rank, pair=pair)
+    pair = ComparedTensors(expected, got)
+    if is_close(expected, got):
+        return Judgement(ok=True, message=Words.of(what), rank=rank, pair=pair)
     known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
-    says = tell_tensor(Words.of(what), expected, got, before)
-    return Finding(ok=False, says=says, rank=rank, mistakes=known, pair=pair)
+    says = describe_tensor(Words.of(what), expected, got, before)
+    return Judgement(ok=False, message=says, rank=rank, mistakes=known, pair=pair)
 
 
 def expect_number(
@@ -68,7 +68,7 @@ def expect_number(
     *,
     rank: int | None = None,
     mistakes: Mapping[str, float] | None = None,
-) -> Finding:
+) -> Judgement:
     """`got` is a number as close to `expected` as one of a float64 tensor has to be."""
     known = {key: _number(value) for key, value in (mistakes or {}).items()}
     return expect_tensor(what, _number(expected), _number(got), rank=rank, mistakes=known)
@@ -78,7 +78,7 @@ def _number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def is_silent(world: World) -> bool:
+def is_silent(world: JudgedWorld) -> bool:
     """A rank alone that sends nothing, which is as good: there is nobody to ask."""
     return world.size == 1 and not world.logs[0].events
 
@@ -91,7 +91,7 @@ def expect_tensors(
     rank: int | None = None,
     mistakes: Mapping[str, Named | Sequence[Named]] | None = None,
     before: Named | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[Judgement]:
     """The same for named tensors; `what` has braces for the name, and each mistake maps names too, or lists such."""
     given, stood = got if isinstance(got, Mapping) else {}, before or {}
     known = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
@@ -109,27 +109,29 @@ def expect_equal(
     *,
     rank: int | None = None,
     mistakes: Mapping[str, Any] | None = None,
-) -> Finding:
+) -> Judgement:
     """`got == expected`, for numbers, strings, and lists of them. 3 and 3.0 and True are not the same."""
     if type(got) is type(expected) and got == expected:
-        return Finding(ok=True, says=Words.of(what), rank=rank)
+        return Judgement(ok=True, message=Words.of(what), rank=rank)
     known = tuple(k for k, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
-    return Finding(ok=False, says=tell_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
+    return Judgement(ok=False, message=describe_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
-def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Finding:
+def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Judgement:
     """Anything else; the two sentences say what is wrong if `ok` is false."""
-    return Finding(ok=bool(ok), says=Words(en=en, zh=zh), rank=rank, mistakes=() if ok else tuple(mistakes))
+    return Judgement(ok=bool(ok), message=Words(en=en, zh=zh), rank=rank, mistakes=() if ok else tuple(mistakes))
 
 
-def expect_ops(world: World, op: str, count: int, *, mistakes: Mapping[str, int] | None = None) -> Iterator[Finding]:
+def expect_ops(
+    world: JudgedWorld, op: str, count: int, *, mistakes: Mapping[str, int] | None = None
+) -> Iterator[Judgement]:
     """Every rank issues `op` exactly `count` times. mistakes: key to the number of times that this mistake gives."""
     what = Words(en="the number of {} calls", zh="{} 的调用次数").format(op)
     for rank, log in enumerate(world.logs):
         yield expect_equal(what, count, log.count(op), rank=rank, mistakes=mistakes)
 
 
-def expect_only(world: World, ops: Sequence[str], *, mistakes: Keys = ()) -> Iterator[Finding]:
+def expect_only(world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = ()) -> Iterator[Judgement]:
     """No rank issues any other operation than these."""
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ops]
@@ -140,8 +142,12 @@ def expect_only(world: World, ops: Sequence[str], *, mistakes: Keys = ()) -> Ite
 
 
 def expect_payload(
-    world: World, expected: int | Sequence[int], op: str | None = None, *, mistakes: Mapping[str, int] | None = None
-) -> Iterator[Finding]:
+    world: JudgedWorld,
+    expected: int | Sequence[int],
+    op: str | None = None,
+    *,
+    mistakes: Mapping[str, int] | None = None,
+) -> Iterator[Judgement]:
     """Bytes that each rank hands to `op` (None: to all operations): one number for all, or one a rank."""
     per_rank = [expected] * world.size if isinstance(expected, int) else list(expected)
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
@@ -158,4 +164,4 @@ def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
         return any(_is_mistake(one, expected, got) for one in wrong)
     if wrong is None:
         return got is None
-    return same(wrong, got) and not same(expected, wrong)
+    return is_close(wrong, got) and not is_close(expected, wrong)

@@ -7,19 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.drawing import Draw
-
-
-def integer(rng: torch.Generator, low: int, high: int) -> int:
-    """From `low` to `high`, both included."""
-    return int(torch.randint(low, high + 1, (), generator=rng))
-
-
-def normal(rng: torch.Generator, *shape: int) -> Tensor:
-    """Of mean 0 and variance 1, float64."""
-    if isinstance(rng, Draw):
-        return rng.normal(*shape)
-    return torch.randn(*shape, generator=rng, dtype=torch.float64)
+from helpers.grading.drawing import CaseGenerator
 
 
 def mlp(widths: list[int]) -> nn.Sequential:
@@ -30,9 +18,9 @@ def mlp(widths: list[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def weights_for(rng: torch.Generator, model: nn.Module) -> dict[str, Tensor]:
+def random_weights(rng: CaseGenerator, model: nn.Module) -> dict[str, Tensor]:
     """A random value for each parameter of `model`, by name, scaled so that tanh is not saturated."""
-    return {name: normal(rng, *p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
+    return {name: rng.normal(*p.shape) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
@@ -40,12 +28,12 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def copies(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+def detached_copies(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     """Detached copies, which what follows does not change; None stays None."""
     return {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-class Descent:
+class GradientDescent:
     """Plain gradient descent with the methods of torch.optim.SGD that a learner calls.
 
     The first optimizer of torch in a process imports its compiler: a second of processor time on every rank.

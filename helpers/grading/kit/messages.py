@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers.grading.kit.judging import expect, expect_only
-from helpers.grading.task import Finding, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.records import CommEvent, CommLog
 
 RETURNED = "returned"
-MESSAGES = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # hints that fit each such task
-Act = Callable[[Callable[..., Any], dict[str, Any], Trial], Any]
+MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # hints that fit each such task
+Act = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
 
 
-def each_call(act_one: Act) -> Act:
+def each_call(run_one: Act) -> Act:
     """An `act` for inputs {"calls": [...]}: the outputs of each call, whose end is marked."""
 
-    def act(submitted: Callable[..., Any], inputs: dict[str, Any], trial: Trial) -> list[Any]:
+    def run_submission(submitted: Callable[..., Any], inputs: dict[str, Any], context: RankContext) -> list[Any]:
         outputs = []
         for one in inputs["calls"]:
-            outputs.append(act_one(submitted, one, trial))
-            trial.mark(RETURNED)
+            outputs.append(run_one(submitted, one, context))
+            context.mark(RETURNED)
         return outputs
 
-    return act
+    return run_submission
 
 
-def calls_of(world: World) -> Iterator[World]:
+def calls_of(world: JudgedWorld) -> Iterator[JudgedWorld]:
     """Each call as a World of its own: its inputs, its outputs, its part of the logs, and when it returned."""
     ends = [[when for name, when in marks if name == RETURNED] for marks in world.marks]
     for number in range(len(world.inputs[0]["calls"])):
@@ -36,7 +36,7 @@ def calls_of(world: World) -> Iterator[World]:
         for log, times in zip(world.logs, ends, strict=True):
             before, end = times[number - 1] if number else 0.0, times[number]
             logs.append(CommLog(events=tuple(event for event in log.events if before < event.start < end)))
-        yield World(
+        yield JudgedWorld(
             size=world.size,
             inputs=[one["calls"][number] for one in world.inputs],
             outputs=[output[number] for output in world.outputs],
@@ -45,7 +45,7 @@ def calls_of(world: World) -> Iterator[World]:
         )
 
 
-def expect_messages(world: World) -> Iterator[Finding]:
+def expect_messages(world: JudgedWorld) -> Iterator[Judgement]:
     """Of one call: nothing but send and receive, and all of it complete when the function returned."""
     yield from expect_only(world, ["send", "recv"], mistakes=["calls_a_collective"])
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
@@ -59,26 +59,26 @@ def expect_messages(world: World) -> Iterator[Finding]:
         )
 
 
-def sends_of(world: World, rank: int) -> list[CommEvent]:
+def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
     """In the order of issuing."""
     return [event for event in world.logs[rank].events if event.op == "send"]
 
 
-def recognise_among(*keys: str) -> Callable[[Trouble], Sequence[str]]:
+def recognise_among(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
     """What a hang, a mismatch or an exception tells, as far as a task has the hint."""
-    return lambda trouble: [key for key in _recognised(trouble) if key in keys]
+    return lambda failure: [key for key in _recognised(failure) if key in keys]
 
 
-def _recognised(trouble: Trouble) -> Sequence[str]:
-    if trouble.kind == "hang" and trouble.text.startswith("every rank waits"):
-        sends, receives = trouble.waits_in("send"), trouble.waits_in("recv")
+def _recognised(failure: RunFailure) -> Sequence[str]:
+    if failure.kind == "hang" and failure.text.startswith("every rank waits"):
+        sends, receives = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
         return [] if sends == receives else ["sends_first" if sends else "receives_first"]
-    dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", trouble.text)
-    if trouble.kind == "mismatch" and dtypes:
+    dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text)
+    if failure.kind == "mismatch" and dtypes:
         return ["sizes_differ"] if len(set(dtypes)) == 1 else []
-    return ["sends_to_itself"] if is_to_itself(trouble) else []
+    return ["sends_to_itself"] if is_to_itself(failure) else []
 
 
-def is_to_itself(trouble: Trouble) -> bool:
+def is_to_itself(failure: RunFailure) -> bool:
     """Whether a rank named itself as its peer: the wire refuses it, and torch its own blocking send."""
-    return re.search(r"to or from itself|should not be the same as the rank", trouble.text) is not None
+    return re.search(r"to or from itself|should not be the same as the rank", failure.text) is not None

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Meter(TorchDispatchMode):
+class MemoryMeter(TorchDispatchMode):
     """Sees every operation inside `with Meter(there) as meter:`, and follows each storage until it is freed.
 
     there: tensors that exist already; they do not count, nor does it when they go. largest: bytes of one storage.
@@ -22,16 +22,16 @@ class Meter(TorchDispatchMode):
 
     def __init__(self, there: Iterable[Tensor] = ()):
         super().__init__()
-        self._held, self.peak, self.largest = 0, 0, 0
+        self._current_bytes, self.peak_bytes, self.largest_bytes = 0, 0, 0
         self._followed: dict[int, weakref.ref] = {}
         for tensor in there:
             self._follow(tensor.untyped_storage(), 0)
 
     @property
-    def held(self) -> int:
+    def current_bytes(self) -> int:
         """Now. What is young and only a cycle of references keeps alive goes first."""
         gc.collect(1)
-        return self._held
+        return self._current_bytes
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -52,11 +52,14 @@ class Meter(TorchDispatchMode):
 
         def freed(_: weakref.ref) -> None:
             self._followed.pop(key, None)
-            self._held -= num_bytes
+            self._current_bytes -= num_bytes
 
         self._followed[key] = weakref.ref(storage, freed)
-        self._held += num_bytes
-        self.peak, self.largest = max(self.peak, self._held), max(self.largest, num_bytes)
+        self._current_bytes += num_bytes
+        self.peak_bytes, self.largest_bytes = (
+            max(self.peak_bytes, self._current_bytes),
+            max(self.largest_bytes, num_bytes),
+        )
 
 
 @contextmanager
@@ -70,17 +73,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def dead_end(value: Any) -> str:
+def describe_if_detached(value: Any) -> str:
     """What `value` is, if backward cannot start from it or go through it; "" for a tensor that follows gradients."""
     if not isinstance(value, Tensor):
         return "None" if value is None else type(value).__name__
     return "" if value.requires_grad else "Tensor(requires_grad=False)"
 
 
-def whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """12.0 becomes 12, also in a dict: a division that leaves no rest is no mistake."""
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: as_integer(item) for key, item in value.items()}
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
-from helpers.grading.task import Finding
+from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 
 _EXPLAINED: ContextVar[bool] = ContextVar("explained", default=True)
-Story = Sequence[Mapping[str, Any]]
-Wrong = Callable[[], Mapping[str, Sequence[Story]]]
-NAMES = {
+History = Sequence[Mapping[str, Any]]
+WrongHistories = Callable[[], Mapping[str, Sequence[History]]]
+VALUE_NAMES = {
     "scale": Words(en="the scale after step {1}", zh="第 {1} 步后的 scale "),
     "weights": Words(en="weights[{0}] after step {1}", zh="第 {1} 步后的 weights[{0}] "),
     "given": Words(en="what the optimizer works on in step {1}", zh="第 {1} 步中 optimizer 更新的对象"),
@@ -32,9 +32,9 @@ NAMES = {
 }
 
 
-def judge_story(
-    right: Story, got: Any, wrong: Wrong, *, notes: Sequence[Words] = (), rank: int | None = None
-) -> Iterator[Finding]:
+def judge_history(
+    right: History, got: Any, wrong: WrongHistories, *, notes: Sequence[Words] = (), rank: int | None = None
+) -> Iterator[Judgement]:
     """One Finding a value, up to the first step that is not right: what follows is its consequence.
 
     wrong: asked only where needed, gives the key of a hint to the stories that this mistake tells. A mistake is named
@@ -49,14 +49,14 @@ def judge_story(
     known = _told(told, got)
     for number, (step, said) in enumerate(zip(right[: bad + 1], got, strict=False), 1):
         for name, value in step.items():
-            finding = compare(what(name, number, notes), value, said.get(name), rank)
+            finding = compare_value(value_name(name, number, notes), value, said.get(name), rank)
             yield finding if finding.ok else dataclasses.replace(finding, mistakes=known)
 
 
-def what(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
+def value_name(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
     """ "weights 0" as the words for it, with the note of that step."""
     kind, _, place = name.partition(" ")
-    said = NAMES[kind].format(place, step)
+    said = VALUE_NAMES[kind].format(place, step)
     note = notes[step - 1] if notes else Words.of("")
     return Words(en=said.en + note.en, zh=said.zh.rstrip() + note.zh if note.zh else said.zh)
 
@@ -74,28 +74,28 @@ def overflow_notes(where: Sequence[Sequence[int] | bool]) -> list[Words]:
     return notes
 
 
-def compare(name: Words, right: Any, got: Any, rank: int | None = None) -> Finding:
+def compare_value(name: Words, right: Any, got: Any, rank: int | None = None) -> Judgement:
     """Numbers may be tensors of one number; tensors are compared as the course does."""
     if isinstance(right, Tensor):
         return expect_tensor(name, right, got, rank=rank)
-    return expect_equal(name, right, number(got) if isinstance(right, float) else got, rank=rank)
+    return expect_equal(name, right, as_number(got) if isinstance(right, float) else got, rank=rank)
 
 
-def number(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     """A number, also from a tensor of one, as a float that nobody can change; anything else as it is."""
     value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _same_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
-    return all(compare(what(name, 1), value, got.get(name)).ok for name, value in right.items())
+    return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 
-def _told(wrong: Mapping[str, Sequence[Story]], got: Story) -> tuple[str, ...]:
-    return tuple(key for key, stories in wrong.items() if any(alike(one, got) for one in stories))
+def _told(wrong: Mapping[str, Sequence[History]], got: History) -> tuple[str, ...]:
+    return tuple(key for key, stories in wrong.items() if any(is_same_history(one, got) for one in stories))
 
 
-def alike(story: Story, got: Story) -> bool:
+def is_same_history(story: History, got: History) -> bool:
     """Whether the learner's story begins like this one, which is not empty; here NaN equals NaN."""
     if not isinstance(got, list) or not all(isinstance(step, Mapping) for step in got):
         return False
@@ -107,13 +107,13 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         fits = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
         return fits and torch.allclose(a, b, rtol=1e-5, atol=1e-7, equal_nan=True)
-    a, b = number(a), number(b)
+    a, b = as_number(a), as_number(b)
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-5) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
 
 
-def to_end(story: Generator[None, None, Any]) -> Any:
+def run_to_end(story: Generator[None, None, Any]) -> Any:
     """What a story that stops at each step has told in the end."""
     while True:
         try:
@@ -123,7 +123,7 @@ def to_end(story: Generator[None, None, Any]) -> Any:
 
 
 @contextmanager
-def unexplained() -> Iterator[None]:
+def without_naming_mistakes() -> Iterator[None]:
     """Within, nobody asks which mistake it was: stories of mistakes, which take longest, are not played."""
     before = _EXPLAINED.set(False)
     try:
@@ -132,11 +132,11 @@ def unexplained() -> Iterator[None]:
         _EXPLAINED.reset(before)
 
 
-def told_by(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> Wrong:
+def histories_of_mistakes(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> WrongHistories:
     """The stories of planted mistakes, when they are asked for: play(one) for each."""
     return lambda: {key: [play(one) for one in several] for key, several in planted.items()}
 
 
-def named(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """Copies, as {"weights 0": tensor, …}."""
     return {f"{kind} {i}": tensor.detach().clone() for i, tensor in enumerate(tensors)}

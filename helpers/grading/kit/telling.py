@@ -13,30 +13,30 @@ from torch import Tensor
 
 from helpers.learner.words import Words, book
 
-SAYS = book("values")
+words = book("values")
 NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what rounding left differs least in the first
 FEW = 4 * torch.finfo(torch.float32).eps  # a few roundings
 CLOSE = 3  # digits in which two numbers agree before it is worth saying so
 VISIBLE = 0.005  # a factor that differs less from 1 reads as 1.00
 
 
-def tell_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | None = None) -> Words:
+def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | None = None) -> Words:
     """What is wrong with `got`. before: what stood there before the call, if it was to be changed in place."""
     if not isinstance(got, Tensor):
-        return SAYS["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
+        return words["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return _tell_kind(what, expected, got)
     gap = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf)
     worst = int(gap.masked_fill(got == expected, 0).argmax())  # inf where inf is due is no gap
     place = [int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape)]
     values = got.flatten()[worst].item(), expected.flatten()[worst].item()
-    at = SAYS["at"].format(place) if got.numel() > 1 else Words.of("")
-    told = {"what": what, "at": at} | _shown(*values)
+    at = words["at"].format(place) if got.numel() > 1 else Words.of("")
+    told = {"what": what, "at": at} | _shown_numbers(*values)
     if bad := int((~got.isfinite() & expected.isfinite()).sum()):
-        return SAYS["not_finite" if got.numel() > 1 else "value"].format(bad=bad, all=got.numel(), **told)
+        return words["not_finite" if got.numel() > 1 else "value"].format(bad=bad, all=got.numel(), **told)
     if before is not None and before.dtype == got.dtype and torch.equal(before, got):
-        return SAYS["unchanged"].format(**told)
-    return _tell_values(told, expected, got, digits_alike(*values))
+        return words["unchanged"].format(**told)
+    return _tell_values(told, expected, got, num_equal_digits(*values))
 
 
 def _tell_kind(what: Words, expected: Tensor, got: Tensor) -> Words:
@@ -46,22 +46,22 @@ def _tell_kind(what: Words, expected: Tensor, got: Tensor) -> Words:
     if got.dtype != expected.dtype:
         kinds["dtype"] = [str(one.dtype).removeprefix("torch.") for one in (got, expected)]
     given, due = (" ".join(pair) for pair in zip(*kinds.values(), strict=True))
-    return SAYS["_and_".join(kinds)].format(what=what, got=given, due=due)
+    return words["_and_".join(kinds)].format(what=what, got=given, due=due)
 
 
 def _tell_values(told: dict[str, Any], expected: Tensor, got: Tensor, agree: int) -> Words:
     """Shape and dtype are right and every number is finite."""
     if got.numel() > 1 and not got.any():
-        return SAYS["zeros"].format(**told)
+        return words["zeros"].format(**told)
     factor = factor_of(expected, got)
     if factor is not None:
-        return SAYS["sign" if factor == -1 else "times"].format(factor=_factor(factor), **told)
-    narrow = narrowed(expected, got) if agree else ""
+        return words["sign" if factor == -1 else "times"].format(factor=_factor(factor), **told)
+    narrow = narrower_dtype(expected, got) if agree else ""
     if narrow or agree >= CLOSE:
-        return SAYS["rounded" if narrow else "digits"].format(agree=agree, dtype=narrow, **told)
+        return words["rounded" if narrow else "digits"].format(agree=agree, dtype=narrow, **told)
     ordered = [one.double().flatten().sort().values for one in (got, expected)]
     is_moved = got.numel() > 1 and torch.allclose(*ordered, rtol=1e-10, atol=0)
-    return SAYS["order" if is_moved else "value"].format(**told)
+    return words["order" if is_moved else "value"].format(**told)
 
 
 def factor_of(expected: Tensor, got: Tensor) -> float | None:
@@ -80,24 +80,24 @@ def _factor(factor: float) -> str:
     return f"{factor:.2f}" if abs(factor) >= 0.1 else f"{factor:.2g}"
 
 
-def digits_alike(got: float, expected: float) -> int:
+def num_equal_digits(got: float, expected: float) -> int:
     """In how many digits two numbers agree: 3 for 1.00123 and 1.00099, none where the sign differs."""
     if got == expected or not got * expected > 0 or not math.isfinite(got):
         return 0
     return max(0, math.floor(-math.log10(abs(got - expected) / abs(expected))))
 
 
-def _shown(got: float, expected: float) -> dict[str, str]:
+def _shown_numbers(got: float, expected: float) -> dict[str, str]:
     """Both with as many digits as tell them apart, six at least."""
-    digits = max(6, digits_alike(got, expected) + 3)
-    return {"got": _number(got, digits), "due": _number(expected, digits)}
+    digits = max(6, num_equal_digits(got, expected) + 3)
+    return {"got": _number_text(got, digits), "due": _number_text(expected, digits)}
 
 
-def _number(value: float, digits: int) -> str:
+def _number_text(value: float, digits: int) -> str:
     return f"{value + 0:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def narrowed(expected: Tensor, got: Tensor) -> str:
+def narrower_dtype(expected: Tensor, got: Tensor) -> str:
     """The narrower dtype that explains what came; "" for none. Of 16 bits: rounding gives exactly that. Of float32:
     every number fits in it, and a few roundings are the difference."""
     if not got.dtype.is_floating_point or torch.equal(got, got.round()):
@@ -116,7 +116,7 @@ def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     return tensor.to(dtype).to(tensor.dtype)
 
 
-def tell_difference(what: Words, expected: Any, got: Any) -> Words:
+def describe_difference(what: Words, expected: Any, got: Any) -> Words:
     """The same of numbers, texts and lists of them: of lists, the first place at which they part."""
     if not (isinstance(expected, list) and isinstance(got, list)):
         return Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}").format(

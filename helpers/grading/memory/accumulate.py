@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.drawing import Axes, Draw, laid_out
+from helpers.grading.drawing import CaseGenerator, Variations, with_layout
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.kit.meter import Meter, one_thread
+from helpers.grading.kit.meter import MemoryMeter, one_thread
 from helpers.grading.memory import LAB
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
@@ -31,7 +31,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 # -- what goes in ----------------------------------------------------------------------------------------------------
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Two steps: four micro-batches with different shares of padding, then one of padding alone, or a single one.
 
     In the later cases a parameter is frozen, and the head is the embedding.
@@ -46,17 +46,17 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     inputs = {"sizes": [vocab, hidden], "tied": number > 0, "dtype": rng.case.dtypes}
     model = build(inputs)
     inputs["frozen"] = [name for name, _ in model.named_parameters() if number and name == FROZEN_BIAS]
-    inputs["weights"], inputs["stale"] = (cast(making.weights_for(rng, model), model) for _ in range(2))
+    inputs["weights"], inputs["stale"] = (cast(making.random_weights(rng, model), model) for _ in range(2))
     return [inputs | {"steps": [[list(column) for column in zip(*step, strict=True)] for step in steps]}]
 
 
-def drawn_batch(rng: Draw, rows: int, vocab: int, length: int, share: float) -> Batch:
+def drawn_batch(rng: CaseGenerator, rows: int, vocab: int, length: int, share: float) -> Batch:
     """Tokens and targets, of which about this share is padding: some, but where it is all of them."""
     tokens, targets = (torch.randint(vocab, (rows, length), generator=rng) for _ in range(2))
     targets = targets.masked_fill(torch.rand((rows, length), generator=rng) < share, PADDING)
     if share < 1:
         targets[0, 0], targets[-1, -1] = 0, PADDING
-    return laid_out(tokens, rng.case.layouts), laid_out(targets, rng.case.layouts)
+    return with_layout(tokens, rng.case.layouts), with_layout(targets, rng.case.layouts)
 
 
 def cast(tensors: Named, model: nn.Module) -> Named:
@@ -82,7 +82,7 @@ def loaded(inputs: dict[str, Any]) -> nn.Sequential:
 
 
 # -- on the device ---------------------------------------------------------------------------------------------------
-class Counting(making.Descent):
+class Counting(making.GradientDescent):
     """Descent that counts its steps."""
 
     num_steps = 0
@@ -92,7 +92,7 @@ class Counting(making.Descent):
         super().step()
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     model = loaded(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["stale"][name].clone() if parameter.requires_grad else None
@@ -111,19 +111,19 @@ def measured(submitted, model: nn.Module, optimizer: Counting, batches: list[Bat
     """One step, and the bytes at its peak."""
     stale = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     optimizer.num_steps = 0
-    with Meter([*model.parameters(), *stale, *(tensor for pair in batches for tensor in pair)]) as meter:
+    with MemoryMeter([*model.parameters(), *stale, *(tensor for pair in batches for tensor in pair)]) as meter:
         stale.clear()
         returned = submitted(model, optimizer, batches)
-        peak = meter.peak
+        peak = meter.peak_bytes
     left = {
-        "gradients": making.copies(making.gradients_of(model)),
-        "weights": making.copies(dict(model.named_parameters())),
+        "gradients": making.detached_copies(making.gradients_of(model)),
+        "weights": making.detached_copies(dict(model.named_parameters())),
     }
     return left | {"peak": peak, "returned": type(returned).__name__}
 
 
 # -- what is right, and what people leave in .grad instead -----------------------------------------------------------
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Step by step, up to the first that is not right: what follows is its consequence."""
     inputs, before = world.inputs[0], {"weights": world.inputs[0]["weights"], "stale": world.inputs[0]["stale"]}
     for (tokens, targets), output in zip(inputs["steps"], world.outputs[0], strict=True):
@@ -135,7 +135,7 @@ def judge(world: World) -> Iterator[Finding]:
         before = {"weights": output["weights"], "stale": output["gradients"]}
 
 
-def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Finding]:
+def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judgement]:
     parts, counts = micro_gradients(inputs), [int((y != PADDING).sum()) for y in inputs["targets"]]
     right = weighed(parts, [1 / sum(counts)] * len(parts))
     alone = held_by_one(inputs)
@@ -150,7 +150,7 @@ def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Findi
     yield expect_equal(RETURNED, "NoneType", output["returned"])
 
 
-def judge_steps(output: dict[str, Any], num_micro_batches: int, is_large: bool) -> Iterator[Finding]:
+def judge_steps(output: dict[str, Any], num_micro_batches: int, is_large: bool) -> Iterator[Judgement]:
     """is_large: more was held than one micro-batch needs."""
     often = {"steps_every_micro_batch": num_micro_batches}
     yield expect_equal(STEPS, 1, output["steps"], mistakes=often)
@@ -158,7 +158,7 @@ def judge_steps(output: dict[str, Any], num_micro_batches: int, is_large: bool) 
     yield expect_equal(FORWARDS, num_micro_batches, output["forwards"], mistakes=at_once)
 
 
-def judge_peak(inputs: dict[str, Any], output: dict[str, Any], alone: int) -> Finding:
+def judge_peak(inputs: dict[str, Any], output: dict[str, Any], alone: int) -> Judgement:
     """Against our own run of the largest micro-batch alone."""
     peak = output["peak"]
     by_size = "keeps_every_graph" if peak > TWO * alone else "graph_lives_on"
@@ -177,9 +177,9 @@ def held_by_one(inputs: dict[str, Any]) -> int:
     """Bytes at the peak of forward and backward of the largest micro-batch."""
     x, y = max(zip(inputs["tokens"], inputs["targets"], strict=True), key=lambda pair: len(pair[0]))
     model = loaded(inputs)
-    with Meter([*model.parameters(), x, y]) as meter:
+    with MemoryMeter([*model.parameters(), x, y]) as meter:
         summed_loss(model, x, y).backward()
-        return meter.peak
+        return meter.peak_bytes
 
 
 def summed_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -229,8 +229,8 @@ RETURNED = Words(en="the type of what it returns", zh="返回值的类型")
 ACCUMULATE = Task(
     key="05.accumulate",
     signature="train_step(model, optimizer, micro_batches)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "everything_at_once",
@@ -245,7 +245,7 @@ ACCUMULATE = Task(
         "graph_lives_on",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=3),
-    keeps=("micro_batches",),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
+    must_not_change=("micro_batches",),
 )

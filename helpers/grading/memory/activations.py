@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.meter import whole
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.meter import as_integer
 from helpers.grading.memory import LAB
-from helpers.grading.memory.counting import act, judge_numbers
-from helpers.grading.task import Finding, Task, World
+from helpers.grading.memory.counting import judge_numbers, run_submission
+from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """One GPU and several, with and without sequence parallelism, each with and without flash attention."""
     kinds = [(split, sp, flash) for split in (False, True) for sp in (False, True) for flash in (False, True)]
     return [{"cases": [telling(rng, *kind) for kind in kinds]}]
 
 
-def telling(rng: Draw, is_split: bool, sequence_parallel: bool, flash: bool) -> dict[str, Any]:
+def telling(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flash: bool) -> dict[str, Any]:
     """Sizes with which no two mistakes give one number: with t = 3, say, 4-byte numbers look like no t at all."""
     while True:
         t = rng.integer(2, 8) if is_split else 1
@@ -37,7 +37,7 @@ def telling(rng: Draw, is_split: bool, sequence_parallel: bool, flash: bool) -> 
             return case
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     cases = world.inputs[0]["cases"]
     names = [BYTES.format(**case) for case in cases]
     wrong = [known_mistakes(case) for case in cases]
@@ -77,7 +77,7 @@ def kept(case: dict[str, Any], **counted_as: Any) -> int | float:
     per_map = 2 * by.number + by.mask  # softmax's output, the same after dropout, dropout's mask
     maps = Fraction(per_map * (case["a"] if by.heads else 1) * s * s * b, by.split_blocks(t) if by.split_maps else 1)
     total = rest + blocks + (maps if by.maps and not by.flash(case["flash"]) else 0)
-    return whole(float(total)) if total.denominator > 1 else int(total)
+    return as_integer(float(total)) if total.denominator > 1 else int(total)
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
@@ -100,10 +100,10 @@ BYTES = Words(
 ACTIVATIONS = Task(
     key="05.activations",
     signature="layer_activations(s, b, h, a, t, sequence_parallel, flash)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(*MISTAKES),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

@@ -12,42 +12,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit import making
 from helpers.grading.kit.judging import expect, expect_tensor
-from helpers.grading.kit.meter import Meter, one_thread
+from helpers.grading.kit.meter import MemoryMeter, one_thread
 from helpers.grading.memory import LAB
 from helpers.grading.memory.accumulate import build as model_of
 from helpers.grading.memory.accumulate import cast, loaded
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
 NUM_BATCHES, ROOM, TWO = 6, 1.5, 2.6  # `item()` alone lets two graphs meet, the last one and the next
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Batches of one size: the mean of their means is the mean."""
     vocab, hidden, shape = rng.integer(5, 7), rng.integer(14, 16), (rng.integer(9, 12), rng.integer(14, 16))
     batches = [[torch.randint(vocab, shape, generator=rng) for _ in "xy"] for _ in range(NUM_BATCHES)]
     inputs = {"sizes": [vocab, hidden], "tied": False, "frozen": [], "dtype": rng.case.dtypes, "batches": batches}
     model = model_of(inputs)
-    return [inputs | {"weights": cast(making.weights_for(rng, model), model)}]
+    return [inputs | {"weights": cast(making.random_weights(rng, model), model)}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     model, batches, modes = loaded(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]], []
     model.append(nn.Dropout(0.5)).register_forward_pre_hook(lambda *_: modes.append(model[-1].training))
-    with Meter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
+    with MemoryMeter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
         found = submitted(model, batches)
-        peak = meter.peak
+        peak = meter.peak_bytes
     if isinstance(found, float | Tensor):
         found = torch.as_tensor(found, dtype=getattr(torch, inputs["dtype"])).detach().clone()
     training = all(one.training for one in model.modules())
     return {"loss": found, "peak": peak, "dropout": any(modes), "training": training}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     peaks, mean = {}, torch.zeros(())
     for grad in (True, False):
@@ -79,9 +79,9 @@ def evaluated(inputs: dict[str, Any], grad: bool) -> tuple[int, Tensor]:
     """Bytes at the peak of the first batch, and the mean over all."""
     model, losses, peak = loaded(inputs), [], 0
     for x, y in inputs["batches"]:
-        with Meter([*model.parameters(), x, y]) as meter, torch.set_grad_enabled(grad):
+        with MemoryMeter([*model.parameters(), x, y]) as meter, torch.set_grad_enabled(grad):
             losses.append(F.cross_entropy(model(x).flatten(0, 1), y.flatten()).detach())
-        peak = peak or meter.peak
+        peak = peak or meter.peak_bytes
     return peak, torch.stack(losses).mean()
 
 
@@ -89,11 +89,11 @@ MEAN = Words(en="the mean loss", zh="平均 loss")
 EVALUATE = Task(
     key="05.evaluate",
     signature="evaluate(model, batches)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), calls=2),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), min_cases=2),
 )

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect, expect_tensor, same
-from helpers.grading.kit.meter import Meter, dead_end, one_thread
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect, expect_tensor, is_close
+from helpers.grading.kit.meter import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.memory import LAB
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
@@ -26,7 +26,7 @@ COPIES = 5  # of the gradients of hidden and weight
 WIDE = 2  # times the bytes of a chunk's logits: in float64 for float32, or a one-hot matrix of whole numbers
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Many chunks with different shares of padding; full ones, one of padding alone; chunks of 1; one chunk."""
     number = rng.case.number
     hidden, vocab = rng.integer(4, 5), rng.integer(250, 300)
@@ -42,36 +42,42 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [inputs | {"factor": 1.5 + rng.integer(1, 9) / 10, "chunk": chunk}]
 
 
-def drawn(rng: Draw, *shape: int) -> Tensor:
+def drawn(rng: CaseGenerator, *shape: int) -> Tensor:
     """Of large ones exp of a logit overflows."""
     values = rng.tensor(*shape)
     return values / 3e4 if rng.case.values == "large" else values
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     """Loss, gradients and bytes of forward and backward; the loss is multiplied before backward, as a scaler does."""
     x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
     targets = inputs["targets"].clone()
-    meter = Meter([x, weight, targets])
+    meter = MemoryMeter([x, weight, targets])
     with one_thread(), meter:
         loss = submitted(x, weight, targets, inputs["chunk"])
-    if dead_end(loss):
-        return {"returned": dead_end(loss)}
+    if describe_if_detached(loss):
+        return {"returned": describe_if_detached(loss)}
     result = loss.detach().clone().to(x.dtype)
     yield
     with one_thread(), meter:
         (inputs["factor"] * loss).backward()
         del loss
-    return {"loss": result, "x": x.grad, "weight": weight.grad, "peak": meter.peak, "largest": meter.largest}
+    return {
+        "loss": result,
+        "x": x.grad,
+        "weight": weight.grad,
+        "peak": meter.peak_bytes,
+        "largest": meter.largest_bytes,
+    }
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("detached_output",))
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=("detached_output",))
         return
     right = part_of(inputs, slice(None), int((inputs["targets"] != PADDING).sum()))
-    wrong = {} if all(same(right[name], got[name]) for name in NAMES) else mistaken(inputs)
+    wrong = {} if all(is_close(right[name], got[name]) for name in NAMES) else mistaken(inputs)
     for name, what in NAMES.items():
         known = {key: values[name] for key, values in wrong.items() if name in values}
         is_right = world.case.values == "large" and is_near(right[name], got[name])
@@ -85,7 +91,7 @@ def is_near(right: Tensor, got: Any) -> bool:
     return fits and bool((got - right).abs().max() <= 3e-3 * right.abs().max())
 
 
-def judge_value(what: Words, right: Tensor, got: Any, known: dict[str, Any]) -> Finding:
+def judge_value(what: Words, right: Tensor, got: Any, known: dict[str, Any]) -> Judgement:
     """As expect_tensor; where NaN came, it says what gives NaN here."""
     if isinstance(got, Tensor) and got.is_floating_point() and got.isnan().any():
         en, zh = f"{what.en} is NaN", f"{what.zh}是 NaN"
@@ -93,7 +99,7 @@ def judge_value(what: Words, right: Tensor, got: Any, known: dict[str, Any]) -> 
     return expect_tensor(what, right, got, mistakes=known)
 
 
-def judge_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
+def judge_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """In chunks of logits, beside room for a few copies of both gradients; and the largest of all tensors."""
     x, weight = inputs["x"], inputs["weight"]
     one, all_of_them = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))
@@ -165,8 +171,8 @@ RETURNED = Words(
 CHUNKED = Task(
     key="05.chunked",
     signature="chunked_cross_entropy(x, weight, targets, chunk)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "detached_output",
@@ -182,7 +188,9 @@ CHUNKED = Task(
         "logits_kept",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "large"), calls=4),
-    keeps=("x", "weight", "targets"),
+    runs_on="process",
+    variations=Variations(
+        dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4
+    ),
+    must_not_change=("x", "weight", "targets"),
 )

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, isclose
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit.judging import expect_equal
-from helpers.grading.kit.meter import whole
+from helpers.grading.kit.meter import as_integer
 from helpers.grading.memory import LAB
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 Named = dict[str, int]
 
 
 # -- a formula, asked for several sizes ------------------------------------------------------------------------------
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> list[Any]:
-    return [whole(submitted(*case.values())) for case in inputs["cases"]]
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    return [as_integer(submitted(*case.values())) for case in inputs["cases"]]
 
 
 def judge_numbers(
     names: Sequence[Words], right: Sequence[int], given: Sequence[Any], mistakes: Mapping[str, Sequence[Any]]
-) -> Iterator[Finding]:
+) -> Iterator[Judgement]:
     """One Finding a number. A mistake is known if it explains each number that is wrong."""
     given = [due if is_near(due, got) else got for due, got in zip(right, given, strict=True)]
     known = [key for key, wrong in mistakes.items() if explains(wrong, given, right)]
@@ -44,12 +44,12 @@ def is_near(value: Any, got: Any) -> bool:
 
 
 # -- 05.count --------------------------------------------------------------------------------------------------------
-def make_count(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_count(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """GPTs with sizes that are no round numbers; one has a single layer."""
     return [{"cases": [telling_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
 
 
-def telling_sizes(rng: Draw, num_layers: int) -> Named:
+def telling_sizes(rng: CaseGenerator, num_layers: int) -> Named:
     """Sizes with which no two mistakes give one number."""
     while True:
         sizes = {"num_layers": num_layers, "hidden": rng.integer(100, 4000)}
@@ -59,7 +59,7 @@ def telling_sizes(rng: Draw, num_layers: int) -> Named:
             return sizes
 
 
-def judge_count(world: World) -> Iterator[Finding]:
+def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
     cases = world.inputs[0]["cases"]
     names = [PARAMETERS.format(*case.values()) for case in cases]
     wrong = {key: [mistake(**case) for case in cases] for key, mistake in MISCOUNTS.items()}
@@ -98,12 +98,12 @@ PARAMETERS = Words(
 COUNT = Task(
     key="05.count",
     signature="num_params(num_layers, hidden, vocab, seq)",
-    make=make_count,
-    act=act,
+    make_inputs=make_count,
+    run_submission=run_submission,
     judge=judge_count,
     hints=LAB.hints(*MISCOUNTS),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )
 
 
@@ -113,7 +113,7 @@ BYTES = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads": (2, 4, 12)}
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
 
 
-def make_states(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_states(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Every precision with every stage, and with every rest of the division."""
     kinds = [(precision, zero) for precision in BYTES for zero in range(4)]
     cases = [(shared, precision, zero) for shared in shares(rng) for precision, zero in kinds]
@@ -121,7 +121,7 @@ def make_states(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [dict(zip(names, (n, precision, zero, dp), strict=True)) for (n, dp), precision, zero in cases]}]
 
 
-def shares(rng: Draw) -> list[tuple[int, int]]:
+def shares(rng: CaseGenerator) -> list[tuple[int, int]]:
     """Parameters and ranks: all rests but one, one, none; one rank; fewer parameters than ranks."""
     dp = [rng.integer(3, 64) for _ in range(4)]
     each = [rng.integer(10**6, 10**8) for _ in range(4)]
@@ -130,7 +130,7 @@ def shares(rng: Draw) -> list[tuple[int, int]]:
     return [*pairs, (each[3], 1), (rng.integer(1, dp[3] - 1), dp[3])]
 
 
-def judge_states(world: World) -> Iterator[Finding]:
+def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
     """Kind by kind, since a mistake is often one of a single kind."""
     cases, given = world.inputs[0]["cases"], world.outputs[0]
     given = [one if isinstance(one, dict) else {} for one in given]
@@ -200,10 +200,10 @@ STATE = Words(
 STATES = Task(
     key="05.states",
     signature="model_states(num_params, precision, zero, dp)",
-    make=make_states,
-    act=act,
+    make_inputs=make_states,
+    run_submission=run_submission,
     judge=judge_states,
     hints=LAB.hints(*MISTAKES),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

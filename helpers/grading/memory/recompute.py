@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw, laid_out
+from helpers.grading.drawing import CaseGenerator, Variations, with_layout
 from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
-from helpers.grading.kit.meter import Meter, dead_end, one_thread
+from helpers.grading.kit.meter import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.memory import LAB
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 
@@ -28,7 +28,7 @@ PEAK, KEPT = 0.75, 0.5  # of what the same blocks hold without recomputation; wh
 Block = Callable[[Tensor, Tensor], Tensor]
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Four blocks in a row; each also reads positions, whole numbers, which have no gradient.
 
     The second model works on two sequences at once, and one of its parameters is frozen.
@@ -41,7 +41,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     of_x = (2, ROWS // 2, hidden) if rng.case.number else (ROWS, hidden)
     inputs = {"weights": weights, "x": rng.tensor(*of_x), "gradient": rng.tensor(*of_x), "seed": rng.integer(0, 10**6)}
     positions = torch.randint(num_positions, of_x[-2:-1], generator=rng)
-    inputs["positions"] = laid_out(positions, rng.case.layouts)
+    inputs["positions"] = with_layout(positions, rng.case.layouts)
     return [inputs | {"frozen": ["down1"] if rng.case.number else []}]
 
 
@@ -61,7 +61,7 @@ def block_of(
     return block
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
     torch.manual_seed(inputs["seed"])
     return (yield from run(submitted, inputs, None))
 
@@ -74,13 +74,13 @@ def run(submitted, inputs: dict[str, Any], generator: torch.Generator | None) ->
     x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
     x.requires_grad_()
     calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
-    meter, y = Meter([*weights.values(), x, gradient, positions]), x
+    meter, y = MemoryMeter([*weights.values(), x, gradient, positions]), x
     with meter:
         for number in range(NUM_BLOCKS):
             y = submitted(block_of(weights, number, calls, generator), y, positions)
-            if dead_end(y):
-                return {"returned": dead_end(y)}
-        held, between = meter.held, torch.rand(2, generator=generator).tolist()
+            if describe_if_detached(y):
+                return {"returned": describe_if_detached(y)}
+        held, between = meter.current_bytes, torch.rand(2, generator=generator).tolist()
     done = {"output": y.detach().clone(), "held": held, "between": between}
     source = generator or torch.default_generator
     state = source.get_state()
@@ -89,7 +89,7 @@ def run(submitted, inputs: dict[str, Any], generator: torch.Generator | None) ->
     with meter:
         y.backward(gradient)
         del y
-    done |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak}
+    done |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak_bytes}
     gradients = {name: value.grad for name, value in weights.items()}
     return done | {"calls": calls, "x": x.grad, "gradients": gradients}
 
@@ -135,10 +135,10 @@ class WithOnes(torch.autograd.Function):
         return None, None, x.grad, None
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=("detached_output",))
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=("detached_output",))
         return
     right, ones = (judged(way, inputs) for way in (plain, WithOnes.apply))
     yield from judge_calls(right, got)
@@ -155,7 +155,7 @@ def judge(world: World) -> Iterator[Finding]:
     yield from judge_bytes(inputs, right, got)
 
 
-def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
+def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Twice a block, at the same place of the generator, and the first time where it stood anyhow."""
     for number, calls in enumerate(got["calls"]):
         often = {"never_recomputes": 1, "recomputed_twice": 3}
@@ -174,7 +174,7 @@ def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]
         )
 
 
-def judge_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Finding]:
+def judge_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
     """Between forward and backward, and at the peak; beside it what is held without recomputation."""
     most = {"held": NUM_BLOCKS * (inputs["x"].nbytes + KILOBYTES), "peak": PEAK * right["peak"]}
     moments = {"held": ("after the forward pass", "前向之后"), "peak": ("at the peak", "峰值时")}
@@ -188,9 +188,9 @@ def judge_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, An
         )
 
 
-def recognise(trouble: Trouble) -> list[str]:
+def recognise_failure(failure: RunFailure) -> list[str]:
     """By the words of torch's own errors."""
-    return [key for key, words in ERRORS.items() if words in trouble.text]
+    return [key for key, words in ERRORS.items() if words in failure.text]
 
 
 ERRORS = {
@@ -211,10 +211,10 @@ AFTER = Words(en="what torch.rand gives after backward", zh="反向之后 torch.
 CHECKPOINT = Task(
     key="05.checkpoint",
     signature="checkpoint(function, x, positions)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
-    recognise=recognise,
+    recognise_failure=recognise_failure,
     hints=LAB.hints(
         *ERRORS,
         "detached_output",
@@ -228,7 +228,7 @@ CHECKPOINT = Task(
         "keeps_activations",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), calls=2),
-    keeps=("x", "positions"),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=2),
+    must_not_change=("x", "positions"),
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import Answer, asking
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.answers import Answer, question_task
 from helpers.grading.pipeline import LAB
 from helpers.learner.words import Words
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """(p, forward, backward, message): the chapter's link, free messages, one rank, and some that need rounding up."""
     cases = [[4, 10, 20, 10], [rng.integer(3, 6), rng.integer(4, 9), rng.integer(10, 19), 0], [1, 10, 20, 10]]
     while len(cases) < 9:
@@ -37,12 +37,12 @@ MISTAKES: dict[str, list[Answer]] = {
     "a_message_too_many": [lambda p, *case: math.ceil(exactly(p, *case, cuts=2 * p))],
     "not_rounded_up": [exactly, lambda *case: int(exactly(*case)), lambda *case: round(exactly(*case))],
 }
-UNDER_WAY = asking(
+UNDER_WAY = question_task(
     "06.under_way",
     "under_way(num_stages, forward, backward, message)",
     Words(en="the number of micro-batches", zh="微批次的个数"),
     under_way,
     MISTAKES,
-    make=make,
+    make_inputs=make_inputs,
     hints=LAB.hints(*MISTAKES),
 )

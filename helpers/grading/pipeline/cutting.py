@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import act, shortened, simplified
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.answers import run_questions, shortened, simplified
 from helpers.grading.kit.judging import expect
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import Finding, Task, World
+from helpers.grading.task import JudgedWorld, Judgement, Task
 
 NUM_LAYERS = (9, 12)
 Sizes = list[int]
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The extremes, and models on which no shortcut is best."""
     cases = [[[7, 7, 7, 7], 4], [[3, 1, 2], 1], *edges(rng)]
     num_edges = len(cases)
@@ -31,7 +31,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def edges(rng: Draw) -> list[list[Any]]:
+def edges(rng: CaseGenerator) -> list[list[Any]]:
     """One layer outweighs the others, so that a stage may be left over; layers that cost nothing; no cost at all."""
     cases = []
     for num_layers in (4, rng.integer(5, 8)):
@@ -87,7 +87,7 @@ def greedy(costs: Sequence[float], num_stages: int) -> Iterator[Sizes]:
         yield [*sizes, len(costs) - start]
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     got = [simplified(answer) for answer in world.outputs[0]]
     cases = world.inputs[0]["cases"]
     shortcut = shortcuts_taken(cases, got)
@@ -133,11 +133,11 @@ def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[
 CUT = Task(
     key="06.cut",
     signature="cut(costs, num_stages)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_questions,
     judge=judge,
     hints=LAB.hints("equal_counts", "greedy", "empty_stage", "layers_lost", "not_the_best"),
     world_sizes=(1,),
-    unit="device",
-    keeps=("costs",),
+    runs_on="process",
+    must_not_change=("costs",),
 )

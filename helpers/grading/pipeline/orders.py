@@ -8,17 +8,17 @@ from itertools import zip_longest
 from typing import Any
 
 from helpers import schedules
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import Answer, act, judge_answers
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.answers import Answer, judge_answers, run_questions
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import Finding, Task, World
+from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 
 Actions = list[str]
 WHAT = Words(en="the list of actions", zh="动作列表")
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """(rank, p, m): every rank of two pipelines, one with few micro-batches; as many, one, and two digits."""
     p = rng.integer(3, 5)
     m = p + rng.integer(2, 4)
@@ -106,11 +106,11 @@ ONE_F_ONE_B_MISTAKES: dict[str, list[Answer]] = {
 }
 
 
-def judge_gpipe(world: World) -> Iterator[Finding]:
+def judge_gpipe(world: JudgedWorld) -> Iterator[Judgement]:
     yield from judge_answers(GPIPE, WHAT, world.inputs[0]["cases"], world.outputs[0], gpipe, GPIPE_MISTAKES)
 
 
-def judge_one_f_one_b(world: World) -> Iterator[Finding]:
+def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
     """Whoever is right wherever there are enough micro-batches forgot the others, however that comes out."""
     cases, got = world.inputs[0]["cases"], world.outputs[0]
     found = list(judge_answers(ONE_F_ONE_B, WHAT, cases, got, one_f_one_b, ONE_F_ONE_B_MISTAKES))
@@ -122,20 +122,20 @@ def judge_one_f_one_b(world: World) -> Iterator[Finding]:
 GPIPE = Task(
     key="06.gpipe",
     signature="gpipe(rank, num_stages, num_microbatches)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_questions,
     judge=judge_gpipe,
     hints=LAB.hints(*GPIPE_MISTAKES),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )
 ONE_F_ONE_B = Task(
     key="06.one_f_one_b",
     signature="one_f_one_b(rank, num_stages, num_microbatches)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_questions,
     judge=judge_one_f_one_b,
     hints=LAB.hints(*ONE_F_ONE_B_MISTAKES),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

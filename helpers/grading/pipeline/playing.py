@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading.drawing import Draw
-from helpers.grading.kit.answers import Answer, act, judge_several_answers
+from helpers.grading.drawing import CaseGenerator
+from helpers.grading.kit.answers import Answer, judge_several_answers, run_questions
 from helpers.grading.pipeline import LAB
-from helpers.grading.task import Finding, Task, World
+from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 from helpers.schedules import Action, Message, awaited_by, sent_by
 
@@ -22,7 +22,7 @@ FRACTION = Words(en="the bubble", zh="气泡占比")
 HELD = Words(en="the micro-batches held", zh="持有的微批次数")
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """One to read, equal stages, stages of different speed, orders that no formula knows, few micro-batches, many."""
     p = rng.integer(3, 5)
     m = p + rng.integer(2, 4)
@@ -40,7 +40,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def later_ahead(rng: Draw, p: int, m: int) -> list[list[str]]:
+def later_ahead(rng: CaseGenerator, p: int, m: int) -> list[list[str]]:
     """An order in which some rank is further ahead later than before its first backward."""
     while True:
         actions = any_order(rng, p, m, alike=False)
@@ -48,7 +48,7 @@ def later_ahead(rng: Draw, p: int, m: int) -> list[list[str]]:
             return actions
 
 
-def any_order(rng: Draw, p: int, m: int, *, alike: bool = True) -> list[list[str]]:
+def any_order(rng: CaseGenerator, p: int, m: int, *, alike: bool = True) -> list[list[str]]:
     """Some schedule that runs. alike: micro-batches go forward in one order and back in another, same on every rank."""
     orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
     found: list[list[str]] = [[] for _ in range(p)]
@@ -78,7 +78,7 @@ def is_ready(action: tuple[int, str, int], p: int, done: set[tuple[int, str, int
     return (rank, "F", j) in done and (rank == p - 1 or (rank + 1, "B", j) in done)
 
 
-def seconds(rng: Draw, p: int) -> list[list[float]]:
+def seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
     """Of a forward and of a backward on each stage; no two stages alike in their sum, the first not the mean."""
     order = torch.randperm(p, generator=rng).tolist()
     return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
@@ -196,7 +196,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
 }
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     columns = (FRACTION, bubble, WRONG_FRACTIONS), (HELD, held, WRONG_HELD)
     yield from judge_several_answers(BUBBLE, BOTH, columns, world)
 
@@ -205,11 +205,11 @@ BOTH = Words(en="the bubble and the list of micro-batches held", zh="气泡占�
 BUBBLE = Task(
     key="06.bubble",
     signature="bubble(schedule, forward, backward)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_questions,
     judge=judge,
     hints=LAB.hints(*WRONG_FRACTIONS, *WRONG_HELD),
     world_sizes=(1,),
-    unit="device",
-    keeps=("schedule", "forward", "backward"),
+    runs_on="process",
+    must_not_change=("schedule", "forward", "backward"),
 )

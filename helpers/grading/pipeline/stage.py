@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import making
-from helpers.grading.kit.answers import alike, is_number
+from helpers.grading.kit.answers import is_number, is_same_answer
 from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensors
 from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.playing import any_order, rows
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.schedules import Action
 
@@ -31,7 +31,7 @@ Named = dict[str, Tensor]
 FLOAT = 8  # bytes
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Of each call what each rank gets."""
     few, many = (3, 5) if world_size != 3 else (2, 5)
     calls = [
@@ -43,7 +43,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"calls": list(of_rank)} for of_rank in zip(*calls, strict=True)]
 
 
-def turned(rng: Draw, p: int, m: int) -> list[list[str]]:
+def turned(rng: CaseGenerator, p: int, m: int) -> list[list[str]]:
     """An order in which no rank's backwards follow the order of its forwards."""
     while True:
         actions = any_order(rng, p, m)
@@ -56,7 +56,7 @@ def numbers_of(actions: list[str], kind: str) -> list[int]:
     return [Action.parse(action).microbatch for action in actions if kind in action]
 
 
-def drawn_call(rng: Draw, actions: list[list[str]], more: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+def drawn_call(rng: CaseGenerator, actions: list[list[str]], more: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     """Each rank gets its stage's widths and weights, and its actions; the first the inputs, the last the targets."""
     p, m = len(actions), len(actions[0]) // 2
     num_rows, hidden, first, last = (rng.integer(*span) for span in ((3, 6), (4, 7), (2, 3), (2, 3)))
@@ -65,7 +65,7 @@ def drawn_call(rng: Draw, actions: list[list[str]], more: tuple[int, ...] = ()) 
     calls = []
     for rank in range(p):
         ends = widths[rank : rank + 2]
-        call = {"widths": ends, "weights": making.weights_for(rng, build(ends)), "actions": actions[rank]}
+        call = {"widths": ends, "weights": making.random_weights(rng, build(ends)), "actions": actions[rank]}
         call |= {"inputs": inputs if rank == 0 else None, "targets": targets if rank == p - 1 else None}
         calls.append(call | {"shape": [num_rows, *more, hidden]})
     return calls
@@ -97,10 +97,10 @@ class Watched(nn.Module):
         return output
 
 
-def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_call(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     stage = build(inputs["widths"])
     stage.load_state_dict(inputs["weights"])
-    watched = Watched(stage, trial.rank, numbers_of(inputs["actions"], "F"), inputs["inputs"])
+    watched = Watched(stage, context.rank, numbers_of(inputs["actions"], "F"), inputs["inputs"])
     given = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
     loss = submitted(watched, list(inputs["actions"]), *given, tuple(inputs["shape"]))
     return {"loss": loss, "done": list(watched.done), "gradients": making.gradients_of(stage)}
@@ -110,7 +110,7 @@ def act_call(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
 class Whole:
     """All stages in one process: the loss of each micro-batch, and what each of them alone adds to the gradients."""
 
-    def __init__(self, call: World):
+    def __init__(self, call: JudgedWorld):
         self.stages = [build(one["widths"]) for one in call.inputs]
         for stage, one in zip(self.stages, call.inputs, strict=True):
             stage.load_state_dict(one["weights"])
@@ -127,7 +127,7 @@ class Whole:
         for stage in self.stages:
             stage.zero_grad()
         loss.backward()
-        return [making.copies(making.gradients_of(stage)) for stage in self.stages]
+        return [making.detached_copies(making.gradients_of(stage)) for stage in self.stages]
 
     def gradients(self, rank: int, factor: float) -> Named:
         """The sum over all micro-batches, times a factor."""
@@ -155,7 +155,7 @@ class Whole:
         return wrong
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     for call in calls_of(world):
         whole = Whole(call)
         yield judge_loss(whole, call.outputs[-1]["loss"], call.size - 1)
@@ -176,15 +176,15 @@ def disordered(actions: list[str], done: list[str]) -> list[str]:
     return ["number_ignored" if kinds[0] == kinds[1] else "order_ignored"]
 
 
-def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
+def judge_loss(whole: Whole, got: Any, rank: int) -> Judgement:
     """A number, or a tensor of one."""
     got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     total, last = sum(whole.losses), whole.losses[-1]
     wrong = {"not_divided": [total], "loss_of_the_last": [last, last / whole.m]}
-    known = [key for key, values in wrong.items() if any(alike(value, got) for value in values)]
+    known = [key for key, values in wrong.items() if any(is_same_answer(value, got) for value in values)]
     says = [f"{value:.6g}" if is_number(value) else repr(value)[:60] for value in (got, total / whole.m)]
     return expect(
-        alike(total / whole.m, got),
+        is_same_answer(total / whole.m, got),
         f"the loss that it returns is {says[0]}, expected {says[1]}",
         f"返回的损失是 {says[0]}，应为 {says[1]}",
         rank=rank,
@@ -192,7 +192,7 @@ def judge_loss(whole: Whole, got: Any, rank: int) -> Finding:
     )
 
 
-def judge_messages(call: World, m: int) -> Iterator[Finding]:
+def judge_messages(call: JudgedWorld, m: int) -> Iterator[Judgement]:
     """An activation for the next stage, a gradient for the one before, and all of it gone at the end."""
     num_bytes = [FLOAT * prod(call.inputs[0]["shape"]) * m * ((r > 0) + (r < call.size - 1)) for r in range(call.size)]
     yield from expect_payload(call, num_bytes, "send")
@@ -207,14 +207,14 @@ def judge_messages(call: World, m: int) -> Iterator[Finding]:
         )
 
 
-def recognise(trouble: Trouble) -> list[str]:
+def recognise_failure(failure: RunFailure) -> list[str]:
     """By who waits in what, and by the words of torch's own errors."""
-    if trouble.kind == "hang":
-        in_send = re.search(r"\bwaits in send\b(?! and)", trouble.text)
-        return ["sends_block"] if in_send else ["nobody_sends"] if trouble.waits_in("recv") else []
-    if is_to_itself(trouble) or any(words in trouble.text for words in NO_SUCH_RANK):
+    if failure.kind == "hang":
+        in_send = re.search(r"\bwaits in send\b(?! and)", failure.text)
+        return ["sends_block"] if in_send else ["nobody_sends"] if failure.is_waiting_in("recv") else []
+    if is_to_itself(failure) or any(words in failure.text for words in NO_SUCH_RANK):
         return ["ends_forgotten"]
-    return [key for key, words in ERRORS.items() if words in trouble.text]
+    return [key for key, words in ERRORS.items() if words in failure.text]
 
 
 NO_SUCH_RANK = ("there is no rank",)
@@ -228,10 +228,10 @@ GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
 STAGE = Task(
     key="06.stage",
     signature="run_stage(stage, actions, inputs, targets, shape)",
-    make=make,
-    act=each_call(act_call),
+    make_inputs=make_inputs,
+    run_submission=each_call(run_call),
     judge=judge,
-    recognise=recognise,
+    recognise_failure=recognise_failure,
     hints=LAB.hints(
         "sends_block",
         "ends_forgotten",
@@ -248,5 +248,5 @@ STAGE = Task(
         "ones_for_the_gradient",
         "not_waited",
     ),
-    keeps=("actions", "targets"),
+    must_not_change=("actions", "targets"),
 )

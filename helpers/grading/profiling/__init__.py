@@ -11,5 +11,5 @@ LAB = Lab(
     topic="profiling",
     tasks=("spans.SPLIT", "straggler.TASK", "patients.TASK"),
     in_chapter=("spans.EXPOSED",),
-    forbids=("helpers.commands.zoo", "helpers.commands.traces", "torch.profiler"),
+    forbids=("torch.profiler",),
 )

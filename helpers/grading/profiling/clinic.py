@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 
 from helpers.commands.zoo import Patient, patients
-from helpers.grading.offers import Page
+from helpers.grading.offers import MarkdownText
 from helpers.learner.words import Words, book, language
 
 SAYS = book("clinic", Path(__file__).parent)
@@ -37,14 +37,16 @@ def causes() -> dict[str, Words]:
     return named | {f"other {i}": Words(**said) for i, said in enumerate(entries["other"], start=1)}
 
 
-def clinic(number: int, *, lang: str | None = None) -> Page:
+def clinic(number: int, *, lang: str | None = None) -> MarkdownText:
     """The six patients of your number: what a colleague says, what the job prints, its script, how to run it; and the
     causes to choose from. lang: "en" or "zh". Raises ValueError for what is no whole number."""
     lang = language(lang)
     several = [_page(patient, lang) for patient in drawn(number)]
     listed = sorted(causes().values(), key=lambda cause: cause.en)
     lines = [f'- `"{one.en}"`' + (f" {one.zh}" if lang == "zh" else "") for one in listed]
-    return Page("\n\n".join([SAYS("head", lang, number=number), *several, SAYS("causes", lang), "\n".join(lines)]))
+    return MarkdownText(
+        "\n\n".join([SAYS("head", lang, number=number), *several, SAYS("causes", lang), "\n".join(lines)])
+    )
 
 
 def _page(patient: Patient, lang: str) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.commands.zoo import Patient, patients
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.judging import expect
 from helpers.grading.profiling import LAB
 from helpers.grading.profiling.clinic import SAYS, causes, drawn
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 ALL = "all"
@@ -21,12 +21,12 @@ PARTS = ("rank", "line", "cause")
 KNOWN = ("counted_from_zero", "waiting_blamed", "all_blamed", "one_blamed", "line_of_symptom")
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Nothing: who is ill, the number says that the answer names."""
     return [{}]
 
 
-def act(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> Any:
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
     return submitted()
 
 
@@ -65,7 +65,7 @@ def of_cause(cause: Any) -> str:
 
 
 # -- the judge -------------------------------------------------------------------------------------------------------
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """A Finding for each patient; each says how all six are, since a verdict shows one."""
     got = world.outputs[0]
     if not (isinstance(got, list) and len(got) == 2 and type(got[0]) is int and isinstance(got[1], Mapping)):
@@ -125,10 +125,10 @@ def _line(one: Treated) -> int:
 TASK = Task(
     key="10.patients",
     signature="diagnoses()",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(*KNOWN),
     world_sizes=(1,),
-    unit="device",
+    runs_on="process",
 )

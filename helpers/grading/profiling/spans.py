@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
-from helpers.grading.task import Trial
+from helpers.grading.task import RankContext
 from helpers.learner.words import Words
 
 QUARTER = 0.25  # seconds: every time is a multiple, so that sums are exact
@@ -19,7 +19,7 @@ Parts = list[list[Any]]  # rank, name, waiting, moving
 
 
 # -- 10.split --------------------------------------------------------------------------------------------------------
-def make_split(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_split(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The first are small enough to be read in a sentence."""
     cases = [run_of(rng, n, [("sum 0", "all", range(n))]) for n in (1, 2, 3)]
     groups = [("sum 0", "all", (0, 1)), ("sum 1", "all", (2, 3)), ("copy 2", "root", (0, 1, 2))]
@@ -36,7 +36,7 @@ def make_split(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": [[case] for case in cases]}]
 
 
-def run_of(rng: Draw, ranks: int, messages: list) -> Calls:
+def run_of(rng: CaseGenerator, ranks: int, messages: list) -> Calls:
     """kind "root": the first member sends and returns at once. The dicts are in any order."""
     clocks, calls = [QUARTER * rng.integer(0, 8) for _ in range(ranks)], [{} for _ in range(ranks)]
     for name, kind, members in messages:
@@ -49,11 +49,11 @@ def run_of(rng: Draw, ranks: int, messages: list) -> Calls:
     return [dict(sorted(own.items(), key=lambda _: rng.integer(0, 99))) for own in calls]
 
 
-def act_split(submitted: Callable, inputs: dict[str, Any], trial: Trial) -> list[Any]:
+def run_split(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
     def asked(calls: Calls) -> Any:
         return _listed(submitted([dict(own) for own in calls]))
 
-    return answers.act(asked, inputs, trial, SPLIT)
+    return answers.run_questions(asked, inputs, context, SPLIT)
 
 
 def _listed(answer: Any) -> Any:
@@ -101,20 +101,20 @@ WRONG_SPLIT: dict[str, list[Callable[[Calls], Parts]]] = {
     "moving_from_call": [lambda calls: parts(by_name(calls), lambda c, r, last: (min(last, r) - c, r - c))],
 }
 PARTS = Words(en="[rank, name, waiting, moving]", zh=" [rank, 名字, 等待, 传输] ")
-SPLIT = answers.asking(
+SPLIT = answers.question_task(
     "10.split",
     "split(calls)",
     PARTS,
     right_split,
     WRONG_SPLIT,
-    make=make_split,
-    act=act_split,
+    make_inputs=make_split,
+    run_submission=run_split,
     hints=LAB.hints(*WRONG_SPLIT),
 )
 
 
 # -- 10.exposed ------------------------------------------------------------------------------------------------------
-def make_exposed(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Empty lists, spans that touch, that lie within others, that overlap; the first ones in a sentence's length."""
     cases = [[[], []], [[(1.0, 2.0)], []], [[], [(1.0, 2.0)]], [[(1.0, 3.0)], [(2.0, 4.0)]]]
     cases += [
@@ -127,7 +127,7 @@ def make_exposed(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def spans_of(rng: Draw) -> list[Span]:
+def spans_of(rng: CaseGenerator) -> list[Span]:
     starts = [QUARTER * rng.integer(0, 40) for _ in range(rng.integer(1, 5))]
     return [(start, start + QUARTER * rng.integer(1, 12)) for start in starts]
 
@@ -170,12 +170,12 @@ WRONG_EXPOSED: dict[str, list[Callable[[list[Span], list[Span]], float]]] = {
     ],
 }
 SECONDS = Words(en="the seconds", zh="秒数")
-EXPOSED = answers.asking(
+EXPOSED = answers.question_task(
     "10.exposed",
     "exposed(communication, compute)",
     SECONDS,
     exposed,
     WRONG_EXPOSED,
-    make=make_exposed,
+    make_inputs=make_exposed,
     hints=LAB.hints(*WRONG_EXPOSED),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
 from helpers.learner.words import Words
@@ -22,7 +22,7 @@ Extra = Callable[[int, str, int], float]  # rank, cause, step -> seconds beyond 
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each cause, in every step and in one of ten; nobody; one rank alone. The first run is short enough to be read."""
     cases = [run_of(rng, 2, 1, always(1, "compute", 4.0)), run_of(rng, 1, 3, no_extra)]
     for cause in CAUSES:
@@ -44,7 +44,7 @@ def always(late: int, main: str, seconds: float) -> Extra:
     return lambda rank, cause, step: (seconds if cause == main else seconds / 4) * (rank == late)
 
 
-def seldom(rng: Draw, ranks: int, main: str) -> Extra:
+def seldom(rng: CaseGenerator, ranks: int, main: str) -> Extra:
     """One rank in one step, for long; its neighbour in most steps, for an instant."""
     late, slow = rng.integer(0, ranks - 1), rng.integer(2, 8)
 
@@ -61,7 +61,7 @@ def shifted(odd: int) -> Extra:
     return lambda rank, cause, step: {"data": -0.25, "compute": 0.25}.get(cause, 0.0) * (rank == odd)
 
 
-def run_of(rng: Draw, ranks: int, steps: int, extra: Extra) -> Timelines:
+def run_of(rng: CaseGenerator, ranks: int, steps: int, extra: Extra) -> Timelines:
     """All ranks begin together, and in each step the jitter of each is another: no two call last at one instant."""
     now, timelines = [0.0] * ranks, [[] for _ in range(ranks)]
     for step in range(steps):
@@ -79,7 +79,7 @@ def run_of(rng: Draw, ranks: int, steps: int, extra: Extra) -> Timelines:
     return timelines
 
 
-def shuffled(rng: Draw, several: Sequence[Any]) -> list[Any]:
+def shuffled(rng: CaseGenerator, several: Sequence[Any]) -> list[Any]:
     keys = [rng.integer(0, 10**6) for _ in several]
     return [several[place] for place in sorted(range(len(several)), key=keys.__getitem__)]
 
@@ -150,4 +150,6 @@ WRONG: dict[str, list[Callable[[Timelines], Any]]] = {
     "somebody_always": [lambda timelines: named(timelines, always=True)],
 }
 ANSWER = Words(en="the straggler and its cause", zh="掉队者及原因")
-TASK = answers.asking("10.straggler", "straggler(timelines)", ANSWER, named, WRONG, make=make, hints=LAB.hints(*WRONG))
+TASK = answers.question_task(
+    "10.straggler", "straggler(timelines)", ANSWER, named, WRONG, make_inputs=make_inputs, hints=LAB.hints(*WRONG)
+)

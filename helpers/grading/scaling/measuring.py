@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
@@ -18,7 +18,7 @@ Counts, Times = Sequence[int], Sequence[float]
 Study = Callable[[Counts, Times], tuple[list[float], list[float], float]]
 
 
-def make_efficiency(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The text's own, from one GPU, without a serial part, not in order; then any."""
     jobs = [([2, 4, 8], 4, 16), ([1, 2, 4], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
     for first in (1, 2, 3, 8):
@@ -70,8 +70,14 @@ COLUMNS = (
     ("the serial share", "串行占比"),
 )
 STUDIED, CALL = [Words(en=en, zh=zh) for en, zh in COLUMNS], "strong_scaling(gpus, seconds)"
-EFFICIENCY = answers.asking(
-    "11.efficiency", CALL, STUDIED, studied(), WRONG_STUDIES, make=make_efficiency, hints=LAB.hints(*WRONG_STUDIES)
+EFFICIENCY = answers.question_task(
+    "11.efficiency",
+    CALL,
+    STUDIED,
+    studied(),
+    WRONG_STUDIES,
+    make_inputs=make_efficiency,
+    hints=LAB.hints(*WRONG_STUDIES),
 )
 
 # -- 11.fit ----------------------------------------------------------------------------------------------------------
@@ -79,7 +85,7 @@ Law = tuple[float, float, float, int]
 NOISE, CLEAR = 0.004, 9.0  # of a measurement; by what factor the sum of squares of every other choice is larger
 
 
-def make_fit(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """In every second one the fit of all is furthest from a good measurement, which the doubled counts have at their
     ends. Of many even steps it is not: there the last one is the outlier, and the furthest as well."""
     cases: list[list[Any]] = []
@@ -132,13 +138,13 @@ WRONG_LAWS: dict[str, list[Callable[..., Law]]] = {
 }
 ODD = Words(en="the outlier's number of GPUs", zh="异常测量的 GPU 数")
 FITTED = [*(Words(en=name, zh=f" {name} ") for name in "abc"), ODD]
-FIT = answers.asking(
+FIT = answers.question_task(
     "11.fit",
     "fit_law(gpus, seconds)",
     FITTED,
     fitted,
     WRONG_LAWS,
     near=1e-6,
-    make=make_fit,
+    make_inputs=make_fit,
     hints=LAB.hints(*WRONG_LAWS),
 )

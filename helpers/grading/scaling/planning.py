@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
@@ -33,12 +33,12 @@ KINDS: dict[str, list[tuple[float, ...]]] = {
 }
 
 
-def make_plans(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_plans(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """In each job the fastest plan has one thing about it; in the last one nothing fits."""
     return [{"cases": [candidates(rng, kind) for kind in KINDS]}]
 
 
-def candidates(rng: Draw, kind: str) -> list[Any]:
+def candidates(rng: CaseGenerator, kind: str) -> list[Any]:
     """200 plans and the job."""
     gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
@@ -86,15 +86,21 @@ WRONG_CHOICES: dict[str, list[Choice]] = {
     "first_of_equals": [best(tie=lambda p, place: place), best(tie=lambda p, place: -place)],
 }
 NAME = Words(en="the name of the plan", zh="方案的名字")
-PLANS = answers.asking(
-    "11.plans", "best_plan(plans, job)", NAME, best(), WRONG_CHOICES, make=make_plans, hints=LAB.hints(*WRONG_CHOICES)
+PLANS = answers.question_task(
+    "11.plans",
+    "best_plan(plans, job)",
+    NAME,
+    best(),
+    WRONG_CHOICES,
+    make_inputs=make_plans,
+    hints=LAB.hints(*WRONG_CHOICES),
 )
 
 # -- 11.days ---------------------------------------------------------------------------------------------------------
 Training = Callable[..., tuple[float, float]]
 
 
-def make_days(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The text's own; nothing computed again and nothing lost; a long sequence; then any."""
     small = {"parameters": 7 * 10**9, "layers": 32, "hidden": 4096, "seq": 4096}
     cases = [
@@ -137,4 +143,6 @@ WRONG_DAYS: dict[str, list[Training]] = {
 }
 TIMES = [Words(en="the number of days", zh="天数"), Words(en="the number of GPU-hours", zh="GPU 小时数")]
 CALL = "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)"
-DAYS = answers.asking("11.days", CALL, TIMES, training(), WRONG_DAYS, make=make_days, hints=LAB.hints(*WRONG_DAYS))
+DAYS = answers.question_task(
+    "11.days", CALL, TIMES, training(), WRONG_DAYS, make_inputs=make_days, hints=LAB.hints(*WRONG_DAYS)
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
@@ -17,7 +17,7 @@ Left = Callable[[Seconds, Sequence[int], float, int, float], float]
 GB = 10**9
 
 
-def make_exposed(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The text's own; all hidden; a gap on the link; a link that is never free; one bucket; one rank; then any."""
     cases = [
         [[0.10, 0.12, 0.14], [GB, GB, GB], 0.14, 4, 400],
@@ -76,13 +76,15 @@ LEFT, CALL = (
     Words(en="the exposed time", zh="暴露的时间"),
     "exposed_seconds(ready, sizes, backward, ranks, gbit)",
 )
-EXPOSED = answers.asking("11.exposed", CALL, LEFT, left(), WRONG_LEFT, make=make_exposed, hints=LAB.hints(*WRONG_LEFT))
+EXPOSED = answers.question_task(
+    "11.exposed", CALL, LEFT, left(), WRONG_LEFT, make_inputs=make_exposed, hints=LAB.hints(*WRONG_LEFT)
+)
 
 # -- 11.bubble -------------------------------------------------------------------------------------------------------
 Pipeline = Callable[[Seconds, int, int], tuple[float, float]]
 
 
-def make_bubble(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """The text's two, with chunks, the head on the last stage, one stage, one micro-batch; then any."""
     even, head = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]
     cases = [[even, 8, 1], [head, 8, 1], [even, 8, 2], [head, 16, 4], [[1.5], 4, 1], [[0.5, 1.0], 1, 1]]
@@ -133,6 +135,6 @@ WRONG_STEPS: dict[str, list[Pipeline]] = {
 }
 STEP = [Words(en="the time of the step", zh="一步的时间"), Words(en="the bubble", zh="气泡占比")]
 CALLED = "pipeline_step(forward, micro_batches, chunks)"
-BUBBLE = answers.asking(
-    "11.bubble", CALLED, STEP, pipeline(), WRONG_STEPS, make=make_bubble, hints=LAB.hints(*WRONG_STEPS)
+BUBBLE = answers.question_task(
+    "11.bubble", CALLED, STEP, pipeline(), WRONG_STEPS, make_inputs=make_bubble, hints=LAB.hints(*WRONG_STEPS)
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import Draw
+from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit.judging import expect_equal, expect_tensor
 from helpers.grading.start_here import LAB
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
 COUNT = Words(en="the number of examples", zh="样本总数")
@@ -18,13 +18,13 @@ MEAN_LOSS = Words(en="the mean loss", zh="平均损失")
 LEFT_OUT = ("hang", "mismatch")
 
 
-def left_out(trouble: Trouble) -> Sequence[str]:
+def left_out(failure: RunFailure) -> Sequence[str]:
     """Ranks disagree about what comes next: somebody called less than the others."""
-    return ["left_out"] if trouble.kind in LEFT_OUT else []
+    return ["left_out"] if failure.kind in LEFT_OUT else []
 
 
 # -- 00.total --------------------------------------------------------------------------------------------------------
-def make_total(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_total(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """From two ranks on, one of them has nothing, and never the first: `if rank == 0` must not look right."""
     sizes = [rng.integer(2, 9) for _ in range(world_size)]
     if world_size > 1:
@@ -32,12 +32,12 @@ def make_total(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"examples": [rng.integer(0, 99) for _ in range(size)]} for size in sizes]
 
 
-def act_total(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_total(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     total = submitted(list(inputs["examples"]))
     return {"total": total.item() if isinstance(total, torch.Tensor) and total.numel() == 1 else total}
 
 
-def judge_total(world: World) -> Iterator[Finding]:
+def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
     """A whole number, as an int, a float or a tensor of one element."""
     counts = [len(one["examples"]) for one in world.inputs]
     for rank, output in enumerate(world.outputs):
@@ -51,27 +51,27 @@ def judge_total(world: World) -> Iterator[Finding]:
 TOTAL = Task(
     key="00.total",
     signature="total_of(examples)",
-    make=make_total,
-    act=act_total,
+    make_inputs=make_total,
+    run_submission=run_total,
     judge=judge_total,
-    recognise=left_out,
+    recognise_failure=left_out,
     hints=LAB.hints("left_out", "own_count", "counts_ranks"),
 )
 
 
 # -- 00.mean ---------------------------------------------------------------------------------------------------------
-def make_mean(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_mean(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Each rank has another number of losses, so that no two mistakes give the same number."""
     return [{"losses": rng.tensor(2 + 3 * rank + rng.integer(0, 2)).abs() + 1} for rank in range(world_size)]
 
 
-def act_mean(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_mean(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     losses = inputs["losses"].clone()
     mean = submitted(losses)
     return {"mean": torch.tensor(mean, dtype=torch.float64) if isinstance(mean, float) else mean}
 
 
-def judge_mean(world: World) -> Iterator[Finding]:
+def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
     held = [one["losses"] for one in world.inputs]
     whole = torch.cat(held)
     mistakes = {
@@ -88,10 +88,10 @@ def judge_mean(world: World) -> Iterator[Finding]:
 MEAN = Task(
     key="00.mean",
     signature="mean_of_all(losses)",
-    make=make_mean,
-    act=act_mean,
+    make_inputs=make_mean,
+    run_submission=run_mean,
     judge=judge_mean,
-    recognise=left_out,
+    recognise_failure=left_out,
     hints=LAB.hints("left_out", "mean_of_means", "sum_for_mean", "divided_by_ranks"),
-    keeps=("losses",),
+    must_not_change=("losses",),
 )

@@ -1,9 +1,10 @@
-"""Lab 07: tensor parallelism. Two operators, two layers, the cut of attention, and a loss over a cut vocabulary.
+"""Lab 07, tensor parallelism: names the tasks that a check judges, and what of torch an answer may not use.
 
-operators.py  07.identity_all_reduce, 07.all_reduce_identity   column.py, row.py  07.column, 07.row (layers.py: both)
-heads.py      07.heads                                         loss.py            07.cross_entropy
-phases.py     what forward and backward send, in order
-chapter.py    what the chapter alone asks: 07.mlp, 07.token_loss, 07.norm
+operators.py         07.identity_all_reduce and 07.all_reduce_identity, Megatron's operators f and g
+linear_layers.py     07.column and 07.row, linear layers of which each rank holds a shard of the weight
+vocab_loss.py        07.cross_entropy, a loss of which each rank holds the logits of a vocabulary shard
+forward_only.py      07.heads, and the chapter's exercises 07.mlp, 07.token_loss and 07.norm
+forward_backward.py  used by the first three: runs both passes on a rank, and judges the messages of each pass
 """
 
 from helpers.grading.registry import Lab
@@ -14,12 +15,12 @@ LAB = Lab(
     tasks=(
         "operators.IDENTITY_ALL_REDUCE",
         "operators.ALL_REDUCE_IDENTITY",
-        "column.COLUMN",
-        "row.ROW",
-        "heads.HEADS",
-        "loss.CROSS_ENTROPY",
+        "linear_layers.COLUMN",
+        "linear_layers.ROW",
+        "forward_only.HEADS",
+        "vocab_loss.CROSS_ENTROPY",
     ),
-    in_chapter=("chapter.MLP", "chapter.TOKEN_LOSS", "chapter.NORM_OF_ALL"),
+    in_chapter=("forward_only.MLP", "forward_only.TOKEN_LOSS", "forward_only.NORM_OF_ALL"),
     forbids=(
         "torch.distributed.tensor",
         "torch.distributed._tensor",

@@ -1,4 +1,8 @@
-"""07.identity_all_reduce, 07.all_reduce_identity: Megatron's f and g. One does forward what the other does backward."""
+"""Judges 07.identity_all_reduce and 07.all_reduce_identity, the operators that Megatron calls f and g.
+
+f passes x on in forward and all-reduces the gradient in backward; g does the opposite. A check computes f(x) + x + r on
+live ranks, so the three terms share one gradient tensor, and compares outputs, gradients and messages with one process.
+"""
 
 from __future__ import annotations
 
@@ -7,133 +11,156 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.judging import expect_tensor, same
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect_tensor, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
-from helpers.grading.tensor_parallel.phases import (
+from helpers.grading.tensor_parallel.forward_backward import (
     BACKWARD,
     FORWARD,
-    PHASES,
-    Call,
+    PASSES,
+    ForwardBackward,
     all_reduce,
-    backward,
-    drawn,
-    expect_follows,
+    by_case_number,
+    draw_exact,
+    expect_differentiable,
     expect_messages,
-    gathers,
-    in_turn,
-    recognise,
+    has_all_gather,
+    recognise_hidden_collective,
+    run_backward,
 )
 from helpers.learner.words import Words
 
 OUTPUT = Words(en="the output", zh="输出")
-OF_X = Words(en="the gradient of x in {}(x) + x", zh="{}(x) + x 中 x 的梯度")
+GRADIENT_OF_X = Words(en="the gradient of x in {}(x) + x", zh="{}(x) + x 中 x 的梯度")
 X_AFTER = Words(en="x, after the call,", zh="调用之后的 x ")
-OF_OTHER = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
-
-
-def make_f(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """x is the same on every rank, as the input of a layer is; what comes back differs."""
-    x = drawn(rng, *shape_of(rng))
-    return [{"x": x, "gradient": drawn(rng, *x.shape)} for _ in range(world_size)]
-
-
-def make_g(rng: Draw, world_size: int) -> list[dict[str, Any]]:
-    """x differs, a part of a sum each."""
-    shape = shape_of(rng)
-    return [{"x": drawn(rng, *shape), "gradient": drawn(rng, *shape)} for _ in range(world_size)]
-
-
-def shape_of(rng: Draw) -> list[int]:
-    """Of two dimensions, then of three and one."""
-    return [rng.integer(2, 6) for _ in range(in_turn(rng, 2, 3, 1))]
-
-
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> Iterator[None]:
-    """submitted(x) + r + x: all get the same gradient tensor, r and x later. x is no leaf, as in a model."""
-    leaf, other = (inputs["x"].clone().requires_grad_() for _ in range(2))
-    x, r = leaf * 1.0, other * 1.0
-    y = submitted(x)
-    trial.mark(FORWARD)
-    output = y.detach().clone() if isinstance(y, torch.Tensor) else y
-    is_right = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
-    yield
-    returned = backward(trial, [y + r + x if is_right else y], [inputs["gradient"].clone()])
-    return {"returned": returned, "y": output, "x": x, "leaf": leaf.grad, "other": other.grad}
-
-
-def judge_f(world: World) -> Iterator[Finding]:
-    call = Call(world)
-    yield from expect_follows(call, F_NAME)
-    if call.returned:
-        return
-    x, gradients = call.inputs[0]["x"], [one["gradient"] for one in call.inputs]
-    total, swapped = sum(gradients), []
-    for rank, (gradient, got) in enumerate(zip(gradients, call.outputs, strict=True)):
-        wrong = {"forward_reduced": call.size * x}
-        wrong_back = {"backward_not_reduced": 2 * gradient, "averaged": total / call.size + gradient}
-        swapped.append(same(call.size * x, got["y"]) and same(2 * gradient, got["leaf"]))
-        if swapped[-1]:
-            wrong, wrong_back = ({"operators_swapped": value} for value in (call.size * x, 2 * gradient))
-        yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
-        yield expect_tensor(OF_X.format(F_NAME), total + gradient, got["leaf"], rank=rank, mistakes=wrong_back)
-        beside = {"gradient_changed": [total, total / call.size]}
-        yield expect_tensor(OF_OTHER.format(F_NAME), gradient, got["other"], rank=rank, mistakes=beside)
-        yield expect_tensor(X_AFTER, x, got["x"], rank=rank)
-    other = ["operators_swapped"] if all(swapped) else []
-    known = {frozenset([FORWARD]): other, frozenset(PHASES): ["forward_reduced"]}
-    keys = known.get(call.sends, [] if call.sends else ["backward_not_reduced"])
-    yield from expect_messages(call, FORWARD, [], known=lambda events: keys)
-    yield from expect_messages(call, BACKWARD, [all_reduce(x.nbytes)], known=lambda events: keys)
-
-
-def judge_g(world: World) -> Iterator[Finding]:
-    call = Call(world)
-    yield from expect_follows(call, G_NAME)
-    if call.returned:
-        return
-    parts, gradients = ([one[name] for one in call.inputs] for name in ("x", "gradient"))
-    total, back, swapped = sum(parts), sum(gradients), []
-    for rank, (x, gradient, got) in enumerate(zip(parts, gradients, call.outputs, strict=True)):
-        wrong = {"forward_not_reduced": x, "averaged": total / call.size}
-        averaged = [gradient / call.size + gradient, back / call.size + gradient]
-        wrong_back = {"backward_reduced": back + gradient, "averaged": averaged}
-        swapped.append(same(x, got["y"]) and same(back + gradient, got["leaf"]))
-        if swapped[-1]:
-            wrong, wrong_back = ({"operators_swapped": value} for value in (x, back + gradient))
-        yield from judge_joined(call, rank, total, wrong)
-        yield expect_tensor(OF_X.format(G_NAME), 2 * gradient, got["leaf"], rank=rank, mistakes=wrong_back)
-        yield expect_tensor(OF_OTHER.format(G_NAME), gradient, got["other"], rank=rank)
-        yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
-    other = ["operators_swapped"] if all(swapped) else []
-    known = {frozenset([BACKWARD]): other, frozenset(PHASES): ["backward_reduced"]}
-    keys = known.get(call.sends, [] if call.sends else ["forward_not_reduced"])
-    right = [all_reduce(total.nbytes)]
-    yield from expect_messages(
-        call, FORWARD, right, known=lambda events: ["gathers_the_parts"] if gathers(events) else keys
-    )
-    yield from expect_messages(call, BACKWARD, [], known=lambda events: keys)
-
-
-def judge_joined(call: Call, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Iterator[Finding]:
-    """The sum, and not the parts side by side."""
-    parts = [one["x"] for one in call.inputs]
-    beside = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
-    known = wrong | {"gathers_the_parts": beside}
-    yield expect_tensor(OUTPUT, total, call.outputs[rank]["y"], rank=rank, mistakes=known)
-
-
-AXES = Axes(dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero"))
+GRADIENT_OF_R = Words(en="the gradient of r in {}(x) + r", zh="{}(x) + r 中 r 的梯度")
 F_NAME, G_NAME = "identity_all_reduce", "all_reduce_identity"
+
+
+def make_f(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """x is the same on every rank, as the input of a column-parallel layer is; the gradients differ."""
+    x = draw_exact(rng, *draw_shape(rng))
+    return [{"x": x, "gradient": draw_exact(rng, *x.shape)} for _ in range(world_size)]
+
+
+def make_g(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """x is another partial sum on every rank."""
+    shape = draw_shape(rng)
+    return [{"x": draw_exact(rng, *shape), "gradient": draw_exact(rng, *shape)} for _ in range(world_size)]
+
+
+def draw_shape(rng: CaseGenerator) -> list[int]:
+    """Two dimensions in case 0, three in case 1, one in case 2."""
+    return [rng.integer(2, 6) for _ in range(by_case_number(rng, 2, 3, 1))]
+
+
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs backward through submitted(x) + r + x.
+
+    Autograd gives the same gradient tensor to all three terms, to submitted(x) first. An answer that changes it in
+    place therefore changes the gradients of r and x. x is no leaf, as in a model.
+    """
+    leaf, r_leaf = (inputs["x"].clone().requires_grad_() for _ in range(2))
+    x, r = leaf * 1.0, r_leaf * 1.0
+    y = submitted(x)
+    context.mark(FORWARD)
+    output = y.detach().clone() if isinstance(y, torch.Tensor) else y
+    can_add = isinstance(y, torch.Tensor) and y.requires_grad and y.shape == r.shape
+    yield
+    returned_instead = run_backward(context, [y + r + x if can_add else y], [inputs["gradient"].clone()])
+    gradients = {"x_gradient": leaf.grad, "r_gradient": r_leaf.grad}
+    return {"returned_instead": returned_instead, "y": output, "x": x} | gradients
+
+
+def judge_f(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank gets x, and as gradient of x the sum of all ranks' gradients, plus its own from the term `+ x`."""
+    run = ForwardBackward(world)
+    yield from expect_differentiable(run, F_NAME)
+    if run.returned_instead:
+        return
+    x, gradients = run.inputs[0]["x"], [one["gradient"] for one in run.inputs]
+    total, does_g = sum(gradients), []
+    for rank, (gradient, got) in enumerate(zip(gradients, run.outputs, strict=True)):
+        wrong = {"forward_reduced": run.size * x}
+        wrong_back = {"backward_not_reduced": 2 * gradient, "averaged": total / run.size + gradient}
+        does_g.append(is_close(run.size * x, got["y"]) and is_close(2 * gradient, got["x_gradient"]))
+        if does_g[-1]:  # both values are those of the other operator
+            wrong, wrong_back = ({"operators_swapped": value} for value in (run.size * x, 2 * gradient))
+        yield expect_tensor(OUTPUT, x, got["y"], rank=rank, mistakes=wrong)
+        of_x = GRADIENT_OF_X.format(F_NAME)
+        yield expect_tensor(of_x, total + gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
+        changed = {"gradient_changed": [total, total / run.size]}  # the all-reduce overwrote the shared gradient
+        yield expect_tensor(GRADIENT_OF_R.format(F_NAME), gradient, got["r_gradient"], rank=rank, mistakes=changed)
+        yield expect_tensor(X_AFTER, x, got["x"], rank=rank)
+    keys = keys_by_passes(run, BACKWARD, all(does_g))
+    yield from expect_messages(run, FORWARD, [], mistakes_of=lambda events: keys)
+    yield from expect_messages(run, BACKWARD, [all_reduce(x.nbytes)], mistakes_of=lambda events: keys)
+
+
+def judge_g(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank gets the sum of all ranks' x, and as gradient of x its own gradient, twice because of `+ x`."""
+    run = ForwardBackward(world)
+    yield from expect_differentiable(run, G_NAME)
+    if run.returned_instead:
+        return
+    parts, gradients = ([one[name] for one in run.inputs] for name in ("x", "gradient"))
+    total, total_back, does_f = sum(parts), sum(gradients), []
+    for rank, (x, gradient, got) in enumerate(zip(parts, gradients, run.outputs, strict=True)):
+        wrong = {"forward_not_reduced": x, "averaged": total / run.size}
+        averaged = [gradient / run.size + gradient, total_back / run.size + gradient]
+        wrong_back = {"backward_reduced": total_back + gradient, "averaged": averaged}
+        does_f.append(is_close(x, got["y"]) and is_close(total_back + gradient, got["x_gradient"]))
+        if does_f[-1]:  # both values are those of the other operator
+            wrong, wrong_back = ({"operators_swapped": value} for value in (x, total_back + gradient))
+        yield judge_sum(run, rank, total, wrong)
+        of_x = GRADIENT_OF_X.format(G_NAME)
+        yield expect_tensor(of_x, 2 * gradient, got["x_gradient"], rank=rank, mistakes=wrong_back)
+        yield expect_tensor(GRADIENT_OF_R.format(G_NAME), gradient, got["r_gradient"], rank=rank)
+        yield expect_tensor(X_AFTER, x, got["x"], rank=rank, mistakes={"x_changed": total})
+    keys = keys_by_passes(run, FORWARD, all(does_f))
+    yield from expect_messages(
+        run,
+        FORWARD,
+        [all_reduce(total.nbytes)],
+        mistakes_of=lambda events: ["gathers_the_parts"] if has_all_gather(events) else keys,
+    )
+    yield from expect_messages(run, BACKWARD, [], mistakes_of=lambda events: keys)
+
+
+def keys_by_passes(run: ForwardBackward, right_pass: str, does_other: bool) -> list[str]:
+    """The hints that explain in which passes messages were sent, where the right one is `right_pass` alone.
+
+    does_other: the values on every rank are those of the other operator.
+    """
+    wrong_pass = FORWARD if right_pass == BACKWARD else BACKWARD
+    known = {
+        frozenset(): [f"{right_pass}_not_reduced"],
+        frozenset([wrong_pass]): ["operators_swapped"] if does_other else [],
+        frozenset(PASSES): [f"{wrong_pass}_reduced"],
+    }
+    return known.get(run.passes_with_messages, [])
+
+
+def judge_sum(run: ForwardBackward, rank: int, total: torch.Tensor, wrong: dict[str, Any]) -> Judgement:
+    """The output is the sum of the parts, and not the parts concatenated or stacked."""
+    parts = [one["x"] for one in run.inputs]
+    gathered = [torch.cat(parts, dim) for dim in range(parts[0].dim())] + [torch.stack(parts)]
+    known = wrong | {"gathers_the_parts": gathered}
+    return expect_tensor(OUTPUT, total, run.outputs[rank]["y"], rank=rank, mistakes=known)
+
+
+VARIATIONS = Variations(
+    dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed"), values=("normal", "zero")
+)
 IDENTITY_ALL_REDUCE = Task(
     key=f"07.{F_NAME}",
     signature=f"{F_NAME}(x)",
-    make=make_f,
-    axes=AXES,
-    act=act,
+    make_inputs=make_f,
+    variations=VARIATIONS,
+    run_submission=run_submission,
     judge=judge_f,
-    recognise=recognise,
+    recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
         "operators_swapped",
         "unknown_to_autograd",
@@ -147,11 +174,11 @@ IDENTITY_ALL_REDUCE = Task(
 ALL_REDUCE_IDENTITY = Task(
     key=f"07.{G_NAME}",
     signature=f"{G_NAME}(x)",
-    make=make_g,
-    axes=AXES,
-    act=act,
+    make_inputs=make_g,
+    variations=VARIATIONS,
+    run_submission=run_submission,
     judge=judge_g,
-    recognise=recognise,
+    recognise_failure=recognise_hidden_collective,
     hints=LAB.hints(
         "operators_swapped",
         "unknown_to_autograd",

@@ -10,9 +10,9 @@ from helpers.learner.words import Words, book
 from helpers.ranks.sites import is_engine, is_library
 from helpers.ranks.zygote import own_children
 
-SAYS = book("walls")
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-PATHS = {  # event -> the places of its paths, and of the folders that those are relative to
+words = book("walls")
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+PATH_ARGUMENTS = {  # event -> the places of its paths, and of the folders that those are relative to
     "os.remove": ((0, 1),),
     "os.rmdir": ((0, 1),),
     "os.rename": ((0, 2), (1, 3)),
@@ -25,12 +25,12 @@ PATHS = {  # event -> the places of its paths, and of the folders that those are
     "os.utime": ((0, 3),),
     "shutil.rmtree": ((0, 1),),
 }
-STARTS = ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen")
-LOOKS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
-CONNECTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+START_EVENTS = ("os.fork", "os.forkpty", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen")
+LOOKUP_EVENTS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
+CONNECT_EVENTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 
 
-def told(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+def violation(event: str, args: tuple, own: Sequence[str]) -> Words | None:
     """What is done, as in "it ...", if it reaches beyond `own`: folders and files, as `os.path.realpath` gives them."""
     rule = RULES.get(event)
     return rule(event, args, own) if rule else None
@@ -52,45 +52,45 @@ def is_below(full: str, roots: Sequence[str]) -> bool:
 
 
 def _opens(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    if not (isinstance(args[2], int) and args[2] & WRITES):
+    if not (isinstance(args[2], int) and args[2] & WRITE_FLAGS):
         return None
     full = full_path(args[0])
     return None if full is None else _outside(os.path.realpath(full), own)
 
 
 def _changes(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    for place, folder in PATHS[event]:
+    for place, folder in PATH_ARGUMENTS[event]:
         base = args[folder] if folder is not None and folder < len(args) else None
         full = full_path(args[place], base)
-        if full is not None and (words := _outside(full, own)):
-            return words
+        if full is not None and (message := _outside(full, own)):
+            return message
     return None
 
 
 def _outside(full: str, own: Sequence[str]) -> Words | None:
-    return None if is_below(full, own) else SAYS["changes"].format(os.path.basename(full) or full)
+    return None if is_below(full, own) else words["changes"].format(os.path.basename(full) or full)
 
 
 def _connects(event: str, args: tuple, own: Sequence[str]) -> Words | None:
     """To another process by a path is no network."""
-    return SAYS["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
+    return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
 
 def _ends(event: str, args: tuple, own: Sequence[str]) -> Words | None:
     """A signal to oneself, to one's group or to what one has started is one's own affair; 0 asks and sends nothing."""
     pid, number = args[0], args[1]
     mine = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else own_children())
-    return None if number == 0 or pid in mine else SAYS["ends"].format(pid)
+    return None if number == 0 or pid in mine else words["ends"].format(pid)
 
 
 RULES: dict[str, Callable[[str, tuple, Sequence[str]], Words | None]] = {
     "open": _opens,
     "os.kill": _ends,
     "os.killpg": _ends,
-    **dict.fromkeys(PATHS, _changes),
-    **dict.fromkeys(CONNECTS, _connects),
-    **dict.fromkeys(LOOKS, lambda event, args, own: SAYS["looks"].format(repr(args[0]))),
-    **dict.fromkeys(STARTS, lambda event, args, own: SAYS["starts"]),
+    **dict.fromkeys(PATH_ARGUMENTS, _changes),
+    **dict.fromkeys(CONNECT_EVENTS, _connects),
+    **dict.fromkeys(LOOKUP_EVENTS, lambda event, args, own: words["looks"].format(repr(args[0]))),
+    **dict.fromkeys(START_EVENTS, lambda event, args, own: words["starts"]),
 }
 
 
@@ -99,7 +99,7 @@ def is_import_system(frame: Any) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
 
 
-def is_engines(frame: Any) -> bool:
+def is_engine_code(frame: Any) -> bool:
     """Whether the ranks' own machinery does it, or a module while it is imported: the nearest frame that is no
     library's says so. A thread that is all library was started by somebody else."""
     while frame is not None:

@@ -48,8 +48,8 @@ def up(room: str) -> Iterator[None]:
 def _audit(event: str, args: tuple) -> None:
     if event not in EVENTS or _own is None:
         return
-    words = deeds.told(event, args, _own)
-    if words is not None and not deeds.is_engines(sys._getframe(1)):
+    words = deeds.violation(event, args, _own)
+    if words is not None and not deeds.is_engine_code(sys._getframe(1)):
         raise Refused(words)
 
 
@@ -68,7 +68,7 @@ def _audited(original: Callable) -> Callable:
 
     @functools.wraps(original)
     def opening(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
-        sys.audit("open", name, "wb", deeds.WRITES)
+        sys.audit("open", name, "wb", deeds.WRITE_FLAGS)
         original(self, name, *args, **kwargs)
 
     return opening

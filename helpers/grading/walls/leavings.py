@@ -13,29 +13,29 @@ import psutil
 
 from helpers.ranks.zygote import take_orphans
 
-LOG = 1_000_000  # bytes of a rank's log, which it writes past Python, that are kept
-PATIENCE = 0.2  # seconds that a thread gets to end by itself
+MAX_LOG = 1_000_000  # bytes of a rank's log, which it writes past Python, that are kept
+THREAD_SECONDS = 0.2  # seconds that a thread gets to end by itself
 
 
 @functools.cache
-def begin() -> None:
+def adopt_orphans() -> None:
     """Once in a process: children of its children come to it when those end."""
     take_orphans()
 
 
-def end() -> bool:
+def end_started() -> bool:
     """End the processes. Whether a thread is left, which nobody can end."""
     end_children()
     with contextlib.suppress(OSError):
-        if os.fstat(1).st_size > LOG:
+        if os.fstat(1).st_size > MAX_LOG:
             os.ftruncate(1, 0)
-    until = time.monotonic() + PATIENCE
-    for thread in strangers():
+    until = time.monotonic() + THREAD_SECONDS
+    for thread in foreign_threads():
         thread.join(max(0.0, until - time.monotonic()))
-    return bool(strangers())
+    return bool(foreign_threads())
 
 
-def strangers() -> list[threading.Thread]:
+def foreign_threads() -> list[threading.Thread]:
     """Threads that are neither the engine's nor torch's."""
     known = ("MainThread", "control", "wire ")
     every = [one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)]

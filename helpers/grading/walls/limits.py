@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import psutil
 
-from helpers.grading.walls.deeds import SAYS
+from helpers.grading.walls.deeds import words
 from helpers.ranks import worker
 
-MEMORY = 1_000_000_000  # bytes beyond what the rank has when the function begins
-FILE = 100_000_000  # bytes of one file, and of what it writes past Python to the rank's log
-LOOK = 0.1  # seconds between two looks at the memory, where the system sets no limit to it
+MAX_MEMORY = 1_000_000_000  # bytes beyond what the rank has when the function begins
+MAX_FILE = 100_000_000  # bytes of one file, and of what it writes past Python to the rank's log
+MEMORY_CHECK_SECONDS = 0.1  # seconds between two looks at the memory, where the system sets no limit to it
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|Failed to allocate|bad_alloc|Cannot allocate memory")
 
 
@@ -28,7 +28,7 @@ class TooMuch(BaseException):
     """A rank used up its memory. words: the same."""
 
     def __init__(self) -> None:
-        self.words = SAYS["memory"].format(f"{MEMORY / 1e9:g} GB")
+        self.words = words["memory"].format(f"{MAX_MEMORY / 1e9:g} GB")
         super().__init__(self.words.en)
 
 
@@ -50,19 +50,19 @@ def processor_limit(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
+def limit_memory_and_files() -> Iterator[None]:
     """Within, memory beyond MEMORY is refused, and a file of more than FILE bytes."""
-    with _soft_limit(resource.RLIMIT_FSIZE, FILE):
+    with _soft_limit(resource.RLIMIT_FSIZE, MAX_FILE):
         if sys.platform.startswith("linux"):
-            with _soft_limit(resource.RLIMIT_DATA, used_bytes() + MEMORY):
+            with _soft_limit(resource.RLIMIT_DATA, used_bytes() + MAX_MEMORY):
                 yield
         else:
-            with _watched(used_bytes() + MEMORY):
+            with _watched(used_bytes() + MAX_MEMORY):
                 yield
 
 
 @contextlib.contextmanager
-def memory_named() -> Iterator[None]:
+def name_memory_errors() -> Iterator[None]:
     """Whoever says that there is no memory left, Python, torch or the system, says TooMuch."""
     try:
         yield
@@ -102,7 +102,7 @@ def _watched(most: int) -> Iterator[None]:
             raise TooMuch
 
     before = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
+    signal.setitimer(signal.ITIMER_REAL, MEMORY_CHECK_SECONDS, MEMORY_CHECK_SECONDS)
     try:
         yield
     finally:

@@ -33,8 +33,8 @@ from helpers.devices import lines
 from helpers.grading.walls.limits import used_bytes
 from helpers.ranks.sites import is_library
 
-KEPT_BYTES = 200_000_000  # more than this beyond what it had, and a rank is started anew
-MOST_GROUPS = 50  # process groups, which nobody else destroys
+MAX_KEPT_BYTES = 200_000_000  # more than this beyond what it had, and a rank is started anew
+MAX_GROUPS = 50  # process groups, which nobody else destroys
 SIGNALS = [
     getattr(signal, name) for name in "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD".split()
 ]
@@ -116,7 +116,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
 )
 
 
-class Shared:
+class SavedSettings:
     """The settings as they are now."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ CLASSES = (
 _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and "hook" in name]
 
 
-class Names:
+class NamespaceSnapshot:
     """What each name of a module or a class means. Modules may get more, as torch imports parts of itself late."""
 
     def __init__(self, owner: ModuleType | type):
@@ -186,12 +186,12 @@ def _file_of(function: Any) -> str:
 
 
 @functools.cache
-def _names() -> list[Names]:
+def _namespaces() -> list[NamespaceSnapshot]:
     """As they are when first asked for, before any learner's code has run."""
-    return [Names(owner) for owner in (*MODULES, *CLASSES)]
+    return [NamespaceSnapshot(owner) for owner in (*MODULES, *CLASSES)]
 
 
-def _left_on() -> tuple:
+def _global_hooks_and_modes() -> tuple:
     """Modes and hooks that hold for whatever comes next."""
     hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]
     modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
@@ -200,17 +200,17 @@ def _left_on() -> tuple:
     return hooks, modes, saved, limits, dist.is_initialized() and id(dist.group.WORLD)
 
 
-class Marks:
+class ProcessSnapshot:
     """How to know that nothing has moved that `Shared` does not put back."""
 
     def __init__(self) -> None:
-        _names()
-        self.left_on, self.used = _left_on(), used_bytes()
+        _namespaces()
+        self.left_on, self.used = _global_hooks_and_modes(), used_bytes()
 
     def have_moved(self) -> bool:
         return (
-            any(names.have_moved() for names in _names())
-            or _left_on() != self.left_on
-            or used_bytes() > self.used + KEPT_BYTES
-            or len(distributed_c10d._world.pg_map) > MOST_GROUPS
+            any(names.have_moved() for names in _namespaces())
+            or _global_hooks_and_modes() != self.left_on
+            or used_bytes() > self.used + MAX_KEPT_BYTES
+            or len(distributed_c10d._world.pg_map) > MAX_GROUPS
         )

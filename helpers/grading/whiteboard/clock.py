@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect
 from helpers.grading.kit.meter import one_thread
-from helpers.grading.task import Finding, Task, Trial, Trouble, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.whiteboard import LAB
 from helpers.learner.words import Words
 
@@ -21,7 +21,7 @@ EPOCH = 1.8e9  # seconds since 1970
 DIGITS = 1e-6  # relative: another order of the same sums differs by less
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Seconds since the machine started; since 1970 in the second and the fourth case; one barrier in the third."""
     number = rng.case.number
     count = 1 if number == 2 else rng.integer(6, 12)
@@ -31,7 +31,7 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"mine": mine, "yours": mine + offset + drift * (mine - mine[0]) + jitter}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     with one_thread():
         result = submitted(inputs["mine"].clone(), inputs["yours"].clone())
     is_pair = isinstance(result, tuple | list) and len(result) == 2
@@ -44,10 +44,10 @@ def _is_number(one: Any) -> bool:
     return isinstance(one, Tensor) and one.numel() == 1
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     got = world.outputs[0]
     if "returned" in got:
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]))
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
         return
     lines = of_all(**world.inputs[0])
     right, line = lines.pop("right"), tuple(got["line"].tolist())
@@ -88,8 +88,8 @@ def of_all(mine: Tensor, yours: Tensor) -> dict[str, Line]:
     }
 
 
-def recognise(trouble: Trouble) -> list[str]:
-    return ["one_barrier"] if trouble.type_name in ("ZeroDivisionError", "StatisticsError") else []
+def recognise_failure(failure: RunFailure) -> list[str]:
+    return ["one_barrier"] if failure.type_name in ("ZeroDivisionError", "StatisticsError") else []
 
 
 RETURNED = Words(
@@ -99,10 +99,10 @@ RETURNED = Words(
 CLOCK = Task(
     key="wb.clock",
     signature="one_clock(mine, yours)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
-    recognise=recognise,
+    recognise_failure=recognise_failure,
     hints=LAB.hints(
         "one_barrier",
         "turned_round",
@@ -115,7 +115,7 @@ CLOCK = Task(
         "digits_lost",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(calls=4),
-    keeps=("mine", "yours"),
+    runs_on="process",
+    variations=Variations(min_cases=4),
+    must_not_change=("mine", "yours"),
 )

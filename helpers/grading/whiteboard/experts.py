@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect
-from helpers.grading.kit.meter import dead_end, one_thread
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.meter import describe_if_detached, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.learner.words import Words
@@ -23,7 +23,7 @@ NAMES = {
 }
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Two or three experts a token. In the second case nobody chooses one of them, in the third there is one token."""
     number = rng.case.number
     count, tokens, size = rng.integer(5, 6), 1 if number == 2 else rng.integer(8, 12), rng.integer(3, 4)
@@ -34,15 +34,15 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"x": x, "logits": logits, "weights": weights, "factor": factor, "k": rng.integer(2, 3)}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     """Output, both gradients, and how many tokens came in each call of each expert."""
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
     calls: list[list[int]] = [[] for _ in inputs["weights"]]
     with one_thread():
         experts = [counted(weight, given) for weight, given in zip(inputs["weights"], calls, strict=True)]
         out = submitted(x, logits, experts, inputs["k"])
-        if dead_end(out) or out.shape != x.shape:
-            return {"returned": dead_end(out) or f"Tensor{tuple(out.shape)}"}
+        if describe_if_detached(out) or out.shape != x.shape:
+            return {"returned": describe_if_detached(out) or f"Tensor{tuple(out.shape)}"}
         (inputs["factor"] * out).sum().backward()
     return {"out": out.detach().clone(), "x": x.grad, "logits": logits.grad, "calls": calls}
 
@@ -59,10 +59,10 @@ def counted(weight: Tensor, given: list[int]) -> Callable[[Tensor], Tensor]:
     return expert
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]))
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
         return
     right, mistakes = combined(inputs, weigh), {key: combined(inputs, way) for key, way in WAYS.items()}
     mistakes["router_gets_nothing"] = {"logits": None}
@@ -70,7 +70,7 @@ def judge(world: World) -> Iterator[Finding]:
     yield from judge_calls(inputs, got["calls"])
 
 
-def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Finding]:
+def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judgement]:
     chosen = inputs["logits"].topk(inputs["k"]).indices
     wanted = torch.bincount(chosen.flatten(), minlength=len(calls)).tolist()
     for number, (given, tokens) in enumerate(zip(calls, wanted, strict=True)):
@@ -129,8 +129,8 @@ RETURNED = Words(
 EXPERTS = Task(
     key="wb.experts",
     signature="moe(x, logits, experts, k)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "softmax_over_all",
@@ -142,7 +142,7 @@ EXPERTS = Task(
         "called_often",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(layouts=("contiguous", "transposed"), calls=3),
-    keeps=("x", "logits"),
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
+    must_not_change=("x", "logits"),
 )

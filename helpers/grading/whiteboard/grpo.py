@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw
-from helpers.grading.kit.meter import dead_end, one_thread
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.meter import describe_if_detached, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.learner.words import Words
@@ -20,7 +20,7 @@ EPSILON = 1e-4
 SPREAD = 0.4  # of log ratios: with clips of 0.1 to 0.3 about half of the tokens are clipped
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Answers of different lengths, at least one token each; in the second case a group has equal rewards."""
     group, tokens = rng.integer(3, 5), rng.integer(6, 8)
     answers = 3 * group
@@ -36,23 +36,23 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [inputs | {"clip": rng.integer(1, 3) / 10}]
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     given = {name: one.clone() if isinstance(one, Tensor) else one for name, one in inputs.items()}
     logp = given["logp"].requires_grad_()
     with one_thread():
         loss = submitted(*given.values())
-        if dead_end(loss) or loss.numel() != 1:
-            return {"returned": dead_end(loss) or f"Tensor{tuple(loss.shape)}"}
+        if describe_if_detached(loss) or loss.numel() != 1:
+            return {"returned": describe_if_detached(loss) or f"Tensor{tuple(loss.shape)}"}
         loss.sum().backward()
     return {"loss": loss.detach().clone().reshape(()), "logp": logp.grad}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
         is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
         known = () if is_shape else ("no_gradient",)
-        yield Finding(ok=False, says=RETURNED.format(got["returned"]), mistakes=known)
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=known)
         return
     yield from judged(NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
 
@@ -109,12 +109,12 @@ RETURNED = Words(
 GRPO = Task(
     key="wb.grpo",
     signature="grpo_loss(logp, old_logp, rewards, mask, group, clip)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints("no_gradient", *MISTAKES),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(layouts=("contiguous", "transposed"), calls=3),
-    keeps=("logp", "old_logp", "rewards", "mask"),
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), min_cases=3),
+    must_not_change=("logp", "old_logp", "rewards", "mask"),
 )

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.meter import one_thread
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.learner.words import Words
@@ -19,7 +19,7 @@ NAMES = {"out": Words(en="the output", zh="输出"), "lse": Words(en="the log of
 LARGE = 1e3
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """From the second case on, a row sees nothing of the one block, and another row nothing of the other."""
     rows, size, of_block = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
     inputs: dict[str, Any] = {}
@@ -32,19 +32,19 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [inputs]
 
 
-def drawn(rng: Draw, *shape: int) -> Tensor:
+def drawn(rng: CaseGenerator, *shape: int) -> Tensor:
     values = rng.tensor(*shape)
     return values / 1e6 if rng.case.values == "large" else values
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     with one_thread():
         result = submitted(*(inputs[name].clone() for name in ("out_a", "lse_a", "out_b", "lse_b")))
     pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
     return {name: one.clone() if isinstance(one, Tensor) else None for name, one in zip(NAMES, pair, strict=True)}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs = world.inputs[0]
     (a, lse_a), (b, lse_b) = ((inputs[f"out_{name}"], inputs[f"lse_{name}"]) for name in "ab")
     lse = torch.logaddexp(lse_a, lse_b)
@@ -81,8 +81,8 @@ def mistaken(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str, di
 MERGE = Task(
     key="wb.merge",
     signature="merge(out_a, lse_a, out_b, lse_b)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "overflows",
@@ -95,7 +95,7 @@ MERGE = Task(
         "lse_added",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(layouts=("contiguous", "transposed"), values=("normal", "large"), calls=3),
-    keeps=("out_a", "lse_a", "out_b", "lse_b"),
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),
+    must_not_change=("out_a", "lse_a", "out_b", "lse_b"),
 )

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import Axes, Draw
+from helpers.grading.drawing import CaseGenerator, Variations
 from helpers.grading.kit.judging import expect
-from helpers.grading.kit.meter import Meter, one_thread
-from helpers.grading.task import Finding, Task, Trial, World
+from helpers.grading.kit.meter import MemoryMeter, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged
 from helpers.learner.words import Words
@@ -21,7 +21,7 @@ NAMES = {"out": Words(en="the output", zh="输出")}
 LARGE = 1e3  # times: exp of such a score overflows in float64
 
 
-def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Many blocks of which the last is short; large scores; blocks of one key; one block that is not full."""
     number = rng.case.number
     queries, size = rng.integer(16, 20), rng.integer(4, 5)
@@ -31,20 +31,20 @@ def make(rng: Draw, world_size: int) -> list[dict[str, Any]]:
     return [{"q": q * (LARGE if rng.case.values == "large" else 1), "k": k, "v": v, "block": block}]
 
 
-def drawn(rng: Draw, *shape: int) -> Tensor:
+def drawn(rng: CaseGenerator, *shape: int) -> Tensor:
     values = rng.tensor(*shape)
     return values / 1e6 if rng.case.values == "large" else values
 
 
-def act(submitted, inputs: dict[str, Any], trial: Trial) -> dict[str, Any]:
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     q, k, v = (inputs[name].clone() for name in "qkv")
-    meter = Meter([q, k, v])
+    meter = MemoryMeter([q, k, v])
     with torch.no_grad(), one_thread(), meter:
         out = submitted(q, k, v, inputs["block"])
-    return {"out": out.clone() if isinstance(out, Tensor) else None, "peak": meter.peak}
+    return {"out": out.clone() if isinstance(out, Tensor) else None, "peak": meter.peak_bytes}
 
 
-def judge(world: World) -> Iterator[Finding]:
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     q, k, v = (inputs[name] for name in "qkv")
     right = {"out": (q @ k.mT / q.shape[1] ** 0.5).softmax(1) @ v}
@@ -99,8 +99,8 @@ def others(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
 SOFTMAX = Task(
     key="wb.softmax",
     signature="attend(q, k, v, block)",
-    make=make,
-    act=act,
+    make_inputs=make_inputs,
+    run_submission=run_submission,
     judge=judge,
     hints=LAB.hints(
         "overflows",
@@ -114,7 +114,7 @@ SOFTMAX = Task(
         "scores_at_once",
     ),
     world_sizes=(1,),
-    unit="device",
-    axes=Axes(layouts=("contiguous", "transposed"), values=("normal", "large"), calls=4),
-    keeps=("q",),  # copies of k and v, made to compare them, would be counted as held
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4),
+    must_not_change=("q",),  # copies of k and v, made to compare them, would be counted as held
 )

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.judging import expect_tensor, same
-from helpers.grading.task import Finding
+from helpers.grading.kit.judging import expect_tensor, is_close
+from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 
 Values = Mapping[str, Tensor | None]
 NO_NUMBER = -987654.0  # stands for NaN and for both infinities where two values are compared
 
 
-def judged(names: Mapping[str, Words], right: Values, got: Values, mistakes: Mapping[str, Values]) -> Iterator[Finding]:
+def judged(
+    names: Mapping[str, Words], right: Values, got: Values, mistakes: Mapping[str, Values]
+) -> Iterator[Judgement]:
     """One Finding a name. mistakes: by the key of a hint what it gives, for the names where that is wrong."""
     for name, what in names.items():
         known = {key: wrong[name] for key, wrong in mistakes.items() if name in wrong}
@@ -33,7 +35,7 @@ def fitting(known: Values, right: Tensor, got: Any) -> list[str]:
 def alike(one: Tensor | None, other: Any) -> bool:
     if one is None or not isinstance(other, Tensor):
         return one is None and other is None
-    return same(tidy(one), tidy(other))
+    return is_close(tidy(one), tidy(other))
 
 
 def tidy(tensor: Tensor) -> Tensor:

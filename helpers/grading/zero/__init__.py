@@ -1,8 +1,10 @@
-"""Lab 08: ZeRO. One task cuts, three run the stages on live ranks, one resumes, one counts what a stage costs.
+"""Lab 08, ZeRO: names the tasks that a check judges, and what of torch an answer may not use.
 
-cutting.py    08.shard    optimizer.py  08.stage1   gradients.py  08.stage2   parameters.py  08.stage3
-chapter.py    what the chapter alone asks: 08.zero1_step, 08.stage3_forward, 08.global_norm
-resuming.py   08.resume   costs.py      08.cost     parts.py      the right shards, and the wrong ones
+shards.py   08.shard and 08.resume: tensors as one flat line, its equal shards, and shards for another number of ranks
+stage1.py   08.stage1, and the chapter's exercise 08.zero1_step: optimizer states in shards
+stage2.py   08.stage2, and the chapter's exercise 08.global_norm: gradients in shards
+stage3.py   08.stage3, and the chapter's exercise 08.stage3_forward: parameters in shards
+cost.py     08.cost: the bytes that a rank holds and sends, stage by stage
 """
 
 from helpers.grading.registry import Lab
@@ -11,14 +13,14 @@ LAB = Lab(
     number="08",
     topic="zero",
     tasks=(
-        "cutting.SHARD",
-        "optimizer.STAGE_1",
-        "gradients.STAGE_2",
-        "parameters.STAGE_3",
-        "resuming.RESUME",
-        "costs.COST",
+        "shards.SHARD",
+        "stage1.STAGE_1",
+        "stage2.STAGE_2",
+        "stage3.STAGE_3",
+        "shards.RESUME",
+        "cost.COST",
     ),
-    in_chapter=("chapter.ZERO1_STEP", "chapter.STAGE3_FORWARD", "chapter.GLOBAL_NORM"),
+    in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
     forbids=(
         "torch.distributed.fsdp",
         "torch.distributed._composable",

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor, expect_tensors, same
-from helpers.grading.task import Trouble, World
-from helpers.grading.verdict import Tried, likeliest
+from helpers.grading.kit.judging import (
+    expect_equal,
+    expect_ops,
+    expect_payload,
+    expect_tensor,
+    expect_tensors,
+    is_close,
+)
+from helpers.grading.task import JudgedWorld, RunFailure
+from helpers.grading.verdict import WorldResult, most_specific
 from helpers.learner.words import Words
 from helpers.records import CommEvent, CommLog
 
 HALF = torch.tensor([0.5, -1.5], dtype=torch.float64)
 
 
-def world_of(*payloads: int) -> World:
+def world_of(*payloads: int) -> JudgedWorld:
     """Two ranks that each all-reduce these bytes."""
     logs = []
     for rank in range(2):
@@ -34,25 +41,25 @@ def world_of(*payloads: int) -> World:
             for i, size in enumerate(payloads)
         ]
         logs.append(CommLog(events=tuple(events)))
-    return World(size=2, inputs=[{}, {}], outputs=[{}, {}], logs=logs, marks=[[], []])
+    return JudgedWorld(size=2, inputs=[{}, {}], outputs=[{}, {}], logs=logs, marks=[[], []])
 
 
 def test_rounding_is_equal_and_more_is_not():
-    assert same(HALF, HALF + 1e-12)
-    assert not same(HALF, HALF + 1e-9)
-    assert same(HALF.float(), HALF.float() + 1e-6)
-    assert not same(HALF.float(), HALF.float() + 1e-4)
-    assert not same(HALF, HALF.float())
-    assert not same(HALF, HALF * float("nan"))
-    assert not same(torch.tensor([1]), torch.tensor([2]))
-    assert not same(HALF, HALF.tolist())
+    assert is_close(HALF, HALF + 1e-12)
+    assert not is_close(HALF, HALF + 1e-9)
+    assert is_close(HALF.float(), HALF.float() + 1e-6)
+    assert not is_close(HALF.float(), HALF.float() + 1e-4)
+    assert not is_close(HALF, HALF.float())
+    assert not is_close(HALF, HALF * float("nan"))
+    assert not is_close(torch.tensor([1]), torch.tensor([2]))
+    assert not is_close(HALF, HALF.tolist())
 
 
 def test_a_wrong_tensor_is_described():
     finding = expect_tensor("it", HALF, HALF * 3)
     assert not finding.ok
-    assert finding.says.en == "it is 3.00 times the right value"
-    assert expect_tensor("it", HALF, HALF * 2, before=HALF * 2).says.en.startswith("it is unchanged")
+    assert finding.message.en == "it is 3.00 times the right value"
+    assert expect_tensor("it", HALF, HALF * 2, before=HALF * 2).message.en.startswith("it is unchanged")
 
 
 def test_a_mistake_is_known_by_its_value():
@@ -69,8 +76,8 @@ def test_named_tensors_are_compared_one_by_one():
     wrong = {"double": {"a": HALF * 2, "b": HALF * 2}}
     good, bad = expect_tensors(what, {"a": HALF, "b": HALF}, {"a": HALF, "b": HALF * 2}, mistakes=wrong)
     assert good.ok
-    assert bad.says.en == "the weight b is 2.00 times the right value"
-    assert bad.says.zh == "权重 b 是正确值的 2.00 倍"
+    assert bad.message.en == "the weight b is 2.00 times the right value"
+    assert bad.message.zh == "权重 b 是正确值的 2.00 倍"
     assert bad.mistakes == ("double",)
     assert [finding.ok for finding in expect_tensors(what, {"a": HALF}, None)] == [False]
 
@@ -83,9 +90,9 @@ def test_numbers_and_lists_have_types():
 
 
 def test_lists_are_told_apart_where_they_part():
-    assert expect_equal("it", [1, 2, 3], [1, 5, 3]).says.en == "it: number 2 is 5, expected 2"
-    assert expect_equal("it", [1, 2, 3], [1, 2]).says.en == "it: there are 2, expected 3"
-    assert expect_equal("it", [1, 2, 3], None).says.en == "it is None, expected [1, 2, 3]"
+    assert expect_equal("it", [1, 2, 3], [1, 5, 3]).message.en == "it: number 2 is 5, expected 2"
+    assert expect_equal("it", [1, 2, 3], [1, 2]).message.en == "it: there are 2, expected 3"
+    assert expect_equal("it", [1, 2, 3], None).message.en == "it is None, expected [1, 2, 3]"
 
 
 def test_the_log_is_counted_on_every_rank():
@@ -101,15 +108,15 @@ def test_the_log_is_counted_on_every_rank():
 
 def test_the_mistake_that_explains_most_worlds_wins():
     def tried(size, *keys):
-        return Tried(size=size, trouble=Trouble(kind="hang"), mistakes=keys)
+        return WorldResult(size=size, failure=RunFailure(kind="hang"), mistakes=keys)
 
     hints = dict.fromkeys(["a", "b", "c"])
-    assert likeliest([tried(1, "b"), tried(2, "b", "a"), tried(3, "a", "b")], hints) == "b"
-    assert likeliest([tried(2, "b", "a")], hints) == "a"
-    assert likeliest([tried(2)], hints) is None
+    assert most_specific([tried(1, "b"), tried(2, "b", "a"), tried(3, "a", "b")], hints) == "b"
+    assert most_specific([tried(2, "b", "a")], hints) == "a"
+    assert most_specific([tried(2)], hints) is None
 
 
 def test_what_a_rank_waits_in():
-    trouble = Trouble(kind="hang", text="every rank waits\n  ranks 0, 1 wait in recv and send, cell line 3")
-    assert trouble.waits_in("recv") and trouble.waits_in("send")
-    assert not trouble.waits_in("all_reduce")
+    failure = RunFailure(kind="hang", text="every rank waits\n  ranks 0, 1 wait in recv and send, cell line 3")
+    assert failure.is_waiting_in("recv") and failure.is_waiting_in("send")
+    assert not failure.is_waiting_in("all_reduce")

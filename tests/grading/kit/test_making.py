@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from helpers.grading import tasks_of
+from helpers.grading.drawing import Case, CaseGenerator
 from helpers.grading.kit import making
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_descent_is_sgd(set_to_none):
-    rng = torch.Generator().manual_seed(1)
-    weights = making.weights_for(rng, making.mlp([3, 4, 2]))
-    x, results = making.normal(rng, 5, 3), []
-    for optimizer_of in (torch.optim.SGD, making.Descent):
+    rng = CaseGenerator.of(1, Case())
+    weights = making.random_weights(rng, making.mlp([3, 4, 2]))
+    x, results = rng.normal(5, 3), []
+    for optimizer_of in (torch.optim.SGD, making.GradientDescent):
         model = making.mlp([3, 4, 2])
         model.load_state_dict(weights)
         optimizer = optimizer_of(model.parameters(), lr=0.1)
@@ -28,29 +29,29 @@ def test_descent_is_sgd(set_to_none):
 
 
 def test_integers_reach_both_ends():
-    rng = torch.Generator().manual_seed(1)
-    assert {making.integer(rng, 2, 4) for _ in range(100)} == {2, 3, 4}
+    rng = CaseGenerator.of(1, Case())
+    assert {rng.integer(2, 4) for _ in range(100)} == {2, 3, 4}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_the_sampler_is_tried_with_a_rest_without_one_and_with_fewer_examples_than_ranks(size):
     task = tasks_of("03")["03.sampler"]
     for seed in range(20):
-        for case in task.axes.cases(seed):
+        for case in task.variations.cases(seed):
             num_examples = task.inputs(seed, size, case)[0]["num_examples"]
             rest = {"uneven": num_examples % size > 0, "even": num_examples % size == 0, "few": num_examples < size}
             assert size == 1 or rest[case.sizes]
 
 
 def test_every_mistake_with_buckets_shows_in_every_draw():
-    from helpers.grading.ddp.buckets import plan, wrong_plans
+    from helpers.grading.ddp.communication import bucket_bytes, wrong_buckets
 
     task = tasks_of("03")["03.buckets"]
     for seed in range(20):
-        for case in task.axes.cases(seed):
+        for case in task.variations.cases(seed):
             given = task.inputs(seed, 2, case)[0]
             lengths, itemsize = [one.numel() for one in given["gradients"]], given["gradients"][0].element_size()
-            right, wrong = (of(lengths, given["cap"], itemsize) for of in (plan, wrong_plans))
+            right, wrong = (of(lengths, given["cap"], itemsize) for of in (bucket_bytes, wrong_buckets))
             assert len(wrong) == 7
             assert all(right not in several for several in wrong.values())
             assert (right[-1] == given["cap"]) == (case.sizes == "full")

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.grading.kit.telling import digits_alike, tell_tensor
+from helpers.grading.kit.telling import describe_tensor, num_equal_digits
 from helpers.learner.words import Words
 
 DUE = torch.tensor([0.51234567891, -1.5, 2.25, 4.75], dtype=torch.float64)
@@ -15,7 +15,7 @@ IT = Words.of("it")
 
 
 def told(got, due=DUE, **more) -> str:
-    return tell_tensor(IT, due, got, **more).en
+    return describe_tensor(IT, due, got, **more).en
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_whole_numbers_and_truth_values_are_shown_as_such():
     ("got", "due", "digits"), [(1.00123, 1.00099, 3), (1.0, -1.0, 0), (2.0, 1.0, 0), (1.0, 1.0, 0)]
 )
 def test_digits_that_agree(got, due, digits):
-    assert digits_alike(got, due) == digits
+    assert num_equal_digits(got, due) == digits

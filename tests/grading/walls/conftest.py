@@ -13,9 +13,9 @@ import pytest
 
 from helpers.grading import acting, task_of
 from helpers.grading.acting import LocalRunner
-from helpers.grading.check import inputs_of, try_world
-from helpers.grading.task import Trouble
-from helpers.grading.verdict import Tried, Verdict
+from helpers.grading.check import grade_world, inputs_by_rank
+from helpers.grading.task import RunFailure
+from helpers.grading.verdict import Verdict, WorldResult
 from helpers.ranks import Ranks
 from tests.grading.test_acting import right
 
@@ -36,7 +36,7 @@ def run(own):
     task = task_of(KEY)
 
     def on_two(function, limit=None, size=SIZE):
-        inputs = inputs_of(task, task.axes.cases(1)[:1], size, 1)
+        inputs = inputs_by_rank(task, task.variations.cases(1)[:1], size, 1)
         return LocalRunner(task, function, ranks=own, limit=limit)(inputs, 1)
 
     return on_two
@@ -46,7 +46,7 @@ def run(own):
 def next_works(own):
     def passed():
         task = task_of(KEY)
-        tried = try_world(task, LocalRunner(task, right, ranks=own), SIZE, 1)
+        tried = grade_world(task, LocalRunner(task, right, ranks=own), SIZE, 1)
         assert tried.passed, tried
         assert_nobody_sleeps()
 
@@ -70,7 +70,7 @@ def assert_nobody_sleeps():
 
 def said(run):
     """The verdict on it, in both languages."""
-    task, trouble = task_of(KEY), Trouble(**run.trouble)
-    verdict = Verdict.of(task, [Tried(size=SIZE, trouble=trouble)], seconds=1, seed=1)
+    task, failure = task_of(KEY), RunFailure(**run.failure)
+    verdict = Verdict.of(task, [WorldResult(size=SIZE, failure=failure)], seconds=1, seed=1)
     assert verdict.text("zh") != verdict.text("en")
     return verdict.text("en")

@@ -57,9 +57,9 @@ def test_nothing_outside_the_room_changes(deed, run, tmp_path):
     if deed == "in a thread":
         assert "Refused: changes or deletes notes.txt" in got.printed
     else:
-        assert got.trouble["kind"] == "refused"
+        assert got.failure["kind"] == "refused"
         assert "changes or deletes " in said(got) and "test_deeds.py line" in said(got)
-        assert "改动或删除了不属于它的" in got.trouble["said"]["zh"]
+        assert "改动或删除了不属于它的" in got.failure["message"]["zh"]
 
 
 def test_the_room_is_empty_and_may_be_used(run, own, tmp_path):
@@ -78,7 +78,7 @@ def test_the_room_is_empty_and_may_be_used(run, own, tmp_path):
 
     for _ in range(2):
         got = run(works)
-        assert got.trouble is None, got.trouble["text"]
+        assert got.failure is None, got.failure["text"]
         assert not os.path.exists(os.path.join(own[:SIZE].folder, "room"))
 
 
@@ -91,7 +91,7 @@ def test_the_network_is_not_reached(host, run, next_works):
             socket.socket().connect((host, 9))
 
     got = run(connects)
-    assert got.trouble["kind"] == "refused"
+    assert got.failure["kind"] == "refused"
     assert ("looks for 'localhost' in the network" if host == "localhost" else f"connection to {host}") in said(got)
     next_works()
 
@@ -104,5 +104,5 @@ def test_the_ranks_own_connections_are(run, own):
             gradient /= dist.get_world_size()
 
     before = run(right) and own[:SIZE].pids
-    assert run(makes_groups).trouble is None
+    assert run(makes_groups).failure is None
     assert own[:SIZE].pids == before

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from helpers.grading import acting, grade, task_of
 from helpers.grading.acting import LocalRunner
-from helpers.grading.check import inputs_of
+from helpers.grading.check import inputs_by_rank
 from helpers.grading.walls import limits
 from helpers.ranks import pool
 from tests.grading.test_acting import right
@@ -48,11 +48,11 @@ def of_python(model):
 @pytest.mark.parametrize("function", [at_once, in_pieces, of_python, on_rank_1])
 def test_more_than_a_gigabyte_is_refused(function, run, next_works):
     got = run(function)
-    assert got.trouble["kind"] == "memory"
+    assert got.failure["kind"] == "memory"
     assert "asks for more than 1 GB of memory" in said(got)
     assert "test_limits.py line" in said(got)
-    assert function is not on_rank_1 or got.trouble["text"].startswith("rank 1: it asks")
-    assert "申请的内存超过 1 GB" in got.trouble["said"]["zh"]
+    assert function is not on_rank_1 or got.failure["text"].startswith("rank 1: it asks")
+    assert "申请的内存超过 1 GB" in got.failure["message"]["zh"]
     next_works()
 
 
@@ -67,15 +67,15 @@ def test_less_than_a_gigabyte_and_threads_are_let_be(run, own):
         right(model)
 
     before = run(right) and own[:SIZE].pids
-    assert run(uses_much).trouble is None
+    assert run(uses_much).failure is None
     assert own[:SIZE].pids == before
     assert own[:SIZE].run(resource.getrlimit, resource.RLIMIT_DATA) == [resource.getrlimit(resource.RLIMIT_DATA)] * SIZE
 
 
 def test_where_the_system_sets_no_limit_the_memory_is_looked_at(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(limits, "MEMORY", 100_000_000)
-    with pytest.raises(limits.TooMuch), limits.limited():
+    monkeypatch.setattr(limits, "MAX_MEMORY", 100_000_000)
+    with pytest.raises(limits.TooMuch), limits.limit_memory_and_files():
         in_pieces(None)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -115,9 +115,9 @@ def prints_without_a_line(model):
 
 @pytest.mark.parametrize("function", [hears_nothing, swallows_everything, prints_for_ever, prints_without_a_line])
 def test_what_does_not_end_is_ended(function, run, next_works, soon):
-    assert run(right).trouble is None  # the first call of a rank imports the lab
+    assert run(right).failure is None  # the first call of a rank imports the lab
     got = run(function, limit=0.5)
-    assert got.trouble["kind"] == "too_long"
+    assert got.failure["kind"] == "too_long"
     assert "does not end in time; when it was stopped:" in said(got)
     assert "test_limits.py line" in said(got)
     assert said(got).split("\n")[-2].endswith("0.5 s for the whole check")
@@ -132,7 +132,7 @@ def prints_a_heap(model):
 
 def test_a_heap_of_lines_is_cut_on_the_rank(run, next_works):
     got = run(prints_a_heap)
-    assert got.trouble is None
+    assert got.failure is None
     assert len(got.printed) < 5000
     next_works()
 
@@ -151,8 +151,8 @@ def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
     monkeypatch.setattr(acting, "crowd", lambda: 1.0)
     task = task_of(KEY)
     runner = LocalRunner(task, right, ranks=own)
-    assert runner.left == task.seconds - acting.ENDING == 8.0
-    assert runner(inputs_of(task, task.axes.cases(1), 1, 1), 1).trouble is None
+    assert runner.left == task.seconds - acting.SHUTDOWN_SECONDS == 8.0
+    assert runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1).failure is None
     assert 0.0 < runner.left < 8.0
     runner.left = 0.2
 
@@ -166,5 +166,5 @@ def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
     assert runner.is_out_of_time
     assert (
         "the smaller worlds took all of its time"
-        in runner(inputs_of(task, task.axes.cases(1), 1, 1), 1).trouble["said"]["en"]
+        in runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1).failure["message"]["en"]
     )

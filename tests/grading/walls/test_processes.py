@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from helpers.grading import acting, task_of
-from helpers.grading.task import World
+from helpers.grading.task import JudgedWorld
 from helpers.ranks import Ranks, process
 from tests.grading.test_acting import right
 from tests.grading.walls.conftest import KEY, SIZE, SLEEP, said
@@ -56,7 +56,7 @@ REFUSED = {
 @pytest.mark.parametrize("function", REFUSED)
 def test_processes_are_neither_started_nor_ended(function, run, next_works):
     got = run(function)
-    assert got.trouble["kind"] == "refused"
+    assert got.failure["kind"] == "refused"
     assert f"does what a check does not let it do:\n  ranks 0, 1: it {REFUSED[function]}" in said(got)
     next_works()
 
@@ -81,10 +81,10 @@ def leaves_it_to_nobody(model):
 @pytest.mark.parametrize("function", [forks_past_python, leaves_a_process, leaves_it_to_nobody])
 def test_what_was_started_all_the_same_is_ended(function, run, next_works):
     got = run(function)
-    assert got.trouble is None
+    assert got.failure is None
     task = task_of(KEY)
-    case = task.axes.cases(1)[0]
-    assert all(finding.ok for finding in task.judge(World.of(task.inputs(1, SIZE, case), got, case)))
+    case = task.variations.cases(1)[0]
+    assert all(finding.ok for finding in task.judge(JudgedWorld.of(task.inputs(1, SIZE, case), got, case)))
     next_works()
 
 
@@ -121,7 +121,7 @@ def test_who_ends_the_process_ends_no_other(function, run, next_works):
         learners.cell("x = 41")
         zygote = process.zygote().process.pid
         got = run(function)
-        assert got.trouble["kind"] == "died"
+        assert got.failure["kind"] == "died"
         assert DEADLY[function] in said(got)
         next_works()
         learners.cell("assert x == 41")

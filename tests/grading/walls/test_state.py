@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.grading import acting
-from helpers.grading.verdict import SAYS
+from helpers.grading.verdict import words
 from tests.grading.test_acting import right
 from tests.grading.walls.conftest import SIZE
 
@@ -61,10 +61,10 @@ def changes_settings(model):
 
 
 def test_settings_are_put_back(run, own, next_works):
-    assert run(right).trouble is None
+    assert run(right).failure is None
     world = own[:SIZE]
     before, pids = world.run(settings), world.pids
-    assert run(changes_settings).trouble is None
+    assert run(changes_settings).failure is None
     assert world.run(settings) == before
     assert world.pids == pids
     next_works()
@@ -135,7 +135,7 @@ SPENT = [
 
 @pytest.mark.parametrize("function", SPENT)
 def test_a_process_that_is_not_what_it_was_is_not_used_again(function, run, own, next_works):
-    assert run(right).trouble is None
+    assert run(right).failure is None
     before = own[:SIZE].pids
     run(function)
     assert set(own[:SIZE].pids).isdisjoint(before)
@@ -143,11 +143,11 @@ def test_a_process_that_is_not_what_it_was_is_not_used_again(function, run, own,
 
 
 def test_a_right_answer_leaves_the_ranks_as_they_are(run, own):
-    assert run(right).trouble is None
+    assert run(right).failure is None
     before = own[:SIZE].pids
-    assert run(right).trouble is None
+    assert run(right).failure is None
     assert own[:SIZE].pids == before
 
 
 def test_every_kind_of_trouble_has_its_sentence():
-    assert {f"trouble.{kind}" for kind in acting.KINDS.values()} <= SAYS.keys()
+    assert {f"trouble.{kind}" for kind in acting.KINDS.values()} <= words.keys()

@@ -1,0 +1,377 @@
+"""Judges the tasks of lab 04 that work around the limits of 16-bit numbers: 04.scale and 04.master.
+
+04.scale is about range: the learner chooses the largest power of two with which gradients still fit into fp16.
+04.master is about spacing: small updates vanish between neighbouring 16-bit weights, so an optimizer steps fp32 copies.
+Both run on one rank. A mistake is named where it gives the learner's answers in every case or step.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading.amp import LAB
+from helpers.grading.drawing import CaseGenerator, Variations, with_layout
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.kit.stories import (
+    History,
+    as_number,
+    histories_of_mistakes,
+    judge_history,
+    named_copies,
+    run_to_end,
+)
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
+
+# -- 04.scale --------------------------------------------------------------------------------------------------------
+FP16 = torch.finfo(torch.float16)
+ROUNDS_TO_INF = 65520.0  # the cast gives infinity from here on; a value from FP16.max up to here becomes FP16.max
+SMALLEST_SUBNORMAL = 2.0**-24  # the smallest positive number of fp16
+Scale = Callable[[Sequence[Tensor]], float | None]  # chooses a scale for gradients; None where it cannot
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestValue:
+    """How the value is drawn that decides a case: sign * mantissa * 2**exponent, in the tensor with this index."""
+
+    exponent: int
+    mantissa: tuple[float, float] = (1.1, 1.9)  # drawn between these two
+    tensor: int = 0
+    sign: int = 1
+    is_exponent_fixed: bool = False  # otherwise it is drawn up to 2 above or below
+
+
+LARGEST_VALUES = (
+    LargestValue(exponent=-14),
+    LargestValue(exponent=-9, sign=-1),
+    LargestValue(exponent=-12, tensor=-1),
+    LargestValue(exponent=-11, mantissa=(1.0, 1.0)),  # a power of two
+    LargestValue(exponent=-24, mantissa=(1.55, 1.9), is_exponent_fixed=True),  # fp16 rounds it up to 2 * 2**-24
+    LargestValue(exponent=18, sign=-1),  # above FP16.max, so the scale is below 1
+    LargestValue(exponent=-7, mantissa=(1.99906, 1.99948)),  # when scaled, between 65504 and 65520: rounds down
+    LargestValue(exponent=-5, mantissa=(1.99954, 1.99996)),  # when scaled, between 65520 and 65536: rounds to infinity
+    LargestValue(exponent=-3, mantissa=(ROUNDS_TO_INF / 2**15, ROUNDS_TO_INF / 2**15)),  # 65520 itself: infinity, too
+    LargestValue(exponent=-100),
+    LargestValue(exponent=100, tensor=-1),
+)
+
+
+def make_scale(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws gradients for every largest value above, with which each known mistake chooses a wrong scale somewhere."""
+    return [{"cases": [draw_gradients(rng, largest) for largest in LARGEST_VALUES]} for _ in range(world_size)]
+
+
+def draw_gradients(rng: CaseGenerator, drawn: LargestValue) -> list[Tensor]:
+    """Three fp32 tensors: the second is zero, the third is transposed, and one value is by far the largest."""
+    low, high = drawn.mantissa
+    exponent = drawn.exponent + (0 if drawn.is_exponent_fixed else rng.integer(-2, 2))
+    largest = (low + (high - low) * float(torch.rand((), generator=rng))) * 2.0**exponent
+    tensors = [rng.normal(2 * rng.integer(2, 4)).clamp(-3, 3) * (largest / 40 / 2 ** (3 * i)) for i in (0, 1, 2)]
+    tensors[1] *= 0
+    tensors[drawn.tensor][rng.integer(0, 3)] = drawn.sign * largest
+    # A single zero among other values, unless it could replace the largest one.
+    tensors[0][rng.integer(0, 3)] *= 1.0 if drawn.tensor == 0 else 0.0
+    return [
+        tensors[0].float(),
+        tensors[1].view(2, -1).float(),
+        with_layout(tensors[2].view(2, -1).float(), "transposed"),
+    ]
+
+
+def run_scale(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """The scale that the answer chooses in each case."""
+    return [submitted([tensor.clone() for tensor in tensors]) for tensors in inputs["cases"]]
+
+
+def largest_of(tensors: Sequence[Tensor]) -> float:
+    """The largest absolute value."""
+    return max(tensor.abs().max().item() for tensor in tensors)
+
+
+def largest_scale(size: float, limit: float = ROUNDS_TO_INF) -> float:
+    """The largest power of two with size * scale at or below the limit, and below ROUNDS_TO_INF in any case."""
+    scale = 2.0 ** math.floor(math.log2(limit / size))
+    return scale / 2 if size * scale == limit == ROUNDS_TO_INF else scale
+
+
+def scale_after_cast(tensors: Sequence[Tensor], limit: float) -> float | None:
+    """The scale for the values as fp16 holds them unscaled; None where these are all zero or contain infinity."""
+    largest = largest_of([tensor.half() for tensor in tensors])
+    return largest_scale(largest, limit) if 0 < largest < math.inf else None
+
+
+def scale_for_smallest(tensors: Sequence[Tensor], target: float) -> float:
+    """The power of two that brings the smallest value other than zero up to the target."""
+    smallest = min(tensor[tensor != 0].abs().min().item() for tensor in tensors if tensor.any())
+    return 2.0 ** math.ceil(math.log2(target / smallest))
+
+
+def scale_from_exponent(tensors: Sequence[Tensor]) -> float:
+    """The largest power of two that keeps all values below 2**16, whatever their mantissas are."""
+    return 2.0 ** (16 - math.frexp(largest_of(tensors))[1])
+
+
+def with_either_limit(wrong: Callable[[Sequence[Tensor], float], float | None]) -> list[Scale]:
+    """The mistake with the right limit, and with FP16.max, which most people take for the limit."""
+    return [functools.partial(wrong, limit=limit) for limit in (ROUNDS_TO_INF, FP16.max)]
+
+
+WRONG_SCALES: dict[str, list[Scale]] = {
+    "sign_forgotten": with_either_limit(
+        lambda tensors, limit: largest_scale(max(tensor.max().item() for tensor in tensors), limit)
+    ),
+    "first_gradient_only": [
+        *with_either_limit(lambda tensors, limit: largest_scale(largest_of(tensors[:1]), limit)),
+        *with_either_limit(lambda tensors, limit: largest_scale(largest_of(tensors[-1:]), limit)),
+    ],
+    "never_below_one": with_either_limit(lambda tensors, limit: max(1.0, largest_scale(largest_of(tensors), limit))),
+    "cast_first": with_either_limit(scale_after_cast),
+    "limit_too_high": [
+        lambda tensors: largest_scale(largest_of(tensors), 2.0**16),
+        lambda tensors: 2.0 ** math.floor(math.log2(ROUNDS_TO_INF / largest_of(tensors))),
+        scale_from_exponent,
+    ],
+    "limit_too_low": [lambda tensors: largest_scale(largest_of(tensors), FP16.max)],
+    "rounded_up": [
+        lambda tensors: 2.0 ** math.ceil(math.log2(FP16.max / largest_of(tensors))),
+        lambda tensors: 2.0 ** math.ceil(math.log2(ROUNDS_TO_INF / largest_of(tensors))),
+    ],
+    "half_the_range": [
+        lambda tensors: largest_scale(largest_of(tensors)) / 2,
+        lambda tensors: largest_scale(largest_of(tensors), 2.0**15),
+    ],
+    "not_a_power": [lambda tensors: FP16.max / largest_of(tensors), lambda tensors: 2.0**16 / largest_of(tensors)],
+    "smallest_lifted": [
+        lambda tensors: scale_for_smallest(tensors, SMALLEST_SUBNORMAL),
+        lambda tensors: scale_for_smallest(tensors, FP16.tiny),
+    ],
+}
+
+
+def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the largest power of two that fits, as a float, in every case, and no messages."""
+    cases, answers = world.inputs[0]["cases"], [as_number(answer) for answer in world.outputs[0]]
+    mistakes = tuple(
+        key for key, several in WRONG_SCALES.items() if any(is_explained_by(one, cases, answers) for one in several)
+    )
+    for tensors, answer in zip(cases, answers, strict=True):
+        right = largest_scale(largest_of(tensors))
+        ok = isinstance(answer, float) and answer == right
+        text = SCALE_IS.format(f"{largest_of(tensors):.6g}", f"{scale_text(answer)}", f"{scale_text(right)}")
+        yield Judgement(ok=ok, message=text, mistakes=() if ok else mistakes)
+    yield from expect_only(world, [])
+
+
+SCALE_IS = Words(
+    en="for gradients up to {} in size the scale is {}, expected {}", zh="梯度绝对值最大为 {} 时，scale 是 {}，应为 {}"
+)
+
+
+def is_explained_by(wrong: Scale, cases: Sequence[Sequence[Tensor]], answers: Sequence[Any]) -> bool:
+    """Whether the answers are those of this mistake, in every case in which it can choose a scale."""
+    pairs = [(wrong(tensors), answer) for tensors, answer in zip(cases, answers, strict=True)]
+    return all(isinstance(b, float) and math.isclose(a, b, rel_tol=1e-5) for a, b in pairs if a is not None)
+
+
+def scale_text(value: Any) -> str:
+    """A power of two as "2**7", another number with six digits, and anything else as Python prints it."""
+    if not isinstance(value, float):
+        return repr(value)[:60]
+    power = math.log2(value) if 0 < value < math.inf else 0.5
+    return f"2**{power:.0f}" if power.is_integer() else f"{value:.6g}"
+
+
+SCALE = Task(
+    key="04.scale",
+    signature="choose_scale(gradients)",
+    make_inputs=make_scale,
+    run_submission=run_scale,
+    judge=judge_scale,
+    hints=LAB.hints(*WRONG_SCALES),
+    world_sizes=(1,),
+    must_not_change=("gradients",),
+)
+
+
+# -- 04.master -------------------------------------------------------------------------------------------------------
+LEARNING_RATE = 2.0**-4
+NUM_STEPS = 8
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def make_master(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws 16-bit weights and the gradients of NUM_STEPS steps; the case says in which 16-bit dtype."""
+    return [draw_small_updates(rng) for _ in range(world_size)]
+
+
+def draw_small_updates(rng: CaseGenerator) -> dict[str, Any]:
+    """Weights between 1 and 2, whose 16-bit neighbours are eps apart, and updates of 1/8 to 1/3 of eps.
+
+    One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. One weight
+    has no gradient in the first step, another has none in a later step, and the last weight never has one.
+    """
+    name, layout = rng.case.dtypes, rng.case.layouts
+    shapes = (rng.integer(3, 5),), (2, rng.integer(2, 4)), (3,), (2,)
+    weights = [
+        with_layout((1.05 + 0.9 * torch.rand(shape, generator=rng)).to(DTYPES[name]), layout) for shape in shapes
+    ]
+    signs = [torch.randint(0, 2, shape, generator=rng) * 2.0 - 1 for shape in shapes]
+    spacing = torch.finfo(DTYPES[name]).eps / LEARNING_RATE  # a gradient of this size moves a weight by eps
+    steps: list[list[Tensor | None]] = [
+        [(sign * spacing * (0.125 + 0.2 * torch.rand(sign.shape, generator=rng))).to(DTYPES[name]) for sign in signs]
+        for _ in range(NUM_STEPS)
+    ]
+    steps[0][2] = None
+    steps[rng.integer(2, 5)][1] = None
+    for step in steps:
+        step[3] = None
+    return {"dtype": name, "weights": weights, "steps": steps}
+
+
+def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
+    """Runs all steps with the learner's wrapper; gradients are added to what is in `.grad`, as backward adds them."""
+    weights, optimizers = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]], []
+
+    def make_optimizer(tensors: Any) -> making.GradientDescent:
+        optimizers.append(making.GradientDescent(tensors, LEARNING_RATE))
+        return optimizers[-1]
+
+    wrapper, history = submitted(list(weights), make_optimizer), []
+    for gradients in inputs["steps"]:
+        yield
+        wrapper.zero_grad()
+        for parameter, gradient in zip(weights, gradients, strict=True):
+            if gradient is not None:
+                gradient = gradient.to(parameter.dtype)
+                parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
+        wrapper.step()
+        step = optimizer_state(optimizers[-1], weights) if optimizers else {}
+        step |= {f"dtype {i}": str(parameter.dtype).removeprefix("torch.") for i, parameter in enumerate(weights)}
+        history.append(step | named_copies("weights", [parameter.float() for parameter in weights]))
+    return history
+
+
+def optimizer_state(optimizer: making.GradientDescent, weights: Sequence[nn.Parameter]) -> dict[str, Any]:
+    """The tensors that the optimizer steps, and whether they are the weights themselves or copies of them.
+
+    That is decided by identity, since a copy in 16 bits has the same values.
+    """
+    ids = {id(parameter) for parameter in weights}
+    kind = "the weights" if any(id(tensor) in ids for tensor in optimizer.parameters) else "copies"
+    return {"given": kind} | named_copies("masters", optimizer.parameters)
+
+
+@dataclass(kw_only=True)
+class ReferenceMasterWeights:
+    """The right answer to 04.master. Each option turns it into one known mistake. Called as the learner's class is."""
+
+    master_dtype: torch.dtype = torch.float32
+    is_optimizer_on_weights: bool = False  # the optimizer steps the 16-bit weights themselves
+    is_remade_every_step: bool = False  # the masters are copied from the weights again and again
+    gradients: str = "cast"  # "none": masters get no gradient; "stale": a missing gradient leaves the last one there
+    copy_back: str = "copy_"  # "never"; "data": the weights become fp32 tensors
+    zeroes_weights: bool = True
+
+    def __call__(self, weights: Sequence[nn.Parameter], make_optimizer: Callable[..., Any]) -> ReferenceMasterWeights:
+        self.weights, self.make_optimizer = list(weights), make_optimizer
+        self._make_masters()
+        return self
+
+    def _make_masters(self) -> None:
+        copies = [parameter.detach().to(self.master_dtype, copy=True) for parameter in self.weights]
+        self.masters = self.weights if self.is_optimizer_on_weights else copies
+        self.optimizer = self.make_optimizer(self.masters)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the 16-bit weights."""
+        if self.zeroes_weights:
+            for parameter in self.weights:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Give the masters their gradients, step them, and copy them back into the 16-bit weights."""
+        if self.is_remade_every_step:
+            self._make_masters()
+        for parameter, master in zip(self.weights, self.masters, strict=True):
+            if not self.is_optimizer_on_weights and self.gradients != "none":
+                missing = master.grad if self.gradients == "stale" else None
+                master.grad = missing if parameter.grad is None else parameter.grad.to(self.master_dtype)
+        self.optimizer.step()
+        for parameter, master in zip(self.weights, self.masters, strict=True):
+            if self.copy_back == "copy_" and parameter is not master:
+                parameter.copy_(master)
+            elif self.copy_back == "data":
+                parameter.data = master.detach().clone()
+
+
+def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights]]:
+    """The known mistakes, for a model with weights of this dtype."""
+    wrong = ReferenceMasterWeights
+    return {
+        "optimizer_on_weights": [
+            wrong(is_optimizer_on_weights=True),
+            wrong(is_optimizer_on_weights=True, copy_back="never"),
+        ],
+        "masters_in_16_bits": [wrong(master_dtype=dtype)],
+        "masters_made_anew": [wrong(is_remade_every_step=True)],
+        "gradients_not_copied": [wrong(gradients="none"), wrong(gradients="none", copy_back="never")],
+        "stale_gradient": [wrong(gradients="stale")],
+        "not_copied_back": [wrong(copy_back="never")],
+        "weights_in_32_bits": [wrong(copy_back="data")],
+        "zeroes_masters_only": [wrong(zeroes_weights=False)],
+    }
+
+
+def play_master(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
+    """What all steps leave behind with this answer, in this process."""
+    return run_to_end(run_master(answer, inputs, context=None))
+
+
+def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, after each step, the weights, masters and dtypes that the right answer leaves, and no messages."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    is_made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
+    yield expect(is_made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
+    if is_made:
+        wrong = histories_of_mistakes(
+            lambda answer: play_master(answer, inputs), master_mistakes(DTYPES[inputs["dtype"]])
+        )
+        yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
+    yield from expect_only(world, [])
+
+
+REFUSED = {  # what torch's errors say, in several versions of torch
+    "assign a gradient with dtype": "gradients_not_cast",
+    "assigned grad has data of a different type": "gradients_not_cast",
+    "in-place operation": "no_grad_forgotten",
+    "NoneType": "gradient_missing",
+}
+
+
+def recognise_master(failure: RunFailure) -> list[str]:
+    """Some mistakes are refused by torch, and known by the words of its error."""
+    if failure.kind != "exception":
+        return []
+    return list(dict.fromkeys(key for text, key in REFUSED.items() if text in failure.text))
+
+
+MASTER = Task(
+    key="04.master",
+    signature="MasterWeights(parameters, make_optimizer)",
+    make_inputs=make_master,
+    run_submission=run_master,
+    judge=judge_master,
+    recognise_failure=recognise_master,
+    hints=LAB.hints(*master_mistakes(torch.float16), "no_optimizer", *REFUSED.values()),
+    world_sizes=(1,),
+    variations=Variations(dtypes=("bfloat16", "float16"), layouts=("contiguous", "transposed")),
+)

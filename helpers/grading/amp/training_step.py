@@ -1,0 +1,249 @@
+"""Judges 04.order of lab 04: a training step with loss scaling, gradient accumulation and clipping, in the right order.
+
+The learner's function gets a scaler with the methods of torch's GradScaler, and runs four steps on one rank. Scale and
+parameters after each step are compared with those of the right order. The scaler refuses calls that torch's refuses,
+too. A mistake is named by the text of that error, or where a wrong order leaves what the learner's leaves in all steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from helpers.grading.amp import LAB
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect_only
+from helpers.grading.kit.stories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+
+LEARNING_RATE = 0.05
+NUM_EXAMPLES = 4  # in each micro-batch
+STEP_KINDS = ("clipped", "overflow", "small", "clipped")
+MicroBatches = Sequence[tuple[Tensor, Tensor]]
+
+
+class Scaler:
+    """Dynamic loss scaling with the methods of torch's GradScaler. Like torch's, it refuses calls in a wrong order.
+
+    turn: the number of the training step, which the judge sets, so that errors can name the step with the mistake.
+    """
+
+    def __init__(self, scale: float):
+        self._scale, self._has_overflow, self._unscaled_in = scale, None, None
+        self.turn, self._stepped_in, self._updated_in, self._has_scaled_after_step = 0, None, None, False
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale."""
+        self._has_scaled_after_step = self._stepped_in is not None
+        return loss * self._scale
+
+    def get_scale(self) -> float:
+        """The scale as a number."""
+        return self._scale
+
+    def unscale_(self, optimizer: making.GradientDescent) -> None:
+        """Divide the optimizer's gradients by the scale. Raises RuntimeError if that comes too early, late or often."""
+        self._refuse_after_step("unscale_()")
+        if self._unscaled_in not in (None, self.turn):
+            raise RuntimeError("unscale_() is called, but update() was not called in the training step before")
+        if self._unscaled_in is not None:
+            raise RuntimeError("unscale_() has already been called on this optimizer since the last update()")
+        gradients = [one.grad for one in optimizer.parameters if one.grad is not None]
+        if not gradients:
+            raise RuntimeError("unscale_() found no gradients: it belongs after backward()")
+        for gradient in gradients:
+            gradient /= self._scale
+        self._has_overflow = not all(bool(gradient.isfinite().all()) for gradient in gradients)
+        self._unscaled_in = self.turn
+
+    def step(self, optimizer: making.GradientDescent) -> None:
+        """Step the optimizer unless a gradient has an overflow; unscale first, if that was not done."""
+        self._refuse_after_step("step()")
+        if self._unscaled_in is None:
+            self.unscale_(optimizer)
+        if not self._has_overflow:
+            optimizer.step()
+        self._stepped_in = self.turn
+
+    def update(self) -> None:
+        """Halve the scale after an overflow, and begin a new step. Raises RuntimeError if nothing was unscaled."""
+        if self._has_overflow is None:
+            raise RuntimeError("update() has nothing to go by: no gradients were unscaled since the last update()")
+        self._scale *= 0.5 if self._has_overflow else 1.0
+        self._has_overflow, self._unscaled_in, self._stepped_in, self._updated_in = None, None, None, self.turn
+
+    def _refuse_after_step(self, what: str) -> None:
+        if self._stepped_in is None:
+            return
+        if self._stepped_in != self.turn:
+            early = "update() came before step()" if self._updated_in == self._stepped_in else "update() was not called"
+            raise RuntimeError(f"{what} is called, but {early} in the training step before")
+        is_next = self._has_scaled_after_step
+        when = "for another micro-batch after step(), without update()" if is_next else "after step()"
+        raise RuntimeError(f"{what} is called {when}")
+
+
+# -- what goes in, and what the steps leave --------------------------------------------------------------------------
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws four steps: gradients far above max_norm, an overflow in one micro-batch, gradients far below max_norm, and
+    far above again. The targets decide, which are large, infinite or small."""
+    widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
+    num_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, 3)
+    steps = []
+    for kind in STEP_KINDS:
+        size = 1e-3 if kind == "small" else 30.0
+        targets = [rng.normal(NUM_EXAMPLES, 2).float() * size for _ in range(num_batches)]
+        if kind == "overflow":  # not in the last of several micro-batches, which a known mistake alone looks at
+            targets[rng.integer(0, max(0, num_batches - 2))][0, 0] = math.inf
+        steps.append([(rng.normal(NUM_EXAMPLES, widths[0]).float(), target) for target in targets])
+    weights = {name: one.float() / 4 for name, one in making.random_weights(rng, making.mlp(widths)).items()}
+    inputs = {"widths": widths, "weights": weights, "steps": steps, "max_norm": rng.one_of(1.0, 2.0, 3.5)}
+    return [inputs | {"scale": 2.0 ** rng.integer(8, 14)} for _ in range(world_size)]
+
+
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
+    """Calls the answer once per step, on the same model, optimizer and scaler."""
+    model = making.mlp(inputs["widths"]).float()
+    model.load_state_dict(inputs["weights"])
+    optimizer, scaler, history = making.GradientDescent(model.parameters(), LEARNING_RATE), Scaler(inputs["scale"]), []
+    for scaler.turn, batches in enumerate(inputs["steps"]):
+        yield
+        submitted(model, optimizer, scaler, [(x.clone(), y.clone()) for x, y in batches], inputs["max_norm"])
+        parameters = {f"parameter {name}": one.detach().clone() for name, one in model.named_parameters()}
+        history.append({"scale": scaler.get_scale()} | parameters)
+    return history
+
+
+# -- the right order, and each known mistake -------------------------------------------------------------------------
+AT_END = ("unscale", "clip", "step", "update")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceStep:
+    """The right answer to 04.order. Other options make the known mistakes. Called as the learner's function is.
+
+    The first four name the calls that are made at the begin of the step, before and after each micro-batch, and at the
+    end of the step.
+    """
+
+    at_begin: tuple[str, ...] = ("zero",)
+    before_each: tuple[str, ...] = ()
+    after_each: tuple[str, ...] = ()
+    at_end: tuple[str, ...] = AT_END
+    is_scaled: bool = True
+    is_divided: bool = True  # each loss by the number of micro-batches
+
+    def __call__(
+        self, model: nn.Module, optimizer: Any, scaler: Scaler, micro_batches: MicroBatches, max_norm: float
+    ) -> None:
+        calls = {
+            "zero": optimizer.zero_grad,
+            "unscale": lambda: scaler.unscale_(optimizer),
+            "clip apart": lambda: [nn.utils.clip_grad_norm_(one, max_norm) for one in model.parameters()],
+            "clip values": lambda: nn.utils.clip_grad_value_(model.parameters(), max_norm),
+            "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), max_norm),
+            "step": lambda: scaler.step(optimizer),
+            "update": scaler.update,
+            "plain step": optimizer.step,
+        }
+
+        def call(names: tuple[str, ...]) -> None:
+            for name in names:
+                calls[name]()
+
+        call(self.at_begin)
+        for x, y in micro_batches:
+            call(self.before_each)
+            loss = (model(x) - y).square().mean() / (len(micro_batches) if self.is_divided else 1)
+            (scaler.scale(loss) if self.is_scaled else loss).backward()
+            call(self.after_each)
+        call(self.at_end)
+
+
+def order_mistakes() -> dict[str, list[ReferenceStep]]:
+    """The known mistakes, each made in one way or in several."""
+    wrong = ReferenceStep
+    return {
+        "steps_every_micro_batch": [
+            wrong(after_each=AT_END, at_end=(), is_divided=is_divided, at_begin=at_begin, before_each=before_each)
+            for is_divided in (True, False)
+            for at_begin, before_each in ((("zero",), ()), ((), ("zero",)))
+        ],
+        "clipped_scaled": [
+            wrong(at_end=("clip", "step", "update")),
+            wrong(at_end=("clip", "unscale", "step", "update")),
+        ],
+        "clipped_apart": [wrong(at_end=("unscale", "clip apart", "step", "update"))],
+        "values_clipped": [wrong(at_end=("unscale", "clip values", "step", "update"))],
+        "not_clipped": [wrong(at_end=("step", "update"))],
+        "update_before_step": [
+            wrong(at_end=("unscale", "clip", "update", "step")),
+            wrong(at_end=("unscale", "update", "clip", "step")),
+        ],
+        "optimizer_stepped": [
+            wrong(at_end=("unscale", "clip", "plain step", "update")),
+            wrong(at_end=("unscale", "clip", "plain step", "step", "update")),
+            wrong(at_end=("unscale", "clip", "step", "plain step", "update")),
+        ],
+        "not_scaled": [wrong(is_scaled=False)],
+        "not_cleared": [wrong(at_begin=())],
+        "last_micro_batch_only": [wrong(at_begin=(), before_each=("zero",))],
+        "not_divided": [wrong(is_divided=False)],
+    }
+
+
+def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
+    """What all steps leave behind with this answer, in this process."""
+    return run_to_end(run_submission(answer, inputs, context=None))
+
+
+def play_unless_refused(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
+    """The same; nothing where the scaler refuses a call, since that mistake is known by its error."""
+    try:
+        return play(answer, inputs)
+    except RuntimeError:
+        return ()
+
+
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
+    inputs = world.inputs[0]
+    wrong = histories_of_mistakes(lambda answer: play_unless_refused(answer, inputs), order_mistakes())
+    notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
+    yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)
+    yield from expect_only(world, [])
+
+
+REFUSED = {  # the scaler's errors, and what each means
+    "already been called on this optimizer": "unscaled_twice",
+    "called for another micro-batch after step()": "steps_every_micro_batch",
+    "called after step()": "unscaled_late",
+    "update() was not called in": "update_forgotten",
+    "update() came before step()": "update_before_step",
+    "update() has nothing to go by": "update_before_step",
+    "found no gradients": "unscaled_early",
+}
+
+
+def recognise_failure(failure: RunFailure) -> list[str]:
+    """The mistake that the scaler's error stands for."""
+    return [key for text, key in REFUSED.items() if failure.kind == "exception" and text in failure.text]
+
+
+ORDER = Task(
+    key="04.order",
+    signature="train_step(model, optimizer, scaler, micro_batches, max_norm)",
+    make_inputs=make_inputs,
+    run_submission=run_submission,
+    judge=judge,
+    recognise_failure=recognise_failure,
+    hints=LAB.hints(*order_mistakes(), *REFUSED.values()),
+    world_sizes=(1,),
+    variations=Variations(sizes=("uneven", "one_each")),
+    must_not_change=("micro_batches",),
+)

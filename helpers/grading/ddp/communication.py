@@ -1,0 +1,449 @@
+"""Judges the tasks of lab 03 that decide how gradients are sent: 03.buckets, 03.overlap and 03.rehearsed.
+
+Each task runs the learner's function on live ranks, compares every rank's gradients with those of one process, and
+judges the messages: their bytes (03.buckets), whether they are sent before backward ends (03.overlap), and whether NCCL
+could run them (03.rehearsed). No task reads a clock to compare speeds; only the order of events counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from helpers.grading.ddp import LAB
+from helpers.grading.ddp.gradients import (
+    DTYPES_AND_LAYOUTS,
+    GRADIENT,
+    PARAMETER,
+    STEP_GRADIENTS,
+    NamedTensors,
+    expect_frozen_without_gradient,
+    mean_of,
+    network,
+    scaled,
+    sum_of,
+    weights_for,
+    without_frozen,
+)
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import (
+    expect,
+    expect_equal,
+    expect_only,
+    expect_payload,
+    expect_tensor,
+    expect_tensors,
+    is_close,
+)
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words, book
+from helpers.ranks import wire
+from helpers.ranks.nccl import Verdict, play
+from helpers.records import CommEvent
+
+words = book("nccl")
+
+# -- 03.buckets ------------------------------------------------------------------------------------------------------
+BYTES_SENT = Words(en="the bytes of the all-reduces, in order", zh="各次 all-reduce 的字节数（按顺序）")
+NUMBERED = Words(en="gradients[{}]", zh="gradients[{}] ")
+
+
+def make_buckets(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws small tensors again and again, until every known mistake gives other buckets than the rest.
+
+    The last bucket is full where the case says so, and otherwise not.
+    """
+    itemsize = rng.tensor(1).element_size()
+    while True:
+        shapes = [draw_shape(rng) for _ in range(rng.integer(20, 26))]
+        lengths, cap = [math.prod(shape) for shape in shapes], rng.integer(6, 12) * itemsize
+        right = bucket_bytes(lengths, cap, itemsize)
+        wrong = [sizes for several in wrong_buckets(lengths, cap, itemsize).values() for sizes in several]
+        is_as_wanted = right[-1] == cap if rng.case.sizes == "full" else right[-1] < cap
+        if is_as_wanted and all(sizes not in wrong[:i] and sizes != right for i, sizes in enumerate(wrong)):
+            return [{"cap": cap, "gradients": [rng.tensor(*shape) for shape in shapes]} for _ in range(world_size)]
+
+
+def draw_shape(rng: CaseGenerator) -> tuple[int, ...]:
+    """A shape of one to three dimensions with 1 to 12 elements."""
+    length = rng.integer(1, 12)
+    return rng.one_of((length,), (length // 2, 2) if length % 2 == 0 else (length,), (1, length, 1))
+
+
+def bucket_bytes(
+    lengths: Sequence[int], cap: int, itemsize: int, *, counted_as: int | None = None, excess: int = 0
+) -> list[int]:
+    """The bytes of each message, for tensors with these numbers of elements: a bucket is full at `cap` bytes or more.
+
+    The options describe two mistakes. counted_as: what an element counts for, instead of its `itemsize` bytes.
+    excess: how far a bucket must exceed `cap` before it is full.
+    """
+    sizes, count = [0], 0
+    for length in lengths:
+        if count >= cap + excess:
+            sizes, count = [*sizes, 0], 0
+        sizes[-1] += length * itemsize
+        count += length * (counted_as or itemsize)
+    return sizes
+
+
+def wrong_buckets(lengths: Sequence[int], cap: int, itemsize: int) -> dict[str, list[list[int]]]:
+    """The bytes of each message as every known mistake gives them."""
+    sizes, right = [itemsize * length for length in lengths], bucket_bytes(lengths, cap, itemsize)
+    below_cap = [0]
+    for size in sizes:
+        if below_cap[-1] and below_cap[-1] + size > cap:
+            below_cap.append(0)
+        below_cap[-1] += size
+    return {
+        "last_bucket_dropped": [right[:-1]] if right[-1] < cap else [],
+        "elements_for_bytes": [bucket_bytes(lengths, cap, itemsize, counted_as=1)],
+        "fixed_bytes": [bucket_bytes(lengths, cap, itemsize, counted_as=n) for n in (2, 4, 8) if n != itemsize],
+        "full_above_cap": [bucket_bytes(lengths, cap, itemsize, excess=1)],
+        "closes_early": [below_cap],
+        "one_message_each": [sizes],
+        "one_bucket": [[sum(sizes)]],
+    }
+
+
+def run_buckets(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the answer, and notes whether its list still has the same tensors."""
+    gradients = list(inputs["gradients"])  # so that we have the tensors even if the answer changes the list
+    submitted(inputs["gradients"], inputs["cap"])
+    is_list_unchanged = list(map(id, gradients)) == list(map(id, inputs["gradients"]))
+    return {"is_list_unchanged": is_list_unchanged, "gradients": numbered(gradients)}
+
+
+def numbered(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The tensors by their place in the list, as text."""
+    return {str(i): tensor for i, tensor in enumerate(tensors)}
+
+
+def judge_buckets(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects all-reduces of the right sizes in the right order, and the mean in every tensor of the list."""
+    gradients = [numbered(inputs["gradients"]) for inputs in world.inputs]
+    yield from expect_only(world, ["all_reduce"])
+    yield from judge_bucket_sizes(world)
+    total = sum_of(gradients)
+    mean = scaled(total, 1 / world.size)
+    for rank, (local, output) in enumerate(zip(gradients, world.outputs, strict=True)):
+        mistakes = {"sum_for_mean": total, "divided_twice": scaled(total, world.size**-2)}
+        if all(is_close(local[name], output["gradients"].get(name)) for name in local):
+            mistakes["own_gradient"] = local  # named only where every gradient is as it was before the call
+        yield from expect_tensors(NUMBERED, mean, output["gradients"], rank=rank, mistakes=mistakes)
+        yield expect(
+            output["is_list_unchanged"],
+            "the list `gradients` holds other tensors afterwards, and the caller keeps it",
+            "列表 `gradients` 里换成了别的张量，而调用者之后还要用它",
+            rank=rank,
+        )
+
+
+def judge_bucket_sizes(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the bytes of each message to be those that the rule of the task gives."""
+    gradients, cap = world.inputs[0]["gradients"], world.inputs[0]["cap"]
+    lengths, itemsize = [tensor.numel() for tensor in gradients], gradients[0].element_size()
+    right, wrong = bucket_bytes(lengths, cap, itemsize), wrong_buckets(lengths, cap, itemsize)
+    for rank, log in enumerate(world.logs):
+        sent = [event.payload_bytes for event in log.events if event.op == "all_reduce"]
+        mistakes = {key: sent for key, several in wrong.items() if sent in several}
+        yield expect_equal(BYTES_SENT, right, sent, rank=rank, mistakes=mistakes)
+
+
+BUCKETS = Task(
+    key="03.buckets",
+    signature="average_in_buckets(gradients, cap)",
+    make_inputs=make_buckets,
+    run_submission=run_buckets,
+    judge=judge_buckets,
+    hints=LAB.hints(
+        "last_bucket_dropped",
+        "elements_for_bytes",
+        "fixed_bytes",
+        "full_above_cap",
+        "closes_early",
+        "one_message_each",
+        "one_bucket",
+        "sum_for_mean",
+        "divided_twice",
+        "own_gradient",
+    ),
+    variations=Variations(
+        sizes=("uneven", "full"), dtypes=("float64", "float32", "bfloat16"), layouts=("contiguous", "transposed")
+    ),
+)
+
+
+# -- 03.overlap ------------------------------------------------------------------------------------------------------
+# Rank 1 starts each backward only when rank 0 has ended its own. So a hook that waits for its all-reduce is a true
+# deadlock, which the ranks detect with certainty, and a `finish` that does not wait returns before rank 1 takes part.
+NUM_STEPS = 2
+
+
+def make_overlap(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws an MLP of three or four layers with one frozen parameter, and batches of 1 to 6 examples."""
+    widths = [rng.integer(3, 6) for _ in range(rng.integer(3, 4))] + [2]
+    model = making.mlp(widths)
+    weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
+    shared, steps = {"widths": widths, "weights": weights, "frozen": frozen}, range(NUM_STEPS)
+    return [shared | {"x": [rng.tensor(rng.integer(1, 6), widths[0]) for _ in steps]} for _ in range(world_size)]
+
+
+def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Calls the answer once, then runs two steps, and marks when gradients come, backward ends and `finish` returns."""
+    model = network(inputs)
+    for parameter in model.parameters():  # before the learner's hooks, so that the mark precedes their message
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _: context.mark("gradient"))
+    finish, gradients = submitted(model), []
+    if not callable(finish):
+        return {"finish": type(finish).__name__, "gradients": [], "weights": {}}
+    for x in inputs["x"]:
+        yield
+        model.zero_grad()
+        loss = model(x).square().sum()
+        if context.rank == 1:
+            dist.recv(torch.empty(1), src=0)
+        loss.backward()
+        context.mark("backward over")
+        if context.rank == 0 and context.world_size > 1:
+            dist.send(torch.zeros(1), dst=1)
+        finish()
+        context.mark("finished")
+        gradients.append(making.detached_copies(making.gradients_of(model)))
+    return {"finish": "callable", "gradients": gradients, "weights": dict(model.named_parameters())}
+
+
+def judge_overlap(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects messages during backward, the mean gradients after `finish`, and each gradient sent once per step."""
+    kinds = [output["finish"] for output in world.outputs]
+    yield expect(
+        kinds == ["callable"] * world.size,
+        f"overlap_gradients returns {kinds[0]}, expected a function to call after backward",
+        f"overlap_gradients 返回了 {kinds[0]}，应返回一个在反向传播之后调用的函数",
+    )
+    if kinds != ["callable"] * world.size:
+        return
+    yield from judge_event_order(world)
+    yield from judge_overlapped_gradients(world)
+    trained = without_frozen(world.inputs[0]["weights"], world.inputs[0])
+    yield from expect_payload(world, NUM_STEPS * sum(tensor.nbytes for tensor in trained.values()), "all_reduce")
+
+
+def judge_event_order(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects in every step a message before the last gradient comes, and no message in flight after `finish`."""
+    for rank in range(world.size):
+        for events, gradients, backward_end, finish_end in steps_of(world, rank):
+            is_after_backward = bool(events) and all(event.start > backward_end for event in events)
+            yield expect(
+                any(event.start < gradients[-1] for event in events),
+                "no all-reduce is sent before the last gradient is there, so nothing overlaps",
+                "最后一个梯度算完才发出第一个 all-reduce，没有任何重叠",
+                rank=rank,
+                mistakes=["after_backward"] if is_after_backward else [],
+            )
+            yield expect(
+                all(event.end < finish_end for event in events),
+                "finish() returns before the all-reduces are complete",
+                "all-reduce 还没完成，finish() 就返回了",
+                rank=rank,
+                mistakes=["not_finished"],
+            )
+
+
+def steps_of(world: JudgedWorld, rank: int) -> Iterator[tuple[list[CommEvent], list[float], float, float]]:
+    """For each step: its all-reduces, and the times at which gradients came, backward ended and `finish` returned."""
+    marks, before = world.marks[rank], 0.0
+    sent = [event for event in world.logs[rank].events if event.op == "all_reduce"]
+    ends = ([time for name, time in marks if name == wanted] for wanted in ("backward over", "finished"))
+    for backward_end, finish_end in zip(*ends, strict=True):
+        gradients = [time for name, time in marks if name == "gradient" and before < time < backward_end]
+        yield [event for event in sent if before < event.start < finish_end], gradients, backward_end, finish_end
+        before = finish_end
+
+
+def judge_overlapped_gradients(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the mean gradients after each step, and weights that nobody touched.
+
+    No mistake is named on a rank whose messages were still in flight, since its values are then a matter of chance, and
+    none in step 2 where step 1 was wrong.
+    """
+    weights, n = world.inputs[0]["weights"], world.size
+    local = [[gradients_for(inputs, inputs["x"][step]) for inputs in world.inputs] for step in range(NUM_STEPS)]
+    works_kept = {"works_kept": means_divided_early(local[1])}
+    for rank, output in enumerate(world.outputs):
+        can_explain = all(event.end <= end for events, _, _, end in steps_of(world, rank) for event in events)
+        for step, got in enumerate(output["gradients"]):
+            total, own = sum_of(local[step]), local[step][rank]
+            candidates = (own, scaled(own, 1 / n))
+            unreduced = [one for one in candidates if all(is_close(one[name], got.get(name)) for name in one)]
+            mistakes = {"sum_for_mean": total, "parameter_for_gradient": unreduced if world.logs[rank].events else []}
+            mistakes |= works_kept if step else {"divided_twice": scaled(total, n**-2)}
+            mean, known = scaled(total, 1 / n), mistakes if can_explain else {}
+            judgements = list(expect_tensors(STEP_GRADIENTS[step], mean, got, rank=rank, mistakes=known))
+            can_explain = can_explain and all(judgement.ok for judgement in judgements)
+            yield from judgements
+            yield expect_frozen_without_gradient(world.inputs[rank], got, rank)
+        summed = {"parameter_for_gradient": [scaled(weights, n), scaled(weights, n**2)]}  # after one step, after two
+        yield from expect_tensors(PARAMETER, weights, output["weights"], rank=rank, mistakes=summed)
+
+
+def means_divided_early(local: Sequence[NamedTensors]) -> list[dict[str, Tensor]]:
+    """What may come out in step 2 if the list still has the works of step 1.
+
+    `finish` then divides a gradient for the work of step 1, perhaps before the sum of step 2 has arrived: each rank may
+    have divided what it sends, or not. Then it divides again, for the work of step 2.
+    """
+    n = len(local)
+    factors = [of_ranks for of_ranks in itertools.product((1.0, 1 / n), repeat=n) if min(of_ranks) < 1]
+    return [scaled(sum_of(list(map(scaled, local, of_ranks))), 1 / n) for of_ranks in factors]
+
+
+def gradients_for(inputs: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
+    """The gradients that one process computes from x, of shape (examples, widths[0])."""
+    model = network(inputs)
+    model(x).square().sum().backward()
+    return without_frozen(making.gradients_of(model), inputs)
+
+
+def recognise_overlap(failure: RunFailure) -> list[str]:
+    """A hang in which rank 1 waits for rank 0 is a hook that waits; torch itself refuses a hook on a frozen tensor."""
+    if failure.kind == "hang" and failure.is_waiting_in("all_reduce") and failure.is_waiting_in("recv"):
+        return ["waits_in_hook"]
+    is_frozen = failure.kind == "exception" and "hook on a tensor that doesn't require grad" in failure.text
+    return ["hook_on_frozen"] if is_frozen else []
+
+
+OVERLAP = Task(
+    key="03.overlap",
+    signature="overlap_gradients(model)",
+    make_inputs=make_overlap,
+    run_submission=run_overlap,
+    judge=judge_overlap,
+    recognise_failure=recognise_overlap,
+    hints=LAB.hints(
+        "after_backward",
+        "waits_in_hook",
+        "parameter_for_gradient",
+        "not_finished",
+        "works_kept",
+        "sum_for_mean",
+        "divided_twice",
+        "hook_on_frozen",
+    ),
+    variations=DTYPES_AND_LAYOUTS,
+)
+
+
+# -- 03.rehearsed ----------------------------------------------------------------------------------------------------
+# The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and a
+# journal of all other calls comes back. `play` replays the journals by NCCL's rules and says who would wait for ever.
+LARGE_ERROR = 9.0  # a squared error above this is large, as the lab's text says
+TOTAL = Words(en="the sum of the errors", zh="误差之和")
+FLAG = Words(en="whether any rank has a large error", zh="是否有 rank 的误差过大")
+IT = Words(en="it {}: {}", zh="{}：{}")
+HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
+REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
+
+
+def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws two to four rows of one long series per rank. In the plain case one rank, not rank 0, has a large error."""
+    widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
+    weights = {name: rng.tensor(*p.shape) / 2 for name, p in making.mlp(widths).named_parameters()}
+    shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []
+    for _ in range(world_size):
+        x = rng.tensor(rng.integer(2, 4), widths[0])
+        inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})
+    if rng.case.number == 0:
+        inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0
+    return inputs
+
+
+def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the answer once while NCCL's rules are in force, and keeps the journal of its calls."""
+    model = network(inputs)
+    with wire.journaled() as records:
+        returned = submitted(model, inputs["x"], inputs["y"])
+    return {"returned": returned, "gradients": making.gradients_of(model), "records": records}
+
+
+def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects a step that NCCL can run, with the gradients, the sum of errors and the flag of one process.
+
+    The first call that NCCL could not run is the only judgement: the values follow from it, or are right all the same.
+    """
+    verdicts = [one for one in play([output["records"] for output in world.outputs]) if one.kind != "warning"]
+    yield from map(judgement_for, verdicts[:1])
+    if verdicts:
+        return
+    right, totals, flag = step_in_one_process(world)
+    exchanged, _, _ = step_in_one_process(world, is_exchanged=True)
+    wrong = {"edges_exchanged": exchanged, "sum_for_mean": scaled(right, world.size)}
+    for rank, output in enumerate(world.outputs):
+        returned = output["returned"] if isinstance(output["returned"], list) else []
+        got_total, got_flag = returned if len(returned) == 2 else (None, None)
+        yield from expect_tensors(GRADIENT, right, output["gradients"], rank=rank, mistakes=wrong)
+        total, large = as_scalar(got_total, totals.dtype), as_scalar(got_flag, torch.bool)
+        yield expect_tensor(TOTAL, totals.sum(), total, rank=rank, mistakes={"own_sum": totals[rank]})
+        large = large.item() if isinstance(large, Tensor) else large
+        yield expect_equal(FLAG, flag, large, rank=rank, mistakes={"large_on_one": not flag})
+
+
+def step_in_one_process(world: JudgedWorld, *, is_exchanged: bool = False) -> tuple[dict[str, Tensor], Tensor, bool]:
+    """The mean gradients, the sum of errors of each rank, and whether any error is large.
+
+    is_exchanged: each rank takes its left neighbour's row for the right one's, as a known mistake does.
+    """
+    gradients, errors = [], []
+    for rank, inputs in enumerate(world.inputs):
+        edges = [world.inputs[rank - 1]["x"][-1], world.inputs[(rank + 1) % world.size]["x"][0]]
+        before, after = reversed(edges) if is_exchanged else edges
+        model = network(inputs)
+        smoothed = torch.stack([before, *inputs["x"], after]).unfold(0, 3, 1).mean(-1)
+        errors.append((model(smoothed) - inputs["y"]).square())
+        errors[-1].mean().backward()
+        gradients.append(making.detached_copies(making.gradients_of(model)))
+    totals = torch.stack([one.detach().sum() for one in errors])
+    return mean_of(gradients), totals, any(bool((one > LARGE_ERROR).any()) for one in errors)
+
+
+def as_scalar(value: Any, dtype: torch.dtype) -> Any:
+    """A number, or a tensor with one element, as a tensor without dimensions; anything else as it is."""
+    is_one = isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+    return torch.as_tensor(value, dtype=dtype).reshape(()) if is_one else value
+
+
+def judgement_for(verdict: Verdict) -> Judgement:
+    """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
+    hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == words[f"cure.{cure}"])
+    text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])
+    return Judgement(ok=False, message=IT.format(words[f"kind.{verdict.kind}"], text), mistakes=hints)
+
+
+def recognise_rehearsed(failure: RunFailure) -> list[str]:
+    """What is refused at the call is known by the words of NCCL's and torch's own errors."""
+    if failure.kind != "exception":
+        return []
+    return [key for key, pattern in REFUSALS.items() if re.search(pattern, failure.text)]
+
+
+REHEARSED = Task(
+    key="03.rehearsed",
+    signature="rehearsed_step(model, x, y)",
+    make_inputs=make_rehearsed,
+    run_submission=run_rehearsed,
+    judge=judge_rehearsed,
+    recognise_failure=recognise_rehearsed,
+    hints=LAB.hints(*REFUSALS, *HINT_FOR_CURE.values(), "edges_exchanged", "sum_for_mean", "own_sum", "large_on_one"),
+    world_sizes=(2, 3, 4),
+    variations=Variations(dtypes=("float64", "float32")),
+    must_not_change=("x", "y"),
+)

@@ -1,0 +1,306 @@
+"""Runs the forward and backward pass of an answer on a rank, and judges which messages each of the two passes sent.
+
+operators.py, linear_layers.py and vocab_loss.py use the first two sections. The third one is for 07.column and 07.row
+alone: it runs the learner's layer on two batches, and judges what both layers have to do alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.kit.meter import describe_if_detached
+from helpers.grading.observing import is_unchanged, snapshot, storage_addresses
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+from helpers.records import CommEvent
+
+FORWARD, BACKWARD = "forward", "backward"  # names of the passes, and of the marks that `act` sets at their ends
+PASSES = {
+    FORWARD: Words(en="the messages of forward", zh="前向的消息"),
+    BACKWARD: Words(en="the messages of backward", zh="反向的消息"),
+}
+RETURNS = Words(en="{} gives {}, expected a tensor that follows gradients", zh="{} 得到的是 {}，应为带梯度的张量")
+TORCH_WARNING = "an autograd kernel was not registered"  # torch warns so when backward reaches a bare dist.all_reduce
+HIDDEN_COLLECTIVE = "torch warns: backward goes through a collective that autograd does not know"
+MistakesOf = Callable[[Sequence[CommEvent]], Sequence[str]]  # the messages of a pass to the hints that explain them
+
+
+# -- on a rank -------------------------------------------------------------------------------------------------------
+def run_backward(context: RankContext, outputs: Sequence[Any], gradients: Sequence[Tensor]) -> str:
+    """Runs backward from each output with its gradient, and marks the end of the pass.
+
+    Returns "", or what an output is instead of a tensor that requires a gradient. Then no backward runs at all.
+    """
+    ends = [describe_if_detached(output) for output in outputs]
+    if not any(ends):
+        with errors_for_hidden_collectives():
+            for output, gradient in zip(outputs, gradients, strict=True):
+                if output.shape == gradient.shape:
+                    output.backward(gradient)
+    context.mark(BACKWARD)
+    return next(filter(None, ends), "")
+
+
+@contextmanager
+def errors_for_hidden_collectives() -> Iterator[None]:
+    """Raises RuntimeError for a collective that autograd cannot see; torch itself only warns of wrong gradients."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=f".*{TORCH_WARNING}")
+        try:
+            yield
+        except UserWarning as warning:
+            raise (RuntimeError(HIDDEN_COLLECTIVE) if TORCH_WARNING in str(warning) else warning) from None
+
+
+# -- inputs, and the messages of each pass ---------------------------------------------------------------------------
+def by_case_number(rng: CaseGenerator, *values: Any) -> Any:
+    """The value whose turn it is: case 0 gets the first one, case 1 the second one, and so on in a circle."""
+    return values[rng.case.number % len(values)]
+
+
+def draw_exact(rng: CaseGenerator, *shape: int) -> Tensor:
+    """Like rng.tensor, but with whole numbers where the dtype is narrower than float64.
+
+    Sums of small whole numbers are exact in any order, so a right answer equals the reference in bfloat16 as well.
+    """
+    tensor = rng.tensor(*shape)
+    return tensor if tensor.dtype == torch.float64 else (2 * tensor).round()
+
+
+class ForwardBackward:
+    """One case on all ranks. events[rank]["forward"] are the messages that the rank issued in forward, in order."""
+
+    def __init__(self, world: JudgedWorld):
+        self.inputs, self.outputs, self.size = world.inputs, world.outputs, world.size
+        self.events: list[dict[str, list[CommEvent]]] = []
+        for log, marks in zip(world.logs, world.marks, strict=True):
+            ends = dict(marks)
+            before = [event for event in log.events if event.start < ends[FORWARD]]
+            after = [event for event in log.events if ends[FORWARD] <= event.start < ends[BACKWARD]]
+            self.events.append({FORWARD: before, BACKWARD: after})
+
+    @property
+    def returned_instead(self) -> str:
+        """What a rank returned if backward cannot start from it; "" where backward ran on every rank."""
+        return next((got["returned_instead"] for got in self.outputs if got["returned_instead"]), "")
+
+    @property
+    def passes_with_messages(self) -> frozenset[str]:
+        """The passes in which some rank sends something."""
+        return frozenset(name for events in self.events for name in PASSES if events[name])
+
+
+def describe(event: CommEvent) -> str:
+    """A message as a learner reads it: 'all_reduce (SUM) of 96 B'."""
+    kind = f" ({event.reduce_op})" if event.reduce_op else ""
+    return f"{event.op}{kind} of {format_bytes(event.payload_bytes)}"
+
+
+def all_reduce(num_bytes: int, reduce_op: str = "SUM") -> str:
+    """The description of an all-reduce with this payload."""
+    return f"all_reduce ({reduce_op}) of {format_bytes(num_bytes)}"
+
+
+def has_all_gather(events: Sequence[CommEvent]) -> bool:
+    return any(event.op == "all_gather" for event in events)
+
+
+def expect_messages(
+    run: ForwardBackward, name: str, *allowed: Sequence[str], mistakes_of: MistakesOf = lambda events: ()
+) -> Iterator[Judgement]:
+    """In the pass `name` every rank issues one of these lists of messages, in this order.
+
+    With one rank there is nobody to send to, so no message is right as well. mistakes_of: which hints explain the
+    messages of a rank that issued others.
+    """
+    for rank, events in enumerate(run.events):
+        got = [describe(event) for event in events[name]]
+        expected = next((list(one) for one in allowed if list(one) == got), list(allowed[0]))
+        expected = [] if run.size == 1 and not got else expected
+        mistakes = dict.fromkeys(mistakes_of(events[name]), got)
+        yield expect_equal(PASSES[name], expected, got, rank=rank, mistakes=mistakes)
+
+
+def expect_differentiable(run: ForwardBackward, call: str) -> Iterator[Judgement]:
+    """Backward can start from what the answer returns. call: how the message names it."""
+    text = RETURNS.format(call, run.returned_instead)
+    yield expect(not run.returned_instead, text.en, text.zh, mistakes=["no_gradient"])
+
+
+def recognise_hidden_collective(failure: RunFailure) -> list[str]:
+    return ["unknown_to_autograd"] if HIDDEN_COLLECTIVE in failure.text else []
+
+
+# -- 07.column and 07.row: run the learner's layer -------------------------------------------------------------------
+LAYER_VARIATIONS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=4)
+NUM_BATCHES = 2  # that one layer gets: forward of both, then backward of both
+PARAMETER = Words(en="layer.{}", zh="layer.{} ")
+GRADIENT = Words(en="the gradient of layer.{}", zh="layer.{} 的梯度")
+OUTPUT = Words(en="the output", zh="输出")
+STEPPED = Words(en="the output after an optimizer doubled weight and bias", zh="优化器把 weight 和 bias 加倍之后的输出")
+OUTSIDE = Words(en="the gradient of x in x.sum(), beside the layer,", zh="与该层无关的 x.sum() 中 x 的梯度")
+GRADIENT_OF_X = Words(en="the gradient of x", zh="x 的梯度")
+
+
+def draw_linear(rng: CaseGenerator, in_features: int, out_features: int) -> dict[str, Any]:
+    """The parameters of a full layer, the same on every rank; every other case has no bias."""
+    weight, bias = draw_exact(rng, out_features, in_features).contiguous(), draw_exact(rng, out_features).contiguous()
+    return {"weight": weight, "bias": by_case_number(rng, bias, None)}
+
+
+def draw_leading_shape(rng: CaseGenerator) -> list[int]:
+    """The dimensions of x before the last one: the batches, then one to three dimensions with 6 or 8 rows together."""
+    return [NUM_BATCHES, *by_case_number(rng, [2, 3], [6], [8], [2, 1, 4])]
+
+
+def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Sends two batches forward and then both back; at last doubles the parameters in place, as an optimizer step."""
+    linear = linear_from(inputs)
+    before, given_memory = snapshot(linear), storage_addresses(linear)
+    layer = submitted(linear)
+    shares_memory = any(storage_addresses(parameter) & given_memory for parameter in parameters_of(layer).values())
+    yield
+    batches = [x.detach().requires_grad_() for x in inputs["x"].unbind()]
+    outputs = [layer(x) for x in batches]
+    context.mark(FORWARD)
+    yield
+    returned_instead = run_backward(context, outputs, [one.clone() for one in inputs["gradient"].unbind()])
+    parameters = parameters_of(layer)
+    result = {
+        "returned_instead": returned_instead,
+        "parameters": {name: parameter.detach().clone() for name, parameter in parameters.items()},
+        "gradients": {name: parameter.grad for name, parameter in parameters.items()},
+        "stored_bytes": {name: parameter.untyped_storage().nbytes() for name, parameter in parameters.items()},
+        "shares_memory": shares_memory,
+    }
+    result["stepped"] = output_after_doubling(layer, parameters, batches[0])
+    result["linear_changed"] = not is_unchanged(before, linear)
+    given_weight = weakref.ref(linear.weight)
+    del linear, before
+    if given_weight() is not None:
+        gc.collect()  # a cycle of references may keep it alive, which is no mistake
+    result |= {"y": stacked(outputs), "x_gradient": stacked([x.grad for x in batches])}
+    batches[0].grad = None
+    batches[0].sum().backward()
+    return result | {"outside": batches[0].grad, "linear_alive": given_weight() is not None}
+
+
+@torch.no_grad()
+def output_after_doubling(layer: Any, parameters: Mapping[str, nn.Parameter], x: Tensor) -> Any:
+    for parameter in parameters.values():
+        parameter.mul_(2)
+    return layer(x.detach())
+
+
+def stacked(values: list[Any]) -> Any:
+    """One tensor, if all values are tensors of one shape; else the first value that is no tensor, or the first one."""
+    if all(isinstance(one, Tensor) for one in values) and len({one.shape for one in values}) == 1:
+        return torch.stack(values)
+    return next((one for one in values if not isinstance(one, Tensor)), values[0])
+
+
+def linear_from(inputs: Mapping[str, Any]) -> nn.Linear:
+    """The full layer, which the learner's class gets."""
+    out_features, in_features = inputs["weight"].shape
+    linear = nn.Linear(in_features, out_features, bias=inputs["bias"] is not None, dtype=inputs["weight"].dtype)
+    linear.load_state_dict({name: inputs[name] for name in ("weight", "bias") if inputs[name] is not None})
+    return linear
+
+
+def parameters_of(layer: Any) -> dict[str, nn.Parameter]:
+    """The layer's parameters "weight" and "bias", which may also be those of a layer inside it."""
+    named = layer.named_parameters() if isinstance(layer, nn.Module) else []
+    return {name.rpartition(".")[2]: parameter for name, parameter in named}
+
+
+# -- 07.column and 07.row: judge what both layers do alike -----------------------------------------------------------
+class LinearReference:
+    """The output and all gradients of the full layer in one process."""
+
+    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor):
+        leaves = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in leaves.items()}
+        y = F.linear(leaves["x"], leaves["weight"], leaves.get("bias"))
+        y.backward(gradient)
+        self.y, self.gradients = y.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def judge_parameter(
+    run: ForwardBackward, rank: int, name: str, right: Tensor, mistakes: Mapping[str, Any]
+) -> Iterator[Judgement]:
+    """The parameter has the values of this rank's shard, and no more memory than the shard needs."""
+    got = run.outputs[rank]
+    parameter, stored = got["parameters"].get(name), got["stored_bytes"].get(name, 0)
+    yield expect_tensor(PARAMETER.format(name), right, parameter, rank=rank, mistakes=mistakes)
+    is_larger = isinstance(parameter, Tensor) and parameter.numel() > right.numel()
+    is_view = stored > (parameter.nbytes if isinstance(parameter, Tensor) else 0)
+    if stored == right.nbytes * run.size and is_larger:
+        known = ["not_cut"]
+    else:
+        known = ["view_of_the_whole"] if is_view else []
+    yield expect(
+        stored <= right.nbytes,
+        f"layer.{name} keeps {format_bytes(stored)} in memory, expected {format_bytes(right.nbytes)}",
+        f"layer.{name} 占用 {format_bytes(stored)} 内存，应为 {format_bytes(right.nbytes)}",
+        rank=rank,
+        mistakes=known,
+    )
+
+
+def judge_copy(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
+    """The shard is a copy, even with one rank, and the given layer stays as it was and can be freed."""
+    got, inputs = run.outputs[rank], run.inputs[rank]
+    has_bias, is_cut = inputs["bias"] is not None, not is_close(inputs["weight"], got["parameters"].get("weight"))
+    yield expect(
+        has_bias or "bias" not in got["parameters"],
+        "layer.bias is a parameter, expected None: the given layer has no bias",
+        "layer.bias 是参数，应为 None：传入的层没有 bias",
+        rank=rank,
+    )
+    yield expect(
+        not got["shares_memory"],
+        "a parameter lies in the memory of the given layer, expected a copy",
+        "有参数与传入的层共用内存，应为副本",
+        rank=rank,
+        mistakes=(["not_cut"] if not is_cut else []) + (["view_of_the_whole"] if is_cut or run.size == 1 else []),
+    )
+    yield expect(not got["linear_changed"], "it changes the given layer", "改动了传入的层", rank=rank)
+    yield expect(
+        not got["linear_alive"],
+        "it keeps the whole of the given layer alive, beside its own part",
+        "除了自己的部分，还保留着传入的整个层",
+        rank=rank,
+    )
+
+
+def judge_outside(run: ForwardBackward, rank: int) -> Iterator[Judgement]:
+    """A second use of x, x.sum(), gets its own gradient: the layer must not have put a hook on x itself."""
+    x = run.inputs[rank]["x"][0]
+    yield expect_tensor(OUTSIDE, torch.ones_like(x), run.outputs[rank]["outside"], rank=rank)
+
+
+def judge_stepped(run: ForwardBackward, rank: int, y: Tensor) -> Iterator[Judgement]:
+    """The layer computes with its current parameters. y: the right output of both batches before they were doubled."""
+    got = run.outputs[rank]
+    if is_close(y, got["y"]) and "weight" in got["parameters"]:
+        yield expect_tensor(STEPPED, 2 * y[0], got["stepped"], rank=rank)
+
+
+def shape_error_of(text: str) -> str:
+    """What torch's error about shapes is about: "product" (of x and the weight), "bias", or "" for another text."""
+    if "mat1 and mat2 shapes cannot be multiplied" in text or "size mismatch" in text:
+        return "product"
+    bias_errors = ("The expanded size of the tensor", "The size of tensor a")
+    return "bias" if any(part in text for part in bias_errors) else ""

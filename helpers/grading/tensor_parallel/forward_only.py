@@ -1,0 +1,327 @@
+"""Judges the tasks of tensor parallelism that have no backward pass: 07.heads, 07.mlp, 07.token_loss and 07.norm.
+
+07.heads is a task of the lab: which rows of a fused weight of queries, keys and values a rank holds. The other three
+are exercises of the chapter. Each judge computes the result of one process, and what known mistakes give, and compares
+both with what every rank returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import (
+    expect,
+    expect_number,
+    expect_only,
+    expect_ops,
+    expect_payload,
+    expect_tensor,
+    is_silent,
+)
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.tensor_parallel import LAB
+from helpers.grading.tensor_parallel.forward_backward import by_case_number
+from helpers.learner.words import Words
+
+# -- 07.heads --------------------------------------------------------------------------------------------------------
+HEADS_SHARD = Words(
+    en="for {} query heads and {} key-value heads the part", zh="{} 个 query 头、{} 个 key-value 头时的部分"
+)
+ShardHeads = Callable[[Tensor, int, int, int, int], Tensor]  # weight, query heads, key-value heads, rank, ranks
+
+
+def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Multi-head attention, grouped-query attention, and fewer key-value heads than ranks, case by case.
+
+    A head has a multiple of `world_size` rows, so a split that goes across heads is possible and shows as a mistake.
+    """
+    n = world_size
+    few = 2 if n == 4 else 1
+    num_heads, num_kv_heads = by_case_number(
+        rng, (2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (3 * n, few), (n, 1), (n, n)
+    )
+    rows = (num_heads + 2 * num_kv_heads) * n * rng.integer(2, 4)
+    weight = rng.tensor(rows, rng.integer(1, 3))
+    return [{"weight": weight, "num_heads": num_heads, "num_kv_heads": num_kv_heads} for _ in range(n)]
+
+
+def run_heads(submitted, inputs: dict[str, Any], context: RankContext) -> Any:
+    return submitted(inputs["weight"], inputs["num_heads"], inputs["num_kv_heads"])
+
+
+def split_qkv(weight: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, ...]:
+    """Queries, keys and values, each (heads, rows of a head, columns)."""
+    head_rows = len(weight) // (num_heads + 2 * num_kv_heads)
+    sizes = [num_heads * head_rows, num_kv_heads * head_rows, num_kv_heads * head_rows]
+    return tuple(part.unflatten(0, (-1, head_rows)) for part in weight.split(sizes))
+
+
+def local_heads(num: int, rank: int, size: int) -> slice:
+    """The heads of a rank. With fewer heads than ranks it is one, which several ranks share."""
+    if num >= size:
+        return slice(rank * (num // size), (rank + 1) * (num // size))
+    return slice(rank * num // size, rank * num // size + 1)
+
+
+def fused(*heads: Tensor) -> Tensor:
+    """One weight again, its rows in the order of the arguments."""
+    return torch.cat([part.flatten(0, part.dim() - 2) for part in heads])
+
+
+def shard_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The right shard: neighbouring query heads, and the key-value heads that belong to them."""
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
+    return fused(q[local], k[local_kv], v[local_kv])
+
+
+def one_block(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: a plain split of the rows, as if they were all of one kind."""
+    each = len(weight) // size
+    return weight[rank * each : (rank + 1) * each]
+
+
+def head_by_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: the right heads in another order, each group of queries followed by its key and its value."""
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    local_kv = local_heads(num_kv_heads, rank, size)
+    q, k, v = q[local_heads(num_heads, rank, size)], k[local_kv], v[local_kv]
+    return fused(*[torch.cat([group.flatten(0, 1), k[i], v[i]]) for i, group in enumerate(q.chunk(len(k)))])
+
+
+def every_nth_head(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: heads are dealt out one by one, so a rank's heads are no neighbours."""
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    local_kv = slice(rank, None, size) if num_kv_heads >= size else local_heads(num_kv_heads, rank, size)
+    return fused(q[rank::size], k[local_kv], v[local_kv])
+
+
+def kv_head_modulo(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: of too few key-value heads a rank takes rank % num_kv_heads, which is not that of its queries."""
+    if num_kv_heads >= size:
+        return shard_heads(weight, num_heads, num_kv_heads, rank, size)
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    return fused(q[local_heads(num_heads, rank, size)], k[rank % num_kv_heads], v[rank % num_kv_heads])
+
+
+def across_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: queries, keys and values are split by rows, across the heads."""
+    return fused(*[part.flatten(0, 1).chunk(size)[rank] for part in split_qkv(weight, num_heads, num_kv_heads)])
+
+
+def all_kv_heads(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: every rank keeps all key-value heads."""
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    return fused(q[local_heads(num_heads, rank, size)], k, v)
+
+
+def thirds(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    """The mistake: a third of the rows is taken for queries, a third for keys and a third for values."""
+    return torch.cat([part.chunk(size)[rank] for part in weight.chunk(3)])
+
+
+def values_before_keys(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    q, k, v = split_qkv(weight, num_heads, num_kv_heads)
+    local, local_kv = local_heads(num_heads, rank, size), local_heads(num_kv_heads, rank, size)
+    return fused(q[local], v[local_kv], k[local_kv])
+
+
+def of_first_rank(weight: Tensor, num_heads: int, num_kv_heads: int, rank: int, size: int) -> Tensor:
+    return shard_heads(weight, num_heads, num_kv_heads, 0, size)
+
+
+WRONG_HEADS: dict[str, ShardHeads] = {
+    "one_block": one_block,
+    "thirds": thirds,
+    "cut_across_heads": across_heads,
+    "wrong_kv_head": kv_head_modulo,
+    "all_kv_heads": all_kv_heads,
+    "head_by_head": head_by_head,
+    "heads_dealt_out": every_nth_head,
+    "values_before_keys": values_before_keys,
+    "same_heads_everywhere": of_first_rank,
+}
+
+
+def judge_heads(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns its shard, and nothing is sent."""
+    inputs = world.inputs[0]
+    heads = inputs["num_heads"], inputs["num_kv_heads"]
+    for rank, got in enumerate(world.outputs):
+        arguments = inputs["weight"], *heads, rank, world.size
+        wrong = {key: shard(*arguments) for key, shard in WRONG_HEADS.items()}
+        yield expect_tensor(HEADS_SHARD.format(*heads), shard_heads(*arguments), got, rank=rank, mistakes=wrong)
+    yield from expect_only(world, [])
+
+
+HEADS = Task(
+    key="07.heads",
+    signature="shard_qkv(weight, num_heads, num_kv_heads)",
+    make_inputs=make_heads,
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=6),
+    must_not_change=("weight",),
+    run_submission=run_heads,
+    judge=judge_heads,
+    hints=LAB.hints(*WRONG_HEADS),
+)
+
+
+# -- 07.mlp ----------------------------------------------------------------------------------------------------------
+def make_mlp(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """The same matrices on every rank. The ranks divide both widths, so a split of either is possible."""
+    tokens, hidden, width = rng.integer(2, 5), world_size * rng.integer(2, 3), world_size * rng.integer(4, 6)
+    one = {"x": rng.tensor(tokens, hidden), "A": rng.tensor(hidden, width), "B": rng.tensor(width, hidden)}
+    return [one] * world_size
+
+
+def run_mlp(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
+    return submitted(*(inputs[name].clone() for name in "xAB"))
+
+
+def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns gelu(x A) B, after one all-reduce."""
+    x, a, b = (world.inputs[0][name] for name in "xAB")
+    n, right = world.size, F.gelu(x @ a) @ b
+    shards = list(zip(a.chunk(n, 1), b.chunk(n, 0), strict=True))  # columns of A and rows of B, for each rank
+    # A is split by rows, and gelu is applied to partial sums of x A.
+    gelu_of_sums = sum(F.gelu(part @ rows) for part, rows in zip(x.chunk(n, 1), a.chunk(n, 0), strict=True)) @ b
+    results = []
+    for rank, got in enumerate(world.outputs):
+        columns, rows = shards[rank]
+        wrong = {
+            "sum_missing": F.gelu(x @ columns) @ rows,
+            "gelu_of_addends": gelu_of_sums,
+            "not_cut_at_all": n * right,
+        }
+        results.append(expect_tensor(RESULT, right, got, rank=rank, mistakes=wrong))
+    yield from results
+    if not is_silent(world):
+        yield from expect_ops(world, "all_reduce", 1)
+        before_gelu = {} if all(one.ok for one in results) else {"gelu_of_addends": (x @ a).nbytes}
+        yield from expect_payload(world, right.nbytes, mistakes=before_gelu)
+
+
+RESULT = Words(en="the result", zh="结果")
+MLP = Task(
+    key="07.mlp",
+    signature="mlp_on_a_rank(x, A, B)",
+    make_inputs=make_mlp,
+    variations=Variations(dtypes=("float64",)),
+    run_submission=run_mlp,
+    judge=judge_mlp,
+    hints=LAB.hints("sum_missing", "gelu_of_addends", "not_cut_at_all"),
+    world_sizes=(1, 2, 3, 4),
+)
+
+
+# -- 07.token_loss ---------------------------------------------------------------------------------------------------
+def make_loss(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Logits of each rank, and the target's logit on the rank that has it, 0 on the others.
+
+    Every token's logits lie around 1000 or -1000, where exp is infinite or 0 unless the maximum is subtracted. A
+    token's target is the first entry of some rank's shard.
+    """
+    tokens, width = rng.integer(4, 7), rng.integer(3, 5)
+    far = 1000.0 * (1 - 2 * (torch.arange(tokens, dtype=torch.float64) % 2))
+    logits = [rng.tensor(tokens, width) + far[:, None] for _ in range(world_size)]
+    owners = torch.tensor([rng.integer(0, world_size - 1) for _ in range(tokens)])
+    return [{"logits": one, "right_logit": one[:, 0] * (owners == rank)} for rank, one in enumerate(logits)]
+
+
+def run_loss(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
+    return submitted(inputs["logits"].clone(), inputs["right_logit"].clone())
+
+
+def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns log(sum of exp) - target for each token, and sends at most three numbers per token."""
+    shards, targets = ([one[name] for one in world.inputs] for name in ("logits", "right_logit"))
+    largest, target = torch.cat(shards, 1).amax(1), sum(targets)
+    sums = [(one - largest[:, None]).exp().sum(1) for one in shards]
+    mixed_sum = sum((one - one.amax(1)[:, None]).exp().sum(1) for one in shards)  # each rank subtracted its own maximum
+    right = sum(sums).log() + largest - target
+    for rank, got in enumerate(world.outputs):
+        wrong = {
+            "max_not_reduced": [mixed_sum.log() + shards[rank].amax(1) - target, mixed_sum.log() - target],
+            "sum_not_reduced": sums[rank].log() + largest - target,
+            "target_not_reduced": sum(sums).log() + largest - targets[rank],
+            "max_not_added_back": right - largest,
+        }
+        if isinstance(got, Tensor) and not got.isfinite().all():
+            yield expect(False, "a loss is not finite", "有的损失不是有限数", rank=rank, mistakes=["out_of_range"])
+            continue
+        yield expect_tensor(LOSSES, right, got, rank=rank, mistakes=wrong)
+    for rank, log in enumerate(world.logs):
+        is_small = log.payload_bytes() <= 3 * right.numel() * right.element_size()
+        yield expect(is_small, "it sends more than three numbers per token", "每个 token 发送的不止三个数", rank=rank)
+
+
+LOSSES = Words(en="the losses", zh="损失")
+TOKEN_LOSS = Task(
+    key="07.token_loss",
+    signature="loss_of_tokens(logits, right_logit)",
+    make_inputs=make_loss,
+    variations=Variations(dtypes=("float64",)),
+    run_submission=run_loss,
+    judge=judge_loss,
+    hints=LAB.hints("max_not_reduced", "sum_not_reduced", "target_not_reduced", "max_not_added_back", "out_of_range"),
+    world_sizes=(1, 2, 3, 4),
+)
+
+
+# -- 07.norm ---------------------------------------------------------------------------------------------------------
+def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Gradients of shards, another for each rank, and then gradients of replicated parameters, equal on all ranks."""
+    replicated = [rng.tensor(rng.integer(2, 6)) for _ in range(rng.integer(1, 3))]
+    counts = [rng.integer(1, 3) for _ in range(world_size)]
+    ranks = [[rng.tensor(rng.integer(2, 6)) for _ in range(count)] for count in counts]
+    return [
+        {"gradients": [*shards, *replicated], "copies": [1] * len(shards) + [world_size] * len(replicated)}
+        for shards in ranks
+    ]
+
+
+def run_norm(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> float:
+    return float(submitted([one.clone() for one in inputs["gradients"]], list(inputs["copies"])))
+
+
+def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns the norm in which a replicated gradient counts once, and all-reduces one number."""
+    sharded = [sum_of_squares(one, replicated=False) for one in world.inputs]
+    replicated = sum_of_squares(world.inputs[0], replicated=True) if world.size > 1 else 0.0
+    right = math.sqrt(sum(sharded) + replicated)
+    for rank, got in enumerate(world.outputs):
+        wrong = {
+            "norm_of_what_i_hold": math.sqrt(sharded[rank] + replicated),
+            "copies_counted_each": math.sqrt(sum(sharded) + world.size * replicated),
+            "copies_left_out": math.sqrt(sum(sharded)),
+        }
+        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
+    if not is_silent(world):
+        yield from expect_ops(world, "all_reduce", 1)
+        for rank, log in enumerate(world.logs):
+            yield expect(log.payload_bytes() <= 8, "it sends more than one number", "发送的不止一个数", rank=rank)
+
+
+def sum_of_squares(inputs: dict[str, Any], replicated: bool) -> float:
+    """Over a rank's gradients of shards, or over its replicated ones, of which there are several copies."""
+    pairs = zip(inputs["gradients"], inputs["copies"], strict=True)
+    return sum(float(gradient.double().square().sum()) for gradient, copies in pairs if (copies > 1) == replicated)
+
+
+NORM = Words(en="the norm", zh="范数")
+NORM_OF_ALL = Task(
+    key="07.norm",
+    signature="norm_of_all(gradients, copies)",
+    make_inputs=make_norm,
+    run_submission=run_norm,
+    judge=judge_norm,
+    hints=LAB.hints("norm_of_what_i_hold", "copies_counted_each", "copies_left_out"),
+    world_sizes=(1, 2, 3, 4),
+)

@@ -1,0 +1,280 @@
+"""Judges 07.cross_entropy: a loss of which each rank holds the logits of a vocabulary shard.
+
+A check draws logits and targets of four kinds, runs forward and backward on live ranks, and compares the loss, the
+gradient and the messages with torch's cross_entropy in one process. From the other ranks a token needs three numbers:
+the largest logit, the sum of exp, and the logit of its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from helpers.grading.drawing import CaseGenerator, Variations, with_layout
+from helpers.grading.kit.judging import expect, expect_tensor, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.tensor_parallel import LAB
+from helpers.grading.tensor_parallel.forward_backward import (
+    BACKWARD,
+    FORWARD,
+    ForwardBackward,
+    all_reduce,
+    by_case_number,
+    expect_differentiable,
+    expect_messages,
+    has_all_gather,
+    recognise_hidden_collective,
+    run_backward,
+)
+from helpers.learner.words import Words
+from helpers.records import CommEvent
+
+PADDING = -100  # the target of a token that does not count; torch's ignore_index
+# Logits so far from 0 that exp of them overflows, and exp of their negatives is 0 or nearly 0.
+FAR = {"float64": 1000.0, "float32": 100.0}
+LOSS = Words(en="the loss", zh="损失")
+GRADIENT_OF_LOGITS = Words(en="the gradient of logits", zh="logits 的梯度")
+
+
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Each rank's logits, the targets, and a factor for the loss, in four kinds that take turns.
+
+    "near" and "far": targets at both ends of every shard, and padding. In "far" every other token's logits lie around
+    FAR and the rest around -FAR, so exp works only after each token's own maximum is subtracted. "lonely": all targets
+    on one rank. "narrow": one vocabulary entry per rank, or two with one rank.
+    """
+    kind = by_case_number(rng, "near", "far", "lonely", "narrow")
+    width = 1 + (world_size == 1) if kind == "narrow" else rng.integer(4, 6)
+    targets = draw_targets(rng, kind, width, world_size)
+    far = FAR[rng.case.dtypes] * (kind == "far")
+    offsets = torch.where(torch.arange(len(targets)) % 2 == 0, far, -far)[:, None]
+    spread = 0.5 if kind == "narrow" else 2.0  # of few entries, each must keep a probability that float32 can hold
+    ranks = [spread * rng.tensor(len(targets), width) + offsets for _ in range(world_size)]
+    shards = [with_layout(one.to(getattr(torch, rng.case.dtypes)), rng.case.layouts) for one in ranks]
+    factor = 1.5 + rng.integer(1, 9) / 10
+    return [{"logits": one, "targets": targets, "factor": factor} for one in shards]
+
+
+def draw_targets(rng: CaseGenerator, kind: str, width: int, world_size: int) -> Tensor:
+    """The target of each token, for shards of `width` entries. See `make` for the kinds."""
+    if kind == "narrow":
+        return draw_entries(rng, 0, width * world_size, rng.integer(1, 3))
+    if kind == "lonely":
+        return draw_entries(rng, width * rng.integer(0, world_size - 1), width, rng.integer(5, 8))
+    firsts = torch.arange(world_size) * width
+    others = draw_entries(rng, 0, width * world_size, rng.integer(9, 12) - world_size)
+    targets = torch.cat([firsts, firsts + width - 1, others])
+    targets[2 * world_size + rng.integer(0, 1) :: 2] = PADDING
+    return targets[torch.randperm(len(targets), generator=rng)]
+
+
+def draw_entries(rng: CaseGenerator, first: int, count: int, num_tokens: int) -> Tensor:
+    """For each token one of the `count` vocabulary entries from `first` on."""
+    return torch.randint(first, first + count, (num_tokens,), generator=rng)
+
+
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs backward from the loss times a factor, as a gradient scaler does."""
+    logits = inputs["logits"].requires_grad_()
+    loss = submitted(logits, inputs["targets"])
+    context.mark(FORWARD)
+    yield
+    returned_instead = run_backward(context, [loss], [torch.tensor(inputs["factor"], dtype=logits.dtype)])
+    return {"returned_instead": returned_instead, "loss": loss, "logits_gradient": logits.grad}
+
+
+# -- one process, and what known mistakes give -----------------------------------------------------------------------
+class CrossEntropyReference:
+    """Loss and gradients of one process, and what each known mistake gives instead.
+
+    `shards`, `gradients` and `maxima` have one entry per rank; `largest` and `counted` (no padding) one per token.
+    """
+
+    def __init__(self, run: ForwardBackward):
+        self.shards = [one["logits"] for one in run.inputs]
+        self.targets, self.factor, self.size = run.inputs[0]["targets"], run.inputs[0]["factor"], run.size
+        self.width, self.counted = self.shards[0].shape[1], self.targets != PADDING
+        logits = torch.cat(self.shards, dim=1).requires_grad_()
+        loss = F.cross_entropy(logits, self.targets, ignore_index=PADDING)
+        (self.factor * loss).backward()
+        self.loss, self.gradients = loss.detach(), logits.grad.chunk(run.size, dim=1)
+        self.maxima = [shard.amax(dim=1) for shard in self.shards]
+        self.largest = torch.stack(self.maxima).amax(dim=0)
+
+    def local_targets(self, rank: int) -> tuple[Tensor, Tensor]:
+        """For each token whether this rank has its target, and the column: the nearest one where it has not."""
+        column = self.targets - rank * self.width
+        return (column >= 0) & (column < self.width), column.clamp(0, self.width - 1)
+
+    def logits_at(self, rank: int, maximum: Tensor, column: Tensor) -> Tensor:
+        """The rank's logit in this column of each token, less `maximum`."""
+        return self.shards[rank].gather(1, column[:, None])[:, 0] - maximum
+
+    def sums(self, rank: int, maximum: Tensor) -> Tensor:
+        """Of each token the sum of exp over the rank's logits, less `maximum`."""
+        return (self.shards[rank] - maximum[:, None]).exp().sum(dim=1)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        return losses[self.counted].mean()
+
+    def sums_and_targets(self, maxima: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each rank the sums of exp, and the logits of the targets that it has, 0 elsewhere.
+
+        From its logits each rank subtracts its entry of `maxima`.
+        """
+        sums = [self.sums(rank, maximum) for rank, maximum in enumerate(maxima)]
+        targets = []
+        for rank, maximum in enumerate(maxima):
+            is_local, column = self.local_targets(rank)
+            targets.append(torch.where(is_local, self.logits_at(rank, maximum, column), 0.0))
+        return sums, targets
+
+    def wrong_losses(self, rank: int) -> dict[str, Any]:
+        """The loss that each mistake gives on this rank; a mistake that is made in several ways has a list."""
+        sums, targets = self.sums_and_targets([self.largest] * self.size)
+        local_sums, local_targets = self.sums_and_targets(self.maxima)  # each rank subtracts its own maximum
+        total, target = sum(sums), sum(targets)
+        unmasked_nearest = sum(self.logits_at(r, self.largest, self.local_targets(r)[1]) for r in range(self.size))
+        unmasked_modulo = sum(self.logits_at(r, self.largest, self.targets % self.width) for r in range(self.size))
+        all_tokens = total.log() - target
+        return {
+            "max_not_reduced": [
+                self.mean(sum(local_sums).log() - sum(local_targets)),
+                self.mean(sum(local_sums).log() + self.maxima[rank] - (target + self.largest)),
+            ],
+            "sum_not_reduced": [
+                self.mean(sums[rank].log() - target),
+                self.mean(local_sums[rank].log() + self.maxima[rank] - (target + self.largest)),
+            ],
+            "target_not_reduced": [self.mean(total.log() - targets[rank])],
+            "target_not_masked": [
+                self.mean(total.log() - unmasked_nearest),
+                self.mean(total.log() - unmasked_modulo),
+            ],
+            "padding_counted": [
+                self.loss * self.counted.double().mean(),
+                all_tokens.mean(),
+                all_tokens.sum() / self.counted.sum(),
+            ],
+            "not_divided": all_tokens[self.counted].sum(),
+            "loss_reduced": self.loss * self.size,
+        }
+
+    def wrong_gradients(self, rank: int) -> dict[str, Any]:
+        """The gradient of this rank's logits that each mistake gives.
+
+        The right one is scale * (softmax - 1 at the target), and 0 for padding.
+        """
+        right, (is_local, column) = self.gradients[rank], self.local_targets(rank)
+        scale, share = self.factor / int(self.counted.sum()), float(self.counted.double().mean())
+        total = sum(self.sums(r, self.largest) for r in range(self.size))
+        softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
+        padding = right + scale * softmax * ~self.counted[:, None]
+        through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
+        rows, elsewhere = torch.arange(len(right)), scale * (~is_local & self.counted).to(right.dtype)
+        from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
+        through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
+        nearest[rows, column] -= elsewhere
+        modulo[rows, self.targets % self.width] -= elsewhere
+        zeros = [torch.zeros_like(right)] if self.width == 1 else []  # the maximum is the only entry: all of it cancels
+        return {
+            "backward_reduced": right * self.size,
+            "incoming_gradient_forgotten": right / self.factor,
+            "max_follows_gradient": [through_max, *zeros],
+            "target_not_masked": [nearest, modulo],
+            "padding_counted": [right * share, padding * share, padding],
+        }
+
+
+# -- the judge -------------------------------------------------------------------------------------------------------
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """In forward a maximum and then two sums, which may be one message; no message in backward.
+
+    Where losses are wrong, the hints that explain them explain the messages as well.
+    """
+    run = ForwardBackward(world)
+    yield from expect_differentiable(run, "the loss")
+    if run.returned_instead:
+        return
+    reference = CrossEntropyReference(run)
+    losses = [judge_loss(reference, got["loss"], rank) for rank, got in enumerate(run.outputs)]
+    yield from losses
+    for rank, got in enumerate(run.outputs):
+        if isinstance(got["loss"], Tensor) and bool(got["loss"].isfinite().all()):
+            right = reference.gradients[rank]
+            wrong = {} if is_close(right, got["logits_gradient"]) else reference.wrong_gradients(rank)
+            yield expect_tensor(GRADIENT_OF_LOGITS, right, got["logits_gradient"], rank=rank, mistakes=wrong)
+    num_bytes = reference.loss.element_size() * len(reference.targets)  # one number per token
+    maximum, one_sum, both_sums = all_reduce(num_bytes, "MAX"), all_reduce(num_bytes), all_reduce(2 * num_bytes)
+    keys = {key for loss in losses for key in loss.mistakes}
+    is_right = all(loss.ok for loss in losses)
+    known = partial(mistakes_of_forward, num_bytes=num_bytes) if is_right else lambda events: keys
+    yield from expect_messages(run, FORWARD, [maximum, one_sum, one_sum], [maximum, both_sums], mistakes_of=known)
+    yield from expect_messages(run, BACKWARD, [], mistakes_of=lambda events: ["backward_reduced"])
+
+
+def judge_loss(reference: CrossEntropyReference, got: Any, rank: int) -> Judgement:
+    if isinstance(got, Tensor) and got.numel() == 1 and not got.isfinite():
+        en, zh = f"the loss is {got.item()}", f"损失是 {got.item()}"
+        return expect(False, en, zh, rank=rank, mistakes=["out_of_range"])
+    wrong = {} if is_close(reference.loss, got) else reference.wrong_losses(rank)
+    return expect_tensor(LOSS, reference.loss, got, rank=rank, mistakes=wrong)
+
+
+def mistakes_of_forward(events: Sequence[CommEvent], num_bytes: int) -> list[str]:
+    """The hints that explain wrong messages in forward. num_bytes: of a message with one number per token.
+
+    Three sums or more without a small message must hold logits.
+    """
+    summed = sum(event.payload_bytes for event in events if event.reduce_op == "SUM")
+    has_small = any(event.payload_bytes <= num_bytes for event in events)
+    if has_all_gather(events) or (summed >= 3 * num_bytes and not has_small):
+        return ["gathers_the_logits"]
+    if not any(event.reduce_op == "MAX" for event in events):
+        return ["max_not_reduced", "out_of_range"]
+    if summed == num_bytes:
+        return ["sum_not_reduced", "target_not_reduced"]
+    return ["loss_reduced"] if summed > 2 * num_bytes else []
+
+
+def recognise_failure(failure: RunFailure) -> list[str]:
+    """An index that is out of bounds is a target that was not shifted to the shard's first entry."""
+    known = ["target_not_shifted"] if "index" in failure.text and "out of bounds" in failure.text else []
+    return recognise_hidden_collective(failure) + known
+
+
+VARIATIONS = Variations(
+    dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "zero"), min_cases=4
+)
+CROSS_ENTROPY = Task(
+    key="07.cross_entropy",
+    signature="vocab_parallel_cross_entropy(logits, targets)",
+    make_inputs=make_inputs,
+    variations=VARIATIONS,
+    must_not_change=("logits", "targets"),
+    run_submission=run_submission,
+    judge=judge,
+    recognise_failure=recognise_failure,
+    hints=LAB.hints(
+        "unknown_to_autograd",
+        "no_gradient",
+        "target_not_shifted",
+        "gathers_the_logits",
+        "max_not_reduced",
+        "sum_not_reduced",
+        "target_not_reduced",
+        "target_not_masked",
+        "padding_counted",
+        "not_divided",
+        "loss_reduced",
+        "backward_reduced",
+        "incoming_gradient_forgotten",
+        "max_follows_gradient",
+        "out_of_range",
+    ),
+)

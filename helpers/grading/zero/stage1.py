@@ -1,0 +1,321 @@
+"""Judges 08.stage1, and the chapter's exercise 08.zero1_step: ZeRO stage 1, optimizer states in shards.
+
+Every rank reduce-scatters the gradients, updates its shard of the parameters, and all-gathers the updated parameters.
+A check runs three steps on live ranks. It compares the parameters after each step with a simulation of all ranks in one
+process, and names a mistake if the simulation with this mistake gives the same parameters.
+The check's optimizer has momentum: with it a sum of gradients in place of their mean shows, which Adam would hide.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading.drawing import CaseGenerator, Variations, with_layout
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, is_silent
+from helpers.grading.kit.stories import History, histories_of_mistakes, judge_history
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.zero import LAB
+from helpers.grading.zero.shards import (
+    expect_zero_ops,
+    flatten,
+    is_padding_error,
+    misplaced_shards,
+    padded_bytes,
+    shard_length,
+    shard_of,
+    shards_of,
+)
+
+NUM_STEPS = 3
+
+
+class Momentum(making.GradientDescent):
+    """Gradient descent with momentum, whose buffers are as large as the tensors that it updates."""
+
+    def __init__(self, parameters: Any, lr: float, momentum: float):
+        super().__init__(parameters, lr)
+        self.momentum, self.buffers = momentum, {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """buffer = momentum * buffer + gradient; parameter -= lr * buffer."""
+        for i, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                before = self.buffers.get(i, torch.zeros_like(parameter.grad))
+                self.buffers[i] = self.momentum * before + parameter.grad
+                parameter -= self.lr * self.buffers[i]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of all buffers, which stay allocated between steps."""
+        return sum(buffer.numel() for buffer in self.buffers.values())
+
+
+# -- 08.stage1 -------------------------------------------------------------------------------------------------------
+def make_stage1(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """The same weights on every rank, and gradients of its own for three steps.
+
+    Weights are around 10, so that no step cancels one in float32. Except in the first case, matrices are stored
+    transposed.
+    """
+    layout = "transposed" if rng.case.number else "contiguous"
+    shapes = draw_shapes(rng, world_size)
+    constants = draw_constants(rng)
+    weights = [with_layout(10 + rng.tensor(*shape), layout) for shape in shapes]
+    steps = [[[rng.tensor(*shape) for shape in shapes] for _ in range(NUM_STEPS)] for _ in range(world_size)]
+    return [{"weights": weights, "steps": of_rank} | constants for of_rank in steps]
+
+
+def draw_constants(rng: CaseGenerator) -> dict[str, float]:
+    return {"lr": rng.one_of(0.05, 0.1, 0.3), "momentum": rng.one_of(0.5, 0.8, 0.9)}
+
+
+def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
+    """Zero to three dimensions; a last vector makes the number of all elements what the case asks for."""
+    if rng.case.sizes == "few":
+        return [(1,)] * rng.size(world_size)
+    a, b = rng.integer(2, 4), rng.integer(3, 6)
+    shapes: list[tuple[int, ...]] = [(a, b), (b,), (), (2, a, 2)]
+    missing = (rng.size(world_size) - sum(map(math.prod, shapes))) % world_size
+    return [*shapes, (missing + world_size,)]
+
+
+def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    parameters, optimizers, steps = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
+
+    def make_optimizer(tensors: Any) -> Momentum:
+        optimizers.append(Momentum(tensors, inputs["lr"], inputs["momentum"]))
+        return optimizers[-1]
+
+    given = list(parameters)
+    sharded = submitted(given, make_optimizer)
+    for gradients in inputs["steps"]:
+        yield
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        sharded.step()
+        steps.append({f"parameter {i}": parameter.detach().clone() for i, parameter in enumerate(parameters)})
+    is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    return {
+        "story": steps,
+        "state_elements": optimizers[-1].num_elements if optimizers else 0,
+        "num_optimizers": len(optimizers),
+        "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
+    }
+
+
+@dataclass(kw_only=True)
+class Zero1Simulation:
+    """Simulates ZeRO stage 1 on all ranks in one process, without a mistake or with one that a field switches on."""
+
+    divisor: float | None = None  # of the summed gradients; None for the number of ranks
+    reduces: bool = True  # False: each rank uses its own gradients
+    misplaced: int | None = None  # which of the `misplaced_shards` is updated in place of the right one
+    gathered: str = "all"  # "own": only the rank's own shard is updated; "none": the parameters stay as they are
+    renews_optimizer: bool = False  # the optimizer is made again at every step
+    accumulates: bool = False  # the gradient of the shard is never cleared
+
+    def run(self, world: JudgedWorld) -> list[History]:
+        """For each rank its parameters after each step."""
+        n = world.size
+        weights, lr, momentum = (world.inputs[0][name] for name in ("weights", "lr", "momentum"))
+        flats = [flatten(weights)] * n
+        take_shard = shard_of if self.misplaced is None else lambda *args: misplaced_shards(*args)[self.misplaced]
+        shards = [take_shard(flats[0], rank, n).clone() for rank in range(n)]
+        buffers, gradients = [torch.zeros_like(one) for one in shards], [torch.zeros_like(one) for one in shards]
+        steps: list[list[dict[str, Tensor]]] = [[] for _ in range(n)]
+        for step in range(NUM_STEPS):
+            local = [flatten(one["steps"][step]) for one in world.inputs]
+            mean = sum(local) / (n if self.divisor is None else self.divisor)
+            for rank in range(n):
+                new = shard_of(mean if self.reduces else local[rank], rank, n)
+                gradients[rank] = new + gradients[rank] if self.accumulates else new
+                buffers[rank] = (0.0 if self.renews_optimizer else momentum) * buffers[rank] + gradients[rank]
+                shards[rank] = shards[rank] - lr * buffers[rank]
+            flats = [self._gathered(flats[rank], shards, rank) for rank in range(n)]
+            for rank in range(n):
+                steps[rank].append(named_parameters(weights, flats[rank]))
+        return steps
+
+    def _gathered(self, flat: Tensor, shards: list[Tensor], rank: int) -> Tensor:
+        """The flat parameters of a rank once it has gathered the updated shards."""
+        old = shards_of(flat, len(shards))
+        updated = {"all": shards, "none": old, "own": [*old[:rank], shards[rank], *old[rank + 1 :]]}
+        return torch.cat(updated[self.gathered])[: flat.numel()]
+
+
+def named_parameters(weights: Sequence[Tensor], flat: Tensor) -> dict[str, Tensor]:
+    """The flat line as parameters with their shapes, named as `run_stage1` names them."""
+    pieces = flat.split([tensor.numel() for tensor in weights])
+    pairs = enumerate(zip(weights, pieces, strict=True))
+    return {f"parameter {i}": piece.view(tensor.shape) for i, (tensor, piece) in pairs}
+
+
+def simulations_of_mistakes(world_size: int) -> dict[str, list[Zero1Simulation]]:
+    return {
+        "gather_forgotten": [Zero1Simulation(gathered="own")],
+        "not_copied_back": [Zero1Simulation(gathered="none")],
+        "sum_for_mean": [Zero1Simulation(divisor=1)],
+        "divided_twice": [Zero1Simulation(divisor=world_size**2)],
+        "own_gradient": [Zero1Simulation(reduces=False)],
+        "wrong_place": [Zero1Simulation(misplaced=i) for i in range(4)],
+        "optimizer_made_anew": [Zero1Simulation(renews_optimizer=True)],
+        "gradient_added_up": [Zero1Simulation(accumulates=True)],
+    }
+
+
+def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
+    n, num_elements = world.size, flatten(world.inputs[0]["weights"]).numel()
+    right = Zero1Simulation().run(world)
+    runs: dict[str, list[History]] = {}
+
+    def run_once(simulation: Zero1Simulation) -> list[History]:
+        """A simulation gives the parameters of all ranks, so it runs once and not again for each rank."""
+        if repr(simulation) not in runs:
+            runs[repr(simulation)] = simulation.run(world)
+        return runs[repr(simulation)]
+
+    for rank, output in enumerate(world.outputs):
+        # Parameters that stay are a missing copy only if an optimizer has updated something.
+        has_state = output["state_elements"] > 0
+        known = {k: ways for k, ways in simulations_of_mistakes(n).items() if k != "not_copied_back" or has_state}
+        wrong = histories_of_mistakes(lambda simulation, rank=rank: run_once(simulation)[rank], known)
+        yield from judge_history(right[rank], output["story"], wrong, rank=rank)
+        yield judge_state_size(output["state_elements"], num_elements, n, rank)
+        yield from judge_side_effects(output, rank)
+    if not is_silent(world):
+        yield from expect_zero_ops(world)
+        yield from judge_one_message_each(world, num_elements)
+
+
+def judge_side_effects(output: Mapping[str, Any], rank: int) -> Iterator[Judgement]:
+    """There is one optimizer, and the caller's list and its Parameters are what they were."""
+    count = output["num_optimizers"]
+    yield expect(
+        count <= 1,
+        f"make_optimizer is called {count} times, expected once",
+        f"make_optimizer 调用了 {count} 次，应为一次",
+        rank=rank,
+        mistakes=["optimizer_made_anew"],
+    )
+    yield expect(
+        output["parameters_intact"],
+        "the list of parameters is another, or they are no leaves that want a gradient any more",
+        "parameters 列表被改动，或者其中的参数不再是需要梯度的叶子张量",
+        rank=rank,
+    )
+
+
+def judge_one_message_each(world: JudgedWorld, num_elements: int) -> Iterator[Judgement]:
+    """Each step issues one reduce-scatter of all gradients and one all-gather of this rank's parameters.
+
+    Where a rank calls all_reduce, that is the mistake, and a missing reduce-scatter or all-gather only follows from it.
+    """
+    num_bytes = padded_bytes([num_elements], world.size, world.inputs[0]["weights"][0].element_size())
+    has_all_reduce = any(log.count("all_reduce") for log in world.logs)
+    for op, payload, mistake in (
+        ("reduce_scatter", NUM_STEPS * num_bytes, "own_gradient"),
+        ("all_gather", NUM_STEPS * (num_bytes // world.size), "gather_forgotten"),
+    ):
+        yield from expect_ops(world, op, NUM_STEPS, mistakes={} if has_all_reduce else {mistake: 0})
+        if all(log.count(op) == NUM_STEPS for log in world.logs):
+            yield from expect_payload(world, payload, op)
+
+
+def judge_state_size(num_state: int, num_elements: int, world_size: int, rank: int) -> Judgement:
+    """The optimizer has states for one shard; on the last ranks it may leave the padding out.
+
+    num_state: elements for which it has states.
+    """
+    most = shard_length(num_elements, world_size)
+    least = max(0, min(most, num_elements - rank * most))
+    known = {num_elements: "whole_state", most * world_size: "whole_state", 0: "no_optimizer"}
+    return expect(
+        least <= num_state <= most,
+        f"the optimizer keeps a state for {num_state} numbers, expected {most} of {num_elements}",
+        f"optimizer 为 {num_state} 个数保存状态，应为 {num_elements} 个中的 {most} 个",
+        rank=rank,
+        mistakes=[known[num_state]] if num_state in known else [],
+    )
+
+
+def recognise_failure(failure: RunFailure) -> list[str]:
+    if is_padding_error(failure):
+        return ["not_padded"]
+    return ["no_grad_forgotten"] if "in-place operation" in failure.text else []
+
+
+STAGE_1 = Task(
+    key="08.stage1",
+    signature="Zero1(parameters, make_optimizer)",
+    make_inputs=make_stage1,
+    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
+    run_submission=run_stage1,
+    judge=judge_stage1,
+    recognise_failure=recognise_failure,
+    hints=LAB.hints(
+        *simulations_of_mistakes(2), "all_reduced", "whole_state", "no_optimizer", "not_padded", "no_grad_forgotten"
+    ),
+)
+
+
+# -- 08.zero1_step ---------------------------------------------------------------------------------------------------
+def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """One flat line that the ranks divide, so nothing is padded; weights are around 10, as in `make_stage1`."""
+    length = world_size * rng.integer(2, 5)
+    constants = draw_constants(rng)
+    weights = [10 + rng.tensor(length)]
+    steps = [[[rng.tensor(length)] for _ in range(NUM_STEPS)] for _ in range(world_size)]
+    return [{"weights": weights, "steps": of_rank} | constants for of_rank in steps]
+
+
+def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    shard = shard_of(inputs["weights"][0], context.rank, context.world_size).clone()
+    velocity, steps = torch.zeros_like(shard), []
+
+    def step(tensor: Tensor, gradient: Tensor) -> None:
+        velocity.mul_(inputs["momentum"]).add_(gradient)
+        tensor.sub_(inputs["lr"] * velocity)
+
+    for (gradient,) in inputs["steps"]:
+        yield
+        flat = gradient.clone()
+        submitted(flat, shard, step)  # replaces the gradients in `flat` by the updated parameters
+        steps.append({"parameter 0": flat})
+    return steps
+
+
+def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
+    simulations = {"sum_for_mean": [Zero1Simulation(divisor=1)], "own_gradient": [Zero1Simulation(reduces=False)]}
+    right = Zero1Simulation().run(world)
+    for rank, steps in enumerate(world.outputs):
+        wrong = histories_of_mistakes(lambda simulation, rank=rank: simulation.run(world)[rank], simulations)
+        yield from judge_history(right[rank], steps, wrong, rank=rank)
+    if is_silent(world):
+        return
+    has_all_reduce = any(log.count("all_reduce") for log in world.logs)
+    for rank, log in enumerate(world.logs):
+        others = [op for op in log.ops() if op not in ("reduce_scatter", "all_gather")]
+        en, zh = f"it calls {', '.join(others)}", f"调用了 {'、'.join(others)}"
+        yield expect(not others, en, zh, rank=rank, mistakes=["all_reduced"] if has_all_reduce else [])
+    yield from judge_one_message_each(world, world.inputs[0]["weights"][0].numel())
+
+
+ZERO1_STEP = Task(
+    key="08.zero1_step",
+    signature="zero1_step(flat, shard, step)",
+    make_inputs=make_step,
+    variations=Variations(dtypes=("float64", "float32")),
+    run_submission=run_step,
+    judge=judge_step,
+    hints=LAB.hints("all_reduced", "gather_forgotten", "sum_for_mean", "own_gradient"),
+    world_sizes=(1, 2, 3, 4),
+)

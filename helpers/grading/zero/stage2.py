@@ -1,0 +1,370 @@
+"""Judges 08.stage2, and the chapter's exercise 08.global_norm: ZeRO stage 2, gradients in shards.
+
+The answer to 08.stage2 registers hooks that reduce-scatter each gradient as soon as backward has computed it, keep the
+shard and free the full gradient. A check runs several backward passes on live ranks. It measures what stays allocated
+after each, compares the shards with the gradients of one process, and looks at when each message was sent.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit import making
+from helpers.grading.kit.judging import (
+    expect,
+    expect_equal,
+    expect_number,
+    expect_ops,
+    expect_payload,
+    expect_tensor,
+    is_close,
+    is_silent,
+)
+from helpers.grading.kit.meter import MemoryMeter, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.zero import LAB
+from helpers.grading.zero.shards import (
+    ReleaseWait,
+    expect_zero_ops,
+    is_padding_error,
+    misplaced_shards,
+    padded_bytes,
+    shard_of,
+)
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+# -- 08.stage2: run it on a rank -------------------------------------------------------------------------------------
+NUM_EXAMPLES = 2  # in a micro-batch
+SLACK_BYTES = 512  # for small tensors that an answer may keep
+INDIVISIBLE = (7, 11, 13, 17)  # widths; 2, 3, 4 and 5 ranks divide neither one of them nor a product of two
+GRADIENT_READY, BACKWARD_OVER = "gradient", "backward over"  # marks of a rank
+SHARDS = [Words(en=f"shards[{{}}] of step {n}", zh=f"第 {n} 步的 shards[{{}}] ") for n in (1, 2)]
+
+
+def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """A small MLP, and micro-batches for two steps: 1 and 2 of them in the first case.
+
+    The ranks divide the numbers of elements of all parameters or of none, or a parameter has fewer elements than there
+    are ranks. All numbers are positive, so that no sum of gradients cancels in float32.
+    """
+    n, dtype = world_size, rng.case.dtypes
+    widths = {
+        "uneven": [rng.one_of(*INDIVISIBLE) for _ in range(3)],
+        "even": [n * rng.integer(2, 4) for _ in range(3)],
+        "few": [rng.integer(1, max(1, n - 1)), 1, 1],
+    }[rng.case.sizes]
+    micro_batches = rng.one_of((1, 2), (1, 3), (2, 1)) if rng.case.number else (1, 2)
+    weights = making.random_weights(rng, making.mlp(widths))
+    weights = {name: 0.3 * weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
+    common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
+    num_batches = sum(micro_batches)
+    return [common | {"x": [rng.tensor(NUM_EXAMPLES, widths[0]).abs() for _ in range(num_batches)]} for _ in range(n)]
+
+
+def model_of(inputs: Mapping[str, Any]) -> nn.Module:
+    model = making.mlp(inputs["widths"]).to(getattr(torch, inputs["dtype"]))
+    model.load_state_dict(inputs["weights"])
+    return model
+
+
+def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Two steps of some micro-batches each, and `finish()` at the end of each step."""
+    model = model_of(inputs)
+    parameters, grad_bytes = list(model.parameters()), []
+
+    def before_hook(parameter: nn.Parameter) -> None:
+        """Runs before the learner's hook: notes what the gradients that came earlier still hold."""
+        context.mark(GRADIENT_READY)
+        grad_bytes.append(sum(bytes_of(p.grad) for p in parameters if p is not parameter))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(before_hook)
+    given = list(parameters)
+    finish, steps, batches = submitted(given), [], iter(inputs["x"])
+    if not callable(finish):
+        return {"finish": type(finish).__name__}
+    wait, limit, returned = ReleaseWait(), bytes_allowed(parameters, context.world_size), []
+    for num_batches in inputs["micro_batches"]:
+        bytes_left = []
+        for _ in range(num_batches):
+            yield
+            bytes_left.append(bytes_after_backward(model, next(batches), wait, limit))
+            grad_bytes.append(sum(bytes_of(p.grad) for p in parameters))
+            context.mark(BACKWARD_OVER)
+        shards = finish()
+        returned.append(shards)
+        copies = [one.clone() for one in shards] if is_tensors(shards) else repr(shards)[:60]
+        steps.append({"shards": copies, "bytes_left": bytes_left})
+    is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
+    is_stable = all(are_unchanged(shards, step["shards"]) for shards, step in zip(returned, steps, strict=True))
+    return {
+        "finish": "callable",
+        "steps": steps,
+        "grad_bytes": grad_bytes,
+        "list_intact": is_same_list,
+        "shards_stable": is_stable,
+    }
+
+
+def are_unchanged(shards: Any, copies: Any) -> bool:
+    """Whether the shards that finish() returned still have their values. What is no list of tensors counts as such:
+    `judge_values` rejects it."""
+    return not is_tensors(copies) or (len(shards) == len(copies) and all(map(torch.equal, shards, copies)))
+
+
+def bytes_of(gradient: Tensor | None) -> int:
+    return 0 if gradient is None else gradient.numel() * gradient.element_size()
+
+
+def is_tensors(shards: Any) -> bool:
+    return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
+
+
+def bytes_allowed(parameters: Sequence[Tensor], world_size: int) -> float:
+    """What a rank may hold after a backward pass: all its shards, half as much again, and some slack."""
+    return 1.5 * padded_gradient_bytes(parameters, world_size) / world_size + SLACK_BYTES
+
+
+def padded_gradient_bytes(parameters: Sequence[Tensor], world_size: int) -> int:
+    """Bytes of all shards of all ranks."""
+    return padded_bytes([one.numel() for one in parameters], world_size, parameters[0].element_size())
+
+
+def bytes_after_backward(model: nn.Module, x: Tensor, wait: ReleaseWait, limit: float) -> int:
+    """Runs forward and backward of a micro-batch, and returns the bytes that it leaves allocated."""
+    with MemoryMeter([*model.parameters(), x]) as meter:
+        loss = model(x).square().sum()
+        loss.backward()
+        del loss
+        return wait.bytes_held(meter, limit)
+
+
+# -- 08.stage2: compare with one process -----------------------------------------------------------------------------
+def local_gradients(inputs: dict[str, Any], batch: int) -> list[Tensor]:
+    """The flat gradients of one rank for one micro-batch."""
+    model = model_of(inputs)
+    model(inputs["x"][batch]).square().sum().backward()
+    return [parameter.grad.flatten() for parameter in model.parameters()]
+
+
+class StepGradients:
+    """The gradients of one step, as batches[micro-batch][rank][parameter], each flat."""
+
+    def __init__(self, world: JudgedWorld, numbers: Sequence[int]):
+        """numbers: those of the step's micro-batches, counted through all steps."""
+        self.n = world.size
+        with one_thread():
+            self.batches = [[local_gradients(one, number) for one in world.inputs] for number in numbers]
+
+    def mean(self, i: int, weights: Sequence[float] | None = None) -> Tensor:
+        """Of parameter i the mean over ranks, summed over micro-batches, each times its weight (1 if none is given)."""
+        weights = weights or [1.0] * len(self.batches)
+        pairs = zip(self.batches, weights, strict=True)
+        return sum(weight * sum(rank[i] for rank in batch) for batch, weight in pairs) / self.n
+
+    def local(self, rank: int, i: int) -> Tensor:
+        """The rank's own gradient of parameter i, summed over micro-batches."""
+        return sum(batch[rank][i] for batch in self.batches)
+
+    def shard(self, rank: int, i: int) -> Tensor:
+        """The shard that is right on this rank."""
+        return shard_of(self.mean(i), rank, self.n)
+
+    def wrong_shards(self, rank: int, i: int, previous: StepGradients | None) -> dict[str, Any]:
+        """What each mistake gives on this rank. previous: the step before, if there is one."""
+        n, shard, local = self.n, self.shard(rank, i), shard_of(self.local(rank, i), rank, self.n)
+        wrong = {
+            "sum_for_mean": shard * n,
+            "divided_twice": shard / n,
+            "own_gradient": [local, local / n],
+            "wrong_place": misplaced_shards(self.mean(i), rank, n),
+        }
+        count = len(self.batches)
+        if count > 1:
+            last_only = [0.0] * (count - 1) + [1.0]
+            wrong["last_micro_batch_only"] = shard_of(self.mean(i, last_only), rank, n)
+            # A .grad that is kept has the earlier micro-batches too: the first of 2 is sent twice, of 3 three times.
+            repeated = [float(times) for times in range(count, 0, -1)]
+            wrong["gradient_kept"] = shard_of(self.mean(i, repeated), rank, n)
+        if previous is not None:
+            wrong["step_before_kept"] = [shard + previous.shard(rank, i)]
+        return wrong
+
+
+def judge_stage2(world: JudgedWorld) -> Iterator[Judgement]:
+    kinds = [output["finish"] for output in world.outputs]
+    yield expect(
+        kinds == ["callable"] * world.size,
+        f"scatter_gradients returns {kinds[0]}, expected a function to call after backward",
+        f"scatter_gradients 返回了 {kinds[0]}，应返回一个在反向传播之后调用的函数",
+    )
+    if kinds != ["callable"] * world.size:
+        return
+    weights = list(world.inputs[0]["weights"].values())
+    yield from judge_memory(world, weights)
+    yield from judge_values(world, len(weights))
+    if is_silent(world):
+        return
+    yield from judge_order(world, len(weights))
+    yield from expect_zero_ops(world)
+    num_batches = sum(world.inputs[0]["micro_batches"])
+    yield from expect_payload(world, num_batches * padded_gradient_bytes(weights, world.size), "reduce_scatter")
+
+
+def judge_order(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
+    """Each backward pass sends one message per parameter, the first one before the last gradient is computed."""
+    for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
+        start = 0.0
+        for end in [when for name, when in marks if name == BACKWARD_OVER]:
+            last = max(when for name, when in marks if name == GRADIENT_READY and when < end)
+            sent = [event for event in log.events if start < event.start < end]
+            yield expect(
+                any(event.start < last for event in sent),
+                "nothing is sent before the last gradient is there, so all of them are held at once",
+                "最后一个梯度算完才开始通信，所有梯度会同时占着显存",
+                rank=rank,
+                mistakes=["after_backward"] if log.events else ["own_gradient"],
+            )
+            yield expect(
+                not sent or len(sent) == num_parameters,
+                f"one backward issues {len(sent)} messages, expected one for each of {num_parameters} parameters",
+                f"一次反向发出了 {len(sent)} 条消息，应为每个参数一条，共 {num_parameters} 条",
+                rank=rank,
+            )
+            start = end
+
+
+def judge_memory(world: JudgedWorld, weights: Sequence[Tensor]) -> Iterator[Judgement]:
+    """Full gradients are freed as they come, a micro-batch leaves nothing but shards, and results stay as they are."""
+    shards = format_bytes(padded_gradient_bytes(weights, world.size) // world.size)
+    for rank, output in enumerate(world.outputs):
+        in_grad = max(output["grad_bytes"])
+        yield expect(
+            in_grad == 0,
+            f"after their hooks {format_bytes(in_grad)} of gradients are still in .grad",
+            f"hook 之后还有 {format_bytes(in_grad)} 的梯度留在 .grad 里",
+            rank=rank,
+            mistakes=["gradient_kept"],
+        )
+        left = max(num_bytes for step in output["steps"] for num_bytes in step["bytes_left"])
+        yield expect(
+            left <= bytes_allowed(weights, world.size) or in_grad > 0,
+            f"after a backward {format_bytes(left)} are held, and all shards together are {shards}",
+            f"一次反向之后还占着 {format_bytes(left)}，而所有分片一共只有 {shards}",
+            rank=rank,
+            mistakes=["whole_buffer_kept"],
+        )
+        intact = output["list_intact"]
+        yield expect(intact, "it changes the list of parameters", "改动了 parameters 列表", rank=rank)
+        yield expect(
+            output["shards_stable"],
+            "the shards that finish() returned change in the next step: the list of a step stays as it is",
+            "finish() 返回的分片在下一步被改动了：每一步返回的列表应保持不变",
+            rank=rank,
+        )
+
+
+def judge_values(world: JudgedWorld, num_parameters: int) -> Iterator[Judgement]:
+    """finish() returns one shard per parameter, in the order of the parameters."""
+    counts = world.inputs[0]["micro_batches"]
+    steps = [StepGradients(world, range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
+    for rank, output in enumerate(world.outputs):
+        for number, (step, outcome) in enumerate(zip(steps, output["steps"], strict=True)):
+            got = outcome["shards"]
+            is_complete = isinstance(got, list) and len(got) == num_parameters
+            shown = len(got) if isinstance(got, list) else got
+            has_more = number > 0 and isinstance(got, list) and len(got) > num_parameters
+            yield expect(
+                is_complete,
+                f"finish() returns {shown}, expected {num_parameters} shards",
+                f"finish() 返回了 {shown}，应为 {num_parameters} 个分片",
+                rank=rank,
+                mistakes=["nothing_returned"] if got == "None" else ["step_before_kept"] if has_more else [],
+            )
+            if not is_complete:
+                break
+            right = [step.shard(rank, i) for i in range(num_parameters)]
+            # Backward computes the gradients of the last parameters first.
+            is_reversed = all(map(is_close, reversed(right), got))
+            for i, (expected, one) in enumerate(zip(right, got, strict=True)):
+                mistakes = {"order_of_arrival": one} if is_reversed else {}
+                if not (is_reversed or is_close(expected, one)):
+                    mistakes = step.wrong_shards(rank, i, steps[number - 1] if number else None)
+                yield expect_tensor(SHARDS[number].format(i), expected, one, rank=rank, mistakes=mistakes)
+
+
+STAGE_2 = Task(
+    key="08.stage2",
+    signature="scatter_gradients(parameters)",
+    make_inputs=make_stage2,
+    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32")),
+    run_submission=run_stage2,
+    judge=judge_stage2,
+    recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
+    hints=LAB.hints(
+        "after_backward",
+        "gradient_kept",
+        "whole_buffer_kept",
+        "order_of_arrival",
+        "nothing_returned",
+        "all_reduced",
+        "sum_for_mean",
+        "divided_twice",
+        "own_gradient",
+        "wrong_place",
+        "last_micro_batch_only",
+        "step_before_kept",
+        "not_padded",
+    ),
+)
+
+
+# -- 08.global_norm --------------------------------------------------------------------------------------------------
+def make_norm(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Gradient shards of any shape on each rank; with three ranks or more the last one has none."""
+    counts = [rng.integer(1, 4) for _ in range(world_size)]
+    if world_size > 2:
+        counts[-1] = 0
+    return [{"shards": [rng.tensor(rng.integer(1, 6)) for _ in range(count)]} for count in counts]
+
+
+def run_norm(submitted, inputs: dict[str, Any], context: RankContext) -> float:
+    return float(submitted(list(inputs["shards"])))
+
+
+def judge_norm(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank returns the norm over the shards of all ranks, after an all-reduce of one number."""
+    norms = [norm_of(one["shards"]) for one in world.inputs]
+    right = math.sqrt(sum(norm**2 for norm in norms))
+    for rank, got in enumerate(world.outputs):
+        wrong = {"norm_of_own": norms[rank], "norms_added": sum(norms), "root_forgotten": right**2}
+        yield expect_number(NORM, right, got, rank=rank, mistakes=wrong)
+    if not is_silent(world):
+        yield from expect_ops(world, "all_reduce", 1)
+        for rank, log in enumerate(world.logs):
+            yield expect_equal(ONE_NUMBER, True, log.payload_bytes() <= 8, rank=rank)
+
+
+def norm_of(tensors: list[Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+
+
+NORM = Words(en="the norm", zh="范数")
+ONE_NUMBER = Words(en="that one number is sent", zh="只发送一个数")
+GLOBAL_NORM = Task(
+    key="08.global_norm",
+    signature="global_norm(shards)",
+    make_inputs=make_norm,
+    run_submission=run_norm,
+    judge=judge_norm,
+    hints=LAB.hints("norm_of_own", "norms_added", "root_forgotten"),
+    world_sizes=(1, 2, 3, 4),
+)

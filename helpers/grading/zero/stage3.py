@@ -1,0 +1,329 @@
+"""Judges 08.stage3, and the chapter's exercise 08.stage3_forward: ZeRO stage 3, parameters in shards.
+
+A linear layer holds a shard of its weight. It all-gathers the weight for forward and again for backward, frees it each
+time, and reduce-scatters the gradient. A check runs four such layers in a row on live ranks, so that full weights which
+stay allocated show beside the activations. It compares outputs, gradients and messages with one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from helpers.grading.drawing import CaseGenerator, Variations
+from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, is_close, is_silent
+from helpers.grading.kit.meter import MemoryMeter, describe_if_detached, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.zero import LAB
+from helpers.grading.zero.shards import (
+    ReleaseWait,
+    expect_zero_ops,
+    is_padding_error,
+    misplaced_shards,
+    padded_bytes,
+    shard_of,
+)
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+# -- 08.stage3: run it on a rank -------------------------------------------------------------------------------------
+NUM_LAYERS = 4
+INDIVISIBLE = (13, 17)  # widths; 2, 3, 4 and 5 ranks do not divide a product of two of them
+
+
+def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Shards of four weights (out, in), and micro-batches with the gradient of the last output; rank 0 has the weights.
+
+    The ranks divide the numbers of elements of all weights or of none, or a weight has fewer elements than there are
+    ranks. All numbers are positive, so that no sum of gradients cancels in float32.
+    """
+    n = world_size
+    widths = {
+        "uneven": [rng.one_of(*INDIVISIBLE) for _ in range(NUM_LAYERS + 1)],
+        "even": [n * rng.integer(2, 4) for _ in range(NUM_LAYERS + 1)],
+        "few": [rng.integer(1, 2) if n > 4 else 1 for _ in range(NUM_LAYERS + 1)],
+    }[rng.case.sizes]
+    shapes = [(out, into) for into, out in zip(widths[:-1], widths[1:], strict=True)]
+    weights = [0.5 * rng.tensor(*shape).abs().contiguous() / shape[1] ** 0.5 for shape in shapes]
+    rows, num_batches = (rng.integer(1, 4), rng.integer(1, 3)) if rng.case.number else (2, 2)
+    inputs = []
+    for rank in range(n):
+        shards = [shard_of(weight.flatten(), rank, n) for weight in weights]
+        batches = [
+            {"x": rng.tensor(rows, widths[0]).abs(), "gradient": rng.tensor(rows, widths[-1]).abs()}
+            for _ in range(num_batches)
+        ]
+        inputs.append({"shapes": shapes, "shards": shards, "batches": batches, "weights": weights if rank == 0 else []})
+    return inputs
+
+
+def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Sends each micro-batch forward and back, with tanh behind each layer.
+
+    Backward starts from a sum. From a tensor and its gradient torch would import its symbolic shapes, which takes a
+    second on every rank.
+    """
+    shards = [shard.clone().requires_grad_() for shard in inputs["shards"]]
+    batches, wait = [], ReleaseWait()
+    for given in inputs["batches"]:
+        yield
+        x = given["x"].clone().requires_grad_()
+        with MemoryMeter([*shards, x, given["gradient"]]) as meter:
+            y = x
+            for shard, shape in zip(shards, inputs["shapes"], strict=True):
+                y = torch.tanh(submitted(y, shard, tuple(shape)))
+            num_bytes = wait.bytes_held(meter, bytes_allowed(inputs))
+        if describe_if_detached(y):
+            return {"returned_instead": describe_if_detached(y)}
+        yield
+        (y * given["gradient"]).sum().backward()
+        is_intact = torch.equal(x, given["x"]) and all(map(torch.equal, shards, inputs["shards"]))
+        batches.append({"y": y.detach(), "x_gradient": x.grad, "bytes_held": num_bytes, "inputs_intact": is_intact})
+    return {"batches": batches, "gradients": [shard.grad for shard in shards]}
+
+
+def activation_bytes(inputs: Mapping[str, Any]) -> int:
+    """What autograd keeps of one forward pass: for each layer the product and its tanh."""
+    x = inputs["batches"][0]["x"]
+    return sum(2 * x.element_size() * len(x) * out for out, _ in inputs["shapes"])
+
+
+def bytes_allowed(inputs: Mapping[str, Any]) -> int:
+    """What may be allocated between forward and backward: the activations, and one full weight."""
+    itemsize = inputs["shards"][0].element_size()
+    return activation_bytes(inputs) + itemsize * max(map(math.prod, inputs["shapes"]))
+
+
+# -- 08.stage3: compare with one process -----------------------------------------------------------------------------
+class FullWeightReference:
+    """Runs all ranks' micro-batches in one process with full weights.
+
+    runs[rank][batch] are the output, the gradient of x, and the flat gradients of all weights.
+    """
+
+    def __init__(self, world: JudgedWorld):
+        self.n, self.weights = world.size, world.inputs[0]["weights"]
+        with one_thread():
+            self.runs = [[self._run(given) for given in one["batches"]] for one in world.inputs]
+
+    def _run(self, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+        weights, x = [one.clone().requires_grad_() for one in self.weights], given["x"].clone().requires_grad_()
+        y = x
+        for weight in weights:
+            y = torch.tanh(y @ weight.T)
+        (y * given["gradient"]).sum().backward()
+        return y.detach(), x.grad, [weight.grad.flatten() for weight in weights]
+
+    def total(self, i: int, first: int = 0) -> Tensor:
+        """The gradient of weight i, summed over ranks and over micro-batches from `first` on (-1: the last alone)."""
+        return sum(gradients[i] for of_rank in self.runs for _, _, gradients in of_rank[first:])
+
+    def shard(self, rank: int, i: int) -> Tensor:
+        """The gradient that is right for this rank's shard of weight i."""
+        return shard_of(self.total(i), rank, self.n) / self.n
+
+    def mistakes_in(self, rank: int, got: Sequence[Any]) -> list[str]:
+        """The mistakes of which one variant gives the gradients of all shards of this rank."""
+        wrong = [self.wrong_shards(rank, i) for i in range(len(got))]
+
+        def explains(key: str, variant: int) -> bool:
+            return all(is_close(one[key][variant], shard) for one, shard in zip(wrong, got, strict=True))
+
+        return [key for key, variants in wrong[0].items() if any(explains(key, i) for i in range(len(variants)))]
+
+    def wrong_shards(self, rank: int, i: int) -> dict[str, list[Tensor]]:
+        """The gradients that each mistake gives for the shard of weight i, one for each variant of the mistake."""
+        n, total = self.n, self.total(i)
+        local = shard_of(sum(gradients[i] for _, _, gradients in self.runs[rank]), rank, n)
+        last = shard_of(self.total(i, -1), rank, n)
+        return {
+            "sum_for_mean": [shard_of(total, rank, n)],
+            "divided_twice": [shard_of(total, rank, n) / n**2],
+            "own_gradient": [local, local / n],
+            "wrong_place": misplaced_shards(total / n, rank, n),
+            "gradient_overwritten": [last / n, last],
+        }
+
+
+def judge_stage3(world: JudgedWorld) -> Iterator[Judgement]:
+    for rank, output in enumerate(world.outputs):
+        if "returned_instead" in output:
+            yield Judgement(ok=False, message=RETURNED.format(output["returned_instead"]), rank=rank)
+            return
+    reference = FullWeightReference(world)
+    for rank, output in enumerate(world.outputs):
+        yield from judge_values(reference, output, rank)
+        yield judge_memory(world.inputs[rank], output["batches"], rank)
+        intact = all(batch["inputs_intact"] for batch in output["batches"])
+        yield expect(intact, "it changes x or the shard", "改动了 x 或分片", rank=rank)
+    if not is_silent(world):
+        yield from judge_messages(world)
+
+
+def judge_values(reference: FullWeightReference, output: dict[str, Any], rank: int) -> Iterator[Judgement]:
+    """Outputs, gradients of x, and gradients of shards.
+
+    The last ones are compared with mistakes only where the gradients of x are right: else they are wrong because of it.
+    """
+    pairs = list(zip(reference.runs[rank], output["batches"], strict=True))
+    for (y, x_gradient, _), batch in pairs:
+        yield expect_tensor(OUTPUT, y, batch["y"], rank=rank)
+        mistakes = {"input_gets_nothing": None}
+        yield expect_tensor(GRADIENT_OF_X, x_gradient, batch["x_gradient"], rank=rank, mistakes=mistakes)
+    got, wrong = output["gradients"], {}
+    if got[-1] is None:
+        wrong = {"shard_gets_nothing": [None] * len(got)}
+    elif all(is_close(x_gradient, batch["x_gradient"]) for (_, x_gradient, _), batch in pairs):
+        wrong = {key: got for key in reference.mistakes_in(rank, got)}
+    for i, one in enumerate(got):
+        mistakes = {key: values[i] for key, values in wrong.items()}
+        yield expect_tensor(GRADIENT_OF_SHARD.format(i), reference.shard(rank, i), one, rank=rank, mistakes=mistakes)
+
+
+def judge_memory(inputs: Mapping[str, Any], batches: list[dict[str, Any]], rank: int) -> Judgement:
+    """Between forward and backward a rank holds the activations, and at most one full weight."""
+    activations = activation_bytes(inputs)
+    num_bytes = max(batch["bytes_held"] for batch in batches)
+    full = inputs["shards"][0].element_size() * sum(map(math.prod, inputs["shapes"]))
+    return expect(
+        num_bytes <= bytes_allowed(inputs),
+        f"after the forward pass {format_bytes(num_bytes)} are held; activations are {format_bytes(activations)}, "
+        f"all whole weights {format_bytes(full)}",
+        f"前向之后占着 {format_bytes(num_bytes)}；激活 {format_bytes(activations)}，全部完整权重 {format_bytes(full)}",
+        rank=rank,
+        mistakes=["weight_kept"],
+    )
+
+
+def judge_messages(world: JudgedWorld) -> Iterator[Judgement]:
+    """For each micro-batch a layer all-gathers twice, in forward and in backward, and reduce-scatters once."""
+    yield from expect_zero_ops(world)
+    inputs = world.inputs[0]
+    lengths, num_batches = [math.prod(shape) for shape in inputs["shapes"]], len(inputs["batches"])
+    total = padded_bytes(lengths, world.size, inputs["shards"][0].element_size())
+    passes, has_all_reduce = num_batches * NUM_LAYERS, any(log.count("all_reduce") for log in world.logs)
+    # Operation to the number of calls, the bytes, and the mistake that another number of calls tells.
+    expected = {
+        "all_gather": (2 * passes, 2 * num_batches * total // world.size, {"weight_kept": passes}),
+        "reduce_scatter": (passes, num_batches * total, {} if has_all_reduce else {"own_gradient": 0}),
+    }
+    for op, (count, num_bytes, mistakes) in expected.items():
+        yield from expect_ops(world, op, count, mistakes=mistakes)
+        if all(log.count(op) == count for log in world.logs):
+            yield from expect_payload(world, num_bytes, op)
+
+
+def recognise_failure(failure: RunFailure) -> list[str]:
+    """Reads the text of torch's own errors."""
+    known = ["zeros_kept"] if has_padding_in_view(failure) else []
+    known += [key for key, part in ERRORS.items() if part in failure.text]
+    return known or (["not_padded"] if is_padding_error(failure) else [])
+
+
+def has_padding_in_view(failure: RunFailure) -> bool:
+    """Whether a view failed because there were more elements than its shape has. (A shard would have fewer.)"""
+    failed = re.search(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)", failure.text)
+    return failed is not None and int(failed[2]) > math.prod(map(int, failed[1].split(",")))
+
+
+ERRORS = {
+    "gradient_of_another_shape": "returned an invalid gradient",
+    "gradients_miscounted": "returned an incorrect number of gradients",
+}
+RETURNED = Words(
+    en="sharded_linear returns {}, expected a tensor that follows gradients",
+    zh="sharded_linear 返回的是 {}，应为带梯度的张量",
+)
+OUTPUT = Words(en="the output of the last layer", zh="最后一层的输出")
+GRADIENT_OF_X = Words(en="the gradient of x", zh="x 的梯度")
+GRADIENT_OF_SHARD = Words(en="the gradient of the shard of layer {}", zh="第 {} 层分片的梯度")
+STAGE_3 = Task(
+    key="08.stage3",
+    signature="sharded_linear(x, shard, shape)",
+    make_inputs=make_stage3,
+    variations=Variations(
+        sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed")
+    ),
+    run_submission=run_stage3,
+    judge=judge_stage3,
+    recognise_failure=recognise_failure,
+    hints=LAB.hints(
+        "zeros_kept",
+        *ERRORS,
+        "weight_kept",
+        "all_reduced",
+        "input_gets_nothing",
+        "shard_gets_nothing",
+        "gradient_overwritten",
+        "sum_for_mean",
+        "divided_twice",
+        "own_gradient",
+        "wrong_place",
+        "not_padded",
+    ),
+)
+
+
+# -- 08.stage3_forward: the same layer, of which the learner writes forward alone ------------------------------------
+def layer_with(forward: Callable) -> Callable[[Tensor, Tensor, tuple[int, int]], Tensor]:
+    """A layer with the learner's forward and our backward, which gathers the weight if forward saved the shard."""
+
+    class Stage3Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor, shard: Tensor, shape: tuple[int, int]) -> Tensor:
+            ctx.shape, ctx.length = shape, len(shard)
+            return forward(ctx, x, shard, shape)
+
+        @staticmethod
+        def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+            if len(ctx.saved_tensors) != 2:
+                raise ValueError(f"backward finds {len(ctx.saved_tensors)} saved tensors: it needs x and one more")
+            (x, saved), n = ctx.saved_tensors, dist.get_world_size()
+            line = torch.zeros(n * ctx.length, dtype=x.dtype)
+            line[: math.prod(ctx.shape)] = (gradient.T @ x).flatten()
+            shard = torch.empty(ctx.length, dtype=x.dtype)
+            dist.reduce_scatter(shard, list(line.chunk(n)))
+            weight = saved if saved.shape == torch.Size(ctx.shape) else gathered_weight(saved, ctx.shape)
+            return gradient @ weight, shard / n, None
+
+    return Stage3Layer.apply
+
+
+def gathered_weight(shard: Tensor, shape: tuple[int, int]) -> Tensor:
+    parts = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, shard)
+    return torch.cat(parts)[: math.prod(shape)].view(shape)
+
+
+def run_forward(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    return (yield from run_stage3(layer_with(submitted), inputs, context))
+
+
+def judge_forward(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges like `judge_stage3`, but names only the mistake that forward can make: backward is not the learner's."""
+    for finding in judge_stage3(world):
+        yield dataclasses.replace(finding, mistakes=tuple(key for key in finding.mistakes if key == "weight_kept"))
+
+
+def recognise_forward(failure: RunFailure) -> list[str]:
+    return ["zeros_kept"] if has_padding_in_view(failure) else []
+
+
+STAGE3_FORWARD = dataclasses.replace(
+    STAGE_3,
+    key="08.stage3_forward",
+    signature="stage3_forward(ctx, x, shard, shape)",
+    variations=Variations(sizes=("uneven", "even"), dtypes=("float64", "float32")),
+    run_submission=run_forward,
+    judge=judge_forward,
+    recognise_failure=recognise_forward,
+    hints=LAB.hints("zeros_kept", "weight_kept"),
+    world_sizes=(1, 2, 3, 4),
+)
