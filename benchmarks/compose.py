@@ -24,10 +24,10 @@ from torch.distributed import device_mesh, distributed_c10d
 
 from benchmarks.paired import ratio_of, write_table
 from benchmarks.ranks import script
+from helpers.chapters.torch_trainer import TorchTrainer
 from helpers.compose import Plan, Trainer
 from helpers.compose.axes import Axes
 from helpers.compose.parts import mean_over_copies, schedule_of
-from helpers.observe.composed_by_torch import TorchTrainer
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
 from helpers.parallel.zero import Zero1

@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.paired import Ratio, ratio_of, write_table
 from helpers.observe.paced import PacedLinear
 from helpers.parallel.ddp import DistributedDataParallel
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
 from helpers.specs import Link
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from statistics import median
 
 from benchmarks.paired import write_table
-from helpers.observe.scaling_runs import emulated_speedup
+from helpers.chapters.scaling import emulated_speedup
 from helpers.specs import Link
 
 GIGABITS, TIMES, MUST, AIM = (10, 25, 100), 3, 0.15, 0.10

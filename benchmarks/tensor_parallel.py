@@ -24,7 +24,7 @@ from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
 from helpers.observe.memory import record_memory
 from helpers.parallel.tensor_parallel import gather_full_state, shard_tensor_parallel, vocab_parallel_cross_entropy
-from helpers.predict.memory.activation_bytes import activations, edge_activations, logits
+from helpers.predict.memory.activations import activations, edge_activations, logits
 from helpers.predict.memory.inventory import inventory
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.quantities.units import format_bytes

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.quantities.units import format_bytes, format_count, format_ratio, format_seconds, format_value
 from helpers.records import CommEvent, CommLog, Holding, MemoryBreakdown, Span, Timeline, compare, traffic_by_axis
-from helpers.records.axes import AxisOp
+from helpers.records.comms import AxisOp
 from helpers.specs.mesh import Mesh
 
 

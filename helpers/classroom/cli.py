@@ -24,7 +24,7 @@ from helpers.learner.words import LANGUAGES, language
 from helpers.quantities.units import format_seconds
 
 REPORT = "report.html"
-GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.HIDDEN)
+GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.hidden_paths())
 
 
 def parser() -> argparse.ArgumentParser:

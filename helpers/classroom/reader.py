@@ -18,7 +18,7 @@ from helpers.learner.words import Words
 READS = {"read_text", "read_bytes", "glob", "rglob", "iterdir"}
 OF_MODULES = {"__name__", "__doc__", "__version__"}
 OPENS = {"open", "io.open", "os.open", "pathlib.Path"}
-ELSEWHERE = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers/parallel", "helpers/grading")
+ELSEWHERE = ("solutions", ".ipynb", "/proc/", "submitted", "progress.jsonl", "helpers")
 BY_NAME = ("getattr", "setattr", "delattr", "hasattr")
 ASKS = {"operator.attrgetter", "operator.methodcaller"}
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -151,11 +151,11 @@ class Reader:
             if isinstance(node, ast.Attribute) and not within(name, rules.SETTINGS):
                 yield CERTAIN, SAYS["replaces"].format(name)
             return
-        if within(name, rules.REFERENCES) and name not in rules.ALLOWED:
-            yield CERTAIN, SAYS["course"].format(name)
-        elif within(name, ("sys.modules",)):
+        if self._is_given(name):
+            return
+        if within(name, ("sys.modules",)):
             yield CERTAIN, SAYS["modules"]
-        elif (why := forbidden(name, self.lab)) and not self._is_given(name):
+        elif why := forbidden(name, self.lab):
             yield CERTAIN, why
         else:
             yield from self._part(name)
@@ -163,8 +163,9 @@ class Reader:
                 yield LIKELY, SAYS["handed_on"].format(name)
 
     def _is_given(self, name: str) -> bool:
-        """Whether the lab's own cells bring it from the course."""
-        return within(name, ("helpers",)) and any(within(name, (one,)) for one in self.notebook.given)
+        """Whether it is a name of the course that the lab's own cells import and that an answer may use."""
+        is_imported = any(within(name, (one,)) for one in self.notebook.given)
+        return is_imported and within(name, rules.ALLOWED_WHERE_GIVEN)
 
     def _part(self, name: str) -> Iterator[tuple[str, Words]]:
         """Of a dotted name, step by step: is each a name that answers need, and is it what it is called?"""

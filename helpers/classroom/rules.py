@@ -17,17 +17,46 @@ from helpers.learner.words import Words, book
 
 SAYS = book("flags")
 
-# -- what no answer may take -----------------------------------------------------------------------------------------
+# -- what of the course there is for a submission ----------------------------------------------------------------------
+# These are lists of what is allowed. A module that is on none of them is hidden from the sandbox, taken out of its
+# memory, and flagged where a submission names it, so a package that is added to the course later starts out closed.
 COURSE = ("helpers", "solutions", "tests", "benchmarks")
-ALLOWED = ("helpers.grading.check", "helpers.grading.progress_view", "helpers.grading")
-REFERENCES = (
-    "helpers.parallel",
-    "helpers.collectives",
-    "helpers.schedules",
-    "helpers.predict",
-    "helpers.quantities.costs",
+ALLOWED_IN_ANSWERS = (
+    "helpers.grading",
+    "helpers.grading.check",
+    "helpers.grading.progress_view",
+    "helpers.grading.rubric",
 )
-REFERENCES += ("helpers.compose", "helpers.workloads")
+# Where the lab's own cell imports one of these names, an answer may draw a picture with it.
+ALLOWED_WHERE_GIVEN = ("helpers.draw", "helpers.records", "helpers.grading.profiling.clinic.clinic")
+# What runs a task on ranks in the sandbox: packages with all that is below them, and single modules.
+PACKAGES_IN_SANDBOX = (
+    "helpers.classroom",
+    "helpers.devices",
+    "helpers.grading.walls",
+    "helpers.learner.words",
+    "helpers.ranks",
+)
+MODULES_IN_SANDBOX = (
+    "helpers",
+    "helpers.grading.acting",
+    "helpers.grading.drawing",
+    "helpers.grading.hidden",
+    "helpers.grading.observing",
+    "helpers.grading.registry",
+    "helpers.grading.task",
+    "helpers.learner",
+    "helpers.observe",
+    "helpers.observe.comms",
+    "helpers.quantities",
+    "helpers.quantities.units",
+    "helpers.records",
+    "helpers.records.checks",
+    "helpers.records.comms",
+    "helpers.specs",
+    "helpers.specs.checks",
+    "helpers.specs.hardware",
+)
 NETWORK = ("socket", "_socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "ssl")
 PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_posixsubprocess")
 PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
@@ -46,7 +75,7 @@ SETTINGS = ("torch.backends",)  # whose attributes anybody may set
 
 def forbidden(name: str, lab: str) -> Words | None:
     """Why lab "03" does not want the module or object `name`, as a sentence; None where it does not mind."""
-    if name in ALLOWED:
+    if name in ALLOWED_IN_ANSWERS:
         return None
     for roots, words in (
         (COURSE, "course"),
@@ -69,6 +98,11 @@ def forbidden_object(value: object, lab: str) -> Words | None:
         if value is named(one) or within(f"{module}.{name}", (one,)):
             return SAYS["torchs_own"].format(one)
     return None
+
+
+def is_in_sandbox(module: str) -> bool:
+    """Whether ranks in a sandbox need this module of the course: its file stays visible and its memory untouched."""
+    return module in MODULES_IN_SANDBOX or within(module, PACKAGES_IN_SANDBOX)
 
 
 def is_needed(module: str, given: Container[str]) -> bool:

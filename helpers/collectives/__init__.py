@@ -1,12 +1,12 @@
-"""Collectives from scratch: nothing but send and receive (chapter 01).
+"""Implements the collectives of torch.distributed from nothing but send and receive (chapter 01).
 
-    broadcast, reduce, barrier          tree.py       ceil(log2 N) rounds
-    all_gather, reduce_scatter          ring.py       N - 1 steps of a chunk
-    all_reduce                          ring.py, tree.py, halving.py: three algorithms, one result
-    all_to_all                          exchange.py   N - 1 rounds of a chunk
+    broadcast, reduce, barrier    tree.py                ceil(log2 N) rounds of the whole tensor
+    all_gather, reduce_scatter    ring.py                N - 1 steps of one chunk
+    all_reduce                    ring.py, tree.py, halving_doubling.py: three algorithms with one result
+    all_to_all                    pairwise_exchange.py   N - 1 rounds of one chunk
 
-They work in place on the caller's memory, on any group and any number of ranks, and are called by every rank of the
-group in the same order, like those of torch.distributed. Ranks in arguments (src, dst) are global, as there.
+They work in place on the caller's memory, for any group and any number of ranks. Like those of torch.distributed, they
+must be called by every rank of the group in the same order, and ranks in arguments (src, dst) are global ranks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import Tensor
 
-from .exchange import all_to_all
-from .halving import all_reduce_halving_doubling
-from .ring import all_gather, all_reduce_ring, reduce_scatter
-from .tree import all_reduce_tree, barrier, broadcast, reduce
+from helpers.collectives.halving_doubling import all_reduce_halving_doubling
+from helpers.collectives.pairwise_exchange import all_to_all
+from helpers.collectives.ring import all_gather, all_reduce_ring, reduce_scatter
+from helpers.collectives.tree import all_reduce_tree, barrier, broadcast, reduce
 
 ALL_REDUCE = {"ring": all_reduce_ring, "tree": all_reduce_tree, "halving_doubling": all_reduce_halving_doubling}
 

@@ -1,9 +1,9 @@
-"""Ring algorithms: every rank talks to two neighbours, and all links carry a chunk at the same time.
+"""Implements reduce-scatter, all-gather and all-reduce on a ring, where all links carry one chunk at the same time.
 
 N ranks, n bytes. Rank r sends to r + 1 and receives from r - 1 (mod N).
     reduce-scatter: N - 1 steps, each rank sends (N-1)/N n bytes
     all-gather:     N - 1 steps, each rank sends (N-1)/N n bytes
-    all-reduce:     one after the other, 2(N-1)/N n bytes, which no algorithm can beat
+    all-reduce:     one after the other, 2(N-1)/N n bytes, and no algorithm can send less
 Source: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005, sections 4.1 and 4.5.
 """
 
@@ -15,15 +15,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .peers import Peers, check_op, check_pair, check_size, check_tensor, combine, finish, split
+from helpers.collectives.point_to_point import (
+    Peers,
+    check_op,
+    check_pair,
+    check_size,
+    check_tensor,
+    combine,
+    finish,
+    split,
+)
 
 
 @torch.no_grad()
 def all_reduce_ring(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
     """Reduce `tensor` over the group, in place, on every rank. Each rank sends 2(N-1)/N of its bytes.
 
-    tensor: any shape and size, contiguous. op: sum, avg, max, min or prod. Every rank ends with the same bits, since
-    each chunk is finished on one rank and copied. ValueError for a view with gaps or an unknown op.
+    tensor: any shape and size, contiguous. op: sum, avg, max, min or prod. Every rank ends with the same bits, because
+    each chunk is finished on one rank and then copied. Raises ValueError for a non-contiguous tensor or an unknown op.
     """
     check_tensor("tensor", tensor)
     check_op(op, tensor)
@@ -37,8 +46,8 @@ def all_reduce_ring(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | 
 def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
     """Reduce `input` over the group and leave chunk r of the result in rank r's `output`.
 
-    input: n elements, left as it was. output: n / N elements; when N does not divide n, the first n % N ranks hold one
-    more. Each rank sends (N-1)/N of the input's bytes. ValueError when sizes or dtypes do not fit.
+    input: n elements, which are not changed. output: n / N elements; when N does not divide n, the first n % N ranks
+    have one more. Each rank sends (N-1)/N of the input's bytes. Raises ValueError when sizes or dtypes do not fit.
     """
     check_pair(output, input)
     check_op(op, input)
@@ -46,7 +55,9 @@ def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.P
     chunks = split(input.view(-1), peers.size)
     why = f"chunk {peers.rank} of {input.numel()} elements over {peers.size} ranks"
     check_size("output", output, chunks[peers.rank].numel(), why)
-    scratch = torch.empty_like(chunks[0])  # free again once its content is sent, so one serves all partial sums
+    scratch = torch.empty_like(
+        chunks[0]
+    )  # one buffer serves all partial sums, since each is sent before the next
     sums = [scratch[: chunk.numel()] for chunk in chunks]
     sums[peers.rank] = output.view(-1)
     _reduce_scatter(chunks, sums, op, peers)
@@ -56,8 +67,8 @@ def reduce_scatter(output: Tensor, input: Tensor, op: str = "sum", group: dist.P
 def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = None) -> None:
     """Put every rank's `input` into every rank's `output`, in rank order.
 
-    output: n elements. input: n / N elements; when N does not divide n, the first n % N ranks hold one more. Each rank
-    sends (N-1)/N of the output's bytes. ValueError when sizes or dtypes do not fit.
+    output: n elements. input: n / N elements; when N does not divide n, the first n % N ranks have one more. Each rank
+    sends (N-1)/N of the output's bytes. Raises ValueError when sizes or dtypes do not fit.
     """
     check_pair(output, input)
     peers = Peers.of(group)
@@ -69,9 +80,9 @@ def all_gather(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = 
 
 
 def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, peers: Peers) -> None:
-    """Chunk c starts at rank c + 1, gathers one rank's part at each hop and comes home to rank c complete.
+    """Chunk c starts at rank c + 1, adds one rank's part at each hop and arrives complete at rank c.
 
-    sums[c]: where this rank's partial sum of chunk c goes; it may be the chunk itself.
+    sums[c]: where this rank writes its partial sum of chunk c; it may be the chunk itself.
     """
     rank, size = peers.rank, peers.size
     buffer = torch.empty_like(chunks[0])
@@ -88,7 +99,7 @@ def _reduce_scatter(chunks: Sequence[Tensor], sums: Sequence[Tensor], op: str, p
 
 
 def _all_gather(chunks: Sequence[Tensor], peers: Peers) -> None:
-    """Pass on what came in last: after N - 1 steps every chunk has been everywhere. Received straight into place."""
+    """Each rank passes on the chunk that it received last. After N - 1 steps every rank has every chunk."""
     rank, size = peers.rank, peers.size
     for step in range(size - 1):
         leaving, arriving = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]

@@ -1,8 +1,9 @@
-"""Tree algorithms: log2 N rounds instead of N - 1, but whole messages. Best when latency, not size, is the cost.
+"""Implements broadcast, reduce, all-reduce and a barrier on a binomial tree: log2 N rounds of the whole tensor.
 
-A binomial tree doubles the ranks that know in each round: 0 tells 1; 0 and 1 tell 2 and 3; four tell four more.
-Reduce is the same tree run backwards. Source: Thakur, Rabenseifner & Gropp 2005, sections 4.2 and 4.4;
-the barrier is Hensgen, Finkel & Manber 1988 (dissemination).
+A tree is best for small messages, whose cost is latency. In each round the number of ranks that have the data doubles:
+rank 0 sends to 1, then 0 and 1 send to 2 and 3, then four ranks send to four more. Reduce is the same tree backwards.
+Source: Thakur, Rabenseifner & Gropp 2005, sections 4.2 and 4.4; for the barrier Hensgen, Finkel & Manber 1988
+(dissemination).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .peers import Peers, check_op, check_tensor, combine, finish
+from helpers.collectives.point_to_point import Peers, check_op, check_tensor, combine, finish
 
 
 def distances(size: int) -> list[int]:
-    """1, 2, 4, ... below `size`: how far each round of a tree reaches. ceil(log2 size) rounds."""
+    """The powers of two below `size`: the distance in ranks over which each of the ceil(log2 size) rounds sends."""
     return [1 << i for i in range((size - 1).bit_length())]
 
 
@@ -23,7 +24,7 @@ def distances(size: int) -> list[int]:
 def broadcast(tensor: Tensor, src: int = 0, group: dist.ProcessGroup | None = None) -> None:
     """Copy rank `src`'s tensor into every rank's `tensor`. src: a global rank of the group, as in torch.
 
-    ceil(log2 N) rounds of whole messages. The root sends in every round. ValueError for a src outside the group.
+    It takes ceil(log2 N) rounds, and the root sends in every one. Raises ValueError for a src outside the group.
     """
     check_tensor("tensor", tensor)
     peers = Peers.of(group)
@@ -32,9 +33,9 @@ def broadcast(tensor: Tensor, src: int = 0, group: dist.ProcessGroup | None = No
 
 @torch.no_grad()
 def reduce(tensor: Tensor, dst: int = 0, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
-    """Reduce `tensor` over the group into rank `dst`. On other ranks it is left holding partial results.
+    """Reduce `tensor` over the group into rank `dst`. On the other ranks, `tensor` ends with partial sums.
 
-    dst: a global rank of the group. ceil(log2 N) rounds; every rank but dst sends its tensor once.
+    dst: a global rank of the group. It takes ceil(log2 N) rounds; every rank but dst sends its tensor once.
     """
     check_tensor("tensor", tensor)
     check_op(op, tensor)
@@ -44,7 +45,7 @@ def reduce(tensor: Tensor, dst: int = 0, op: str = "sum", group: dist.ProcessGro
 
 @torch.no_grad()
 def all_reduce_tree(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
-    """Reduce to group rank 0, then broadcast from it: 2 ceil(log2 N) rounds of the whole tensor, in place."""
+    """Reduce `tensor` to group rank 0, then broadcast it from there: 2 ceil(log2 N) rounds, in place."""
     check_tensor("tensor", tensor)
     check_op(op, tensor)
     peers = Peers.of(group)
@@ -55,33 +56,33 @@ def all_reduce_tree(tensor: Tensor, op: str = "sum", group: dist.ProcessGroup | 
 def barrier(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> None:
     """Return when every rank of the group has arrived.
 
-    In round k, tell the rank 2^k ahead and hear from the rank 2^k behind. After ceil(log2 N) rounds you have heard,
-    at first or second hand, from all. One byte a message. device: "cuda" when the group speaks NCCL only.
+    In round k, each rank sends one byte to the rank 2^k ahead and waits for one from the rank 2^k behind. After
+    ceil(log2 N) rounds it has heard from every rank, directly or through others. device: "cuda" for a group with NCCL.
     """
     peers = Peers.of(group)
-    told, heard = torch.zeros(2, 1, dtype=torch.uint8, device=device)
+    sent, received = torch.zeros(2, 1, dtype=torch.uint8, device=device)
     for distance in distances(peers.size):
         ahead, behind = (peers.rank + distance) % peers.size, (peers.rank - distance) % peers.size
-        peers.exchange(send=told, to=ahead, receive=heard, source=behind)
+        peers.exchange(send=sent, to=ahead, receive=received, source=behind)
 
 
 def _broadcast(tensor: Tensor, root: int, peers: Peers) -> None:
-    place = (peers.rank - root) % peers.size  # the root stands at place 0, whoever it is
+    position = (peers.rank - root) % peers.size  # counted from the root, which is at position 0
     for distance in distances(peers.size):
-        if place < distance and place + distance < peers.size:
+        if position < distance and position + distance < peers.size:
             peers.send(tensor, (peers.rank + distance) % peers.size)
-        elif distance <= place < 2 * distance:
+        elif distance <= position < 2 * distance:
             peers.receive(tensor, (peers.rank - distance) % peers.size)
 
 
 def _reduce(tensor: Tensor, root: int, op: str, peers: Peers) -> None:
-    place = (peers.rank - root) % peers.size
-    theirs = torch.empty_like(tensor)
+    position = (peers.rank - root) % peers.size
+    received = torch.empty_like(tensor)
     for distance in reversed(distances(peers.size)):
-        if distance <= place < 2 * distance:
+        if distance <= position < 2 * distance:
             peers.send(tensor, (peers.rank - distance) % peers.size)
-        elif place < distance and place + distance < peers.size:
-            peers.receive(theirs, (peers.rank + distance) % peers.size)
-            combine(op, tensor, theirs, out=tensor)
-    if place == 0:
+        elif position < distance and position + distance < peers.size:
+            peers.receive(received, (peers.rank + distance) % peers.size)
+            combine(op, tensor, received, out=tensor)
+    if position == 0:
         finish(op, tensor, peers.size)

@@ -22,7 +22,7 @@ def _title(text: str) -> Label:
 
 
 # -- kinds of errors -------------------------------------------------------------------------------------------------
-def kinds_scene() -> Scene:
+def error_kinds_scene() -> Scene:
     """Four ranks in each kind of a RankError: what one of them did instead of the call, and where to look first."""
     title = SAYS("kinds.title")
     items: list[Item] = [_title(title)]
@@ -83,7 +83,7 @@ _DID = {"exception": _raises, "hang": _goes_on, "mismatch": _waits, "died": _is_
 
 
 # -- rounds ----------------------------------------------------------------------------------------------------------
-def rounds_scene(plan: Schedule) -> Scene:
+def broadcast_rounds_scene(plan: Schedule) -> Scene:
     """Who has the tensor of a broadcast after each round, an arrow for each message, and how many have it."""
     states = [[any(rank) for rank in state] for state in plan.replay()]
     title = SAYS("rounds.title", n=plan.world_size, rounds=plan.num_steps)

@@ -14,7 +14,9 @@ say = book("pictures")
 _LEFT, _RIGHT, _HIGH = 14.0, 14.0, 190.0  # pixels; _HIGH: of the highest stack
 
 
-def copies_scene(held: MemoryBreakdown, num_ranks: int, *, capacity: float, title: str, width: float = WIDTH) -> Scene:
+def replicas_scene(
+    held: MemoryBreakdown, num_ranks: int, *, capacity: float, title: str, width: float = WIDTH
+) -> Scene:
     """`num_ranks` stacks of what each rank holds, and a dashed line at `capacity` bytes. ValueError for no rank."""
     if num_ranks < 1 or not held.total > 0:
         raise ValueError(f"copies_scene got {num_ranks} ranks of {held.total} bytes; give at least one rank and byte")

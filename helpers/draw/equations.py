@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from helpers.draw.palette import PAINTS, rank_paint
 from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, text_width
 from helpers.learner.words import book
-from helpers.predict.by_hand.tensor_split_blocks import Block, Item, Operation
+from helpers.predict.by_hand.small_matrices import Block, Item, Operation
 
 _LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0  # pixels: row names, margin, a matrix's name, between rows
 _LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels of a cell: widths, and the most of its height

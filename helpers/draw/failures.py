@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from helpers.draw.curves import Axis, Mark, curves_scene
-from helpers.draw.palette import look
+from helpers.draw.palette import kind_style
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
 from helpers.learner.words import book
-from helpers.predict.failures import Week, daly_interval, effective_time
-from helpers.predict.failures.rates import DAY
-from helpers.predict.failures.week import Stretch
+from helpers.predict.failures import DAY, Stretch, Week, daly_interval, effective_time
 
 say = book("failures")
 KINDS = {"work": "forward", "saves": "optimizer", "lost": "weight_grad", "repair": "waiting"}
@@ -20,7 +18,7 @@ _POINTS = 120
 _UNITS = ((2 * DAY, DAY, "d"), (3600.0, 3600.0, "h"), (60.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
-def time_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A time with three digits, from "10 s" over "59 min" to "1.8 h" and "154 days"."""
     size, unit = next((size, unit) for least, size, unit in _UNITS if seconds >= least)
     value = seconds / size
@@ -30,7 +28,7 @@ def time_words(seconds: float) -> str:
 def week_scene(week: Week, *, title: str, width: float = WIDTH) -> Scene:
     """A row for each day: work that is kept with a strip for its saves, lost work, repairs, a tick at each failure."""
     shares = {kind: say("of", kind=say(f"kind.{kind}"), share=share) for kind, share in week.shares.items()}
-    looks = [(text, look(KINDS[kind])) for kind, text in shares.items()]
+    looks = [(text, kind_style(KINDS[kind])) for kind, text in shares.items()]
     head, top = heading(title, [*looks, (say("failure"), {"fill": "ink"})], width)
     scale, days = (width - _LEFT - _RIGHT) / DAY, range(-int(-week.seconds // DAY))
     top += 10
@@ -46,12 +44,12 @@ def week_scene(week: Week, *, title: str, width: float = WIDTH) -> Scene:
             if start <= failure < start + DAY:
                 x = _LEFT + (failure - start) * scale
                 items.append(Line(x1=x, y1=y - 5, x2=x, y2=y + 2, colour="ink", width=1.5))
-    said = say("week", count=len(week.failures), seconds=time_words(week.seconds), shares=list(shares.values()))
+    said = say("week", count=len(week.failures), seconds=duration_text(week.seconds), shares=list(shares.values()))
     height = top + len(days) * _PITCH + 38
     return Scene(width=width, height=height, title=title, summary=said, items=tuple(items))
 
 
-def effective_scene(
+def effective_time_scene(
     *, mtbf: float, save: float, repair: float = 0.0, interval: float | None = None, width: float = WIDTH
 ) -> Scene:
     """The share of the time that is kept, by interval, with where it is best (Daly), and at `interval` if one is given.
@@ -64,7 +62,7 @@ def effective_scene(
     best = daly_interval(save, mtbf)
     chosen = {"best": best} if interval in (None, best) else {"best": best, "yours": interval}
     shares = {name: effective_time(interval=seconds, **job) for name, seconds in chosen.items()}
-    words = {n: say(f"curve.{n}", interval=time_words(seconds), share=shares[n]) for n, seconds in chosen.items()}
+    words = {n: say(f"curve.{n}", interval=duration_text(seconds), share=shares[n]) for n, seconds in chosen.items()}
     yours, low_down = chosen.get("yours", best), shares.get("yours", 1.0) < 0.15
     lower, on_left = (-33, -33), (yours >= best, yours < best)  # words away from each other, above the curve
     if min(best, yours) < 90 or max(best, yours) > 4500:  # near an end of the axis both stand on one side
@@ -98,11 +96,11 @@ def _bar(stretch: Stretch, x: float, y: float, wide: float) -> Iterator[Rect]:
     """A stretch as far as it lies on this day; below a kept one its saves, as high as their share, at least a line."""
     long = stretch.end - stretch.start
     kind = "work" if stretch.kind == "kept" else stretch.kind
-    paint = look(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
-    tooltip = say("stretch", kind=say(f"kind.{kind}"), seconds=time_words(stretch.work or long))
+    paint = kind_style(KINDS[kind]) if wide > 3 else {"fill": KINDS[kind]}
+    tooltip = say("stretch", kind=say(f"kind.{kind}"), seconds=duration_text(stretch.work or long))
     saves = long - stretch.work if kind == "work" else 0.0
     strip = max(_LEAST, _BAR * saves / long) if saves > 1e-6 else 0.0
     yield Rect(x=x, y=y, width=wide, height=_BAR - strip, tooltip=tooltip, **paint)
     if strip:
-        tooltip = say("stretch", kind=say("kind.saves"), seconds=time_words(saves))
+        tooltip = say("stretch", kind=say("kind.saves"), seconds=duration_text(saves))
         yield Rect(x=x, y=y + _BAR - strip, width=wide, height=strip, fill=KINDS["saves"], tooltip=tooltip)

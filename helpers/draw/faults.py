@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from helpers.draw.axis import round_step
 from helpers.draw.curves import Axis, curves_scene
-from helpers.draw.palette import look
+from helpers.draw.palette import kind_style
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
 from helpers.learner.words import book
 
 say = book("pictures")
 _ROW, _BAR, _PITCH, _RIGHT = 40.0, 26.0, 50.0, 20.0  # pixels: of beats, of generations, the right margin
-_NEW = look("forward")
-_AGAIN = look("backward")
-_WAITS = look("waiting")
+_NEW = kind_style("forward")
+_AGAIN = kind_style("backward")
+_WAITS = kind_style("waiting")
 _STANDS = {"fill": "sign", "texture": "lines"}
 Beats = Mapping[int, Sequence[tuple[float, int, bool]]]
 
 
-def clock_scene(history: Sequence[tuple[int, int, float, float]], *, death: str, title: str) -> Scene:
+def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, death: str, title: str) -> Scene:
     """history: (generation, step, loss, seconds) in order. A curve per generation, up to four, a dot per step; between
     two of them nobody trains. death: words at each generation's end but the last."""
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -34,7 +34,7 @@ def clock_scene(history: Sequence[tuple[int, int, float, float]], *, death: str,
     return curves_scene(curves, **axes, dots=True, gaps=gaps, marks=marks, title=title)
 
 
-def closed_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
+def losses_by_step_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
     """Losses by step of two runs, the first of them as a band below the other."""
     below, above = runs
     curves = {name: sorted(losses.items()) for name, losses in runs.items()}
@@ -54,7 +54,9 @@ def _axis(name: str, least: float, most: float) -> Axis:
     return Axis(name=name, ticks=[number * step for number in range(first, last + 1)])
 
 
-def beats_scene(beats: Beats, verdicts: Mapping[int, str], *, now: float, title: str, width: float = WIDTH) -> Scene:
+def heartbeats_scene(
+    beats: Beats, verdicts: Mapping[int, str], *, now: float, title: str, width: float = WIDTH
+) -> Scene:
     """A row per rank, a mark per heartbeat, (seconds, step, whether it waits for others); textured without a new step.
 
     verdicts: what the watcher says of each rank at `now`, the right end. ValueError without a rank.
@@ -126,7 +128,7 @@ def _bar(
     yield Label(x=x, y=y + _BAR / 2, text=why, bold=True)
 
 
-def partings_scene(
+def loss_differences_scene(
     runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, stopped: int, title: str, width: float = WIDTH
 ) -> Scene:
     """A small plot per name: by how much a loss is off that of the undisturbed run, a dot per step, zero in the middle.

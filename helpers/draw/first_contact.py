@@ -27,7 +27,7 @@ def _box(x: float, y: float, width: float, text: str, *, fill: str = "panel", he
 
 
 # -- the question ----------------------------------------------------------------------------------------------------
-def standstill_scene(num_gpus: int = 64) -> Scene:
+def hanging_job_scene(num_gpus: int = 64) -> Scene:
     """A job seen from outside: equal GPUs, and nothing says which of them has the odd process."""
     columns, cell = 16, 44.0
     items: list[Item] = [_title(SAYS("standstill.title", n=num_gpus))]
@@ -87,7 +87,7 @@ def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
 
 
 # -- a hang ----------------------------------------------------------------------------------------------------------
-def standing_scene(steps: Sequence[str], places: Sequence[int], skips: Sequence[tuple[int, int]] = ()) -> Scene:
+def hang_scene(steps: Sequence[str], places: Sequence[int], skips: Sequence[tuple[int, int]] = ()) -> Scene:
     """Where each rank of a hanging job stands. steps: lines of the program. places: of each rank, its step.
 
     skips: (rank, step) that a rank went past. A rank at the last step goes on; every other one waits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from helpers.draw.palette import look
+from helpers.draw.palette import kind_style
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading
 from helpers.learner.words import book
 
@@ -19,7 +19,7 @@ def healing_scene(rounds: Sequence[Any], *, title: str, width: float = WIDTH) ->
     the one that is healed. Below: the step, and of how many samples it was. ValueError without a round."""
     if not rounds:
         raise ValueError("healing_scene got no round; give the rounds of a run")
-    legend = [(say(name), look(kind)) for name, kind in _LOOKS.items()]
+    legend = [(say(name), kind_style(kind)) for name, kind in _LOOKS.items()]
     items, top = heading(title, legend, width)
     copies = sorted({copy for told in rounds for copy in told.members})
     rows = {copy: top + 10 + place * _ROW for place, copy in enumerate(copies)}
@@ -41,7 +41,7 @@ def _column(told: Any, rows: dict[int, float], x: float, pitch: float) -> Iterat
     for copy in told.members:
         name = "done" if copy in told.done else "vain"
         tip = f"{say('copy', copy=copy)} · {say('step')} {told.step + 1} · {say(name)}"
-        yield Rect(x=x + 2, y=rows[copy], width=pitch - 4, height=26, radius=2, tooltip=tip, **look(_LOOKS[name]))
+        yield Rect(x=x + 2, y=rows[copy], width=pitch - 4, height=26, radius=2, tooltip=tip, **kind_style(_LOOKS[name]))
     for copy in told.behind:
         down = rows[copy] > rows[told.source]
         start, end = rows[told.source] + 26 * down, rows[copy] + 26 * (not down)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from helpers.draw.palette import look
+from helpers.draw.palette import kind_style
 from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
 from helpers.specs.mesh import Mesh
 
@@ -62,13 +62,13 @@ class NodeLayout:
         row, column = divmod(node, self.nodes_across)
         return self.side + column * (self.node_width + self.between), self.top + row * (self.node_height + self.between)
 
-    def box_of(self, rank: int, **look: object) -> Rect:
+    def box_of(self, rank: int, **kind_style: object) -> Rect:
         node, place = divmod(rank, self.gpus_per_node)
         row, column = divmod(place, self.columns)
         left, top = self.corner(node)
         x = left + self.pad + column * (self.box + self.gap)
         y = top + self.title + self.pad + row * (self.box_height + self.gap)
-        return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **look)
+        return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **kind_style)
 
 
 def mesh_scene(
@@ -153,18 +153,18 @@ def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Labe
 
 def axis_look(axis: str) -> dict[str, str]:
     """Fill and texture of an axis, the same in every picture."""
-    return look(AXIS_KINDS[axis])
+    return kind_style(AXIS_KINDS[axis])
 
 
 def _rank(
     rank: int, place: dict[str, int], layout: NodeLayout, axis: str | None, is_chosen: bool
 ) -> Iterator[Rect | Label]:
     chosen = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}
-    look = chosen if is_chosen else axis_look(axis) if axis else {"fill": "surface", "stroke": "rule"}
+    kind_style = chosen if is_chosen else axis_look(axis) if axis else {"fill": "surface", "stroke": "rule"}
     words = ", ".join(f"{name} {number}" for name, number in place.items())
-    box = layout.box_of(rank, tooltip=f"rank {rank}: {words}", **look)
+    box = layout.box_of(rank, tooltip=f"rank {rank}: {words}", **kind_style)
     yield box
-    x, y, on = box.x + box.width / 2, box.y + box.height / 2, look["fill"] if is_chosen or axis else ""
+    x, y, on = box.x + box.width / 2, box.y + box.height / 2, kind_style["fill"] if is_chosen or axis else ""
     text, size = (f"rank {rank}", 12.0) if layout.has_places else (str(rank), 11.0)
     yield Label(x=x, y=y - (8 if layout.has_places else 0), text=text, size=size, anchor="middle", on=on)
     if layout.has_places:

@@ -25,7 +25,7 @@ class Message:
 
 
 def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[Message]:
-    """Of (operation, layer, bytes), as `helpers.observe.zero_runs.walk` gives them."""
+    """Of (operation, layer, bytes), as `helpers.chapters.zero.walk` gives them."""
     looks = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("reduce-scatter", "gradients")}
     return [
         Message(verb=looks[op][0], what=f"layer {layer}", kind=looks[op][1], num_bytes=size) for op, layer, size in log

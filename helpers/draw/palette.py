@@ -36,7 +36,7 @@ class Paint:
         return next(shade for shade in shades if contrast(shade, LIGHT.surface) >= GRAPHIC_CONTRAST)
 
 
-SAYS = book("draw")
+words = book("draw")
 TEXTURES = ("stripes", "lines", "dots", "hatch")  # hatch marks the absence of work: idle, not yet there
 
 PAINTS = {
@@ -86,10 +86,10 @@ GRAPHIC_CONTRAST = 3.0  # what a mark needs against its ground. Source: WCAG 2.2
 
 def kind_word(kind: str) -> str:
     """What a legend calls a kind: "backward: input"; the paint of a rank: "rank 3"."""
-    return f"rank {kind.removeprefix('rank')}" if kind.startswith("rank") else SAYS(f"kind.{kind}")
+    return f"rank {kind.removeprefix('rank')}" if kind.startswith("rank") else words(f"kind.{kind}")
 
 
-def look(kind: str) -> dict[str, str]:
+def kind_style(kind: str) -> dict[str, str]:
     """What fills a Rect in the kind's colour and texture."""
     return {"fill": kind, "texture": PAINTS[kind].texture}
 

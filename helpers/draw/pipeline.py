@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS, SAYS, kind_word
+from helpers.draw.palette import PAINTS, kind_word, words
 from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.draw.timelines import panel_titles, shared_title
 from helpers.learner.words import book
@@ -51,7 +51,7 @@ def pipeline_scene(
     end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     title = title or shared_title(shown)
     used = {span.kind for timeline in shown for span in timeline.spans}
-    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (SAYS("idle"), _IDLE)], width)
+    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (words("idle"), _IDLE)], width)
     scale, marks, most = (width - _LEFT - _RIGHT) / end, [], _most(shown, num_ranks)
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
         panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers)
@@ -94,7 +94,7 @@ class _Panel:
 
     def headings(self, width: float, y: float) -> Iterator[Label]:
         if self.held:
-            text = SAYS("holds.most" if self.instant is None else "holds.now")
+            text = words("holds.most" if self.instant is None else "holds.now")
             yield Label(x=width - _RIGHT + 16, y=y + 10, text=text, size=12, bold=True, colour="muted")
 
     def rows(self, top: float, width: float) -> Iterator[Rect | Label]:
@@ -165,7 +165,7 @@ def _titles(timelines: list[Timeline], per_step: int | None) -> list[str]:
     wholes = [format_seconds(timeline.duration) for timeline in timelines]
     idles = [timeline.bubble_fraction for timeline in timelines]
     numbers = [
-        whole if per_step else SAYS("lasts", whole=whole, idle=idle) for whole, idle in zip(wholes, idles, strict=True)
+        whole if per_step else words("lasts", whole=whole, idle=idle) for whole, idle in zip(wholes, idles, strict=True)
     ]
     return [f"{text} · {says}" for text, says in zip(panel_titles(timelines), numbers, strict=True)]
 
@@ -181,9 +181,9 @@ def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
 
 def _words(timeline: Timeline, title: str, num_ranks: int) -> str:
     whole = format_seconds(timeline.duration)
-    says = SAYS("bubble", share=timeline.bubble_fraction, whole=whole)
+    says = words("bubble", share=timeline.bubble_fraction, whole=whole)
     if timeline.held:
         chunks = _num_chunks(timeline, num_ranks)
         peaks = [f"{held_by(timeline, rank) / chunks:.3g}" for rank in timeline.ranks]
-        says = SAYS("held", says=says, peaks=peaks)
-    return SAYS("panel", title=title, num_ranks=timeline.num_ranks, says=says)
+        says = words("held", says=says, peaks=peaks)
+    return words("panel", title=title, num_ranks=timeline.num_ranks, says=says)

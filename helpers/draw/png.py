@@ -104,6 +104,6 @@ def chinese_font() -> str | None:
     return next((found[name] for name in _CHINESE if name in found), None)
 
 
-def written() -> str | None:
+def png_language() -> str | None:
     """The language of a PNG where it cannot be the one that was chosen: English needs no font of the machine's own."""
     return None if language() == "en" or chinese_font() else "en"

@@ -13,7 +13,7 @@ _CELL = 40.0  # the height of a tensor
 _COLOURS = ("rank4", "rank1", "rank6", "rank3")
 
 
-def recut_scene(tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH) -> Scene:
+def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH) -> Scene:
     """tensors: a name to how many numbers it has. before, after: ranks. Zeros that fill the last shard are hatched.
 
     ValueError for a world without ranks, or for more tensors than there are colours.

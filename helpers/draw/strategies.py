@@ -12,7 +12,7 @@ from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.learner.words import book
-from helpers.predict.advice.work import Ranked
+from helpers.predict.advice.plans import Ranked
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from helpers.draw.equations import equations_items, equations_words, legend, say
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
-from helpers.predict.by_hand.tensor_split_blocks import Pass
+from helpers.predict.by_hand.small_matrices import Pass
 from helpers.quantities.units import format_seconds
 
 _HEAD, _BAR, _PITCH, _LEFT, _RIGHT = 32.0, 20.0, 28.0, 130.0, 90.0  # pixels

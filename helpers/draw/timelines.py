@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS, SAYS, kind_word
+from helpers.draw.palette import PAINTS, kind_word, words
 from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import KINDS, LANES, Span, Timeline
@@ -52,7 +52,7 @@ class Layout:
             if lane == "communication" and self.axes:
                 yield from ((axis, [one for one in own if one.name.startswith(axis)]) for axis in self.axes)
             else:
-                yield SAYS(f"lane.{lane}") if len(self.lanes) > 2 else "", own
+                yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", own
 
     def x(self, seconds: float) -> float:
         return LEFT + seconds * self.scale
@@ -122,13 +122,13 @@ def _titles(timelines: list[Timeline]) -> set[str]:
 
 def shared_title(timelines: list[Timeline]) -> str:
     titles = _titles(timelines)
-    return titles.pop() if len(titles) == 1 else SAYS("one_step")
+    return titles.pop() if len(titles) == 1 else words("one_step")
 
 
 def panel_titles(timelines: list[Timeline]) -> list[str]:
     """What each timeline is: its source and, where titles differ, its own one before that."""
     differ = len(_titles(timelines)) > 1
-    return [_panel_title(timeline.title if differ else "", SAYS(timeline.source)) for timeline in timelines]
+    return [_panel_title(timeline.title if differ else "", words(timeline.source)) for timeline in timelines]
 
 
 def _panel_title(title: str, source: str) -> str:
@@ -140,21 +140,21 @@ def exposed_sentence(timeline: Timeline, *, whose: bool = False) -> str:
     """The sentence of the worst rank, since the others wait for it. whose: with its name."""
     worst = max(timeline.ranks, key=timeline.exposed_communication)
     exposed, whole = timeline.exposed_communication(worst), timeline.duration
-    words = SAYS("exposed", exposed=format_seconds(exposed), whole=format_seconds(whole))
-    return SAYS("exposed_by", rank=worst, words=words) if whose else words
+    words = words("exposed", exposed=format_seconds(exposed), whole=format_seconds(whole))
+    return words("exposed_by", rank=worst, words=words) if whose else words
 
 
 def _summary(timelines: list[Timeline]) -> str:
     pairs = zip(timelines, panel_titles(timelines), strict=True)
     return " ".join(
-        SAYS("panel", title=title, num_ranks=timeline.num_ranks, says=exposed_sentence(timeline))
+        words("panel", title=title, num_ranks=timeline.num_ranks, says=exposed_sentence(timeline))
         for timeline, title in pairs
     )
 
 
 def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
-    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (SAYS("idle"), IDLE)], width)
+    return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)], width)
 
 
 def _panel(timeline: Timeline, text: str, layout: Layout, top: float) -> Iterator[Rect | Label]:
@@ -247,7 +247,7 @@ def _joined(spans: list[Span], scale: float) -> Iterator[list[Span]]:
 
 def _tooltip(spans: list[Span]) -> str:
     first = spans[0]
-    name = first.name if len(spans) == 1 else SAYS["spans"].format(len(spans))
+    name = first.name if len(spans) == 1 else words["spans"].format(len(spans))
     seconds = format_seconds(sum(span.duration for span in spans))
     num_bytes = sum(span.num_bytes for span in spans)
     payload = f" · {format_bytes(num_bytes)}" if num_bytes else ""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from helpers.draw.palette import PAINTS
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
 from helpers.learner.words import book
-from helpers.predict.time.model import StepTime
+from helpers.predict.time.step import StepTime
 from helpers.quantities.units import format_seconds
 
 say = book("steps")

@@ -16,11 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.observe.alike import told_like
 from helpers.observe.paced import wait_until
-from helpers.observe.timeline import record_timeline
+from helpers.observe.timeline import record_timeline, rename_like
 from helpers.parallel.ddp import DistributedDataParallel, FlatDDP, NaiveDDP
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.ranks import Ranks
 from helpers.records import Span, Timeline
 from helpers.specs import Link
@@ -55,7 +54,7 @@ def emulate_ddp_step(
     with Ranks(world_size, device="cpu", link=slow, quiet=True) as ranks:
         played = Timeline.merge(ranks.run(_played_step, backward, slowdown, caps)).shifted_to_zero()
     scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans), title=predicted.title)
-    return told_like(scaled, predicted)
+    return rename_like(scaled, predicted)
 
 
 def emulate_ddp_strategies(
@@ -73,7 +72,7 @@ def emulate_ddp_strategies(
             step = simulate_ddp_step(backward, link=link, world_size=world_size, strategy=name, **caps)
             played = Timeline.merge(ranks.run(_played_step, backward, slowdown, small, name)).shifted_to_zero()
             scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans))
-            predicted[name], emulated[name] = step, told_like(replace(scaled, title=step.title), step)
+            predicted[name], emulated[name] = step, rename_like(replace(scaled, title=step.title), step)
     return predicted, emulated
 
 

@@ -1,26 +1,32 @@
-"""What one rank holds during a real step: bytes by kind, the curve, the peak, and which module holds it.
+"""Records the bytes that one rank holds during real steps: by kind, over time, at the peak, and by module.
 
-Kinds of a storage, each for its whole life:
-    parameters    of the model; also whole weights that a sharding strategy gathers for a module's forward
-    gradients     what `.grad` of a parameter pointed to, seen after each accumulation and at every mark
-    optimizer     its state and its fp32 masters; AdamW's 4-byte step counters are `step_counters`, in no kind
+`with record_memory(model, optimizer) as recorder:` runs the steps; then ask `recorder.peak`, `.at(mark)`, `.by_module()`.
+Every storage has one kind for its whole life:
+    parameters    of the model; also full weights that a sharding strategy gathers for a module's forward
+    gradients     what `.grad` of a parameter pointed to, looked up after each accumulation and at every mark
+    optimizer     its state and its fp32 master weights; AdamW's 4-byte step counters are `step_counters`, in no kind
     buffers       of the model
     activations   made in the model's forward (or in the loss after it, or in a recomputation) and still there when that
-                  pass had ended: what autograd keeps for backward, and outputs that you hold; also the model's inputs
+                  pass had ended: what autograd saves for backward, and outputs that you keep; also the model's inputs
     temporaries   everything else: what a forward frees before it ends, gradients of activations, what an optimizer's
                   step needs for a moment
-What was there before and belongs to neither the model nor the optimizer is not seen. Nor is the inside of a kernel.
-The pretended devices of parallel/shared/devices.py are CPU memory to the meter: they keep count of their own.
-On CUDA kinds are told in the same way, and `allocator` adds what torch's caching allocator says.
+A storage that was there before and belongs to neither the model nor the optimizer is not counted, and neither is memory
+that a kernel uses inside. The simulated devices of parallel/shared/devices.py count for themselves; here they are CPU
+memory. On CUDA kinds are found in the same way, and `allocator` adds what torch's caching allocator reports:
+    allocated     bytes of the tensors that live, each rounded up to 512
+    reserved      bytes of the GPU's memory that the allocator has taken, for tensors that live or may come
+The difference is `fragmentation`: reserved, but in pieces into which the next tensor may not fit. nvidia-smi shows 0.3
+to 1 GB more: the CUDA context, and what libraries hold.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -29,16 +35,24 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_iter
 
 from helpers.devices import has_allocator, is_accelerator, module_of, telling_kinds
-from helpers.observe import memory_history as history
-from helpers.observe.memory_allocator import AllocatorBytes, allocator_bytes, save_snapshot
-from helpers.observe.memory_history import Held
-from helpers.observe.memory_labels import Labels, optimizers_in
-from helpers.observe.memory_places import Places
-from helpers.observe.memory_storages import STEP_COUNTERS, Storages
+from helpers.observe.memory_positions import PositionTracker
+from helpers.observe.memory_storages import (
+    STEP_COUNTERS,
+    StorageInfo,
+    StorageLabels,
+    StorageSizes,
+    StorageTracker,
+    breakdown,
+    describe,
+    holdings,
+    kind_of,
+    num_events_at_peak,
+    optimizers_in,
+    sizes_after,
+    totals,
+)
 from helpers.observe.timeline import TimelineRecorder, record_timeline
 from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
-
-__all__ = ["Held", "MemoryRecorder", "allocator_bytes", "record_memory", "save_snapshot"]
 
 
 @contextmanager
@@ -78,9 +92,9 @@ class MemoryRecorder:
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._places = Places(self._enters, self._leaves)
-        self._storages = Storages(device, self._places.now)
-        self._labels = Labels(model, optimizers, self._storages)
+        self._places = PositionTracker(self._enters, self._leaves)
+        self._storages = StorageTracker(device, self._places.now)
+        self._labels = StorageLabels(model, optimizers, self._storages)
         self._events = self._storages.events
         self._marks: dict[str, tuple[int, float]] = {}  # name: number of events so far, seconds
         self._allocator: dict[str, AllocatorBytes] = {}
@@ -107,11 +121,11 @@ class MemoryRecorder:
 
     def at(self, name: str) -> MemoryBreakdown:
         """Bytes by kind at a marked instant. ValueError for an unknown name."""
-        return history.breakdown(self._held(name), name)
+        return breakdown(self._held(name), name)
 
     def _kinds_now(self) -> dict[str, int]:
         """For the error of a card that is full: what a forward keeps is told from the rest when it has ended."""
-        now = history.breakdown(history.held_after(self._events), "now")
+        now = breakdown(held_after(self._events), "now")
         kinds = {kind: getattr(now, kind) for kind in MEMORY_KINDS}
         if self._places.is_inside:
             kinds["activations and temporaries"] = kinds.pop("activations") + kinds.pop("temporaries")
@@ -120,13 +134,13 @@ class MemoryRecorder:
     @property
     def peak(self) -> MemoryBreakdown:
         """Bytes by kind when most was held; `.instant` says where, such as "backward of blocks.3.feed_forward"."""
-        where = self._events[history.num_events_at_peak(self._events) - 1].place
-        return history.breakdown(self._held(), str(where))
+        where = self._events[num_events_at_peak(self._events) - 1].place
+        return breakdown(self._held(), str(where))
 
     @property
     def curve(self) -> tuple[tuple[float, int], ...]:
         """(seconds since the block began, bytes from then on), a pair for each change."""
-        return tuple((event.seconds - self._start, total) for event, total in history.totals(self._events))
+        return tuple((event.seconds - self._start, total) for event, total in totals(self._events))
 
     @property
     def instants(self) -> dict[str, float]:
@@ -136,14 +150,14 @@ class MemoryRecorder:
     @property
     def step_counters(self) -> int:
         """Bytes of the optimizers' step counters now, or at the end of the block."""
-        held = history.held_after(self._events)
+        held = held_after(self._events)
         return sum(num_bytes for storage, num_bytes in held if storage.kind == STEP_COUNTERS)
 
-    def largest(self, num: int = 10, name: str | None = None) -> tuple[Held, ...]:
+    def largest(self, num: int = 10, name: str | None = None) -> tuple[StorageInfo, ...]:
         """The largest storages, largest first: at a marked instant, or at the peak. ValueError for fewer than 1."""
         if num < 1:
             raise ValueError(f"largest({num}): expected 1 or more")
-        held = [history.describe(*item) for item in self._held(name) if item[0].kind != STEP_COUNTERS]
+        held = [describe(*item) for item in self._held(name) if item[0].kind != STEP_COUNTERS]
         return tuple(sorted(held, key=lambda item: -item.num_bytes)[:num])
 
     def by_module(self, kind: str = "activations", name: str | None = None) -> dict[str, int]:
@@ -155,7 +169,7 @@ class MemoryRecorder:
             raise ValueError(f"by_module({kind!r}): the kinds are {', '.join(MEMORY_KINDS)}")
         sums: Counter[str] = Counter()
         for storage, num_bytes in self._held(name):
-            if history.kind_of(storage) == kind:
+            if kind_of(storage) == kind:
                 sums[storage.module] += num_bytes
         return dict(sums.most_common())
 
@@ -169,7 +183,7 @@ class MemoryRecorder:
             raise RuntimeError("the block of record_memory still runs; read `timeline` after it")
         spans = self._spans.timeline
         number = rank if rank is not None else dist.get_rank() if dist.is_initialized() else 0
-        held = tuple(history.holdings(self._events, number, self._end))
+        held = tuple(holdings(self._events, number, self._end))
         return replace(spans, spans=tuple(replace(span, rank=number) for span in spans.spans), held=held)
 
     def allocator(self, name: str) -> AllocatorBytes:
@@ -179,13 +193,13 @@ class MemoryRecorder:
         self._held(name)
         return self._allocator[name]
 
-    def _held(self, name: str | None = None) -> history.HeldBytes:
+    def _held(self, name: str | None = None) -> StorageSizes:
         """What was there at a marked instant, or at the peak."""
         if name is not None and name not in self._marks:
             known = ", ".join(map(repr, self._marks)) or "none yet: call recorder.mark(name) inside the block"
             raise ValueError(f"no instant is called {name!r}; marked: {known}")
-        num_events = history.num_events_at_peak(self._events) if name is None else self._marks[name][0]
-        return history.held_after(self._events[:num_events])
+        num_events = num_events_at_peak(self._events) if name is None else self._marks[name][0]
+        return held_after(self._events[:num_events])
 
     def _hooks(self) -> Iterator:
         yield from self._places.hooks(self._model)
@@ -206,3 +220,61 @@ class MemoryRecorder:
         self._labels.label_all()
         self._storages.settle()
         self._end = time.perf_counter()
+
+
+# ---- the caching allocator of a GPU ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorBytes:
+    """Bytes on one GPU. peak_allocated: the most since a block of record_memory began, or the process."""
+
+    allocated: int
+    reserved: int
+    peak_allocated: int
+
+    @property
+    def fragmentation(self) -> int:
+        """Bytes that are reserved and hold no tensor."""
+        return self.reserved - self.allocated
+
+
+def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
+    """What the caching allocator of a GPU says now. RuntimeError for a device that has none."""
+    device = _with_allocator(device)
+    return AllocatorBytes(
+        allocated=module_of(device).memory_allocated(device),
+        reserved=module_of(device).memory_reserved(device),
+        peak_allocated=module_of(device).max_memory_allocated(device),
+    )
+
+
+@contextmanager
+def save_snapshot(path: str | os.PathLike, *, max_entries: int = 100_000) -> Iterator[None]:
+    """`with save_snapshot("step.pickle"): step()`: every block with the code that asked for it.
+
+    Drop the file on https://pytorch.org/memory_viz, which reads it in your browser. max_entries: the last so many
+    allocations and frees are kept. RuntimeError where no GPU is in use, or torch has no such recording.
+    """
+    record = getattr(torch.cuda.memory, "_record_memory_history", None)
+    if record is None or not torch.cuda.is_available():
+        raise RuntimeError(
+            "save_snapshot needs an NVIDIA GPU and its caching allocator, and torch sees none here; on CPU "
+            "record_memory(model).largest() says what is held, and by which module"
+        )
+    record(max_entries=max_entries)
+    try:
+        yield
+    finally:  # also after an out-of-memory error, which is what most people look for
+        torch.cuda.memory._dump_snapshot(os.fspath(path))
+        record(enabled=None)
+
+
+def _with_allocator(device: torch.device | str | int) -> torch.device:
+    device = torch.device(device)
+    if not has_allocator(device):
+        raise RuntimeError(
+            f"there is no caching allocator on {device.type!r}: allocated, reserved and fragmentation are a GPU's; "
+            "read at(...) and peak, which count the bytes of tensors on any device"
+        )
+    return device

@@ -1,25 +1,32 @@
 """Run a script under plain torchrun and note what it says, and for how long it says nothing.
 
 Chapter 00 holds this beside the course's own ranks: a cluster has no notebook that names a rank.
+
+Start torchrun as a person does, one agent per machine; here every machine is this one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import queue
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 240.0  # seconds for everything; a busy machine imports torch slowly
+import psutil
+
+LIMIT = 240  # seconds for everything; a busy machine imports torch slowly
 _PATIENCE = 10.0  # seconds until a process that was told to end is killed
 _ERROR = re.compile(r"\[rank(\d+)\]: (\w+Error): (?:\[\S+\.cc:\d+\] )?(.*)")  # without gloo's place in its own source
 # A line leaves its process in one piece and at once: in pieces, two ranks' words mix; kept back, a hang would hide it.
@@ -151,3 +158,62 @@ def _end(job: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, signal.SIGKILL)
     job.wait()
+
+
+def run_agents(module: str, *agents: Sequence[str], limit: float = LIMIT) -> list[str]:
+    """What `torchrun AGENT -m module` prints, all agents together, line by line. agents: options of each.
+    module: its name, perhaps with arguments behind it, as one would type them.
+
+    All start at once and meet at a free port. RuntimeError, with what was written, where an agent fails;
+    TimeoutError where one has not ended after `limit` seconds. Nothing is tried twice, and no process stays behind.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
+    started = [
+        psutil.Popen([*command, *agent, "-m", *shlex.split(module)], stdout=-1, stderr=-1, text=True)
+        for agent in agents
+    ]
+    _, late = psutil.wait_procs(started, timeout=limit)
+    for process in [child for agent in late for child in agent.children(recursive=True)] + late:
+        process.kill()
+    said = [agent.communicate() for agent in started]
+    if late:
+        raise TimeoutError(f"{len(late)} of {len(agents)} agents had not ended after {limit} s; {_errors(said)}")
+    if any(agent.returncode for agent in started):
+        raise RuntimeError(f"an agent failed; {_errors(said)}")
+    return [line for out, _ in said for line in out.splitlines() if line]
+
+
+def free_port() -> int:
+    """One that nobody on this machine has; on a cluster you choose one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _errors(said: Sequence[tuple[str, str]]) -> str:
+    return "they wrote: " + "\n".join(_ends(err) for _, err in said)
+
+
+def _ends(text: str, size: int = 4000) -> str:
+    """The first and the last characters: a rank's own last words stand before those of its agent."""
+    return text if len(text) <= 2 * size else f"{text[:size]}\n…\n{text[-size:]}"
+
+
+# Behind the function, so that a report names the lines of the cell.
+_START = """
+
+import os
+
+import torch
+import torch.distributed as dist
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+{name}(torch.device("cuda", torch.cuda.current_device()))
+dist.destroy_process_group()
+"""
+
+
+def script_of(function: Callable[..., object]) -> str:
+    """A script for torchrun and NCCL that calls a function of a notebook with its GPU; the function comes first."""
+    return inspect.getsource(function).rstrip() + _START.format(name=function.__name__)

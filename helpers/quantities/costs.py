@@ -1,9 +1,9 @@
-"""What a collective costs: rounds, bytes and alpha-beta seconds, by formula.
+"""Computes what a collective costs by formula: rounds, bytes sent, and seconds in the alpha-beta model.
 
 N ranks, n bytes, a Link of latency a (seconds) and bandwidth 1/b (bytes per second); every rank can send one message
-and receive one at the same time. `num_bytes` is always the WHOLE buffer, as in nccl-tests: the tensor of an all_reduce,
+and receive one at the same time. `num_bytes` is always the full buffer, as in nccl-tests: the tensor of an all_reduce,
 broadcast or reduce, the gathered output of an all_gather, the full input of a reduce_scatter or all_to_all.
-The time to add numbers up (gamma in the paper) is left out.
+The time to add elements up (gamma in the paper) is left out.
 
 Source: Thakur, Rabenseifner & Gropp, Optimization of Collective Communication Operations in MPICH, 2005, section 4.
 """
@@ -17,25 +17,32 @@ from helpers.specs import Link
 
 
 def _log2_up(n: int) -> int:
-    return (n - 1).bit_length()  # rounds of a tree: ceil(log2 n)
+    """The rounds of a tree: log2 n, rounded up."""
+    return (n - 1).bit_length()
 
 
 def _power(n: int) -> int:
-    return 1 << (n.bit_length() - 1)  # the largest power of two that is not above n
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def _halving_rounds(n: int) -> int:
+    """Rounds of halving and doubling; two more where n is no power of two, to send in and back the extra ranks' data."""
     return 2 * _log2_up(_power(n)) + (2 if n != _power(n) else 0)
 
 
 def _halving_share(n: int) -> float:
+    """Bytes that a rank sends in halving and doubling, over n bytes, without those of extra ranks."""
     return 2 * (1 - 1 / _power(n))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """Functions of N. rounds: messages that wait for each other. path: bytes of those messages, over n.
-    busiest: bytes that the busiest rank sends, over n. total: bytes that all ranks send together, over n."""
+    """The cost of one algorithm, as functions of the number of ranks N.
+
+    rounds: messages that wait for each other. path: bytes of these messages, over the n bytes of the buffer.
+    busiest: bytes that the busiest rank sends, over n. total: bytes that all ranks send together, over n.
+    """
 
     rounds: Callable[[int], int]
     path: Callable[[int], float]
@@ -48,7 +55,7 @@ def _even(rounds: Callable[[int], int], share: Callable[[int], float]) -> Formul
     return Formula(rounds=rounds, path=share, busiest=share, total=lambda n: n * share(n))
 
 
-_share = _even(lambda n: n - 1, lambda n: 1 - 1 / n)
+_one_ring_pass = _even(lambda n: n - 1, lambda n: 1 - 1 / n)
 
 FORMULAS: dict[tuple[str, str], Formula] = {
     ("all_reduce", "ring"): _even(lambda n: 2 * (n - 1), lambda n: 2 * (1 - 1 / n)),
@@ -71,9 +78,9 @@ FORMULAS: dict[tuple[str, str], Formula] = {
         busiest=lambda n: n - 1,
         total=lambda n: 2 * (n - 1),
     ),
-    ("reduce_scatter", "ring"): _share,
-    ("all_gather", "ring"): _share,
-    ("all_to_all", "pairwise"): _share,
+    ("reduce_scatter", "ring"): _one_ring_pass,
+    ("all_gather", "ring"): _one_ring_pass,
+    ("all_to_all", "pairwise"): _one_ring_pass,
     ("broadcast", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=_log2_up, total=lambda n: n - 1),
     ("reduce", "tree"): Formula(rounds=_log2_up, path=_log2_up, busiest=lambda n: min(n - 1, 1), total=lambda n: n - 1),
     ("barrier", "dissemination"): _even(_log2_up, lambda n: 0.0),
@@ -115,7 +122,7 @@ def _check(num_bytes: float, world_size: int) -> None:
 
 
 def rounds(collective: str, world_size: int, algorithm: str | None = None) -> int:
-    """Messages that wait for each other, one after the other: what the latency is multiplied by."""
+    """Messages that wait for each other; the latency counts once for each of them."""
     _check(0, world_size)
     return formula(collective, algorithm).rounds(world_size)
 
@@ -158,7 +165,7 @@ def crossover_bytes(collective: str, world_size: int, link: Link, small: str, la
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """What nccl-tests multiplies size / time with, so that the result can be compared with the hardware's rate."""
+    """The factor by which nccl-tests multiplies size / time, so that the result compares with the hardware's rate."""
     _check(0, world_size)
     if collective not in BUS_FACTORS:
         raise ValueError(f"no bus factor for {collective!r}; known are {', '.join(BUS_FACTORS)}")

@@ -1,4 +1,7 @@
-"""Numbers as text, each with its unit. GB is 1e9 bytes, GiB is 2**30 bytes, and the text says which."""
+"""Formats bytes, seconds, counts and ratios as text with their units, and reads sizes such as "64 MB".
+
+GB is 1e9 bytes and GiB is 2**30 bytes; the text says which.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def format_bytes(num_bytes: float, *, binary: bool = False) -> str:
 
 
 def parse_bytes(size: str | int, what: str = "size") -> int:
-    """Bytes of "64 MB", "1.5 GiB" or a whole number. Raises ValueError, with `what` it was given for, for another."""
+    """Bytes of "64 MB", "1.5 GiB" or a whole number. ValueError, which names the argument `what`, for other text."""
     units = {unit.lower(): scale for scale, unit in (*DECIMAL, *_BINARY, (1, "B"))}
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*", size) if isinstance(size, str) else None
     num_bytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
@@ -47,7 +50,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """A count as "10,698,240"; one that is no whole number with three digits."""
+    """A count as "10,698,240", or with three digits where it is not a whole number."""
     return f"{count:,.0f}" if float(count).is_integer() else _three_digits(count)
 
 
@@ -65,7 +68,7 @@ def format_value(value: float | None, unit: str) -> str:
 
 
 class DerivedBytes(int):
-    """Bytes that follow from a formula and were counted nowhere. It says so when it is shown."""
+    """Bytes that follow from a formula and were not measured, which its text says: "42.8 MB (derived)"."""
 
     def __repr__(self) -> str:
         return f"{format_bytes(int(self))} (derived)"

@@ -1,133 +1,334 @@
-"""What the boards say, in words: who called what, who is the odd one out, where the ranks parted. No torch."""
+"""Implements the board: a file in shared memory on which every rank of a group announces each operation before it.
+
+Each group has one file. Each rank owns one part of it and writes only there, so nothing needs a lock:
+
+    page    how many collectives the rank has posted, and a flag with a sentence, raised when operations do not match
+    ring    its last 1024 collectives: text (compared), split sizes (compared crosswise), caller's line (not compared)
+    rings   its last 256 sends to, and receives from, each other rank (`Channels` reads and writes these)
+
+A record's stamp is written last, and a checksum guards its body, so a half-written record reads as "not there yet".
+The wire (group.py) posts and compares here. The kernel reads the boards after a failure (report.py), so this file does
+not import torch.
+"""
 
 from __future__ import annotations
 
-import glob
+import contextlib
+import json
+import mmap
 import os
-import time
+import struct
+import tempfile
+import threading
+import zlib
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 
 from helpers.learner.words import Words
-from helpers.ranks.board_file import RECORDS, SUFFIX, Board, Entry
-from helpers.ranks.sites import SAYS, describe, names_of
+from helpers.ranks.sites import SAYS, Frame, describe
+
+PAGE = 4096
+RECORDS, RECORD_BYTES = 1024, 384
+CHANNEL_RECORDS, CHANNEL_BYTES = 256, 192
+_HEAD = struct.Struct("=IHHd")  # checksum, body length, withdrawn, time; after the 8-byte stamp
+_BODY = 8 + _HEAD.size
+_FIELD = b"\x1f"
+_PEER = "\x1e"
+_FLAG = 1024  # offset of the flag inside a rank's page
+SUFFIX = ".board"
+_LONGEST = 1400  # bytes of a sentence in one language
 
 
-def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
-    """(sentence, culprit as a global rank or None) about operation `sequence`, on which the ranks do not agree.
+@dataclass(frozen=True)
+class Entry:
+    """What one rank posted: `what` is compared, `give` and `take` crosswise (one item a peer), `site` never."""
 
-    Waits up to `patience` seconds for the others to post theirs, since only a majority tells who is wrong.
-    """
-    deadline = time.perf_counter() + patience
-    while any(board.count(r) <= sequence for r in range(board.size)) and time.perf_counter() < deadline:
-        time.sleep(0.005)
-    entries = entries_at(board, sequence)
-    return difference_words(board, sequence, entries), odd_one_out(board, entries)
+    what: str
+    give: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    site: tuple[str, int, str] = ("", 0, "")
+    time: float = 0.0  # seconds, time.perf_counter
+    withdrawn: bool = False
+
+    def encode(self, room: int) -> bytes:
+        """The body of a record; what is too long is cut, with a checksum of the whole in its place."""
+        path, line, function = self.site
+        site = f"{_last(path, 120)}:{line}:{_last(function, 40)}".encode()
+        peers = [_PEER.join(self.give).encode(), _PEER.join(self.take).encode()]
+        free = room - len(site) - 3
+        if sum(map(len, peers)) > free // 2:
+            peers = [b"", b""]  # a very large group: its split sizes are not compared
+        free -= sum(map(len, peers))
+        what = self.what.encode()
+        if len(what) > free:
+            what = what[: free - 14] + b"... #%08x" % zlib.crc32(what)
+        return _FIELD.join([what, *peers, site])
+
+    @classmethod
+    def decode(cls, body: bytes, when: float, withdrawn: bool) -> Entry:
+        what, give, take, site = (part.decode(errors="replace") for part in body.split(_FIELD))
+        path, line, function = site.rsplit(":", 2)
+        split = [tuple(text.split(_PEER)) if text else () for text in (give, take)]
+        return cls(what, *split, (path, int(line), function), when, withdrawn)
+
+    def disagrees(self, other: Entry, me: int, peer: int) -> bool:
+        """Whether `other`, posted by `peer`, cannot be the same operation as this one, posted by `me` (group ranks)."""
+        if self.what != other.what:
+            return True
+        if not (self.give and other.give):
+            return False
+        return self.give[peer] != other.take[me] or self.take[peer] != other.give[me]
 
 
-def entries_at(board: Board, sequence: int) -> dict[int, Entry]:
-    """What each group rank posted as operation `sequence`, for those that have."""
-    return {r: e for r in range(board.size) if (e := board.read(r, sequence)) is not None}
+class Board:
+    """The board of one group, as one of its ranks (or the kernel, `rank=None`) sees it. Ranks are group ranks."""
 
+    def __init__(self, path: str, rank: int | None = None):
+        self.path, self.rank = path, rank
+        with open(path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+        head = json.loads(self.map[:PAGE].rstrip(b"\0"))
+        self.name, self.ranks = head["name"], tuple(head["ranks"])
+        self.size = len(self.ranks)
+        self.words = memoryview(self.map).cast("Q")
+        self.part = _part_bytes(self.size)
 
-def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> Words:
-    """Which rank called what, from which line, a line for each side."""
-    where = {"number": sequence + 1, "group": group_words(board)}
-    sides = _sides(entries)
-    if len(sides) < 2:
-        return SAYS["crossed"].format(**where, what=_crossed(board, entries))
-    said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return Words.of("\n  ").join([SAYS["differs"].format(**where), *said])
+    @staticmethod
+    def create(folder: str, name: str, ranks: tuple[int, ...]) -> str:
+        """Make the file of a new group, in `folder` or, where that has no room, in the temporary folder. Its path."""
+        head = json.dumps({"name": name, "ranks": list(ranks)}).encode()
+        if len(head) > PAGE:
+            raise ValueError(f"a group of {len(ranks)} ranks is too large for the board: use Ranks(..., check=False)")
+        size = PAGE + len(ranks) * _part_bytes(len(ranks))
+        for place in (folder, tempfile.gettempdir()):
+            with contextlib.suppress(OSError):
+                return _reserve(place, name, size, head)
+        raise OSError(
+            f"no room for a board of {size / 1e6:.1f} MB in {folder} or {tempfile.gettempdir()}: free some space"
+        )
 
+    def close(self) -> None:
+        self.words.release()
+        self.map.close()
 
-def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
-    """The global rank that stands alone against a majority; None where nobody can tell."""
-    sides = _sides(entries)
-    if len(sides) < 2 or len(sides[0]) > 1 or len(sides[-1]) <= sum(map(len, sides[:-1])):
+    # -- collectives -----------------------------------------------------------------------------------------------
+    def count(self, rank: int) -> int:
+        """How many collectives `rank` has posted."""
+        return self.words[self._page(rank) // 8]
+
+    def issued(self, rank: int) -> int:
+        """How many operations `rank` has issued, of both kinds, without those that it withdrew and that still stand in
+        its ring."""
+        start = self._page(rank) + PAGE
+        withdrawn = sum(self.map[start + 14 : start + RECORDS * RECORD_BYTES : RECORD_BYTES])
+        return self.count(rank) - withdrawn + sum(self._posted(rank, ring) for ring in range(2 * self.size))
+
+    def _posted(self, owner: int, ring: int) -> int:
+        """The records that were written to a ring: the largest stamp in it."""
+        start = self.channel(owner, ring // 2, bool(ring % 2)) // 8
+        return max(self.words[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
+
+    def post(self, sequence: int, entry: Entry) -> None:
+        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
+        self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
+        self.words[self._page(self.rank) // 8] = sequence + 1
+
+    def withdraw(self, sequence: int) -> None:
+        """This rank posted the operation, but could not issue it after all."""
+        offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
+        self.map[offset + 14] = 1
+
+    def read(self, rank: int, sequence: int) -> Entry | None:
+        """What `rank` posted as its operation number `sequence`; None if it has not yet, or long ago."""
+        return self.read_at(self._page(rank) + PAGE + sequence % RECORDS * RECORD_BYTES, sequence)
+
+    def has_posted(self, rank: int, sequence: int) -> bool:
+        if self.count(rank) <= sequence:
+            return False
+        entry = self.read(rank, sequence)
+        return entry is None or not entry.withdrawn
+
+    def first_disagreement(self, sequence: int, mine: Entry) -> int | None:
+        """The first rank whose operation number `sequence` is posted and is not `mine`."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                theirs = self.read(rank, sequence)
+                if theirs is not None and mine.disagrees(theirs, self.rank, rank):
+                    return rank
         return None
-    return board.ranks[sides[0][0]]
+
+    # -- flags -----------------------------------------------------------------------------------------------------
+    def flag(self, words: Words, culprit: int | None) -> None:
+        """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
+        start = self._page(self.rank) + _FLAG
+        if not self.words[start // 8]:
+            body = json.dumps([asdict(words.map(_cut)), culprit], ensure_ascii=False).encode()
+            self.map[start + 8 : start + 8 + len(body)] = body
+            self.words[start // 8] = len(body)
+
+    def flagged(self) -> tuple[Words, int | None] | None:
+        """(sentence, culprit) of the first flag that is up."""
+        for rank in range(self.size):
+            start = self._page(rank) + _FLAG
+            length = self.words[start // 8]
+            if length:
+                texts, culprit = json.loads(self.map[start + 8 : start + 8 + length])
+                return Words(**texts), culprit
+        return None
+
+    # -- records ---------------------------------------------------------------------------------------------------
+    def write(self, offset: int, stamp: int, body: bytes, when: float) -> None:
+        self.words[offset // 8] = 0
+        self.map[offset + _BODY : offset + _BODY + len(body)] = body
+        _HEAD.pack_into(self.map, offset + 8, zlib.crc32(body), len(body), 0, when)
+        self.words[offset // 8] = stamp + 1
+
+    def read_at(self, offset: int, stamp: int) -> Entry | None:
+        if self.words[offset // 8] != stamp + 1:
+            return None
+        checksum, length, withdrawn, when = _HEAD.unpack_from(self.map, offset + 8)
+        body = self.map[offset + _BODY : offset + _BODY + length]
+        if zlib.crc32(body) != checksum or self.words[offset // 8] != stamp + 1:
+            return None
+        return Entry.decode(body, when, bool(withdrawn))
+
+    def channel(self, owner: int, peer: int, receives: bool) -> int:
+        """Where the ring starts in which `owner` writes its sends to, or receives from, `peer`."""
+        ring = peer * 2 + receives
+        start = self._page(owner) + PAGE + RECORDS * RECORD_BYTES
+        return start + ring * CHANNEL_RECORDS * CHANNEL_BYTES
+
+    def _page(self, rank: int) -> int:
+        return PAGE + rank * self.part
 
 
-def first_difference(board_dir: str) -> Words | None:
-    """Where the ranks parted: one sentence, or None if every rank posted the same from the same lines.
-
-    Reads the boards of all groups in `board_dir` from outside, for example from the kernel after a failure.
-    """
-    for path in sorted(glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)), key=os.path.getmtime):
-        board = Board(path)
-        try:
-            if sentence := _difference_in(board):
-                return sentence
-        finally:
-            board.close()
-    return None
+def _last(text: str, room: int) -> str:
+    """The end of `text`, at most `room` bytes of it."""
+    return text if len(text.encode()) <= room else text.encode()[-room:].decode(errors="ignore")
 
 
-def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
-    """(file, name of its group) to a global rank to how many operations that rank has issued, read from outside."""
-    found: dict[tuple[str, str], dict[int, int]] = {}
-    for path in glob.glob(os.path.join(glob.escape(board_dir), "*" + SUFFIX)):
-        board = Board(path)
-        try:
-            found[path, board.name] = {member: board.issued(rank) for rank, member in enumerate(board.ranks)}
-        finally:
-            board.close()
-    return found
+def _part_bytes(size: int) -> int:
+    return PAGE + RECORDS * RECORD_BYTES + 2 * size * CHANNEL_RECORDS * CHANNEL_BYTES
 
 
-def group_words(board: Board) -> Words:
-    return SAYS["world" if board.name == "0" else "group"].format(ranks=names_of(board.ranks))
+def _reserve(folder: str, name: str, size: int, head: bytes) -> str:
+    """A file of `size` bytes that is really there: writing to a full memory disk would kill the process."""
+    safe = "".join(c if c.isalnum() else "_" for c in name)[:40]
+    handle, path = tempfile.mkstemp(prefix=f"{safe}-", suffix=SUFFIX, dir=folder)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+        else:
+            os.ftruncate(handle, size)
+        os.pwrite(handle, head, 0)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(handle)
+    return path
 
 
-def _difference_in(board: Board) -> Words | None:
-    counts = [board.count(r) for r in range(board.size)]
-    start, common, longest = max(0, max(counts) - RECORDS), min(counts), max(counts)
-    for sequence in range(start, common):
-        entries = entries_at(board, sequence)
-        if len(_sides(entries)) > 1:
-            return difference_words(board, sequence, entries)
-    return None if common == longest else _uneven_words(board, counts, start)
+def _cut(text: str) -> str:
+    return text.encode()[:_LONGEST].decode(errors="ignore")
 
 
-def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
-    """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
-    few = [r for r, count in enumerate(counts) if count < max(counts)]
-    many = next(r for r, count in enumerate(counts) if count == max(counts))
-    made = [SAYS["made"].format(ranks=names_of([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
-    tally = {"group": group_words(board), "tally": made}
-    for rank in few:
-        for sequence in range(start, max(counts)):
-            mine, theirs = board.read(rank, sequence), board.read(many, sequence)
-            if theirs is not None and (mine is None or mine.site != theirs.site):
-                skipped = _skipped(board, rank, many, sequence, mine, theirs)
-                return SAYS["skipped.tally"].format(skipped=skipped, **tally)
-    return SAYS["uneven"].format(**tally)
+_ROOM = CHANNEL_BYTES - 24
+SEND, RECEIVE = False, True
 
 
-def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> Words:
-    a, b = board.ranks[rank], board.ranks[many]
-    other = SAYS["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
-    call = {"a": a, "number": sequence + 1, "other": other}
-    if mine is None:
-        return SAYS["skipped.never"].format(**call)
-    return SAYS["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
+@dataclass
+class Incoming:
+    """What has been read of one ring of one peer."""
+
+    cursor: int = 0
+    counts: Counter = field(default_factory=Counter)  # tag -> number of messages
+    entries: dict[tuple[int, int], Entry] = field(default_factory=dict)  # (tag, k) -> not yet matched
+    lost: bool = False  # the peer ran more than a ring ahead: nothing is known any more
 
 
-def _sides(entries: dict[int, Entry]) -> list[list[int]]:
-    """Group ranks by what they posted, the smallest side first."""
-    sides: dict[str, list[int]] = {}
-    for rank, entry in entries.items():
-        sides.setdefault(entry.what, []).append(rank)
-    return sorted(sides.values(), key=len)
+class Channels:
+    """This rank's point-to-point messages in one group, and what is known of its peers'. Ranks are group ranks."""
+
+    def __init__(self, board: Board):
+        self.board, self.me = board, board.rank
+        self.lock = threading.Lock()
+        self.posted: Counter = Counter()  # (receives, peer) -> records written
+        self.numbers: Counter = Counter()  # (receives, peer, tag) -> messages posted
+        self.seen: dict[tuple[bool, int, int], Incoming] = {}
+
+    def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame, start: float) -> int:
+        """Write down a send to, or a receive from, `peer` (this rank itself: from any source). Its number k.
+
+        start: seconds, when the emulated link takes it up.
+        """
+        with self.lock:
+            k = self.numbers[receives, peer, tag]
+            index = self.posted[receives, peer]
+            self.numbers[receives, peer, tag] += 1
+            self.posted[receives, peer] += 1
+            entry = Entry(f"{tag} {k} {what}", site=site)
+            offset = self.board.channel(self.me, peer, receives) + index % CHANNEL_RECORDS * CHANNEL_BYTES
+            self.board.write(offset, index, entry.encode(_ROOM), start)
+            return k
+
+    def counterpart(self, receives: bool, peer: int, tag: int, k: int) -> Entry | None:
+        """The peer's side of this rank's message `k`, if it has been posted and can still be compared."""
+        with self.lock:
+            found = self._read(not receives, peer, self.me).entries.get((tag, k))
+            return None if found is None or self._anyone(self.me if receives else peer, tag) else found
+
+    def forget(self, receives: bool, peer: int, tag: int, k: int) -> None:
+        """This rank's message `k` is complete."""
+        with self.lock:
+            known = self.seen.get((not receives, peer, self.me))
+            if known is not None:
+                known.entries.pop((tag, k), None)
+
+    def is_matched(self, receives: bool, peer: int, tag: int, k: int) -> bool:
+        """Whether the other side of this rank's message `k` has been posted (True also where nobody can know)."""
+        with self.lock:
+            known = self._read(not receives, peer, self.me)
+            others = known.counts[tag] + (0 if receives else self._anyone(peer, tag))
+            return known.lost or others > k
+
+    def anyone_sent(self, tag: int, num_received: int) -> bool:
+        """Whether more messages with `tag` were sent to this rank than the `num_received` that have arrived."""
+        with self.lock:
+            rings = [self._read(SEND, peer, self.me) for peer in range(self.board.size) if peer != self.me]
+            return any(ring.lost for ring in rings) or sum(ring.counts[tag] for ring in rings) > num_received
+
+    def drain(self) -> None:
+        """Read on, so that no peer gets a ring ahead."""
+        with self.lock:
+            for receives, owner, peer in list(self.seen):
+                self._read(receives, owner, peer)
+
+    def _anyone(self, owner: int, tag: int) -> int:
+        """How many receives from any source `owner` has posted with `tag`."""
+        if owner == self.me:
+            return self.numbers[RECEIVE, owner, tag]
+        return self._read(RECEIVE, owner, owner).counts[tag]
+
+    def _read(self, receives: bool, owner: int, peer: int) -> Incoming:
+        known = self.seen.get((receives, owner, peer))
+        if known is None:
+            known = self.seen[receives, owner, peer] = Incoming()
+        start = self.board.channel(owner, peer, receives)
+        while not known.lost:
+            offset = start + known.cursor % CHANNEL_RECORDS * CHANNEL_BYTES
+            entry = self.board.read_at(offset, known.cursor)
+            if entry is None:
+                known.lost = self.board.words[offset // 8] > known.cursor + 1
+                break
+            tag, k, what = entry.what.split(" ", 2)
+            known.cursor += 1
+            known.counts[int(tag)] += 1
+            known.entries[int(tag), int(k)] = Entry(what, site=entry.site, time=entry.time)
+        return known
 
 
-def _says(board: Board, ranks: list[int], entry: Entry) -> Words:
-    who = {"ranks": names_of(board.ranks[r] for r in ranks), "count": len(ranks)}
-    return SAYS["calls"].format(**who, what=entry.what, place=describe(entry.site))
-
-
-def _crossed(board: Board, entries: dict[int, Entry]) -> Words:
-    for a, mine in entries.items():
-        for b, theirs in entries.items():
-            if mine.give and theirs.take and mine.give[b] != theirs.take[a]:
-                ends = {"a": board.ranks[a], "b": board.ranks[b], "gives": mine.give[b], "takes": theirs.take[a]}
-                return SAYS["sends"].format(**ends, place=describe(mine.site), other=describe(theirs.site))
-    return SAYS["disagree"]
+def message_words(name: str, me: int, peer: int, what: str, site: Frame, other: Entry) -> Words:
+    """One sentence about a send and a receive that do not fit. `me` and `peer` are global ranks."""
+    both = {"me": me, "what": what, "place": describe(site), "peer": peer}
+    return SAYS[f"message.{name}"].format(**both, other=other.what, there=describe(other.site))

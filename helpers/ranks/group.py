@@ -22,17 +22,22 @@ import torch
 import torch.distributed as dist
 
 from helpers.learner.words import Words
-from helpers.ranks import board as boards
-from helpers.ranks.board_file import RECORDS, Board, Entry
-from helpers.ranks.channels import Channels, message_words
-from helpers.ranks.ending import Connections
-from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, error_of, is_timeout, needed_by
+from helpers.ranks import report as boards
+from helpers.ranks.board import RECORDS, Board, Channels, Entry, message_words
+from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, Connections, DirectWait, error_of, is_timeout, needed_by
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
 from helpers.ranks.session import Listeners, Session
-from helpers.ranks.signatures import Signature, call_site, message_signature
 from helpers.ranks.sites import SAYS, describe, names_of
-from helpers.ranks.waiting import DirectWait
-from helpers.ranks.work import Message, PendingOp, WireError, WireWork, event_of
+from helpers.ranks.work import (
+    MessageWork,
+    PendingOp,
+    Signature,
+    WireError,
+    WireWork,
+    call_site,
+    event_of,
+    message_signature,
+)
 
 Issue = Callable[[], dist.Work]
 
@@ -75,7 +80,7 @@ class WireGroup:
         site, sig = call_site(), message_signature(name, tensors[0])
         with self.order:
             self.session.begin(name)
-            work = Message(sig, self.num_messages, site, tensors, self._complete, peer=peer, tag=tag)
+            work = MessageWork(sig, self.num_messages, site, tensors, self._complete, peer=peer, tag=tag)
             self.num_messages += 1
             if given:
                 self.session.rules.message(self, work, *given)
@@ -92,7 +97,7 @@ class WireGroup:
             post()
             try:
                 work.inner = issue()
-                if not isinstance(work, Message):
+                if not isinstance(work, MessageWork):
                     self.issued.add(work)
             except BaseException:
                 self._withdraw(work)
@@ -120,7 +125,7 @@ class WireGroup:
             self.look()
             self.session.raise_if_broken()
 
-    def _announce(self, work: Message) -> None:
+    def _announce(self, work: MessageWork) -> None:
         link = self.session.link
         if link is not None and not work.receives:
             end = link.between(self.ranks, self.rank, work.peer)
@@ -144,7 +149,7 @@ class WireGroup:
 
     def _withdraw(self, work: WireWork) -> None:
         """The operation was posted, but the real group would not take it: nobody should wait for it."""
-        if isinstance(work, Message):
+        if isinstance(work, MessageWork):
             return
         if self.board is not None:
             self.board.withdraw(work.sequence)
@@ -173,7 +178,7 @@ class WireGroup:
             torch.accelerator.synchronize()
         if error is not None or self.session.link is None:
             work.finish(error and self._in_words(work, error))
-        elif isinstance(work, Message):
+        elif isinstance(work, MessageWork):
             self.session.link.hold(self._due(work), work.finish)
         else:
             self._deliver_in_order(work)
@@ -203,7 +208,7 @@ class WireGroup:
         end = link.between(self.ranks, self.rank, getattr(work, "peer", None))
         duration = link_seconds(end, sig.name, sig.num_bytes, self.size)
         ready = self._ready(work)
-        if isinstance(work, Message):
+        if isinstance(work, MessageWork):
             return duration + (link.reserve(IN, ready, duration, end) if work.receives else ready)
         return duration + link.reserve(BOTH, ready, duration, end)
 
@@ -211,7 +216,7 @@ class WireGroup:
         """When the last rank had posted it: no link can start earlier."""
         if self.board is None:
             return max(work.started, getattr(work, "link_start", 0.0))
-        if isinstance(work, Message):
+        if isinstance(work, MessageWork):
             peer = work.source_rank()
             other = self.channels.counterpart(work.receives, peer, work.tag, work.number)
             return max(work.link_start, other.time if other else 0.0)
@@ -222,16 +227,16 @@ class WireGroup:
         self.session.remove(work)
         if work.error is not None:
             return
-        if isinstance(work, Message) and self.channels is not None and work.peer is not None:
+        if isinstance(work, MessageWork) and self.channels is not None and work.peer is not None:
             self.channels.forget(work.receives, work.peer, work.tag, work.number)
-        if isinstance(work, Message) and work.receives:
+        if isinstance(work, MessageWork) and work.receives:
             self.received[work.tag] += 1
         if self.listeners.callbacks:
             self.listeners.tell(event_of(work, self.name, self.ranks, self.rank))
 
     # -- who is missing --------------------------------------------------------------------------------------------
     def describe(self, work: WireWork, now: float) -> PendingOp:
-        peer = work.peer if isinstance(work, Message) else None
+        peer = work.peer if isinstance(work, MessageWork) else None
         return PendingOp(
             group=self.name,
             group_ranks=self.ranks,
@@ -241,20 +246,20 @@ class WireGroup:
             missing=tuple(self.missing(work)),
             age=now - work.started,
             peer=None if peer is None else self.ranks[peer],
-            any_of=isinstance(work, Message) and peer is None,
+            any_of=isinstance(work, MessageWork) and peer is None,
             waiting=work.num_waiting > 0,
         )
 
     def missing(self, work: WireWork) -> list[int]:
         """Global ranks that have not posted what `work` needs from them."""
-        find = self._missing_message if isinstance(work, Message) else self._missing_collective
+        find = self._missing_message if isinstance(work, MessageWork) else self._missing_collective
         return [] if self.board is None else [self.ranks[r] for r in find(work)]
 
     def _missing_collective(self, work: WireWork) -> list[int]:
         name, root = work.signature.name, work.signature.root
         return [r for r in needed_by(name, root, self.rank, self.size) if not self.board.has_posted(r, work.sequence)]
 
-    def _missing_message(self, work: Message) -> list[int]:
+    def _missing_message(self, work: MessageWork) -> list[int]:
         if work.peer is None:
             others = [r for r in range(self.size) if r != self.rank]
             return [] if self.channels.anyone_sent(work.tag, self.received[work.tag]) else others
@@ -273,7 +278,7 @@ class WireGroup:
     def _withdrawn(self) -> tuple[Words, int] | None:
         """A rank whose real group would not take an operation that this rank has issued: nobody can complete it."""
         for work in self._own():
-            if work.inner is not None and not isinstance(work, Message):
+            if work.inner is not None and not isinstance(work, MessageWork):
                 for rank in range(self.size):
                     entry = self.board.read(rank, work.sequence)
                     if entry is not None and entry.withdrawn:

@@ -14,9 +14,9 @@ from typing import Any
 
 from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
-from helpers.ranks.capture import print_texts
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
+from helpers.ranks.pipe import print_texts
 from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
@@ -65,7 +65,7 @@ class Ranks:
         self._lock, self._slices, self._cells = threading.Lock(), {}, 0
         self._timer: threading.Timer | None = None
         self._has_variables = False
-        self._in_place = inplace.World(device, memory) if inplace.is_launched() else None
+        self._in_place = inplace.LaunchedRanks(device, memory) if inplace.is_launched() else None
         if self._in_place:
             choose_rules(rules, "torchrun")
             self.num_ranks, self.device = self._in_place.world_size, self._in_place.device

@@ -22,11 +22,11 @@ from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
-from helpers.ranks.nccl.after import After, error_of
+from helpers.ranks.nccl.judge import After, error_of
+from helpers.ranks.pipe import Torn, whole_messages
 from helpers.ranks.report import Report
 from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
-from helpers.ranks.whole import Torn, whole_messages
 from helpers.specs import Link, Nodes
 
 START_LIMIT = 60.0  # seconds for ranks to meet
@@ -67,7 +67,7 @@ class Outcome:
 
 class Pool:
     def __init__(self, settings: Settings):
-        self.settings, self.after = settings, After(settings.rules)
+        self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
         self.members: list[Member] = []
         self.generation = 0
         self.folder = self.board = None
@@ -176,8 +176,8 @@ class Pool:
         if verdict != "ok" or difference is not None:
             error = self._explain_and_recover(watch, verdict, difference, cell)
         else:
-            found = self.after.look(self.board, self.generation)
-            error, outcome.doubts = error_of(found, SAYS["after.kept"]), [one.said for one in found]
+            verdicts = self.judge.new_verdicts(self._boards())
+            error, outcome.doubts = self.judge.error_of(verdicts, SAYS["after.kept"]), [one.text for one in verdicts]
         here = {member.pid for member in self.members}  # perhaps new ones, after a restart
         self.is_spent = any(state.spent and state.pid in here for state in states)
         if error is None:
@@ -200,7 +200,7 @@ class Pool:
         return None
 
     def _first_difference(self) -> Words | None:
-        from helpers.ranks.board import first_difference
+        from helpers.ranks.report import first_difference
 
         if self.settings.backend != "wire" or not self.settings.check:
             return None
@@ -208,7 +208,7 @@ class Pool:
 
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
         """What the boards count of this world's groups, see board.issued; empty while nothing is up or compared."""
-        from helpers.ranks.board import issued
+        from helpers.ranks.report import issued
 
         if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
             return {}
@@ -229,8 +229,8 @@ class Pool:
                     report.exit_codes[state.rank] = self._zygote().exit_status(state.pid)
             sound = verdict == "failed" and self._is_sound(watch)
             error = report.error(verdict, difference=difference, seconds=watch.clock)
-            found = [one.said for one in self.after.look(self.board, self.generation, verdict == "hang")]
-            error.words = Words.of("\n").join([error.words, *found])
+            verdicts = self.judge.new_verdicts(self._boards(), is_hang=verdict == "hang")
+            error.words = Words.of("\n").join([error.words, *(one.text for one in verdicts)])
             how = self._recover(watch, sound)
         except KeyboardInterrupt:
             error = report.error("interrupted")

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers.learner.words import Words
+from helpers.ranks.gloo import Waiters
 from helpers.ranks.link import EmulatedLink
-from helpers.ranks.waiting import Waiters
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link, Nodes
 
 if TYPE_CHECKING:
-    from helpers.ranks.nccl.enforced import Enforced
+    from helpers.ranks.nccl.rank_rules import Enforced
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, Where
-from helpers.ranks.whole import whole_messages
+from helpers.ranks.pipe import whole_messages
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on

@@ -1,9 +1,10 @@
-"""One rank's process. Two threads: the main one runs tasks; the control one answers, interrupts, and leaves.
+"""Runs one rank's process: its main thread runs tasks, and its control thread answers, interrupts and leaves.
 
     kernel ──pipe──> control thread ──queue──> main thread: call | cell | reinit
     kernel <─pipe── ready, out, where, done
 
-The process ends when the pipe closes, and on Linux when its parent dies.
+The process ends when the pipe closes, and on Linux when its parent dies. After a failed task it drops modules whose
+import was interrupted, and names the learner's variables that hold a process group, which have to be made again.
 """
 
 from __future__ import annotations
@@ -24,26 +25,77 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container, MutableMapping
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from helpers.devices import cards, is_accelerator, module_of
 from helpers.devices.lines import main_stack
 from helpers.learner.words import Words
 from helpers.ranks import wire
-from helpers.ranks.capture import Capture
-from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
 from helpers.ranks.errors import Failure, Waiting, Where
-from helpers.ranks.holders import dead_holders
 from helpers.ranks.link import link_of
 from helpers.ranks.nccl import journal
-from helpers.ranks.outbox import Outbox
+from helpers.ranks.pipe import Capture, Outbox
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
+
+
+def forget_cut_imports(known: Container[str] = (), modules: MutableMapping[str, ModuleType] = sys.modules) -> list[str]:
+    """Drop modules that were never finished, then those whose package is missing; returns their names.
+
+    known: names that were there before and stay. For the moment after an interrupt, when nothing is being imported.
+    """
+    forgotten = [name for name, module in list(modules.items()) if name not in known and _is_unfinished(module)]
+    for name in forgotten:
+        del modules[name]
+    while orphans := [name for name in list(modules) if name not in known and _is_orphan(name, modules)]:
+        for name in orphans:
+            del modules[name]
+        forgotten += orphans
+    return forgotten
+
+
+def is_torchs(name: str) -> bool:
+    """Whether a module is torch's own. Some of these register themselves while they are imported, and refuse to do so
+    twice ("already registered in mega-cache"): only a new process can begin their import anew."""
+    return name.partition(".")[0] == "torch"
+
+
+def _is_unfinished(module: ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
+
+
+def _is_orphan(name: str, modules: Container[str]) -> bool:
+    package = name.rpartition(".")[0]
+    return bool(package) and package not in modules
+
+
+def dead_holders(namespace: dict[str, Any]) -> list[str]:
+    """Names of the variables through which a process group or a mesh can be reached."""
+    return sorted(name for name, value in namespace.items() if not name.startswith("__") and holds_group(value))
+
+
+def holds_group(value: Any, depth: int = 3) -> bool:
+    if isinstance(value, dist.ProcessGroup | DeviceMesh):
+        return True
+    if depth == 0 or isinstance(value, type | torch.Tensor | str | bytes | int | float):
+        return False
+    if isinstance(value, torch.nn.Module):
+        return any(holds_group(v, 1) for module in value.modules() for v in vars(module).values())
+    if isinstance(value, list | tuple | set):
+        return any(holds_group(v, depth - 1) for v in list(value)[:100])
+    if isinstance(value, dict):
+        return any(holds_group(v, depth - 1) for v in list(value.values())[:100])
+    if type(value).__module__.split(".")[0] in ("builtins", "types"):
+        return False
+    return any(holds_group(v, depth - 1) for v in getattr(value, "__dict__", {}).values())
+
 
 PR_SET_PDEATHSIG = 1
 _leave = os._exit  # before it is wrapped: leaving with the kernel needs no last words
@@ -295,6 +347,4 @@ def main(fd: int, spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from helpers.ranks import worker
-
-    worker.main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

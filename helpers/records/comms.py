@@ -1,13 +1,19 @@
-"""What ranks told each other: one event for each operation of torch.distributed."""
+"""Records what ranks communicated: one event per operation of torch.distributed, and its sums by mesh axis.
+
+`CommLog` is a list of events, measured by observe or predicted by predict/traffic. `AxisTraffic` is one rank's traffic
+added up by axis (tp, dp, pp) and operation, so that a prediction and a log can be compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from math import prod
+from typing import ClassVar, NamedTuple
 
 from helpers.quantities.units import DerivedBytes
 from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
+from helpers.specs.mesh import ORDER, Mesh
 
 OPS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 OPS += ("gather", "scatter", "barrier", "send", "recv")
@@ -15,11 +21,12 @@ OPS += ("gather", "scatter", "barrier", "send", "recv")
 
 @dataclass(frozen=True, kw_only=True)
 class CommEvent:
-    """One operation of torch.distributed on one rank, from its call (`start`) until it was done (`end`, seconds).
+    """One operation of torch.distributed on one rank, from its call (`start`) until it was done (`end`), in seconds.
 
-    payload_bytes: bytes of the tensors that this rank hands in; a broadcast or scatter counts the tensor that each
-    rank gets, a recv the buffer, a barrier 0. sequence: the number of this operation in its group, from 0.
-    peer: global rank, the other side of send and recv, or the root. caller: "file.py:71", outside torch.
+    payload_bytes: bytes of the tensors that this rank passes to the operation. A broadcast or scatter counts the tensor
+    that each rank gets, a recv counts its buffer, and a barrier counts 0. sequence: the number of this operation in its
+    group, from 0. peer: the global rank at the other end of a send or recv, or the root of a collective. caller: the
+    line outside torch that issued the operation, such as "file.py:71".
     """
 
     rank: int
@@ -54,7 +61,10 @@ class CommEvent:
 
 
 def ring_share(op: str, num_ranks: int) -> float:
-    """Of the payload, how much a ring or a tree makes a rank send, on average over the ranks. Source: as above."""
+    """Bytes that a ring or a tree makes a rank send, over the bytes of the payload, on average over the ranks.
+
+    Source: Thakur, Rabenseifner & Gropp 2005, sections 3 and 4.
+    """
     others, share = num_ranks - 1, 1 - 1 / num_ranks
     return {"all_reduce": 2 * share, "all_gather": others, "send": 1, "recv": 0}.get(op, share)
 
@@ -64,7 +74,7 @@ class CommLog(Json):
     """The operations that one or several ranks issued, in the order in which they completed."""
 
     events: tuple[CommEvent, ...] = ()
-    _holds: ClassVar = {"events": CommEvent}
+    _nested_records: ClassVar = {"events": CommEvent}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
@@ -88,11 +98,11 @@ class CommLog(Json):
         return tuple(dict.fromkeys(event.op for event in self.events))
 
     def count(self, op: str | None = None) -> int:
-        """How many operations, of this kind or of all."""
+        """The number of operations of this kind, or of all kinds."""
         return len(self._of(op))
 
     def payload_bytes(self, op: str | None = None) -> int:
-        """Bytes handed in, of this kind or of all: measured."""
+        """Bytes passed to the operations of this kind, or of all kinds, as they were recorded."""
         return sum(event.payload_bytes for event in self._of(op))
 
     def sent_bytes(self, algorithm: str = "ring") -> DerivedBytes:
@@ -104,3 +114,80 @@ class CommLog(Json):
         """The rows of `compare`: name -> (value, unit)."""
         rows = {"payload": (self.payload_bytes(), "bytes"), "operations": (self.count(), "count")}
         return rows | {op: (self.count(op), "count") for op in self.ops()}
+
+
+SCALARS = "scalars"  # the loss, the norm and the loss scaler's three flags: they belong to no axis and have no size
+
+
+class AxisOp(NamedTuple):
+    """All operations of one kind in groups of `num_ranks` ranks on one axis. payload_bytes is their sum."""
+
+    axis: str
+    op: str
+    num_ranks: int
+    payload_bytes: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a ring makes this rank send."""
+        return ring_share(self.op, self.num_ranks) * self.payload_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisTraffic:
+    """The traffic of one rank, added up by axis (tp, dp, pp, ...) and operation.
+
+    The axis `scalars` has the operations on one number or three, whatever their group. Two records are equal where
+    every kind of operation has the same bytes on every axis. Groups of one rank send nothing and are left out.
+    """
+
+    ops: tuple[AxisOp, ...] = ()
+
+    @classmethod
+    def of(cls, ops: Iterable[AxisOp]) -> AxisTraffic:
+        """The record of these operations: those of one axis, kind and group size are added up, and all are sorted."""
+        sums: dict[tuple[str, str, int], int] = {}
+        for axis, op, num_ranks, payload in ops:
+            sums[axis, op, num_ranks] = sums.get((axis, op, num_ranks), 0) + payload
+        return cls(ops=tuple(AxisOp(*key, payload) for key, payload in sorted(sums.items()) if payload and key[2] > 1))
+
+    def payload_bytes(self, axis: str | None = None) -> int:
+        """Bytes passed to operations on an axis, or on all axes but `scalars`; a recv does not count."""
+        return sum(each.payload_bytes for each in self._of(axis) if each.op != "recv")
+
+    def sent_bytes(self, axis: str | None = None) -> float:
+        """Bytes that a ring makes this rank send on an axis, or on all axes but `scalars`."""
+        return sum(each.sent_bytes for each in self._of(axis))
+
+    def by_axis(self) -> Mapping[str, int]:
+        """Payload bytes by axis, such as {"tp": 4096, "dp": 1024}."""
+        return {axis: self.payload_bytes(axis) for axis in dict.fromkeys(each.axis for each in self.ops)}
+
+    def _of(self, axis: str | None) -> list[AxisOp]:
+        return [each for each in self.ops if each.axis == axis or (axis is None and each.axis != SCALARS)]
+
+
+def traffic_by_axis(log: CommLog, mesh: Mesh) -> AxisTraffic:
+    """One rank's log added up by mesh axis. A group that spans several axes is named after all of them ("dp x pp").
+
+    A send or recv counts as traffic of its full axis, whether its group has the two ranks alone or the whole axis.
+    """
+    axes = {ranks: axes_along(mesh, ranks) for ranks in {event.group_ranks for event in log.events}}
+    return AxisTraffic.of(_axis_op(event, axes[event.group_ranks], mesh) for event in log.events)
+
+
+def _axis_op(event: CommEvent, axes: str, mesh: Mesh) -> AxisOp:
+    num_ranks = len(event.group_ranks)
+    if event.op in ("send", "recv") and axes:
+        num_ranks = prod(getattr(mesh, axis) for axis in axes.split(" x "))
+    return AxisOp(SCALARS if _is_scalar(event) else axes, event.op, num_ranks, event.payload_bytes)
+
+
+def _is_scalar(event: CommEvent) -> bool:
+    return event.shape == () or (event.shape == (3,) and (event.reduce_op or "").lower() == "max")
+
+
+def axes_along(mesh: Mesh, ranks: Iterable[int]) -> str:
+    """The axes of the mesh on which these ranks differ: "tp", or "dp x pp"."""
+    positions = [mesh.coordinates(rank) for rank in ranks]
+    return " x ".join(axis for axis in reversed(ORDER) if len({position[axis] for position in positions}) > 1)

@@ -1,4 +1,4 @@
-"""Predicted beside measured beside a guess: one table for every kind of record."""
+"""Compares a predicted record with a measured one, and with a learner's guess, as one table of text or HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CELL = "padding:2px 12px;text-align:right"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One quantity. unit: "bytes", "seconds" or "count". None stands where a side has no such quantity."""
+    """One quantity of a comparison, in `unit`: "bytes", "seconds" or "count". A value is None where a side has none."""
 
     name: str
     unit: str
@@ -41,7 +41,7 @@ class Comparison:
         return known[name]
 
     def table(self) -> list[list[str]]:
-        """Header and rows as text. The column of guesses is left out when nobody guessed."""
+        """The header and the rows as text. The column of guesses is left out when there is no guess."""
         with_guess = any(row.guess is not None for row in self.rows)
         header = ["", *(["your guess"] if with_guess else []), "predicted", "measured", "measured / predicted"]
         return [header, *(self._cells(row, with_guess) for row in self.rows)]
@@ -98,7 +98,7 @@ def _summary(given: object, what: str) -> dict[str, tuple[float, str]]:
 
 
 def _guesses(guess: object, names: list[str]) -> dict[str, float]:
-    """A single number is a guess for the first row."""
+    """The guesses by row name. A single number is a guess for the first row."""
     if guess is None:
         return {}
     if isinstance(guess, Real):
@@ -111,9 +111,10 @@ def _guesses(guess: object, names: list[str]) -> dict[str, float]:
 
 
 def compare(predicted: object, measured: object, *, guess: object = None) -> Comparison:
-    """Predicted beside measured, row by row; `guess` is one number (for the first row) or a dict of row names.
+    """A table of predicted and measured values, row by row, with `guess` beside them if there is one.
 
-    Both sides are records of one type, or dicts of numbers, or numbers. ValueError when their types differ.
+    Both sides are records of one type, or dicts of numbers, or numbers; ValueError where their types differ. `guess` is
+    one number, which stands for the first row, or a dict from row names to numbers.
     """
     kinds = [type(side) for side in (predicted, measured)]
     if kinds[0] is not kinds[1] and not all(issubclass(kind, (Real, Mapping)) for kind in kinds):

@@ -1,7 +1,8 @@
-"""What every rank does and when, in lanes. And what it holds in memory meanwhile.
+"""Records what every rank does and when, in lanes, and what it holds in memory meanwhile.
 
-Every timeline has the lanes compute and communication. A profile adds waiting for other ranks, what the host does, and
-the loading of data.
+A `Timeline` is predicted (predict/time), emulated, or recorded from a real run; one function draws all three. Every
+timeline has the lanes compute and communication. A profile adds waiting for other ranks, what the host does, and the
+loading of data. `MemoryBreakdown` has the bytes of one rank by kind at one instant.
 """
 
 from __future__ import annotations
@@ -12,7 +13,53 @@ from typing import ClassVar
 
 from helpers.quantities.units import format_seconds
 from helpers.records.checks import Json, check_items, check_number, check_one_of, check_order
-from helpers.records.memory import MEMORY_KINDS, Holding, MemoryBreakdown
+
+MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "temporaries")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBreakdown(Json):
+    """Bytes of one rank by kind at a named instant, such as "after backward"."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    buffers: int = 0
+    temporaries: int = 0
+    instant: str = ""
+
+    def __post_init__(self) -> None:
+        for name in MEMORY_KINDS:
+            check_number("MemoryBreakdown", name, getattr(self, name))
+
+    @property
+    def total(self) -> int:
+        """Bytes of all kinds together."""
+        return sum(getattr(self, name) for name in MEMORY_KINDS)
+
+    def summary(self) -> dict[str, tuple[float, str]]:
+        """The rows of `compare`: name -> (value, unit)."""
+        return {name: (getattr(self, name), "bytes") for name in (*MEMORY_KINDS, "total")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """Bytes that a rank holds in memory from `start` until just before `end` (seconds). kind: one of MEMORY_KINDS."""
+
+    rank: int
+    name: str
+    kind: str
+    num_bytes: int
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        check_number("Holding", "rank", self.rank)
+        check_one_of("Holding", "kind", self.kind, MEMORY_KINDS)
+        check_number("Holding", "num_bytes", self.num_bytes)
+        check_order("a Holding", self.start, self.end)
+
 
 LANES = ("compute", "communication", "waiting", "host", "data")  # as they are drawn, from the top
 KINDS = ("forward", "backward", "input_grad", "weight_grad", "optimizer", "communication", "waiting", "data", "other")
@@ -21,7 +68,7 @@ SOURCES = ("predicted", "emulated", "recorded")
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """One thing that one rank did from `start` to `end` (seconds). `num_bytes` is the payload that it carried."""
+    """One thing that one rank did from `start` to `end` (seconds); `num_bytes` is the payload of a message."""
 
     rank: int
     lane: str
@@ -40,13 +87,17 @@ class Span:
 
     @property
     def duration(self) -> float:
-        return self.end - self.start  # seconds
+        """Seconds from start to end."""
+        return self.end - self.start
 
     @classmethod
     def unchecked(
         cls, rank: int, lane: str, name: str, kind: str, start: float, end: float, num_bytes: int = 0
     ) -> Span:
-        """A Span without the checks, for a simulator that makes hundreds of thousands."""
+        """A Span without the checks, for a simulator that makes hundreds of thousands of spans.
+
+        It fills the instance's `__dict__` directly, because the frozen dataclass's `__init__` takes most of the time.
+        """
         span = cls.__new__(cls)
         values = span.__dict__
         values["rank"], values["lane"], values["name"], values["kind"] = rank, lane, name, kind
@@ -67,24 +118,25 @@ def covered_seconds(spans: Iterable[Span]) -> float:
 class Timeline(Json):
     """Spans of every rank on one clock (seconds). `source` says whether it was predicted, emulated or recorded.
 
-    held: what the ranks hold in memory and when; empty where nobody looked. It does not lengthen the timeline.
+    held: what the ranks hold in memory and when; empty where memory was not recorded. A holding does not lengthen the
+    timeline: its duration is that of the spans.
     """
 
     spans: tuple[Span, ...]
     source: str
     title: str = ""
     held: tuple[Holding, ...] = ()
-    _holds: ClassVar = {"spans": Span, "held": Holding}
+    _nested_records: ClassVar = {"spans": Span, "held": Holding}
 
     def __post_init__(self) -> None:
-        for name, kind in self._holds.items():
+        for name, kind in self._nested_records.items():
             object.__setattr__(self, name, tuple(getattr(self, name)))
             check_items("Timeline", getattr(self, name), kind)
         check_one_of("Timeline", "source", self.source, SOURCES)
 
     @classmethod
     def merge(cls, timelines: Iterable[Timeline]) -> Timeline:
-        """One timeline from those of several ranks. ValueError when there is none or when their sources differ."""
+        """One timeline from several, such as one per rank. ValueError for none, or where their sources differ."""
         parts = tuple(timelines)
         if len({part.source for part in parts}) != 1:
             raise ValueError(f"Timeline.merge got {len(parts)} timelines; give at least one, all of the same source")
@@ -102,32 +154,34 @@ class Timeline(Json):
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """Compute, communication, and those of the others in which something happens."""
+        """The lanes compute and communication, and every other lane that has a span, in the order of LANES."""
         used = {"compute", "communication", *(span.lane for span in self.spans)}
         return tuple(lane for lane in LANES if lane in used)
 
     @property
-    def start(self) -> float:  # seconds; 0 without spans
+    def start(self) -> float:
+        """The earliest start of a span in seconds, 0 without spans."""
         return min((span.start for span in self.spans), default=0.0)
 
     @property
-    def end(self) -> float:  # seconds; 0 without spans
+    def end(self) -> float:
+        """The latest end of a span in seconds, 0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
     @property
     def duration(self) -> float:
-        """From the earliest start to the latest end, seconds."""
+        """Seconds from the earliest start to the latest end."""
         return self.end - self.start
 
     def for_rank(self, rank: int) -> Timeline:
-        """What one rank does and holds. ValueError when it has no span."""
+        """The spans and holdings of one rank. ValueError where it has no span."""
         spans = tuple(span for span in self.spans if span.rank == rank)
         if not spans:
             raise ValueError(f"rank {rank!r} has no span in this Timeline; its ranks are {list(self.ranks)}")
         return replace(self, spans=spans, held=tuple(holding for holding in self.held if holding.rank == rank))
 
     def _lasts(self, item: Span | Holding, instant: float) -> bool:
-        """From its start until before its end; what lasts to the timeline's end is still there at that end."""
+        """Whether the item covers the instant. It ends just before its `end`, except at the end of the timeline."""
         return item.start <= instant < item.end or instant == item.end == self.end
 
     def at(self, rank: int, instant: float) -> tuple[Span, ...]:
@@ -143,7 +197,7 @@ class Timeline(Json):
         return MemoryBreakdown(**sums, instant=f"at {format_seconds(instant)}")
 
     def busy(self, rank: int, lane: str = "compute") -> float:
-        """Seconds in which the rank does something in this lane; overlapping spans count once."""
+        """Seconds in which the rank has a span in this lane; overlapping spans count once."""
         check_one_of("Timeline.busy", "lane", lane, LANES)
         return covered_seconds(span for span in self.for_rank(rank).spans if span.lane == lane)
 
@@ -158,10 +212,10 @@ class Timeline(Json):
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of the time in which a rank computes nothing: 1 - mean over ranks(busy) / the longest rank's span.
+        """The share of the time in which a rank computes nothing: 1 - mean over ranks(busy) / the longest rank's time.
 
-        A rank's span: from its first start to its last end, computing only. For equal stages this is the bubble rate of
-        Qi et al. 2023 and (p - 1) / (m + p - 1) for 1F1B. Megatron's (p - 1) / m is `bubble_over_ideal`.
+        A rank's time goes from its first to its last compute span. For equal stages this is the bubble rate of Qi et
+        al. 2023, which is (p - 1) / (m + p - 1) for 1F1B. Megatron's (p - 1) / m is `bubble_over_ideal`.
         """
         rows = self._compute_by_rank()
         longest = max((max(s.end for s in row) - min(s.start for s in row) for row in rows), default=0.0)
@@ -194,7 +248,7 @@ class Timeline(Json):
         return replace(self, spans=moved(self.spans), held=moved(self.held))
 
     def summary(self) -> dict[str, tuple[float, str]]:
-        """The rows of `compare`: name -> (value, unit). The worst rank counts, since the others wait for it."""
+        """The rows of `compare`: name -> (value, unit). The worst rank counts, because the others wait for it."""
         messages = [span for span in self.spans if span.lane == "communication"]
         return {
             "duration": (self.duration, "seconds"),

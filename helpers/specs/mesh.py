@@ -1,11 +1,12 @@
-"""Which rank stands where: the one place of rank arithmetic.
+"""Maps ranks to coordinates on a mesh of parallel axes (dp, pp, cp, ep, tp), and lists the groups of each axis.
 
-Ranks are numbered as Megatron-LM does, tp fastest, then cp, dp, pp, so that a tp group is a run of neighbours, GPUs of
-one node (Narayanan et al. 2021, section 3.2: tensor parallelism inside a node, pipeline parallelism across nodes).
+All rank arithmetic of the course is here; plans, strategies and predictions ask `Plan.mesh`. Ranks are numbered as in
+Megatron-LM, tp fastest, then cp, dp, pp, so that a tp group has neighbouring ranks, which are GPUs of one node
+(Narayanan et al. 2021, section 3.2: tensor parallelism inside a node, pipeline parallelism across nodes).
 
-    tp, cp, dp, pp    the axes: their sizes multiply to the world
+    tp, cp, dp, pp    the axes; their sizes multiply to the world size
     ep                experts are spread over the ranks of dp x cp, so ep divides dp * cp and adds no rank
-    edp               what is left of dp x cp: the ranks that hold copies of the same experts
+    edp               the rest of dp x cp: the ranks that hold replicas of the same experts
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ORDER = ("tp", "cp", "dp", "pp")  # fastest first
-EXPERT_ORDER = ("tp", "ep", "edp", "pp")  # the same ranks, with dp x cp cut the other way
+EXPERT_ORDER = ("tp", "ep", "edp", "pp")  # the same ranks, with dp x cp divided into ep and edp instead
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """dp * pp * cp * tp ranks. ValueError for a size that is no whole number above 0, or an ep that does not divide."""
+    """A mesh of dp * pp * cp * tp ranks.
+
+    Raises ValueError for a size that is not a whole number above 0, or an ep that does not divide dp * cp.
+    """
 
     dp: int = 1
     pp: int = 1
@@ -44,16 +48,16 @@ class Mesh:
 
     @property
     def edp(self) -> int:
-        """How many copies of each expert there are."""
+        """The number of replicas of each expert."""
         return self.dp * self.cp // self.ep
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands: {"pp": 0, "dp": 1, "cp": 0, "ep": 0, "tp": 3}. ValueError for a rank not in it."""
-        place = self._place(rank, ORDER) | {"ep": self._place(rank, EXPERT_ORDER)["ep"]}
-        return {axis: place[axis] for axis in ("pp", "dp", "cp", "ep", "tp")}
+        """The coordinates of a rank: {"pp": 0, "dp": 1, "cp": 0, "ep": 0, "tp": 3}. ValueError for an unknown rank."""
+        position = self._position(rank, ORDER) | {"ep": self._position(rank, EXPERT_ORDER)["ep"]}
+        return {axis: position[axis] for axis in ("pp", "dp", "cp", "ep", "tp")}
 
     def rank_at(self, **coordinates: int) -> int:
-        """The rank that stands there; an axis that is left out is at 0.
+        """The rank at these coordinates; an axis that is left out is at 0.
 
         ValueError for an axis that does not exist, a coordinate outside it, or an ep that dp and cp contradict.
         """
@@ -66,27 +70,30 @@ class Mesh:
             stride *= getattr(self, axis)
         ep = self.coordinates(rank)["ep"]
         if coordinates.get("ep", ep) != ep:
-            given = ", ".join(f"{axis}={place}" for axis, place in coordinates.items())
+            given = ", ".join(f"{axis}={index}" for axis, index in coordinates.items())
             raise ValueError(f"rank_at got {given}, but the rank at that dp and cp has ep={ep}; leave ep out")
         return rank
 
     def ranks_along(self, axis: str, rank: int) -> list[int]:
-        """The group of `rank` on an axis, in order, itself included: those that differ in this coordinate alone."""
-        self._place(rank, ORDER)
+        """The group of `rank` on an axis, in order: the rank itself and those that differ in this coordinate alone.
+
+        Raises ValueError for an unknown rank or axis.
+        """
+        self._position(rank, ORDER)  # raises for an unknown rank
         return next(group for group in self.groups(axis) if rank in group)
 
     def groups(self, *axes: str) -> list[list[int]]:
         """Every group over one axis, or over several together: groups("dp"), groups("dp", "cp"), groups("ep").
 
-        groups("edp"): the ranks that hold copies of one expert, over which its gradients are reduced.
-        ValueError for no axis, one that does not exist, or ep and edp together with dp or cp, which they replace.
+        groups("edp") gives the ranks that hold replicas of one expert, over which its gradients are reduced. Raises
+        ValueError for no axis, an unknown one, or ep and edp together with dp or cp, which they replace.
         """
         order = self._order_of(axes)
-        found: dict[tuple[int, ...], list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}  # the coordinates on all other axes -> the ranks
         for rank in range(self.world_size):
-            place = self._place(rank, order)
-            found.setdefault(tuple(place[axis] for axis in order if axis not in axes), []).append(rank)
-        return sorted(found.values())
+            position = self._position(rank, order)
+            groups.setdefault(tuple(position[axis] for axis in order if axis not in axes), []).append(rank)
+        return sorted(groups.values())
 
     def _order_of(self, axes: Iterable[str]) -> tuple[str, ...]:
         for order in (ORDER, EXPERT_ORDER):
@@ -95,24 +102,26 @@ class Mesh:
         given = ", ".join(map(repr, axes)) or "no axis"
         raise ValueError(f"groups got {given}: give axes of tp, cp, dp, pp, or of tp, ep, edp, pp")
 
-    def _place(self, rank: int, order: tuple[str, ...]) -> dict[str, int]:
+    def _position(self, rank: int, order: tuple[str, ...]) -> dict[str, int]:
+        """The coordinates of a rank, by division with remainder along `order`. ValueError for an unknown rank."""
         if rank not in range(self.world_size):
             raise ValueError(f"rank {rank!r} does not exist: the mesh has {self.world_size} ranks, from 0")
-        place = {}
+        position = {}
         for axis in order:
-            rank, place[axis] = divmod(rank, getattr(self, axis))
-        return place
+            rank, position[axis] = divmod(rank, getattr(self, axis))
+        return position
 
-    def _checked(self, axis: str, place: int) -> int:
-        if place not in range(getattr(self, axis)):
+    def _checked(self, axis: str, index: int) -> int:
+        """The coordinate itself; ValueError where the axis has no such one."""
+        if index not in range(getattr(self, axis)):
             raise ValueError(
-                f"{axis}={place!r} is not in the mesh, whose {axis} has {getattr(self, axis)} places, from 0"
+                f"{axis}={index!r} is not in the mesh, whose {axis} has {getattr(self, axis)} places, from 0"
             )
-        return place
+        return index
 
 
 def mesh_of(world_size: int, *, pp: int = 1, cp: int = 1, ep: int = 1, tp: int = 1) -> Mesh:
-    """The mesh on `world_size` ranks: dp is what the other axes leave. ValueError where they do not divide them."""
+    """The mesh of `world_size` ranks with these sizes; dp gets the rest. ValueError where that does not divide."""
     others = Mesh(pp=pp, cp=cp, tp=tp).world_size
     if world_size < 1 or world_size % others:
         raise ValueError(

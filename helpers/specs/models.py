@@ -1,4 +1,8 @@
-"""The shape of a model, a plan for spreading it over ranks, and the published models."""
+"""Describes the shape of a transformer (ModelSpec) and a plan for training it on many ranks (Plan).
+
+PRESETS has the published dense models and ROUTED those with experts. Predictions, strategies and the Trainer share
+these types; `Plan.check` says in a sentence why a plan does not fit a model.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,13 @@ from helpers.specs.mesh import Mesh
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """The shape of a decoder-only transformer. `seq`: tokens of context; `ffn_hidden` defaults to 4 * hidden.
+    """The shape of a decoder-only transformer.
 
-    Defaults describe a GPT-2 (learned positions, LayerNorm, biases, tied embeddings); see PRESETS for Llamas.
-    num_experts: feed-forwards of every layer, `ffn` wide each, of which a router gives each token `top_k`. window: how
-    many tokens each token sees, itself and those before it; None: all of them.
+    seq: tokens of context. ffn_hidden: width of the feed-forward, by default 4 * hidden. gated: whether it has a gate,
+    as in SwiGLU. norm: "layer" or "rms". positions: "learned" or "rope". num_experts: feed-forwards of every layer, of
+    which a router gives each token `top_k`. window: how many tokens each token attends to, itself and those before it;
+    None means all of them. The defaults describe a GPT-2 (learned positions, LayerNorm, biases, tied embeddings); see
+    PRESETS for Llamas. Raises ValueError for a shape that cannot be.
     """
 
     num_layers: int
@@ -36,6 +42,7 @@ class ModelSpec:
     top_k: int = 1
     window: int | None = None
 
+    # Fields that many formulas do not model; `check_plain` refuses them there.
     RARE: ClassVar[tuple[str, ...]] = ("num_experts", "top_k", "window")
 
     def __post_init__(self) -> None:
@@ -55,28 +62,35 @@ class ModelSpec:
 
     @property
     def kv_heads(self) -> int:
+        """Heads of keys and values: all heads, or fewer with grouped queries."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
     def ffn(self) -> int:
+        """Width of the feed-forward."""
         return 4 * self.hidden if self.ffn_hidden is None else self.ffn_hidden
 
     @property
     def head_dim(self) -> int:
+        """Columns of one attention head."""
         return self.hidden // self.num_heads
 
     @property
     def seen(self) -> int:
-        """Tokens that the last token of a sequence sees."""
+        """Tokens that the last token of a sequence attends to: all of them, or the window."""
         return self.seq if self.window is None else min(self.window, self.seq)
 
     @property
     def params_per_norm(self) -> int:
+        """Parameters of one norm: a weight per column, and a bias for LayerNorm with biases."""
         return self.hidden * (2 if self.norm == "layer" and self.bias else 1)
 
     @property
     def params_per_layer(self) -> int:
-        """Attention (q, k, v, output), feed-forwards, router, two norms: 12 h^2 + 13 h for a GPT."""
+        """Parameters of one layer: attention (q, k, v, output), feed-forwards, router, two norms.
+
+        12 h^2 + 13 h for a GPT.
+        """
         h, kv = self.hidden, self.kv_heads * self.head_dim
         attention = 2 * h * h + 2 * h * kv + (2 * h + 2 * kv if self.bias else 0)
         feed_forwards = self.num_experts * self.params_per_expert + self.params_of_router
@@ -84,23 +98,23 @@ class ModelSpec:
 
     @property
     def params_per_expert(self) -> int:
-        """Of one feed-forward; a model without experts has one per layer."""
+        """Parameters of one feed-forward; a model without experts has one per layer."""
         h, f, ups = self.hidden, self.ffn, 2 if self.gated else 1
         return (ups + 1) * h * f + (ups * f + h if self.bias else 0)
 
     @property
     def params_of_router(self) -> int:
-        """Of one layer's, without bias."""
+        """Parameters of one layer's router, which has no bias."""
         return self.hidden * self.num_experts if self.num_experts > 1 else 0
 
     @property
     def active_params(self) -> int:
-        """Parameters that one token meets."""
+        """Parameters that take part in the computation of one token."""
         return self.num_params - self.num_layers * (self.num_experts - self.top_k) * self.params_per_expert
 
     @property
     def num_params(self) -> int:
-        """Parameters, exactly: 12 l h^2 + 13 l h + (V + s) h + 2 h for a GPT."""
+        """All parameters, exactly: 12 l h^2 + 13 l h + (V + s) h + 2 h for a GPT."""
         tables = self.vocab * (1 if self.tied_embeddings else 2) + (self.seq if self.positions == "learned" else 0)
         return self.num_layers * self.params_per_layer + tables * self.hidden + self.params_per_norm
 
@@ -109,13 +123,13 @@ class ModelSpec:
 class Plan:
     """How a model is spread over dp * tp * pp * cp ranks, and what else decides memory and traffic.
 
-    `dp` is the data-parallel size, `tp` tensor, `pp` pipeline, `cp` context; `zero` the ZeRO stage over dp.
-    `precision` says what a parameter weighs (weights + gradients + optimizer): fp32, mixed (2 + 2, Adam holds the
-    fp32 master), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
-    `schedule`: the order of a pipeline's micro-batches, which training plays (helpers.schedules).
-    `ep`: ranks of dp * cp among which the experts of a layer are spread. `shard_ranks`: hybrid sharding, ZeRO-3 among
-    so many ranks, with a copy in each such group; None: among all. `fp8`: the layers' products take numbers of 8 bits;
-    weights, what is kept for backward and what travels stay in 16.
+    dp: data-parallel size; tp: tensor-parallel; pp: pipeline; cp: context. zero: the ZeRO stage over dp.
+    precision: the bytes per parameter (weights + gradients, then the optimizer's): fp32, mixed (2 + 2, and Adam has an
+    fp32 master copy), mixed_fp32_grads (Megatron), mixed_both_grads. It never names an optimizer.
+    schedule: the order of a pipeline's micro-batches (helpers.schedules). num_chunks: virtual stages per rank.
+    ep: ranks of dp * cp over which the experts of a layer are spread. shard_ranks: hybrid sharding, which is ZeRO-3
+    over this many ranks with a replica in each such group; None means over all ranks. fp8: the layers' matrix products
+    take 8-bit inputs; weights, activations that are kept for backward, and messages stay in 16 bits.
     """
 
     dp: int = 1
@@ -166,12 +180,12 @@ class Plan:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """Which rank stands where, and the groups of each axis."""
+        """The mesh of the plan's axes, which maps ranks to coordinates and lists the groups of each axis."""
         return Mesh(dp=self.dp, pp=self.pp, cp=self.cp, ep=self.ep, tp=self.tp)
 
     @property
     def of_experts(self) -> Plan:
-        """The plan as an expert's weights see it: their replicas are what ep leaves of dp * cp, tp * ep ranks apart."""
+        """The plan for the weights of experts: they have dp * cp / ep replicas, tp * ep ranks apart."""
         return replace(self, dp=self.mesh.edp, cp=1, tp=self.tp * self.ep, ep=1)
 
     @property
@@ -200,7 +214,7 @@ class Plan:
             )
 
     def check_widths(self, model: ModelSpec) -> None:
-        """Raise ValueError where tp cannot cut the matrices of `model`."""
+        """Raise ValueError where tp cannot split the matrices of `model`."""
         check_divides("Plan", "tp", self.tp, "num_heads", model.num_heads)
         if model.kv_heads % self.tp and self.tp % model.kv_heads:
             raise ValueError(
@@ -270,5 +284,5 @@ PRESETS = {
     "llama3-70b": _llama3(80, 8192, 64, 28_672),
     "llama3-405b": _llama3(126, 16_384, 128, 53_248),
 }
-# Beside PRESETS, whose models every formula and every dial takes. Jiang et al. 2024 (Mixtral of Experts), table 1.
+# Models with experts, which not every formula takes. Jiang et al. 2024 (Mixtral of Experts), table 1.
 ROUTED = {"mixtral-8x7b": replace(PRESETS["mistral-7b"], seq=32_768, num_experts=8, top_k=2)}

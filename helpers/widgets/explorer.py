@@ -12,9 +12,9 @@ import ipywidgets
 
 from helpers.draw import Label, Scene, to_svg
 from helpers.draw.page import STYLE
-from helpers.draw.palette import SAYS
+from helpers.draw.palette import words
 from helpers.draw.picture import Bundle
-from helpers.draw.png import written
+from helpers.draw.png import png_language
 from helpers.draw.scene import SHOWN, WIDE, WIDTH, text_width
 from helpers.learner.words import language, reading
 from helpers.widgets.bundle import bundle, png_of
@@ -58,7 +58,7 @@ class Explorer(ipywidgets.VBox):
         self.dials = tuple(dials)
         self.html, self.table = ipywidgets.HTML(), ipywidgets.HTML()
         self._kept, self._picture = 0.0, ""
-        self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", SAYS("table")))
+        self._fold = ipywidgets.HTML(_FOLD.replace("{summary}", words("table")))
         self._fold.add_class("rr-fold")
         self.table.add_class("rr-table")
         for dial in self.dials:
@@ -108,7 +108,7 @@ class Explorer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(written()):
+        with reading(png_language()):
             saved = self.saved
         return bundle(shown, self.TEXT, png_of(saved))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from helpers.draw import Scene
-from helpers.draw.failures import effective_scene, time_words, week_scene
+from helpers.draw.failures import duration_text, effective_time_scene, week_scene
 from helpers.draw.stack import stacked_scene
 from helpers.learner.words import book
 from helpers.predict import failures
-from helpers.predict.failures.rates import DAY
-from helpers.predict.failures.week import WEEK
+from helpers.predict.failures import DAY, WEEK
 from helpers.widgets.dials import dial
 from helpers.widgets.explorer import Explorer, Rows
 
@@ -33,12 +32,12 @@ class FaultExplorer(Explorer):
 
     def __init__(self, *, seed: int = 2) -> None:
         self._seed = seed
-        rates = [(time_words(DAY / rate), rate) for rate in RATES]
+        rates = [(duration_text(DAY / rate), rate) for rate in RATES]
         self.nodes = dial([(f"{n:,}", n) for n in NODES], 2048, say("nodes"), tooltip=say("stops"))
         self.rate = dial(rates, failures.META_RSC1, say("rate"), tooltip=say("per"))
-        self.save = dial([(time_words(n), n) for n in SAVES], 60, say("save"), tooltip=say("stands"))
-        self.repair = dial([(time_words(n), n) for n in REPAIRS], 600, say("repair"), tooltip=say("until"))
-        self.interval = dial([(time_words(n), n) for n in INTERVALS], 3600, say("interval"), tooltip=say("between"))
+        self.save = dial([(duration_text(n), n) for n in SAVES], 60, say("save"), tooltip=say("stands"))
+        self.repair = dial([(duration_text(n), n) for n in REPAIRS], 600, say("repair"), tooltip=say("until"))
+        self.interval = dial([(duration_text(n), n) for n in INTERVALS], 3600, say("interval"), tooltip=say("between"))
         super().__init__((self.nodes, self.rate, self.save, self.repair, self.interval))
 
     @property
@@ -78,7 +77,7 @@ class FaultExplorer(Explorer):
     def scene(self) -> Scene:
         """The week above, the curve below."""
         title = say("title", nodes=self.nodes.value)
-        curve = effective_scene(interval=self.interval.value, **self._job)
+        curve = effective_time_scene(interval=self.interval.value, **self._job)
         return stacked_scene(week_scene(self.week, title=title), curve, title=title)
 
     @property
@@ -87,9 +86,9 @@ class FaultExplorer(Explorer):
         nodes, interval, kept = self.nodes.value, self.interval.value, self.week.shares["work"]
         best = self.intervals["daly"]
         share, most = self.effective(interval), self.effective(best)
-        advice = say("better", interval=time_words(best), share=most) if most > share + 0.01 else say("good")
+        advice = say("better", interval=duration_text(best), share=most) if most > share + 0.01 else say("good")
         hours = float(f"{failures.lost_gpu_hours(gpus=GPUS * nodes, effective=kept, seconds=WEEK):.2e}")  # three digits
-        shown = {"mtbf": time_words(self.mtbf), "interval": time_words(interval), "advice": advice}
+        shown = {"mtbf": duration_text(self.mtbf), "interval": duration_text(interval), "advice": advice}
         return say("sentence", nodes=nodes, share=share, week=kept, hours=hours, **shown)
 
     @property
@@ -98,7 +97,7 @@ class FaultExplorer(Explorer):
         return [
             {
                 say("formula"): say(name),
-                say("work"): time_words(seconds),
+                say("work"): duration_text(seconds),
                 say("kept"): f"{self.effective(seconds):.1%}",
                 say("this_week"): f"{self._week(seconds).shares['work']:.1%}",
             }

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw import GuessMark, Scene, guesses_scene, to_svg
-from helpers.draw.png import written
+from helpers.draw.png import png_language
 from helpers.learner.guesses import Declared, compare, declared_in, told
 from helpers.learner.guesses.calibration import FAR, Calibration, by_kind
 from helpers.learner.guesses.room import room
@@ -124,7 +124,7 @@ class MyGuesses(_Picture):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         """A saved notebook keeps the questions on their axis, and nobody's guess."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(written()):
+        with reading(png_language()):
             empty = self._scene(with_guesses=False)
         return bundle(shown, repr(self), png_of(empty) if empty else {})
 
@@ -165,7 +165,7 @@ class MyCalibration(_Picture):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         """A saved notebook keeps what this is, and nothing of the learner."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(written()):
+        with reading(png_language()):
             saved = with_sentence(None, SELF("none"))
         return bundle(shown, repr(self), png_of(saved))
 

@@ -13,7 +13,7 @@ import ipywidgets
 
 from helpers.draw import Scene, to_svg
 from helpers.draw.course_map import MapRow, course_map_scene
-from helpers.draw.png import written
+from helpers.draw.png import png_language
 from helpers.interview.bank_file import chapters as banks
 from helpers.interview.bank_file import load_bank
 from helpers.interview.reviews import Reviews
@@ -119,7 +119,7 @@ class CourseMap(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> dict[str, Any]:
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(written()):
+        with reading(png_language()):
             saved = png_of(self.saved, colours=24) if self.rows else {}  # every chapter keeps one
         return bundle(shown, self.TEXT, saved)
 

@@ -11,12 +11,11 @@ from helpers.draw.scene import Scene
 from helpers.learner.words import book
 from helpers.predict.advice.fit import USABLE_SHARE
 from helpers.predict.memory import memory
-from helpers.predict.traffic.axes import axis_bytes
-from helpers.predict.traffic.links import axis_link
+from helpers.predict.traffic.axes import axis_bytes, axis_link
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MemoryBreakdown
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, Link, ModelSpec, Plan
-from helpers.specs.clusters import INTRA
+from helpers.specs.hardware import INTRA
 from helpers.specs.mesh import Mesh
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows

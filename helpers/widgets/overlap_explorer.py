@@ -11,7 +11,7 @@ from collections.abc import Callable
 from helpers.draw import timeline_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
-from helpers.predict.time.ddp import BackwardPass, gpt_backward, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, gpt_backward, simulate_ddp_step
 from helpers.quantities.units import format_bytes, format_count, format_seconds
 from helpers.records import Timeline
 from helpers.specs import Link, ModelSpec

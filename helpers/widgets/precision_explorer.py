@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from helpers.draw import Scene, magnitudes_scene
 from helpers.draw.magnitudes import percent, scale_text, values_word
 from helpers.learner.words import book
-from helpers.predict.precision import SCALES, Survival, best_scale, recorded_magnitudes, surviving
-from helpers.predict.precision.formats import NUMBER_FORMATS
+from helpers.predict.precision import NUMBER_FORMATS, SCALES, Survival, best_scale, recorded_magnitudes, surviving
 from helpers.records import Magnitudes
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets
 
 from helpers.draw.picture import Bundle
-from helpers.draw.png import written
+from helpers.draw.png import png_language
 from helpers.learner.guesses import (
     Declared,
     Kept,
@@ -183,7 +183,7 @@ class RevealView(ipywidgets.VBox):
     def _repr_mimebundle_(self, include: object = None, exclude: object = None, **kwargs: Any) -> Bundle:
         """A saved notebook keeps the result and the picture, and never what somebody guessed."""
         shown = super()._repr_mimebundle_(include=include, exclude=exclude, **kwargs)
-        with reading(written()):
+        with reading(png_language()):
             kept = saved(self._shown, repr(self).partition(" · ")[2])
         text = "\n".join([repr(self), *(one for one in self._shown if isinstance(one, str))])
         return bundle(shown if self.is_open else self._folded_view(shown), text, kept)

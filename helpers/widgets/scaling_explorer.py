@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import ipywidgets
 
-from helpers.draw.failures import time_words
+from helpers.draw.failures import duration_text
 from helpers.draw.scaling import speedup_scene
 from helpers.draw.scene import Scene
 from helpers.draw.stack import stacked_scene
@@ -15,11 +15,11 @@ from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
 from helpers.predict.advice.fit import fullest
+from helpers.predict.advice.plans import Ranked, Work
 from helpers.predict.advice.search import batched, timed
-from helpers.predict.advice.work import Ranked, Work
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
-from helpers.predict.scaling.curves import points_of
-from helpers.predict.time.model import StepTime
+from helpers.predict.scaling.laws import points_of
+from helpers.predict.time.step import StepTime
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import GPUS, PRESETS, Cluster, Plan
 from helpers.widgets.dials import choice, dial
@@ -123,7 +123,12 @@ class ScalingExplorer(Explorer):
         (here,) = (point for point in points if point.gpus == self.gpus.value)
         stops, whole, binds = self.stops, self.training(here), _most(here.step)
         told = {"gpus": here.gpus, "seconds": format_seconds(here.seconds), "mfu": self.found.mfu}
-        told |= {"binds": binds[0], "share": binds[1], "tokens": self.tokens.label, "days": time_words(whole.seconds)}
+        told |= {
+            "binds": binds[0],
+            "share": binds[1],
+            "tokens": self.tokens.label,
+            "days": duration_text(whole.seconds),
+        }
         low, high = map(format_seconds, here.step.interval)
         told |= {"hours": float(f"{whole.gpu_hours:.3g}"), "low": low, "high": high}
         last = points[-1].gpus
@@ -141,7 +146,7 @@ class ScalingExplorer(Explorer):
         cells = {
             "gpus": f"{point.gpus:,}" + " ✓" * (point.gpus == self.gpus.value),
             "rows": f"{plan.micro_batch} x {plan.num_microbatches}", "time": format_seconds(point.seconds),
-            "efficiency": f"{point.efficiency:.0%}", "mfu": f"{found.mfu:.0%}", "lasts": time_words(whole.seconds),
+            "efficiency": f"{point.efficiency:.0%}", "mfu": f"{found.mfu:.0%}", "lasts": duration_text(whole.seconds),
             "hours": f"{whole.gpu_hours:,.0f}", "binds": f"{binds} {share:.0%}",
         }  # fmt: skip
         return {say(f"column.{name}"): cell for name, cell in cells.items()}

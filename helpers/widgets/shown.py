@@ -10,8 +10,8 @@ import ipywidgets
 
 from helpers.draw import Chart, Picture, Scene, to_svg
 from helpers.draw.chart import encoded
-from helpers.draw.picture import Bundle, described
-from helpers.draw.picture import saved as saved_scene
+from helpers.draw.picture import Bundle, png_metadata
+from helpers.draw.picture import saved_bundle as saved_scene
 from helpers.draw.scene import WIDTH
 from helpers.interview.render import paragraphs
 from helpers.learner.words import Words
@@ -42,7 +42,7 @@ def saved(shown: Sequence[Any], sentence: str) -> Bundle:
         if isinstance(one, Explorer):
             return saved_scene(one.saved)
         if _is_figure(one):
-            return {"image/png": _png(one)}, described(WIDTH, f"{_title(one)}. {sentence}")
+            return {"image/png": _png(one)}, png_metadata(WIDTH, f"{_title(one)}. {sentence}")
     return {}, {}
 
 

@@ -14,7 +14,7 @@ from helpers.learner.words import book, language
 from helpers.predict.advice import page as advice_page
 from helpers.predict.advice.advise import Advice, advise
 from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec
-from helpers.specs.clusters import INTRA
+from helpers.specs.hardware import INTRA
 from helpers.widgets.dials import choice, dial
 from helpers.widgets.explorer import Explorer, Rows
 from helpers.widgets.memory_examples import NAMES

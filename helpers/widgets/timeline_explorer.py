@@ -17,9 +17,9 @@ import traitlets
 
 from helpers.draw import Scene, timeline_scene
 from helpers.draw.page import STYLE
-from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, SAYS, kind_word
+from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, kind_word, words
 from helpers.draw.picture import Bundle
-from helpers.draw.png import written
+from helpers.draw.png import png_language
 from helpers.draw.timelines import exposed_sentence, panel_titles, shared_title
 from helpers.learner.words import book, reading
 from helpers.quantities.units import DECIMAL, SECONDS, format_bytes, format_count, format_seconds
@@ -86,12 +86,12 @@ class TimelineExplorer(anywidget.AnyWidget):
             "panels": panels,
             "names": list(names),
             "kinds": list(KINDS),
-            "lanes": [SAYS(f"lane.{lane}") for lane in LANES],
+            "lanes": [words(f"lane.{lane}") for lane in LANES],
             "memory_kinds": list(MEMORY_KINDS),
             "paints": paints,
             "theme": theme,
             "units": {"seconds": SECONDS, "bytes": DECIMAL},
-            "words": {name: str(words) for name, words in say.items()} | {"table": SAYS("table")},
+            "words": {name: str(words) for name, words in say.items()} | {"table": words("table")},
             "rows": self.rows,
         }
 
@@ -110,7 +110,7 @@ class TimelineExplorer(anywidget.AnyWidget):
     def sentence(self) -> str:
         """What is exposed in each timeline, or what is wrong with the input."""
         pairs = zip(self.timelines, self._panel_titles, strict=True)
-        said = (SAYS("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
+        said = (words("panel_of", title=title, says=exposed_sentence(timeline)) for timeline, title in pairs)
         return self.error or " ".join(said)
 
     @property
@@ -139,7 +139,7 @@ class TimelineExplorer(anywidget.AnyWidget):
         return self.TEXT
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Bundle:
-        with reading(written()):
+        with reading(png_language()):
             scene = with_sentence(None, self.error) if self.error else self.scene
         return bundle(super()._repr_mimebundle_(**kwargs), self.TEXT, png_of(scene))
 
@@ -191,7 +191,7 @@ def _row(timeline: Timeline, title: str, rank: int) -> dict[str, str]:
 def _said(timeline: Timeline, title: str, rank: int, playhead: float) -> str:
     """One sentence: computes, communicates, holds."""
     if playhead > timeline.duration:
-        return SAYS("panel_of", title=title, says=say("over"))
+        return words("panel_of", title=title, says=say("over"))
     instant = min(timeline.start + playhead, timeline.end)
     spans = timeline.at(rank, instant)
     lanes = ([span for span in spans if span.lane == lane] for lane in ("compute", "communication"))

@@ -1,17 +1,16 @@
-"""Models and data that know nothing of parallelism: an MLP, a GPT, a ResNet; digits, characters, synthetic sets."""
+"""Provides the models and the data sets of the course; none of them knows anything of parallelism."""
 
-from .data import (
+from helpers.workloads.data import (
     Characters,
     characters,
     digits,
     rank_generator,
     rank_slice,
     synthetic,
-    synthetic_tokens,
 )
-from .gpt import GPT, GPTConfig, token_loss, train_alone
-from .mlp import MLP
-from .resnet import SmallResNet, resnet_parameters
+from helpers.workloads.gpt import GPT, GPTConfig, token_loss, train_alone
+from helpers.workloads.mlp import MLP
+from helpers.workloads.resnet import SmallResNet, resnet_parameters
 
 __all__ = [
     "GPT",
@@ -25,7 +24,6 @@ __all__ = [
     "rank_generator",
     "rank_slice",
     "synthetic",
-    "synthetic_tokens",
     "token_loss",
     "train_alone",
 ]

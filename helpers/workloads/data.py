@@ -1,17 +1,77 @@
-"""Data that is on the disk or made on the spot: the same seed gives the same numbers on every rank.
+"""Makes the data sets of the course: handwritten digits, a generated text of characters, and synthetic samples.
 
-Legend: N = samples, F = features, T = tokens in a sequence, V = vocabulary.
+The same seed gives the same numbers on every rank. Legend: N = samples, F = features, C = classes.
 
-Two rules keep ranks honest. What ranks must agree on (a data set, a global batch) depends on the seed alone; each rank
-then takes its own `rank_slice`. What ranks must not share (noise, dropout) comes from `rank_generator(seed, rank)`.
+Two rules keep ranks apart and together. What all ranks must agree on (a data set, a global batch) depends on the seed
+alone, and each rank takes its `rank_slice` of it. What ranks must not share (noise, dropout) comes from
+`rank_generator(seed, rank)`, which gives every rank a random stream of its own.
 """
 
+from __future__ import annotations
+
+import random
+import re
+import string
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .corpus import ALPHABET, write_text
+# The text: a grammar that is part of this course, so that any length of it can be shipped or made. A symbol in capitals
+# is replaced by one of its lines until none is left. Sums are right ("4 and 3 make 7"), so there is more to learn than
+# spelling. Only `random.Random(seed).random()` is used, whose sequence Python keeps between versions.
+ALPHABET = "\n " + string.ascii_lowercase + string.ascii_uppercase + string.digits + ".,:;"  # 68 characters
+
+GRAMMAR = {
+    "STORY": [
+        "On DAY PERSON starts NUMBER ranks. SENTENCE SENTENCE SENTENCE\n",
+        "SENTENCE SENTENCE\n",
+        "PERSON asks: why does the THING VERB; Because the THING is ADJECTIVE.\n",
+        "PERSON asks: which rank VERBs; Rank NUMBER does.\n",
+        "PERSON asks: how many THINGs VERB; SUM.\n",
+    ],
+    "SENTENCE": [
+        "Rank NUMBER sends its THING to rank NUMBER.",
+        "The ring VERBs, and every rank VERBs.",
+        "Rank NUMBER VERBs while the others VERB.",
+        "If one rank VERBs, then the ADJECTIVE THING VERBs; nobody else VERBs.",
+        "PERSON counts the THINGs: SUM.",
+        "The THING of rank NUMBER is ADJECTIVE.",
+    ],
+    "THING": ["gradient", "bucket", "message", "weight", "tensor", "shard", "key", "value", "buffer"],
+    "VERB": ["wait", "listen", "answer", "arrive", "overlap", "return", "break", "join", "zoom"],
+    "ADJECTIVE": ["late", "small", "exact", "heavy", "quick", "frozen", "equal"],
+    "PERSON": ["Ada", "Bo", "Chen", "Dai", "Emi", "Femi", "Gus", "Hui", "Ines", "Jun", "Kai", "Lin", "Mei"]
+    + ["Nia", "Oto", "Pia", "Qi", "Rui", "Sam", "Tao", "Uma", "Vik", "Wen", "Xia", "Yan", "Zoe"],
+    "DAY": ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"],
+}
+_SYMBOL = re.compile("SUM|NUMBER|" + "|".join(GRAMMAR))
+
+
+def write_text(num_characters: int, seed: int = 0) -> str:
+    """The first `num_characters` characters of the endless text with this seed. ValueError for fewer than 1."""
+    if num_characters < 1:
+        raise ValueError(f"a text of {num_characters} characters: expected 1 or more")
+    generator, stories, length = random.Random(seed), [], 0
+    while length < num_characters:
+        stories.append(_expand("STORY", generator))
+        length += len(stories[-1])
+    return "".join(stories)[:num_characters]
+
+
+def _expand(symbol: str, generator: random.Random) -> str:
+    """A random text for one symbol of the grammar."""
+    if symbol == "SUM":
+        a, b = _random_below(10, generator), _random_below(10, generator)
+        return f"{a} and {b} make {a + b}"
+    if symbol == "NUMBER":
+        return str(_random_below(10, generator))
+    line = GRAMMAR[symbol][_random_below(len(GRAMMAR[symbol]), generator)]
+    return _SYMBOL.sub(lambda match: _expand(match[0], generator), line)
+
+
+def _random_below(limit: int, generator: random.Random) -> int:
+    return int(generator.random() * limit)
 
 
 def check_rank(rank: int, world_size: int):
@@ -21,15 +81,18 @@ def check_rank(rank: int, world_size: int):
 
 
 def rank_generator(seed: int, rank: int = 0) -> torch.Generator:
-    """A CPU random generator for one rank; two (seed, rank) pairs share no stream (rank below 100,000)."""
+    """A random generator on the CPU for one rank. Different pairs of seed and rank have different streams.
+
+    Ranks must be below 100,000: the prime factor keeps the seeds of two pairs apart up to there.
+    """
     return torch.Generator().manual_seed(seed * 100_003 + rank)
 
 
 def rank_slice(batch: Tensor, rank: int, world_size: int) -> Tensor:
-    """This rank's rows of a global batch: contiguous, in rank order, the first ranks one row longer if uneven.
+    """This rank's rows of a global batch of shape (N, ...): about N / world_size consecutive rows.
 
-    (N, ...) to (about N / world_size, ...). Put together in rank order the slices are the batch. Raises ValueError
-    for a rank out of range.
+    The slices of all ranks, concatenated in rank order, are the batch. Where world_size does not divide N, the first
+    ranks have one row more. Raises ValueError for a rank out of range.
     """
     check_rank(rank, world_size)
     return batch.tensor_split(world_size)[rank]
@@ -41,7 +104,7 @@ def digits(split: str = "train", *, flat: bool = True, dtype: torch.dtype = torc
     Returns images in [0, 1], (N, 64) or with flat=False (N, 1, 8, 8), and labels (N,) int64. `split` is "train" (the
     first 1,437 of a fixed shuffle), "test" (the other 360) or "all". Raises ValueError for another split.
     """
-    from sklearn.datasets import load_digits  # half a second: only for those who ask
+    from sklearn.datasets import load_digits  # this import takes half a second, so only callers pay it
 
     if split not in ("train", "test", "all"):
         raise ValueError(f'digits(split={split!r}): expected "train", "test" or "all"')
@@ -71,20 +134,9 @@ def synthetic(
     return features.to(dtype), (features @ teacher).argmax(1)
 
 
-def synthetic_tokens(num_sequences: int, num_tokens: int, vocab_size: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Uniform random tokens (N, T) and the targets (N, T), one step ahead. Nothing to learn: for timing and traffic.
-
-    Raises ValueError for a number below 1.
-    """
-    if min(num_sequences, num_tokens, vocab_size) < 1:
-        raise ValueError(f"synthetic_tokens({num_sequences}, {num_tokens}, {vocab_size}): expected 1 or more of each")
-    tokens = torch.randint(vocab_size, (num_sequences, num_tokens + 1), generator=rank_generator(seed))
-    return tokens[:, :-1], tokens[:, 1:]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Characters:
-    """A text as tokens, one a character. `tokens` is (num_characters,) int64 with values below `vocab_size`."""
+    """A text as tokens, one token per character. `tokens` is (num_characters,) int64 with values below `vocab_size`."""
 
     text: str
     tokens: Tensor
@@ -103,10 +155,11 @@ class Characters:
     def batch(
         self, step: int, batch_size: int, context: int, *, rank: int = 0, world_size: int = 1, seed: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """This rank's part of the global batch of one step: inputs and targets, each (its rows, context) int64.
+        """This rank's part of the global batch of one step: inputs and targets, each (this rank's rows, context) int64.
 
-        `batch_size` is global. The batch depends on (seed, step) alone and is cut by `rank_slice`, so one process with
-        world_size=1 sees what all ranks together see. Raises ValueError for a context the text cannot fill.
+        `batch_size` counts the sequences of all ranks together. The batch depends on seed and step alone and is split
+        by `rank_slice`, so one process with world_size=1 sees what all ranks together see. Raises ValueError for a
+        context that is longer than the text.
         """
         if context + 1 > len(self.tokens):
             raise ValueError(
@@ -119,7 +172,7 @@ class Characters:
 
 
 def characters(num_characters: int = 40_000, *, seed: int = 0) -> Characters:
-    """A corpus written by the grammar in `corpus.py`: 68 characters in the alphabet, sums that are right.
+    """A text that the grammar above writes, as tokens over an alphabet of 68 characters.
 
     Raises ValueError for num_characters below 1.
     """

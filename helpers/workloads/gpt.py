@@ -1,12 +1,12 @@
-"""A small GPT, readable in one sitting. It knows nothing of parallelism.
+"""Provides GPT, a small decoder-only transformer, and its loss. It knows nothing of parallelism.
 
 Legend: B = batch, T = tokens in a sequence (at most s = context), h = hidden, H = heads, d = h / H, V = vocabulary,
 l = layers.
 
 Parameters, with biases and learned positions (GPT-2; Radford et al. 2019, section 2.3):
-    a block  12 h^2 + 13 h    query, key, value, projection: 4 h^2 + 4 h; up and down: 8 h^2 + 5 h; two norms: 4 h
-    tied     l (12 h^2 + 13 h) + (V + s) h + 2 h          the last 2 h are the final norm
-    untied   V h more, for the head's own matrix
+    per block  12 h^2 + 13 h  query, key, value, projection: 4 h^2 + 4 h; up and down: 8 h^2 + 5 h; two norms: 4 h
+    tied       l (12 h^2 + 13 h) + (V + s) h + 2 h        the last 2 h are the final norm
+    untied     V h more, because the head has a matrix of its own
 """
 
 import math
@@ -27,12 +27,12 @@ RESIDUAL = ("projection.weight", "down.weight")  # the matrices whose output is 
 class GPTConfig:
     """The shape of a GPT. `tied` means that the head and the token embedding are one matrix.
 
-    attention: "flash" calls torch's scaled_dot_product_attention; "materialized" spells the same out, so that the maps
-    (B, H, T, T) exist in memory. On the CPU torch's own builds the maps too, as soon as there is dropout.
-    num_kv_heads: fewer heads for keys and values (grouped queries; Ainslie et al. 2023): neighbouring query heads share
-    one. None: as many as queries have.
-    Raises ValueError where a number is below 1, the heads do not divide the hidden size or the key and value heads
-    the heads, dropout is outside [0, 1), or the attention is unknown.
+    attention: "flash" calls torch's scaled_dot_product_attention. "materialized" computes the same step by step, so the
+    attention maps (B, H, T, T) exist in memory. On the CPU torch's function builds the maps too if there is dropout.
+    num_kv_heads: the number of heads for keys and values. With fewer than num_heads, neighbouring query heads share one
+    (grouped-query attention; Ainslie et al. 2023). None means as many as there are query heads.
+    Raises ValueError where a number is below 1, the heads do not divide the hidden size, the key and value heads do not
+    divide the heads, dropout is outside [0, 1), or the attention is unknown.
     """
 
     vocab_size: int
@@ -80,7 +80,7 @@ class GPTConfig:
 
     @property
     def spec(self) -> ModelSpec:
-        """The same shape, as predictions take it."""
+        """The same shape as a ModelSpec, which the predictors take."""
         return ModelSpec(
             num_layers=self.num_layers,
             hidden=self.hidden,
@@ -92,14 +92,17 @@ class GPTConfig:
         )
 
     def first_std(self, name: str) -> float:
-        """GPT-2's normal for a matrix of this name: 0.02; what adds to the residual stream, over sqrt(2 l)."""
+        """The standard deviation with which GPT-2 initialises a matrix of this name.
+
+        It is 0.02, divided by sqrt(2 l) for the matrices whose output is added to the residual stream.
+        """
         return 0.02 / math.sqrt(2 * self.num_layers) if name.endswith(RESIDUAL) else 0.02
 
     @property
     def num_parameters(self) -> int:
-        """The exact count of parameters; a tied matrix counts once. The formula stands at the top of this file.
+        """The exact count of parameters; a tied matrix counts once. The formula is at the top of this file.
 
-        Grouped queries: key and value each lose (h - k) (h + 1), where k = the width of the key and value heads.
+        With grouped queries, key and value lose (h - k) (h + 1) parameters each, where k is the width of their heads.
         """
         h, embeddings = self.hidden, self.vocab_size + self.context
         head = 0 if self.tied else self.vocab_size * h
@@ -110,8 +113,8 @@ class GPTConfig:
 class Attention(nn.Module):
     """Causal self-attention: (B, T, h) to (B, T, h).
 
-    Query, key and value are three layers and the numbers of heads are read off their outputs, so that a layer which
-    holds only some of the heads fits in unchanged.
+    Query, key and value are three layers, and the number of heads is read from the shape of their outputs. So a
+    tensor-parallel layer, which has only some of the heads, can replace one of them without any other change.
     """
 
     def __init__(self, config: GPTConfig):
@@ -119,10 +122,10 @@ class Attention(nn.Module):
         self.head_size = config.hidden // config.num_heads
         self.dropout = config.dropout
         self.materialized = config.attention == "materialized"
-        self.core = None  # what computes softmax(QK^T) V, where neither of the two functions below will do
+        self.core = None  # a replacement for the function that computes softmax(QK^T) V
         kv_hidden = config.kv_heads * self.head_size
         self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, kv_hidden)  # its bias adds one constant a row: softmax removes it
+        self.key = nn.Linear(config.hidden, kv_hidden)  # its bias adds one constant per row, which softmax removes
         self.value = nn.Linear(config.hidden, kv_hidden)
         self.projection = nn.Linear(config.hidden, config.hidden)
 
@@ -131,9 +134,9 @@ class Attention(nn.Module):
         return self.projection(self.attend(query, key, value).transpose(1, 2).flatten(2))  # (B, T, h)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The part without weights, which selective recomputation runs twice: (B, H, T, d) each, and the result.
+        """The attention of heads (B, H, T, d), without any weights: the part that selective recomputation runs twice.
 
-        Keys and values may have fewer heads than queries.
+        Keys and values may have fewer heads than queries. Returns (B, H, T, d).
         """
         if key.shape[1] < query.shape[1]:  # grouped queries: each key and value head serves several query heads
             key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
@@ -153,21 +156,21 @@ def materialized_attention(
     is_causal: bool = True,
     dropout: Callable[[Tensor, float], Tensor] = F.dropout,
 ) -> Tensor:
-    """What scaled_dot_product_attention computes, step by step: all are (B, H, T, d).
+    """Computes what scaled_dot_product_attention computes, step by step. All tensors are (B, H, T, d).
 
-    dropout: what drops out weights, called with them and dropout_p.
-    Autograd keeps softmax's output and, with dropout, its mask and the dropped-out copy: (B, H, T, T) each.
+    dropout: the function that drops attention weights; it is called with the weights and dropout_p.
+    Autograd saves the output of softmax and, with dropout, the mask and the result of dropout: (B, H, T, T) each.
     """
     num_tokens = query.shape[-2]
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, T)
-    if is_causal:  # added, not filled in: an addition keeps nothing for backward
+    if is_causal:  # a sum saves no tensor for backward, as masked_fill would
         scores = scores + scores.new_full((num_tokens, num_tokens), -math.inf).triu(1)
     weights = dropout(F.softmax(scores, dim=-1), dropout_p)  # (B, H, T, T), rows sum to 1 before dropout
     return weights @ value
 
 
 class FeedForward(nn.Module):
-    """Two layers with a GELU between: (B, T, h) to (B, T, 4 h) to (B, T, h)."""
+    """Two linear layers with a GELU between them: (B, T, h) to (B, T, 4 h) to (B, T, h)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -179,7 +182,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer, with the norms before each part: (B, T, h) to (B, T, h)."""
+    """One transformer layer, with a norm before the attention and one before the feed-forward: (B, T, h) to (B, T, h)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -195,7 +198,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Embeddings, blocks, a final norm, a head. Forward: token ids (B, T) int64 to logits (B, T, V).
+    """Embeddings, transformer blocks, a final norm and a head. Forward: token ids (B, T) int64 to logits (B, T, V).
 
     Raises ValueError for a sequence longer than the context.
     """
@@ -217,7 +220,7 @@ class GPT(nn.Module):
         return self.head(self.features(tokens))  # (B, T, V)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the head reads, (B, T, h): for a loss that makes its own logits, some tokens at a time."""
+        """The input of the head, (B, T, h), for a loss that computes the logits itself, some tokens at a time."""
         num_tokens = tokens.shape[1]
         if num_tokens > self.config.context:
             raise ValueError(
@@ -231,7 +234,7 @@ class GPT(nn.Module):
         return self.final_norm(x)
 
     def _initialise(self):
-        """GPT-2's: matrices by `first_std`, biases zero."""
+        """Initialises as GPT-2 does: matrices are normal with `first_std`, biases are zero."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=self.config.first_std(name))
@@ -240,9 +243,9 @@ class GPT(nn.Module):
 
 
 def token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross entropy in nats a token. logits (B, T, V), targets (B, T) int64; a target of -100 does not count.
+    """Cross entropy in nats per token. logits (B, T, V), targets (B, T) int64; a target of -100 does not count.
 
-    reduction="sum" gives the sum over tokens: what accumulation needs, to divide by the number of tokens once.
+    reduction="sum" gives the sum over tokens, which gradient accumulation divides once by the number of all tokens.
     Raises ValueError where the shapes do not fit.
     """
     if logits.shape[:-1] != targets.shape:
@@ -254,7 +257,7 @@ def token_loss(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tens
 
 
 def train_alone(model: nn.Module, optimizer: Optimizer, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[float]:
-    """Plain PyTorch on one process, which other ways to train must equal: a step on each batch, and its loss."""
+    """Trains on one process in plain PyTorch and yields the loss of each step, which every strategy must equal."""
     for tokens, targets in batches:
         optimizer.zero_grad()
         loss = token_loss(model(tokens), targets)

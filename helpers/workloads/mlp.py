@@ -1,10 +1,10 @@
-"""A multi-layer perceptron: the smallest model on which every idea of the course can be seen.
+"""Provides MLP, a multi-layer perceptron: the smallest model on which every idea of the course can be shown.
 
 Legend: B = batch, F = features, C = classes.
 
-Old blog posts teach with a `Classifier` that ends in Softmax + BCELoss. Ours ends in logits + cross entropy: BCELoss
-averages over B x C, so with ten classes its gradients start nine times smaller, and they are noise once a probability
-rounds to 0 or 1.
+Old blog posts teach with a `Classifier` that ends in Softmax and BCELoss. This model ends in logits, for cross entropy,
+because BCELoss averages over B x C values: with ten classes its gradients start nine times smaller, and they become
+noise once a probability rounds to 0 or 1.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""A small residual network for 8 x 8 to 32 x 32 images. The norm is an argument, so chapters can swap it.
+"""Provides SmallResNet, a residual network for images of 8 x 8 to 32 x 32, and counts the parameters of a ResNet.
+
+The normalisation layer is an argument, so that a chapter can replace batch norm.
 
 Legend: B = batch, C = channels, H, W = height and width. Source: He et al. 2015, arXiv:1512.03385, figure 2.
 """
@@ -12,7 +14,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut: (B, C_in, H, W) to (B, C_out, H / stride, W / stride)."""
+    """Two 3 x 3 convolutions with a shortcut around them: (B, C_in, H, W) to (B, C_out, H / stride, W / stride)."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Norm):
         super().__init__()
@@ -29,7 +31,7 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """A stem, three residual blocks of width, 2 width and 4 width channels, an average, a head.
+    """A stem, three residual blocks of width, 2 width and 4 width channels, an average over the image, and a head.
 
     Forward: images (B, in_channels, H, W), H and W at least 4, to logits (B, num_classes). `norm` makes a layer from a
     number of channels: `nn.BatchNorm2d`, or `lambda c: nn.GroupNorm(4, c)`. Raises ValueError for a size below 1.
@@ -55,9 +57,11 @@ class SmallResNet(nn.Module):
 
 
 def resnet_parameters(blocks: tuple[int, ...] = (3, 4, 6, 3), num_classes: int = 1000) -> int:
-    """Parameters of a ResNet of bottlenecks (He et al. 2015, table 1): (3, 4, 6, 3) is ResNet-50, (3, 8, 36, 3) 152.
+    """The number of parameters of a ResNet made of bottlenecks (He et al. 2015, table 1).
 
-    A convolution has k k C_in C_out weights and no bias, a batch norm two numbers per channel.
+    blocks: how many bottlenecks each stage has. (3, 4, 6, 3) is ResNet-50 and (3, 8, 36, 3) is ResNet-152.
+
+    A k x k convolution has k k C_in C_out weights and no bias; a batch norm has two parameters per channel.
     """
     total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
     for stage, repeats in enumerate(blocks):

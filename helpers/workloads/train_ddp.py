@@ -1,4 +1,7 @@
-"""A script for torchrun, as short as one can be: `torchrun --nproc-per-node=2 -m helpers.workloads.train_ddp`."""
+"""Trains a linear layer with DDP: the shortest complete script for torchrun.
+
+torchrun --nproc-per-node=2 -m helpers.workloads.train_ddp
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def main() -> None:
-    """Once in each process. torchrun has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
+    """Runs once in each process. torchrun has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT."""
     dist.init_process_group("gloo")  # on GPUs: "nccl", after torch.cuda.set_device(LOCAL_RANK)
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(64, 10))
@@ -30,14 +33,14 @@ def main() -> None:
 
 
 def examples() -> TensorDataset:
-    """1,000 vectors and the class that a fixed random matrix gives each."""
+    """1,000 random vectors, each with the class that a fixed random matrix gives it."""
     made = torch.Generator().manual_seed(0)
     x, weight = torch.randn(1000, 64, generator=made), torch.randn(64, 10, generator=made)
     return TensorDataset(x, (x @ weight).argmax(1))
 
 
 def report(loss: torch.Tensor) -> None:
-    """Rank 0 prints for all; here it would also save `model.module.state_dict()`."""
+    """Averages the loss and lets rank 0 print it. Rank 0 would also save `model.module.state_dict()` here."""
     dist.all_reduce(loss, op=dist.ReduceOp.AVG)
     where = f"rank {dist.get_rank()} is process {os.environ['LOCAL_RANK']} of agent {os.environ['GROUP_RANK']}"
     places = [None] * dist.get_world_size()

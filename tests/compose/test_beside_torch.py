@@ -8,8 +8,8 @@ import cloudpickle
 import pytest
 import torch
 
+from helpers.chapters.torch_trainer import TorchTrainer
 from helpers.compose import Plan, Trainer
-from helpers.observe.composed_by_torch import TorchTrainer
 from helpers.observe.equality import assert_equal
 from helpers.workloads import GPT, GPTConfig, token_loss
 from tests.compose.cases import Case

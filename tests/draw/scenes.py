@@ -9,15 +9,17 @@ from helpers.draw import (
     Part,
     Rect,
     all_reduce_scene,
+    broadcast_rounds_scene,
     bytes_scene,
     collective_scene,
     collective_step_scene,
-    copies_scene,
     cube_scene,
     curves_scene,
-    effective_scene,
+    effective_time_scene,
+    error_kinds_scene,
+    hang_scene,
+    hanging_job_scene,
     healing_scene,
-    kinds_scene,
     magnitudes_scene,
     means_scene,
     memory_curve_scene,
@@ -30,13 +32,11 @@ from helpers.draw import (
     payloads_scene,
     pipeline_scene,
     processes_scene,
+    replicas_scene,
     ring_scene,
-    rounds_scene,
     shards_scene,
     shares_scene,
     speedup_scene,
-    standing_scene,
-    standstill_scene,
     step_scene,
     tensor_layer_scene,
     timeline_scene,
@@ -46,10 +46,10 @@ from helpers.draw import (
     zero_messages,
     zero_shares,
 )
-from helpers.draw.calls import blocking_sends
-from helpers.draw.cuts import cuts_scene
-from helpers.draw.faults import beats_scene, clock_scene, generations_scene, partings_scene
-from helpers.draw.recut import recut_scene
+from helpers.draw.calls import blocking_sends_scene
+from helpers.draw.cuts import stage_splits_scene
+from helpers.draw.faults import generations_scene, heartbeats_scene, loss_differences_scene, loss_over_time_scene
+from helpers.draw.recut import reshard_scene
 from helpers.draw.strategies import strategies_scene
 from helpers.draw.tensor_split import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
@@ -57,8 +57,8 @@ from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split
 from helpers.predict.by_hand.zero_steps import zero_steps
 from helpers.predict.failures import simulate_week
-from helpers.predict.time.model import Bar, StepTime
 from helpers.predict.time.pipeline import simulate
+from helpers.predict.time.step import Bar, StepTime
 from helpers.predict.traffic.algorithms import schedule
 from helpers.records import Holding, Magnitudes, MemoryBreakdown, Span, Timeline
 from helpers.schedules import interleaved, one_f_one_b, zb_h1
@@ -168,8 +168,8 @@ TWO_TENSORS = Timeline(
 HELD = MemoryBreakdown(parameters=15 * 10**9, gradients=15 * 10**9, optimizer=90 * 10**9)
 WALK = [("all_gather", 0, 6240), ("all_gather", 1, 9312), ("all_gather", 1, 9312), ("reduce_scatter", 1, 37248)]
 SCENES = {
-    "copies": copies_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
-    "one copy": copies_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
+    "copies": replicas_scene(HELD, 64, capacity=80e9, title="64 equal stacks"),
+    "one copy": replicas_scene(HELD, 1, capacity=200e9, title="One stack below the line"),
     "shares": shares_scene(zero_shares(4), counted=dict.fromkeys(zero_shares(4), 1.5), title="Parts of P"),
     "messages": messages_scene({"ours": zero_messages(WALK)}, parts={"forward": 2, "backward": 2}, title="A walk"),
     "curves": curves_scene(
@@ -182,32 +182,36 @@ SCENES = {
     ),
     "a layer of tensor parallelism": tensor_layer_scene(title="One layer"),
     "healing": healing_scene(rounds_of_healing(), title="Copy 2 dies and returns"),
-    "recut": recut_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
-    "two cuts": cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
-    "blocking sends": blocking_sends(),
-    "beats": beats_scene(
+    "recut": reshard_scene({"a": 7, "b": 3}, 4, 3, title="Ten numbers, cut anew"),
+    "two cuts": stage_splits_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="Two cuts of four layers"),
+    "blocking sends": blocking_sends_scene(),
+    "beats": heartbeats_scene(
         {0: [(1, 7, True), (2, 7, False), (3, 7, True)], 1: [(1, 7, False)]},
         {0: "hung", 1: "dead"},
         now=9.5,
         title="Two ranks",
     ),
-    "clock": clock_scene([(0, 1, 4, 0.1), (0, 2, 3, 0.2), (1, 2, 3, 1.3)], death="rank 2 dies", title="By the clock"),
+    "clock": loss_over_time_scene(
+        [(0, 1, 4, 0.1), (0, 2, 3, 0.2), (1, 2, 3, 1.3)], death="rank 2 dies", title="By the clock"
+    ),
     "generations": generations_scene(
         [("of 4", 1, 22, "dies"), ("of 3", 21, 40, "done")], steps=40, every=10, title="G"
     ),
-    "partings": partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5]), "step": ([3, 2], [3, 1])}, stopped=1, title="Apart"),
+    "partings": loss_differences_scene(
+        {"RNG": ([3, 2, 1], [3, 2, 1.5]), "step": ([3, 2], [3, 1])}, stopped=1, title="Apart"
+    ),
     "strategies": strategies("llama3-70b", "4 nodes of 8 H100, 8 x 400 Gb/s"),
     "strategies, one GPU": strategies("gpt2", "1 T4"),
     "strategies, some cannot run": strategies("gpt2-xl", "4 V100"),
     "a week": week_scene(
         simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600), title="A week"
     ),
-    "effective": effective_scene(mtbf=6490, save=60, repair=600),
-    "close to the best": effective_scene(mtbf=6490, save=60, repair=600, interval=600),
-    "far right": effective_scene(mtbf=6490, save=60, repair=600, interval=43_200),
-    "far left": effective_scene(mtbf=10_000_000, save=600, interval=10),
-    "left of the best": effective_scene(mtbf=6490, save=60, repair=600, interval=120),
-    "nothing is kept": effective_scene(mtbf=300, save=60, repair=1200, interval=300),
+    "effective": effective_time_scene(mtbf=6490, save=60, repair=600),
+    "close to the best": effective_time_scene(mtbf=6490, save=60, repair=600, interval=600),
+    "far right": effective_time_scene(mtbf=6490, save=60, repair=600, interval=43_200),
+    "far left": effective_time_scene(mtbf=10_000_000, save=600, interval=10),
+    "left of the best": effective_time_scene(mtbf=6490, save=60, repair=600, interval=120),
+    "nothing is kept": effective_time_scene(mtbf=300, save=60, repair=1200, interval=300),
     "timelines": timeline_scene(ddp_step(), ddp_step("recorded")),
     "a mark per timeline": timeline_scene(ddp_step(num_ranks=1), marks=[(40, "another ends")]),
     "payloads": payloads_scene({"buckets": [2_360_000, 28_400_000], "none": []}, title="Two messages, and none"),
@@ -318,13 +322,13 @@ SCENES = {
     "plan of 64": MeshExplorer(dp=16, gpus_per_node=2, rank=63).scene,
     "plan of 64 on 8": MeshExplorer("llama3-70b", dp=1, pp=8, tp=8, gpus_per_node=8, rank=34).scene,
     "mesh of 3 on 2": mesh_scene(Mesh(dp=3), gpus_per_node=2, rank=None),
-    "standstill": standstill_scene(),
+    "standstill": hanging_job_scene(),
     "processes": processes_scene(4),
     "ring of one step": ring_scene(4),
-    "kinds of errors": kinds_scene(),
-    "rounds of a tree": rounds_scene(schedule("broadcast", 8, "tree")),
+    "kinds of errors": error_kinds_scene(),
+    "rounds of a tree": broadcast_rounds_scene(schedule("broadcast", 8, "tree")),
     "values": all_reduce_scene([1, 2, 3, 4], [10.0] * 4),
-    "standing": standing_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
+    "standing": hang_scene(["if examples > 0", "all_reduce", "end of the cell"], [1, 2, 1, 1], [(1, 1)]),
     "means": means_scene([[2] * 4, [2] * 4, [2] * 4, [10]]),
     "pairing": pairing_scene(
         [[("first", 10), ("second", 20)], [("second", 20)]] + [[("first", 10), ("second", 20)]] * 2

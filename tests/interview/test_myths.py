@@ -30,7 +30,7 @@ def test_the_cell_that_shows_it_exists(name):
 def test_a_run_that_says_something_else_is_found():
     myth = MYTHS["all-reduce-averages"]
     (wrong,) = Refutation(myth=myth, found={"other": 10.0}).problems
-    assert "`after` is not what helpers.observe.myths.all_reduce_averages returns; it returns other" in wrong
+    assert "`after` is not what helpers.chapters.myths.all_reduce_averages returns; it returns other" in wrong
     found = Refutation(myth=myth, found={"after": 2.5}).problems
     assert "the run returns 2.5, the file expects 10" in found[0]
     assert "the truth says '10', the run returns 2.5" in found[1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from helpers.learner.words import Words
-from helpers.ranks.advice import explain, with_advice
 from helpers.ranks.errors import RankError
+from helpers.ranks.magic import explain, with_advice
 from tests.ranks.kernel import Kernel
 
 

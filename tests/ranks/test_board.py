@@ -9,10 +9,9 @@ import sys
 import pytest
 
 from helpers.learner.words import Words
-from helpers.ranks import board as words
-from helpers.ranks import board_file
-from helpers.ranks.board_file import RECORDS, Board, Entry
-from helpers.ranks.channels import CHANNEL_RECORDS, RECEIVE, SEND, Channels
+from helpers.ranks import board as board_file
+from helpers.ranks import report as words
+from helpers.ranks.board import CHANNEL_RECORDS, RECEIVE, RECORDS, SEND, Board, Channels, Entry
 
 LOSS, STEP = ("/course/train.py", 12, "loss"), ("/course/train.py", 30, "step")
 SUM4 = Entry("all_reduce SUM float32 (4,)", site=LOSS)
@@ -185,7 +184,7 @@ def test_a_missing_last_call_is_told_with_its_line(group, tmp_path):
 
 
 def test_the_kernel_reads_boards_without_torch(tmp_path):
-    code = f"import sys\nfrom helpers.ranks.board import first_difference\nfirst_difference({str(tmp_path)!r})\n"
+    code = f"import sys\nfrom helpers.ranks.report import first_difference\nfirst_difference({str(tmp_path)!r})\n"
     code += "assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], check=True)
 

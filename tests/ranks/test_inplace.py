@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from helpers.observe.agents import free_port
+from helpers.observe.torchrun import free_port
 
 # On its way out rank 0 has an operation under way that rank 1 joins late: gloo then tells Python of its end.
 LEAVES = """

@@ -6,8 +6,8 @@ import re
 import pytest
 import torch
 
-from helpers.workloads import characters, digits, rank_generator, rank_slice, synthetic, synthetic_tokens
-from helpers.workloads.corpus import ALPHABET, write_text
+from helpers.workloads import characters, digits, rank_generator, rank_slice, synthetic
+from helpers.workloads.data import ALPHABET, write_text
 
 
 def test_digits_shapes_range_and_split():
@@ -102,13 +102,7 @@ def test_synthetic_is_deterministic_and_learnable():
     assert ((features @ fit).argmax(1) == labels).float().mean() > 0.7
 
 
-def test_synthetic_tokens_are_one_step_apart():
-    tokens, targets = synthetic_tokens(3, 9, 5)
-    assert tokens.shape == targets.shape == (3, 9) and torch.equal(tokens[:, 1:], targets[:, :-1])
-    assert tokens.max() < 5
-
-
-@pytest.mark.parametrize("make", [lambda: synthetic(0), lambda: synthetic_tokens(1, 0, 5), lambda: characters(0)])
+@pytest.mark.parametrize("make", [lambda: synthetic(0), lambda: characters(0)])
 def test_empty_requests_get_a_sentence(make):
     with pytest.raises(ValueError, match="expected 1 or more"):
         make()

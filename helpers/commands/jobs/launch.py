@@ -18,8 +18,7 @@ import psutil
 
 from helpers.commands.jobs import inside
 from helpers.learner.words import book
-from helpers.observe.agents import free_port
-from helpers.observe.torchrun import WHOLE_LINES
+from helpers.observe.torchrun import WHOLE_LINES, free_port
 
 say = book("jobs")
 PATIENCE = 3.0  # seconds until a process that was told to end is killed

@@ -7,7 +7,7 @@ import glob
 import os
 from typing import Any
 
-from helpers.observe.agents import free_port
+from helpers.observe.torchrun import free_port
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import loopback

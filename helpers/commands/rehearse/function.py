@@ -12,7 +12,7 @@ import torch
 
 from helpers.commands.rehearse.report import Report
 from helpers.commands.rehearse.run import rehearse
-from helpers.observe.rules_runs import script_of
+from helpers.observe.torchrun import script_of
 from helpers.ranks.limits import folder_prefix
 
 

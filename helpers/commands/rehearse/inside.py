@@ -19,8 +19,8 @@ import torch.distributed.tensor.parallel  # noqa: F401
 from helpers.commands.rehearse import kinds, notes, redirect
 from helpers.devices.cards import tensor, touching
 from helpers.ranks import wire, worker
-from helpers.ranks.capture import Capture
 from helpers.ranks.nccl import journal
+from helpers.ranks.pipe import Capture
 from helpers.ranks.sites import describe
 
 

@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 
 from helpers.learner.words import book
-from helpers.ranks.waiting import SIGNALS
+from helpers.ranks.gloo import SIGNALS
 
 say = book("train")
 HEARD = (signal.SIGINT, signal.SIGTERM)  # the second is what a cluster sends when a job's time is over

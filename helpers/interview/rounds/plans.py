@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers.interview.rounds.scene import Scene
 from helpers.learner.words import book
-from helpers.predict.advice import typed
+from helpers.predict.advice import criticise
 from helpers.specs import Plan
 
 say = book("round")
@@ -13,6 +13,6 @@ say = book("round")
 def read_plan(given: str, scene: Scene, language: str | None = None) -> Plan:
     """ "dp=4, tp=8 zero=1" as a Plan. Raises ValueError, a sentence, for what is none here."""
     try:
-        return typed.read_plan(given, scene.model, scene.cluster, scene.global_batch, language)
+        return criticise.read_plan(given, scene.model, scene.cluster, scene.global_batch, language)
     except ValueError as error:
         raise ValueError(say("no_plan", language, given=given, reason=str(error).rstrip("."))) from None

@@ -15,7 +15,7 @@ from helpers.learner.words import LANGUAGES, Words, book, reading
 from helpers.predict.advice import Advice, advise
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, ModelSpec, Plan
-from helpers.specs.clusters import INTRA
+from helpers.specs.hardware import INTRA
 
 say = book("round")
 REACHED = 0.4  # of a GPU's peak: what the numbers of a round assume, which are done by hand

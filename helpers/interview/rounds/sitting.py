@@ -23,7 +23,7 @@ from helpers.interview.words import say as quiz_say
 from helpers.learner import words
 from helpers.learner.words import Words, book
 from helpers.predict.advice.fit import fullest
-from helpers.predict.time.model import step_time
+from helpers.predict.time.step import step_time
 from helpers.quantities.units import format_bytes, format_seconds
 
 say = book("round")

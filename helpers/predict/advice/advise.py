@@ -9,15 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from helpers.predict.advice import page as advice_page
-from helpers.predict.advice.others import adapted, images, offloaded
-from helpers.predict.advice.ranking import NO_BF16, best_of, reasons, simplest_of, warned, without_numbers
+from helpers.predict.advice.plans import Ranked, Work, say
+from helpers.predict.advice.ranking import (
+    NO_BF16,
+    best_of,
+    instead,
+    reasons,
+    remarks,
+    simplest_of,
+    strategies,
+    warned,
+    without_numbers,
+)
 from helpers.predict.advice.rules import Rule, rule_for
-from helpers.predict.advice.saying import instead, remarks, strategies
-from helpers.predict.advice.search import fitting, timed
-from helpers.predict.advice.work import Ranked, Work, say
+from helpers.predict.advice.search import adapted, fitting, images, offloaded, timed
 from helpers.predict.time.convolutions import ResNet
-from helpers.predict.time.model import NOMINAL
 from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
+from helpers.predict.time.step import NOMINAL
 from helpers.quantities.units import format_bytes
 from helpers.specs import Cluster, ModelSpec, Plan
 from helpers.specs.checks import check_one_of

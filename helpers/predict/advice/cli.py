@@ -15,13 +15,12 @@ from typing import Any
 from helpers.learner.words import LANGUAGES, reading
 from helpers.learner.words.wrapping import complain, width, wrap
 from helpers.predict.advice.advise import Advice, advise, default_batch
-from helpers.predict.advice.criticise import Criticism, criticise
-from helpers.predict.advice.typed import read_plan
-from helpers.predict.advice.work import say
+from helpers.predict.advice.criticise import Criticism, criticise, read_plan
+from helpers.predict.advice.plans import say
 from helpers.predict.time.convolutions import RESNET_50, RESNET_152, ResNet
 from helpers.predict.time.stacks import STACKS
 from helpers.specs import GPUS, LINKS, PRESETS, ROUTED, Cluster, Link
-from helpers.specs.clusters import INTRA, NVLINK_2, PCIE_3
+from helpers.specs.hardware import INTRA, NVLINK_2, PCIE_3
 
 REFUSED = 2  # the exit code, as argparse has it
 MODELS = {**PRESETS, **ROUTED, "resnet-50": RESNET_50, "resnet-152": RESNET_152}

@@ -1,19 +1,67 @@
-"""A plan of your own, criticised: does it fit, what binds it, what it loses to the planner's, what an engineer says."""
+"""Criticises a training plan that the reader wrote: does it fit, what limits it, and what does it lose to the planner's?
+
+`read_plan` reads a plan as people type it, "dp=4 tp=8 zero=1". `criticise` compares it with the planner's choice.
+The command `plan --mine`, the strategy explorer and the design rounds use both.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from helpers.learner.words import book
 from helpers.predict.advice.advise import advise, asked, plain
-from helpers.predict.advice.fit import fit, fullest
+from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest
+from helpers.predict.advice.plans import Ranked, Work, plan_words, say
 from helpers.predict.advice.ranking import binding_words, difference, warnings
-from helpers.predict.advice.search import ranked
-from helpers.predict.advice.work import Ranked, Work, plan_words, say
-from helpers.predict.time.model import StepTime, step_time
+from helpers.predict.advice.search import MOST_SUMS, ranked
+from helpers.predict.time.step import StepTime, step_time
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
+
+typed_words = book("advice").section("typed")
+WORDS = ("recompute", "precision")  # whose values are no numbers
+SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
+PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *WORDS)
+AXES = ("dp", "tp", "pp", "cp")
+
+
+def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, language: str | None = None) -> Plan:
+    """ "dp=4, tp=8 zero=1" as a Plan. Raises ValueError, a clause, for what is none here.
+
+    What is left out: dp takes the GPUs that are left where another axis is named, all else is 1, no recomputation,
+    sequence parallelism where tp is above 1, as many micro-batches as the step has, and many of them in fp32 sums if
+    these fit.
+    """
+    parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
+    if unknown := [name for name in parts if name not in PARTS]:
+        raise ValueError(typed_words("unknown_part", language, name=unknown[0], known=PARTS))
+    if not parts.keys() & {*AXES}:
+        raise ValueError(typed_words("no_parts", language))
+    for name, text in parts.items():
+        if name not in WORDS and not text.isdecimal():
+            raise ValueError(typed_words("bad_part", language, name=name, value=text))
+    fields = {name: text if name in WORDS else int(text) for name, text in parts.items()}
+    if "fp8" in fields:
+        fields["fp8"] = fields["fp8"] == 1
+    if "dp" not in fields:
+        taken = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+        fields["dp"] = max(1, cluster.world_size // max(1, taken))
+    plan = Plan(**{"sequence_parallel": fields.get("tp", 1) > 1, **fields})
+    plan.check(model)
+    if plan.world_size != cluster.world_size:
+        raise ValueError(typed_words("world", language, given=plan.world_size, gpus=cluster.world_size))
+    if "num_microbatches" not in fields:
+        each = max(1, batch // (plan.dp * plan.micro_batch))
+        plan = Plan(**{"sequence_parallel": plan.sequence_parallel, **fields, "num_microbatches": each})
+    if plan.global_batch != batch:
+        raise ValueError(typed_words("batch", language, batch=batch, given=plan.global_batch))
+    wide = replace(plan, precision="mixed_fp32_grads")
+    is_open = "precision" not in fields and plan.num_microbatches > MOST_SUMS
+    return wide if is_open and fullest(model, wide)[1].total <= USABLE_SHARE * cluster.gpu.memory else plan
+
 
 NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
 

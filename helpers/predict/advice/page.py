@@ -8,14 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.learner.words import language
+from helpers.predict.advice.plans import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.advice.ranking import WARNED, binding
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.work import KINDS, STEPS, TRAFFIC, Ranked, say
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
+from helpers.predict.time.collectives import tokens_that_hide
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
-from helpers.predict.time.terms.data import tokens_that_hide
-from helpers.predict.time.terms.products import sustained
+from helpers.predict.time.kernels import sustained
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 

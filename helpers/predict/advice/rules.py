@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from helpers.learner.words import book
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.work import Name, Ranked, Work
+from helpers.predict.advice.plans import Name, Ranked, Work
 from helpers.predict.memory.states import bytes_per_parameter, params_per_layer, table_params, weight_bytes
-from helpers.predict.time.terms.data import tokens_that_hide
+from helpers.predict.time.collectives import tokens_that_hide
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
 

@@ -1,26 +1,34 @@
-"""Every tensor that torch keeps for backward of the course's GPT, to the byte on a CPU, and the peak of a step on it.
+"""Lists every tensor that torch keeps for backward of the course's GPT, to the byte on a CPU, and finds the step's peak.
 
-`activations.py` has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention.
-This file says what happens here: fp32 or 16 bits throughout, torch's own attention, torch's masks, logits and loss. The
-list comes from replaying the operations (`gpt_ops.py`, `attention_ops.py`) on sizes alone (`replay.py`).
+activations.py has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention. This
+file says what happens in this course: fp32 or 16 bits throughout, torch's own attention, masks, logits and loss. It
+writes the model (`helpers/workloads/gpt.py`) as a list of operations (`gpt_step`, with layer_ops.py) and replays them
+on sizes alone (replay.py). Chapters 05 and 07 and some cards use `inventory`.
 
 The step is `loss = token_loss(model(tokens), targets); loss.backward()`, so no variable holds the logits during
-backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)`, the loss
-`vocab_parallel_cross_entropy` (tensor_ops.py). On a GPU it differs: masks are of 1 byte there, norms keep fp32
-statistics of 16-bit inputs, and other kernels serve attention with dropout. Under autocast it differs, too. Neither is
-predicted here. The peak is equal to the byte, too, but for sequences of a few tokens, where the embedding's backward is
-the peak.
+backward, on torch 2.13, CPU. Under tp the model is `shard_tensor_parallel(model, group)` and the loss
+`vocab_parallel_cross_entropy`. A GPU differs: masks have 1 byte there, norms keep fp32 statistics of 16-bit inputs, and
+other kernels serve attention with dropout. Autocast differs, too. Neither is predicted here. The peak is equal to the
+byte, too, except for sequences of a few tokens, where the embedding's backward is the peak.
 Left out: parameters and their gradients; the 5,056 bytes of generator state that each checkpoint keeps; what a kernel
 takes inside an operation.
+
+The operations were found by watching torch 2.13: its saved tensors, and every storage through a dispatch mode;
+tests/predict/memory/test_inventory.py watches again. B sequences of T tokens, H heads of d columns, h = H d, V
+vocabulary. What surprises:
+- the matrices of the scores reach bmm as copies of query, key and value, if B > 1 and H > 1, and autograd keeps those;
+- torch's own attention builds the maps on a CPU as soon as there is dropout, and in float32 also for 16-bit models;
+- a dropout mask has the dtype of the tensor that it masks: 4 bytes per element in fp32, where the papers count 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
-from helpers.predict.memory.attention_ops import Shape
-from helpers.predict.memory.gpt_ops import given, gpt_step
+from helpers.predict.memory import layer_ops as cut
+from helpers.predict.memory.layer_ops import Shape, attention_ops, part_dropout
 from helpers.predict.memory.replay import Made, Op, Piece, Replay
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
@@ -32,9 +40,10 @@ CALLER = "the caller"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """One tensor that autograd holds. module: the first that keeps it. shared_with: others that keep the same one.
+    """One tensor that autograd saves for backward.
 
-    made_by: the module in which it was made, "the caller" for token ids and targets.
+    module: the first module that saves it. shared_with: other modules that save the same tensor. made_by: the module
+    that created it, "the caller" for token ids and targets.
     """
 
     module: str
@@ -52,11 +61,11 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """What autograd holds as backward starts (`rows`, in the order of forward), and the peak of forward and backward.
+    """The tensors that autograd has as backward starts (`rows`, in the order of forward), and the peak of the step.
 
-    peak: bytes of all tensors at the worst moment, gradients of activations and temporaries among them, but parameters
-    and what `.grad` of one points to. (With tied embeddings the head's gradient of the table waits for the embedding's:
-    a temporary until then.) where: what runs then, for example "backward of the loss".
+    peak: bytes of all tensors at the worst moment, with gradients of activations and temporaries, but without
+    parameters and their `.grad`. (With tied embeddings the head's gradient of the table is a temporary until the
+    embedding's gradient is added to it.) where: the operation at the peak, such as "backward of the loss".
     """
 
     rows: tuple[Kept, ...]
@@ -65,13 +74,13 @@ class Inventory:
 
     @property
     def total(self) -> int:
-        """Bytes that are kept for backward, each tensor once."""
+        """Bytes that are saved for backward; a shared tensor counts once."""
         return sum(row.num_bytes for row in self.rows)
 
     def by_module(self, depth: int | None = None, *, made: bool = False) -> dict[str, int]:
-        """Bytes by the module that keeps them, or with `made` by the one that made them, as the memory meter tells.
+        """Bytes by the module that saves them, or with `made` by the module that created them, as the meter has them.
 
-        depth: names in a path; 2 adds up "blocks.0", None every module.
+        depth: how many names of a module's path count; 2 adds up "blocks.0", None lists every module.
         """
         sizes: dict[str, int] = {}
         for row in self.rows:
@@ -80,18 +89,19 @@ class Inventory:
         return sizes
 
     def largest(self, most: int = 5) -> tuple[Kept, ...]:
-        """The largest tensors, largest first; equal ones in the order of forward."""
+        """The `most` largest tensors, largest first; equal ones in the order of forward."""
         return tuple(sorted(self.rows, key=lambda row: -row.num_bytes)[:most])
 
 
 def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout: float = 0.0) -> Inventory:
-    """What one rank keeps of `batch` sequences (default: plan.micro_batch) of the course's GPT, of `model.seq` tokens.
+    """The tensors that one rank keeps of `batch` sequences (default: plan.micro_batch) of `model.seq` tokens each.
 
-    Of the plan count `precision` (fp32, or else bfloat16 weights and activations throughout), `attention`, `recompute`
-    (as `helpers.parallel.shared.recompute` does it: "full" each block, "selective" what lies between the projections of
-    attention), `tp` and `sequence_parallel`. dropout: the share, in training; under tp with `seed=None`. Raises
-    ValueError for another architecture, a plan that splits layers or tokens or recomputes under tp, a batch below 1, or
-    a dropout outside [0, 1).
+    The model is the course's GPT in the shape of `model`. These fields of the plan count: `precision` (fp32, or else
+    bfloat16 weights and activations throughout), `attention`, `recompute` (as `helpers.parallel.shared.recompute` does
+    it: "full" recomputes each block, "selective" what lies between the projections of attention), `tp` and
+    `sequence_parallel`. dropout: the share that training drops; under tp it is as with `seed=None`. Raises ValueError
+    for another architecture, a plan that splits layers or tokens or recomputes under tp, a batch below 1, or a dropout
+    outside [0, 1).
     """
     _check(model, plan, batch, dropout)
     shape = Shape(
@@ -101,8 +111,8 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
         tied=model.tied_embeddings, tp=plan.tp, sequence_parallel=plan.sequence_parallel and plan.tp > 1,
     )  # fmt: skip
     steps, replay = gpt_step(shape), Replay()
-    for tensor in given(shape):
-        replay.give(tensor)
+    for tensor in step_inputs(shape):
+        replay.create(tensor)
     replay.forward(steps)
     rows = _rows(steps, replay.tensors)
     replay.backward(steps)
@@ -157,3 +167,174 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
         raise ValueError(f"inventory: batch is {batch!r}, but it must be a whole number of at least 1")
     if not 0 <= dropout < 1:
         raise ValueError(f"inventory: dropout is {dropout!r}, but it must be 0 or more and below 1")
+
+
+LOSS = "the loss"
+
+
+def gpt_step(shape: Shape) -> list[Op | Piece]:
+    """The operations of forward: embeddings, blocks, final norm, head, loss. `step_inputs` must exist before."""
+    steps: list[Op | Piece] = [*_embeddings(shape)]
+    for layer in range(shape.num_layers):
+        ops, path = _block(shape, layer), f"blocks.{layer}"
+        if shape.recompute == "full":
+            steps.append(Piece(module=path, ops=tuple(ops), takes=(_input(layer),), gives=_input(layer + 1)))
+        else:
+            steps += ops
+    return [*steps, *_head(shape)]
+
+
+def step_inputs(shape: Shape) -> list[Made]:
+    """The tensors that the caller passes to the step."""
+    return [Made(name, shape.whole[:2], "int64") for name in ("token ids", "targets")]
+
+
+def _input(layer: int) -> str:
+    return f"input of block {layer}"
+
+
+def _embeddings(shape: Shape) -> list[Op]:
+    positions = Made("positions", shape.whole[1:2], "int64")
+    total = "sum of vectors" if shape.dropout else _input(0)
+    waits = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
+    ops, names = _both_tables(shape, waits) if shape.tp == 1 else cut.embeddings(shape, waits)
+    added = Made(total, shape.stream, shape.dtype)
+    ops = [
+        Op(module="GPT", makes=(positions,)),
+        *ops,
+        Op(module="GPT", makes=(added,), reads=names, drops=names, passes=True),
+    ]
+    return [*ops, *(_dropout(shape, "dropout", total, _input(0)) if shape.dropout else ())]
+
+
+def _both_tables(shape: Shape, waits: int) -> tuple[list[Op], tuple[str, str]]:
+    token = Made("token vectors", shape.stream, shape.dtype)
+    position = Made("position vectors", shape.stream[1:], shape.dtype)
+    ops = [
+        Op(module="token_embedding", makes=(token,), keeps=("token ids",), backward_moment=waits),
+        Op(module="position_embedding", makes=(position,), keeps=("positions",)),
+    ]
+    return ops, (token.name, position.name)
+
+
+def _dropout(shape: Shape, module: str, source: str, result: str) -> list[Op]:
+    if shape.sequence_parallel:
+        return part_dropout(shape, module, source, result, shape.whole, shape.stream)
+    made, mask = (Made(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
+    return [Op(module=module, makes=(made, mask), reads=(source,), keeps=(mask.name,), drops=(source,))]
+
+
+def _norm(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...] = ()) -> Op:
+    """A norm saves its input, and mean and 1 / deviation of each token."""
+    sides = [Made(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
+    sides += cut.norm_vectors(shape, result)
+    makes, keeps = (Made(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
+    return Op(module=module, makes=makes, reads=(source,), keeps=keeps, drops=drops)
+
+
+def _linear(shape: Shape, module: str, source: str, result: str, columns: int, drops: tuple[str, ...] = ()) -> Op:
+    made = Made(result, (*shape.stream[:2], columns), shape.dtype)
+    return Op(module=module, makes=(made,), reads=(source,), keeps=(source,), drops=drops)
+
+
+def _block(shape: Shape, layer: int) -> list[Op | Piece]:
+    """A block. Its variables refer to the block's input to the end, and to a part's input until that part returns."""
+    path, x, middle, out = f"blocks.{layer}", _input(layer), f"middle of block {layer}", _input(layer + 1)
+    return [
+        *_attention(shape, path, layer),
+        *_residual(shape, path, f"projection {layer}", x, middle, ()),
+        *_feed_forward(shape, path, layer, middle),
+        *_residual(shape, path, f"down {layer}", middle, out, (middle, x)),
+    ]
+
+
+def _residual(shape: Shape, path: str, branch: str, x: str, out: str, drops: tuple[str, ...]) -> list[Op]:
+    ops, end = [], branch
+    if shape.dropout:
+        end = f"{branch} after dropout"
+        ops = _dropout(shape, f"{path}.dropout", branch, end)
+    made = Made(out, shape.stream, shape.dtype)
+    return [*ops, Op(module=path, makes=(made,), reads=(x, end), drops=(end, *drops), passes=True)]
+
+
+def _attention(shape: Shape, path: str, layer: int) -> list[Op | Piece]:
+    normed, module = f"normed input {layer}", f"{path}.attention"
+    heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
+    ops: list[Op | Piece] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
+    if shape.tp > 1:
+        ops += cut.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
+    for name in heads:
+        if shape.tp == 1:
+            ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
+        if shape.builds_maps and shape.own_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
+            ops.append(Op(module=module, of=name, reads=(name,)))
+    mixed = f"mixed {layer}"
+    attend = attention_ops(shape, module, heads, mixed)
+    if shape.recompute == "selective":
+        ops.append(Piece(module=module, ops=tuple(attend), takes=heads, gives=mixed))
+    else:
+        ops += attend
+    flat = f"flat {mixed}" if shape.builds_maps and shape.own_heads > 1 else mixed
+    if flat != mixed:
+        made = Made(flat, (*shape.whole[:2], shape.hidden // shape.tp), shape.dtype)
+        ops.append(Op(module=module, makes=(made,), reads=(mixed,), drops=(mixed,), passes=True))
+    end = (flat, normed, *heads)
+    return [*ops, *_second(shape, f"{module}.projection", flat, f"projection {layer}", end)]
+
+
+def _second(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...]) -> list[Op]:
+    """The second linear layer of a pair, back to h columns; under tp it is row-parallel."""
+    if shape.tp > 1:
+        return cut.rows(shape, module, source, result, drops)
+    return [_linear(shape, module, source, result, shape.hidden, drops)]
+
+
+def _feed_forward(shape: Shape, path: str, layer: int, x: str) -> list[Op]:
+    normed, wide, active = (f"{name} {layer}" for name in ("normed middle", "up", "gelu"))
+    module, width = f"{path}.feed_forward", 4 * shape.hidden // shape.tp
+    made = Made(active, (*shape.whole[:2], width), shape.dtype)
+    return [
+        _norm(shape, f"{path}.feed_forward_norm", x, normed),
+        *_first(shape, f"{module}.up", normed, wide, width),
+        Op(module=module, makes=(made,), reads=(wide,), keeps=(wide,), drops=(wide,)),
+        *_second(shape, f"{module}.down", active, f"down {layer}", (active, normed)),
+    ]
+
+
+def _first(shape: Shape, module: str, source: str, result: str, width: int, drops: tuple[str, ...] = ()) -> list[Op]:
+    """The first linear layer of a pair, or the head; under tp it is column-parallel, with `width` columns on a rank."""
+    if shape.tp > 1:
+        return cut.columns(shape, module, source, {result: width}, drops)
+    return [_linear(shape, module, source, result, width, drops)]
+
+
+def _table_gradient(shape: Shape) -> Made:
+    """The head's gradient of a tied table, which stays until the embedding's is added: only their sum is `.grad`."""
+    return Made("gradient of the tied table", (ceil(shape.vocab / shape.tp), shape.hidden), shape.dtype)
+
+
+def _head(shape: Shape) -> list[Op]:
+    last, normed = _input(shape.num_layers), "normed output"
+    *before, head = _first(shape, "head", normed, "logits", ceil(shape.vocab / shape.tp), (normed,))
+    return [
+        _norm(shape, "final_norm", last, normed, (last,)),
+        *before,
+        replace(head, leaves=_table_gradient(shape)) if shape.tied else head,
+        *(_loss(shape) if shape.tp == 1 else cut.loss(shape, LOSS)),
+    ]
+
+
+def _loss(shape: Shape) -> list[Op]:
+    log_softmax = Made("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
+    loss, weight = (Made(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
+    keeps = (log_softmax.name, "targets", weight.name)
+    return [
+        Op(module=LOSS, makes=(log_softmax,), reads=("logits",), keeps=(log_softmax.name,)),
+        Op(
+            module=LOSS,
+            makes=(loss, weight),
+            reads=(log_softmax.name,),
+            keeps=keeps,
+            drops=("logits", log_softmax.name),
+        ),
+    ]

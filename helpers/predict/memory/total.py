@@ -1,7 +1,6 @@
-"""Where the bytes of a rank go, by formula: the sum of model states, activations and what is there for a moment.
+"""Predicts all bytes of a rank by kind: model states (states.py), activations (activations.py) and temporaries.
 
-states.py       parameters, gradients, optimizer: ZeRO's table, and the exact share of TP and PP
-activations.py  what a rank keeps for backward: Korthikanti et al. 2022
+The memory explorer, the planner and the cards call `memory`; `rank_kinds` gives one entry per kind of rank.
 """
 
 from __future__ import annotations
@@ -9,12 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from helpers.learner.words import book
-from helpers.predict.memory.activation_bytes import (
-    activations,
-    edge_activations,
-    logits,
-    recomputed_layer,
-)
+from helpers.predict.memory.activations import activations, edge_activations, logits, recomputed_layer
 from helpers.predict.memory.states import (
     gradient_bytes,
     num_shards,
@@ -30,12 +24,13 @@ say = book("memory")
 
 
 def memory(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
-    """Bytes by kind of one rank of pipeline stage `stage`, as backward starts and everything is held at once.
+    """Bytes by kind of one rank of pipeline stage `stage`, as backward starts and all kinds exist at once.
 
     parameters, gradients, optimizer: `rank_states`. activations: of all layers, of embedding and head, and the fp32
     logits. buffers: cosines and sines of rotary positions, 8 bytes for each pair of a head's columns and position, as
-    in Meta's reference. temporaries: see there. A sum, so an upper bound: with a single micro-batch gradients come as
-    activations go, and the true peak is lower. Raises ValueError where the plan does not fit the model.
+    in Meta's reference. temporaries: the function below. The sum is an upper bound: with a single micro-batch,
+    gradients appear while activations are freed, so the true peak is lower. Raises ValueError where the plan does not
+    fit the model.
     """
     states = rank_states(model, plan, stage)
     is_last = stage == plan.pp - 1
@@ -50,29 +45,30 @@ def memory(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
 
 
 def temporaries(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
-    """Bytes that a rank of `stage` holds for moments only, an upper bound: their worst moments at once.
+    """Bytes that a rank of `stage` needs for moments only. An upper bound, as if all worst moments came at once:
 
     - last stage: the gradient of the logits, as large as they are;
     - recomputation: what one layer keeps while it is computed again;
-    - ZeRO-2 and 3: the whole gradient of the largest unit, before it is reduced and scattered;
-    - ZeRO-3: the whole weights of the two largest units, the one in use and the one fetched ahead.
+    - ZeRO-2 and 3: the full gradient of the largest unit, before it is reduced and scattered;
+    - ZeRO-3: the full weights of the two largest units, the one in use and the one that is prefetched.
     A unit is a layer, the token table or the head, as FSDP wraps them. Not counted: the buffers of NCCL and the CUDA
     context, for which `fit` leaves headroom.
     """
     is_last = stage == plan.pp - 1
-    moment = recomputed_layer(model, plan) + (logits(model, plan) if is_last else 0)
+    temporary = recomputed_layer(model, plan) + (logits(model, plan) if is_last else 0)
     if num_shards(plan) == 1 or plan.zero < 2:
-        return moment
-    tables = [table_params(model, plan)] * ((stage == 0) + (is_last and not (plan.pp == 1 and model.tied_embeddings)))
-    layers = [params_per_layer(model, plan)] * min(2, plan.layers_on_stage(model, stage))
+        return temporary
+    has_head_table = is_last and not (plan.pp == 1 and model.tied_embeddings)
+    tables = [table_params(model, plan)] * (int(stage == 0) + int(has_head_table))
+    layers = [params_per_layer(model, plan)] * min(2, plan.layers_on_stage(model, stage))  # two are enough below
     units = sorted([*layers, *tables], reverse=True)
-    fetched = sum(units[:2]) if plan.zero == 3 else 0
-    return moment + units[0] * gradient_bytes(plan) + fetched * weight_bytes(plan)
+    gathered = sum(units[:2]) if plan.zero == 3 else 0
+    return temporary + units[0] * gradient_bytes(plan) + gathered * weight_bytes(plan)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankKind:
-    """Ranks that hold the same bytes. name: "ranks 0-7 (stage 0)". stage: the pipeline stage of the first of them."""
+    """Ranks with the same bytes. name: such as "ranks 0-7 (stage 0)". stage: the pipeline stage of the first rank."""
 
     name: str
     stage: int
@@ -80,10 +76,10 @@ class RankKind:
 
 
 def rank_kinds(model: ModelSpec, plan: Plan, *, most: int = 8) -> tuple[RankKind, ...]:
-    """What each kind of rank holds, first stage first; neighbouring stages that hold the same are one kind.
+    """The bytes of each kind of rank, first stage first; neighbouring stages with the same bytes are one kind.
 
-    Ranks are numbered in Megatron-LM's order, tp fastest, then cp, dp, pp: a stage is a run of neighbours. Of more than
-    `most` kinds, the first two, the last two and some between are returned. ValueError where the plan does not fit.
+    Ranks are numbered in Megatron-LM's order, tp fastest, then cp, dp, pp, so a stage has neighbouring ranks. Of more
+    than `most` kinds, the first two, the last two and some between are returned. ValueError where the plan does not fit.
     """
     runs: list[list[int]] = []
     stages = {stage: memory(model, plan, stage) for stage in range(plan.pp)}

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from helpers.learner.words import Words, book
-from helpers.ranks.nccl.queues import Host, Play, Posted
-from helpers.ranks.nccl.records import NOWHERE, Program, Record
-from helpers.ranks.nccl.stuck import Knot, Node
+from helpers.ranks.nccl.journal import NOWHERE, Program, Record
+from helpers.ranks.nccl.replay import Host, Knot, Node, Play, Posted
 from helpers.ranks.sites import Frame, describe, names_of, place_of
 
 SAYS = book("nccl")
@@ -32,11 +31,11 @@ class Verdict:
     cure: Words
 
     def __str__(self) -> str:
-        return str(self.said)
+        return str(self.text)
 
     @property
-    def said(self) -> Words:
-        """All of it."""
+    def text(self) -> Words:
+        """The whole verdict: its kind, what happens, and the cure."""
         return SAYS["said"].format(kind=SAYS["kind." + self.kind], words=self.words, cure=self.cure)
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.chapters.fault_tolerance import values_in
 from helpers.compose import Plan
 from helpers.compose.checkpoint import AsyncSaver, Keeper, newest, step_folder
-from helpers.observe.checkpoint_runs import values_in
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, train, trainer_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

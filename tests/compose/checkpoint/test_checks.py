@@ -10,11 +10,11 @@ import sys
 import cloudpickle
 import pytest
 
+from helpers.chapters.fault_tolerance import DAMAGED, flip
 from helpers.compose.checkpoint import newest, step_folder
 from helpers.compose.checkpoint.checks import problem_of
 from helpers.compose.checkpoint.manifest import MANIFEST
 from helpers.learner.words.text import reading
-from helpers.observe.checkpoint_runs import DAMAGED, flip
 from tests.compose.checkpoint.small import TWO, said_by, saved_on, trainer_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

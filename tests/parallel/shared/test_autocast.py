@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.devices import autocast_tables as tables
 from helpers.parallel.shared import autocast as module
 from helpers.parallel.shared.autocast import autocast, innermost
-from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, digits, synthetic_tokens, token_loss
+from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
 
 LOW = [torch.bfloat16, torch.float16]
 COMPOSED = set(tables.COMPOSED.names.split()) | {"tensordot", "gru"}  # ours alone: torch reaches their parts in C++
@@ -251,8 +251,8 @@ def images():
 
 
 MODELS = {
-    "GPT": (lambda: GPT(GPTConfig.tiny()), lambda: synthetic_tokens(4, 16, 68), token_loss),
-    "untied GPT": (lambda: GPT(GPTConfig.tiny(tied=False)), lambda: synthetic_tokens(4, 16, 68), token_loss),
+    "GPT": (lambda: GPT(GPTConfig.tiny()), lambda: characters().batch(0, 4, 16), token_loss),
+    "untied GPT": (lambda: GPT(GPTConfig.tiny(tied=False)), lambda: characters().batch(0, 4, 16), token_loss),
     "MLP": (lambda: MLP([64, 32, 10]), lambda: (images()[0].flatten(1), images()[1]), F.cross_entropy),
     "SmallResNet": (SmallResNet, images, F.cross_entropy),
     "ResNet, group norm": (lambda: SmallResNet(norm=lambda c: nn.GroupNorm(4, c)), images, F.cross_entropy),

@@ -19,10 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from helpers.devices import computing_device
 from helpers.observe.comms import record_comms
 from helpers.observe.equality import assert_equal
-from helpers.observe.memory import record_memory
-from helpers.observe.memory_history import totals
-from helpers.observe.memory_places import Place
-from helpers.observe.memory_storages import Storages
+from helpers.observe.memory import record_memory, totals
+from helpers.observe.memory_positions import Position
+from helpers.observe.memory_storages import StorageTracker
 from helpers.parallel.memory import GPU, HOST, Budget, OutOfBudget
 from helpers.parallel.shared.freed import FreedWeight
 from helpers.parallel.shared.recompute import recompute_blocks
@@ -476,7 +475,7 @@ def test_construction_frees_the_whole_model_or_never_has_it(ranks, how):
     """Bytes of real tensors: afterwards the shards; meanwhile, if built, a few whole layers besides."""
 
     def held():
-        with torch.no_grad(), Storages(computing_device(), lambda: Place("other", "construction")) as storages:
+        with torch.no_grad(), StorageTracker(computing_device(), lambda: Position("other", "construction")) as storages:
             make = lambda: MLP([64] * 17)  # noqa: E731
             model = Zero3(make()) if how == "wrapped" else Zero3.build(make)
             sums, give_up = held_bytes(storages), time.monotonic() + 5

@@ -6,8 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest
-from helpers.predict.advice.moves import NEXT_TO_FREE, Move, apply, moves
+from helpers.predict.advice.fit import NEXT_TO_FREE, USABLE_SHARE, Move, apply, fit, fullest, moves
 from helpers.predict.memory import memory
 from helpers.quantities.costs import sent_bytes
 from helpers.specs import GPUS, PRESETS, Plan

@@ -6,31 +6,28 @@ from collections import Counter
 import pytest
 import torch
 
-from helpers.predict.by_hand.small_matrices import stack
+from helpers.predict.by_hand.small_matrices import Block, Operation, stack
 from helpers.predict.by_hand.tensor_split import (
+    ARRIVES,
+    ARRIVES_WIDE,
     CUTS,
     FORWARD,
     INPUTS,
-    RANKS,
-    VOCABULARY,
-    WEIGHTS,
-    flops,
-    seconds,
-    split,
-)
-from helpers.predict.by_hand.tensor_split_blocks import Block, Operation
-from helpers.predict.by_hand.tensor_split_layers import (
-    ARRIVES,
-    ARRIVES_WIDE,
     KEY,
     QUERY,
+    RANKS,
     TABLE,
     VALUE,
+    VOCABULARY,
+    WEIGHTS,
     WORDS,
     A,
     B,
     G,
     X,
+    flops,
+    seconds,
+    split,
 )
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.quantities import costs

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from helpers.observe.memory import record_memory
 from helpers.parallel.shared.recompute import recompute_blocks
-from helpers.predict.memory.activation_bytes import activations
+from helpers.predict.memory.activations import activations
 from helpers.predict.memory.inventory import CALLER, inventory
 from helpers.specs import PRESETS, ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig, token_loss

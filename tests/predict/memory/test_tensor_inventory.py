@@ -8,7 +8,7 @@ import torch
 
 from helpers.observe.memory import record_memory
 from helpers.parallel.tensor_parallel import shard_tensor_parallel, vocab_parallel_cross_entropy
-from helpers.predict.memory.activation_bytes import activations_per_layer
+from helpers.predict.memory.activations import activations_per_layer
 from helpers.predict.memory.inventory import inventory
 from helpers.specs import ModelSpec, Plan
 from helpers.workloads.gpt import GPT, GPTConfig

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.memory.states import params_per_rank
-from helpers.predict.traffic.axes import axis_bytes, axis_traffic
-from helpers.predict.traffic.layers import layer_parameters, stages_of
+from helpers.predict.traffic.axes import axis_bytes, axis_traffic, layer_parameters, stages_of
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.quantities.costs import sent_bytes
 from helpers.specs import PRESETS, ModelSpec, Plan

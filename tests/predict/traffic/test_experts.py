@@ -2,7 +2,13 @@
 
 import pytest
 
-from helpers.predict.traffic.experts import active_params, all_to_all_bytes, capacity, layer_bytes, total_params
+from helpers.predict.traffic.context_and_expert_parallel import (
+    active_params,
+    all_to_all_bytes,
+    capacity,
+    layer_bytes,
+    total_params,
+)
 from helpers.quantities.costs import sent_bytes
 from helpers.specs import PRESETS, ModelSpec
 

@@ -1,6 +1,6 @@
 """Which link an axis crosses, and what is left of the network for one of several groups."""
 
-from helpers.predict.traffic.links import axis_link
+from helpers.predict.traffic.axes import axis_link
 from helpers.specs import GPUS, LINKS, Cluster
 from helpers.specs.mesh import Mesh
 

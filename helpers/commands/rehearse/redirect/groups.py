@@ -20,7 +20,7 @@ from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.cards.tensor import Card
 from helpers.devices.everywhere import everywhere
 from helpers.devices.lines import call_site
-from helpers.ranks import signatures, wire
+from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
 LONG = datetime.timedelta(hours=1)  # who watches ends what stands still
@@ -31,7 +31,7 @@ _splits: Counter[str] = Counter()  # of each group, by name
 
 
 def replace(folder: str) -> None:
-    signatures.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
+    work.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
     init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
     everywhere("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
     everywhere("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))

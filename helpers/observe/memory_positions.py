@@ -20,7 +20,7 @@ _NO_BACKWARD = -1  # the id of the graph task while none runs
 _ADDS_UP = 2**64 - 1  # the number of every node that adds a gradient up
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """phase: forward, recomputation, backward, step or other. module: its path, "the loss", an optimizer's name."""
 
     phase: str
@@ -40,7 +40,7 @@ def module_names(model: nn.Module) -> dict[nn.Module, str]:
     return names
 
 
-class Places:
+class PositionTracker:
     """`now()` is the place. on_enter(module, inputs, from outside?) runs before a forward, on_leave() after a pass."""
 
     def __init__(self, on_enter: Callable[[nn.Module, tuple, bool], None], on_leave: Callable[[], None]) -> None:
@@ -51,19 +51,19 @@ class Places:
         self._numbers, self._owners = [-1], [OUTSIDE]  # from this number of a node on, nodes are this module's
         self._last = OUTSIDE
 
-    def now(self) -> Place:
+    def now(self) -> Position:
         """The place of what happens in this thread at this moment."""
         in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
         if in_backward:
             self._outside = OUTSIDE
             if self._stack:
-                return Place("recomputation", self._stack[-1])
-            return Place("recomputation" if torch.is_grad_enabled() else "backward", self._owner())
+                return Position("recomputation", self._stack[-1])
+            return Position("recomputation" if torch.is_grad_enabled() else "backward", self._owner())
         if self._optimizer:
-            return Place("step", self._optimizer)
+            return Position("step", self._optimizer)
         if self._stack:
-            return Place("forward", self._stack[-1])
-        return Place("forward" if self._outside is LOSS else "other", self._outside)
+            return Position("forward", self._stack[-1])
+        return Position("forward" if self._outside is LOSS else "other", self._outside)
 
     @property
     def is_inside(self) -> bool:

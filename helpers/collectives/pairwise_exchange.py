@@ -1,7 +1,7 @@
-"""All-to-all: every rank has a different chunk for every rank. A transpose of who holds what.
+"""Implements all_to_all by pairwise exchange: every rank has a different chunk for every other rank.
 
-N - 1 rounds; in round k each rank sends to the rank k ahead and receives from the rank k behind, so no rank is ever
-asked for two things at once. Each rank sends (N-1)/N of its bytes.
+There are N - 1 rounds. In round k each rank sends to the rank k ahead and receives from the rank k behind, so every
+rank has exactly one partner to send to and one to receive from. Each rank sends (N-1)/N of its bytes.
 Source: Thakur, Rabenseifner & Gropp 2005, section 4.3 (pairwise exchange).
 """
 
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .peers import Peers, check_pair, check_size
+from helpers.collectives.point_to_point import Peers, check_pair, check_size
 
 
 @torch.no_grad()
@@ -24,10 +24,11 @@ def all_to_all(
     input_splits: Sequence[int] | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Send chunk j of `input` to rank j; chunk j of `output` comes from rank j.
+    """Send chunk j of `input` to rank j and receive chunk j of `output` from rank j.
 
-    input_splits, output_splits: elements for and from each rank; without them all chunks are equal, so N must divide
-    the size. What rank i gives rank j must be what rank j expects of rank i. ValueError when sizes do not fit.
+    input_splits, output_splits: how many elements go to and come from each rank. Without them all chunks are equal, so
+    N must divide the size. The number that rank i sends to rank j must be the number that rank j expects from rank i.
+    Raises ValueError when sizes do not fit.
     """
     check_pair(output, input)
     peers = Peers.of(group)
@@ -41,6 +42,7 @@ def all_to_all(
 
 
 def _chunks(name: str, tensor: Tensor, splits: Sequence[int] | None, size: int) -> Sequence[Tensor]:
+    """The flat tensor as one view per rank. `name` is "input" or "output", for the error message."""
     if splits is None:
         each, left = divmod(tensor.numel(), size)
         if left:

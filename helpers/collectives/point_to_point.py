@@ -1,7 +1,7 @@
-"""The floor every collective here stands on: send and receive between the ranks of one group.
+"""Provides send, receive and exchange between the ranks of one group, and the checks that all collectives share.
 
-Ranks are group ranks, 0 to size - 1, throughout. `dist.send` waits for its receiver, so a ring in which everybody
-sends first never moves; `exchange` posts the send and the receive together and waits for both.
+All ranks here are group ranks, from 0 to size - 1. `dist.send` waits for its receiver, so a ring in which every rank
+sends first deadlocks. `exchange` therefore posts the send and the receive together and waits for both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMBINE: dict[str, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True)
 class Peers:
-    """This process among the ranks of a group. rank and size count inside the group."""
+    """This process and its peers in one group. rank and size are those inside the group."""
 
     group: dist.ProcessGroup
     rank: int
@@ -32,7 +32,7 @@ class Peers:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None) -> Peers:
-        """The view from this process; None means every rank. ValueError outside the group."""
+        """The peers of this process in `group`; None means all ranks. Raises ValueError outside the group."""
         if not dist.is_initialized():
             raise ValueError("no process group yet: call this on ranks (`%%ranks`, `ranks.run`, torchrun)")
         group = dist.group.WORLD if group is None else group
@@ -42,7 +42,7 @@ class Peers:
         return cls(group, rank, dist.get_world_size(group))
 
     def group_rank(self, name: str, global_rank: int) -> int:
-        """The group rank of a global rank, since a root is named globally, as in torch.distributed."""
+        """The group rank of a global rank, because callers name a root by its global rank, as in torch.distributed."""
         members = dist.get_process_group_ranks(self.group)
         if global_rank not in members:
             fix = f"dist.get_global_rank(group, 0) is {members[0]}"
@@ -50,7 +50,7 @@ class Peers:
         return members.index(global_rank)
 
     def exchange(self, *, send: Tensor, to: int, receive: Tensor, source: int) -> None:
-        """Send to one rank while receiving from another (or the same); return when both are done."""
+        """Send to one rank while receiving from another one or the same one. Returns when both are done."""
         self._post([(dist.isend, send, to), (dist.irecv, receive, source)])
 
     def send(self, tensor: Tensor, to: int) -> None:
@@ -60,15 +60,16 @@ class Peers:
         self._post([(dist.irecv, tensor, source)])
 
     def _post(self, messages: list[tuple[Callable, Tensor, int]]) -> None:
-        # An empty chunk is empty at both ends, so neither posts it. The batch is what NCCL needs to post both at once.
+        # A chunk without elements is empty on both sides, so neither side posts it. NCCL needs the batch to post a send
+        # and a receive at once.
         batch = [dist.P2POp(op, t, group=self.group, group_peer=peer) for op, t, peer in messages if t.numel()]
         for work in dist.batch_isend_irecv(batch) if batch else ():
             work.wait()
 
 
-def combine(op: str, mine: Tensor, theirs: Tensor, out: Tensor) -> None:
-    """out = mine (op) theirs, element by element. An average is a sum until `finish` divides it."""
-    COMBINE[op](mine, theirs, out=out)
+def combine(op: str, local: Tensor, received: Tensor, out: Tensor) -> None:
+    """out = local (op) received, element by element. For "avg" it is the sum, which `finish` divides at the end."""
+    COMBINE[op](local, received, out=out)
 
 
 def finish(op: str, tensor: Tensor, size: int) -> None:
@@ -78,12 +79,12 @@ def finish(op: str, tensor: Tensor, size: int) -> None:
 
 
 def split(flat: Tensor, size: int) -> Sequence[Tensor]:
-    """Views of `size` chunks whose lengths differ by one element at most; later ones are shorter, or empty."""
+    """The tensor as `size` views whose lengths differ by at most one element. Later ones are shorter, or empty."""
     return torch.tensor_split(flat, size)
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """ValueError unless `tensor` can be cut into views of one dense block of memory."""
+    """Raises ValueError unless `tensor` is contiguous, so that it can be split into views of one block of memory."""
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name} is a {type(tensor).__name__}, but a torch.Tensor is needed")
     if not tensor.is_contiguous():
@@ -93,7 +94,7 @@ def check_tensor(name: str, tensor: Tensor) -> None:
 
 
 def check_pair(output: Tensor, input: Tensor) -> None:
-    """ValueError unless both are dense, with one dtype, on one device."""
+    """Raises ValueError unless both are contiguous, with one dtype, on one device."""
     check_tensor("output", output)
     check_tensor("input", input)
     if (output.dtype, output.device) != (input.dtype, input.device):
@@ -102,13 +103,13 @@ def check_pair(output: Tensor, input: Tensor) -> None:
 
 
 def check_size(name: str, tensor: Tensor, expected: int, why: str) -> None:
-    """ValueError unless `tensor` holds `expected` elements."""
+    """Raises ValueError unless `tensor` has `expected` elements. name, why: what the message calls them."""
     if tensor.numel() != expected:
         raise ValueError(f"{name} has {tensor.numel()} elements, but {why} needs {expected}; allocate it so")
 
 
 def check_op(op: str, tensor: Tensor) -> None:
-    """ValueError for an unknown reduction, or an average of whole numbers."""
+    """Raises ValueError for an unknown reduction, or for an average of integers."""
     if op not in COMBINE:
         raise ValueError(f"op is {op!r}, but it must be one of {', '.join(COMBINE)}")
     if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
