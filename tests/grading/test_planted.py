@@ -6,7 +6,7 @@ import pytest
 
 from helpers.grading import grade, task_of
 from helpers.grading.kit.answers import is_same_answer
-from helpers.grading.kit.judging import is_close
+from helpers.grading.kit.comparisons import is_close
 from helpers.grading.kit.messages import recognise_among
 from helpers.grading.pipeline import orders, playing, stage
 from helpers.grading.task import RunFailure

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, is_close
-from helpers.grading.kit.meter import describe_if_detached
-from helpers.grading.observing import is_unchanged, snapshot, storage_addresses
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.kit.model_tools import describe_if_detached
+from helpers.grading.run_on_ranks import is_unchanged, snapshot, storage_addresses
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes

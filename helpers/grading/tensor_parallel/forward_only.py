@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import (
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import (
     expect,
     expect_number,
     expect_only,

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit.judging import expect_tensor
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect_tensor, is_close
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.grading.drawing import CaseGenerator, Variations, with_layout
-from helpers.grading.kit.judging import expect, expect_tensor, is_close
+from helpers.grading.cases import CaseGenerator, Variations, with_layout
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.tensor_parallel import LAB
 from helpers.grading.tensor_parallel.forward_backward import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, judge_several_answers, run_questions
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.grading.zero import LAB

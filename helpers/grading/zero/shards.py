@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_equal, expect_only, expect_tensor, is_close
-from helpers.grading.kit.meter import MemoryMeter, as_integer
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only, expect_tensor, is_close
+from helpers.grading.kit.model_tools import MemoryMeter, as_integer
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.learner.words import Words

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.drawing import CaseGenerator, Variations, with_layout
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload, is_silent
-from helpers.grading.kit.stories import History, histories_of_mistakes, judge_history
+from helpers.grading.cases import CaseGenerator, Variations, with_layout
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, is_silent
+from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
@@ -37,7 +37,7 @@ from helpers.grading.zero.shards import (
 NUM_STEPS = 3
 
 
-class Momentum(making.GradientDescent):
+class Momentum(model_tools.GradientDescent):
     """Gradient descent with momentum, whose buffers are as large as the tensors that it updates."""
 
     def __init__(self, parameters: Any, lr: float, momentum: float):
@@ -105,7 +105,7 @@ def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
         steps.append({f"parameter {i}": parameter.detach().clone() for i, parameter in enumerate(parameters)})
     is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
     return {
-        "story": steps,
+        "history": steps,
         "state_elements": optimizers[-1].num_elements if optimizers else 0,
         "num_optimizers": len(optimizers),
         "parameters_intact": is_same_list and all(one.requires_grad and one.is_leaf for one in parameters),
@@ -188,7 +188,7 @@ def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
         has_state = output["state_elements"] > 0
         known = {k: ways for k, ways in simulations_of_mistakes(n).items() if k != "not_copied_back" or has_state}
         wrong = histories_of_mistakes(lambda simulation, rank=rank: run_once(simulation)[rank], known)
-        yield from judge_history(right[rank], output["story"], wrong, rank=rank)
+        yield from judge_history(right[rank], output["history"], wrong, rank=rank)
         yield judge_state_size(output["state_elements"], num_elements, n, rank)
         yield from judge_side_effects(output, rank)
     if not is_silent(world):

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import (
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
     expect_number,
@@ -27,7 +27,7 @@ from helpers.grading.kit.judging import (
     is_close,
     is_silent,
 )
-from helpers.grading.kit.meter import MemoryMeter, one_thread
+from helpers.grading.kit.model_tools import MemoryMeter, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
@@ -62,7 +62,7 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         "few": [rng.integer(1, max(1, n - 1)), 1, 1],
     }[rng.case.sizes]
     micro_batches = rng.one_of((1, 2), (1, 3), (2, 1)) if rng.case.number else (1, 2)
-    weights = making.random_weights(rng, making.mlp(widths))
+    weights = model_tools.random_weights(rng, model_tools.mlp(widths))
     weights = {name: 0.3 * weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
     common = {"widths": widths, "dtype": dtype, "weights": weights, "micro_batches": micro_batches}
     num_batches = sum(micro_batches)
@@ -70,7 +70,7 @@ def make_stage2(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def model_of(inputs: Mapping[str, Any]) -> nn.Module:
-    model = making.mlp(inputs["widths"]).to(getattr(torch, inputs["dtype"]))
+    model = model_tools.mlp(inputs["widths"]).to(getattr(torch, inputs["dtype"]))
     model.load_state_dict(inputs["weights"])
     return model
 

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_ops, expect_payload, expect_tensor, is_close, is_silent
-from helpers.grading.kit.meter import MemoryMeter, describe_if_detached, one_thread
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect, expect_ops, expect_payload, expect_tensor, is_close, is_silent
+from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.grading.zero import LAB
 from helpers.grading.zero.shards import (
