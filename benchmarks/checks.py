@@ -13,7 +13,7 @@ import time
 
 from benchmarks.paired import write_table
 from helpers.grading import grade, labs, task_of, tasks_of
-from helpers.grading.acting import NUM_RANKS
+from helpers.grading.run_on_ranks import NUM_RANKS
 from helpers.ranks import Ranks
 from tests.grading.submissions import MUTANTS, RIGHT_ANSWERS, Submission, name_of
 

@@ -22,9 +22,9 @@ from dataclasses import asdict
 from typing import Any
 
 import helpers
-from helpers.classroom.rules import SAYS, forbidden
+from helpers.classroom.allowed import SAYS, forbidden
 from helpers.grading.registry import lab_of
-from helpers.grading.walls.deeds import full_path, is_below, is_import_system
+from helpers.grading.safeguards.audit_rules import full_path, is_below, is_import_system
 from helpers.learner.words import Words
 
 NOTES = "notes.txt"  # in the sandbox's folder: ranks add lines, the process that started them reads them

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from helpers.grading import hidden, offers, promises, rounding
-from helpers.grading.acting import LocalRunner
-from helpers.grading.drawing import Case
-from helpers.grading.kit.meter import one_thread
-from helpers.grading.kit.stories import without_naming_mistakes
+from helpers.grading.cases import Case
+from helpers.grading.kit.histories import without_naming_mistakes
+from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.registry import similar_name, task_of
+from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.grading.verdict import NEVER_RAN, Verdict, WorldResult
 from helpers.learner import progress

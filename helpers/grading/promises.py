@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from helpers.grading.drawing import Case
+from helpers.grading.cases import Case
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words, book
 

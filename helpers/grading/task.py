@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.drawing import Case, CaseGenerator, Variations
+from helpers.grading.cases import Case, CaseGenerator, Variations
 from helpers.learner.words import Words
 from helpers.records import CommEvent, CommLog
 

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from helpers.classroom import cli, private
+from helpers.classroom import cli, labs
 from helpers.grading import registry
 from tests.classroom import notebooks
 
 CHECKS = """
 import torch
 from helpers.grading import Task, Words
-from helpers.grading.kit.judging import expect_equal
+from helpers.grading.kit.comparisons import expect_equal
 
 def make_inputs(rng, world_size):
     return [{"x": int(torch.randint(1, 100, (), generator=rng))} for _ in range(world_size)]
@@ -56,4 +56,4 @@ def test_a_hidden_task_is_graded_with_its_points_and_the_public_ones_stay(tmp_pa
 
 def test_a_folder_without_checks_is_told(tmp_path):
     with pytest.raises(ValueError, match="holds no checks"):
-        private.use(str(tmp_path))
+        labs.use(str(tmp_path))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.grading import Verdict, acting, grade, task_of
-from helpers.grading.acting import LocalRunner
+from helpers.grading import Verdict, grade, run_on_ranks, task_of
 from helpers.grading.check import grade_world
+from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.verdict import mistakes_in_all
 from helpers.ranks import Ranks
 
@@ -16,7 +16,7 @@ from helpers.ranks import Ranks
 @pytest.fixture(scope="session")
 def ranks():
     """As many ranks as a check asks for."""
-    with Ranks(acting.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=acting.__name__) as pool:
+    with Ranks(run_on_ranks.NUM_RANKS, device="cpu", timeout=120, quiet=True, apart=run_on_ranks.__name__) as pool:
         yield pool
 
 

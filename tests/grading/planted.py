@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from helpers.grading import task_of
-from helpers.grading.drawing import Case
+from helpers.grading.cases import Case
 from helpers.grading.task import JudgedWorld, TaskRun
 
 

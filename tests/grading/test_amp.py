@@ -10,8 +10,14 @@ from torch import nn
 
 from helpers.grading import grade, task_of
 from helpers.grading.amp import number_formats, scaler, training_step
-from helpers.grading.kit import making
-from helpers.grading.kit.stories import as_number, histories_of_mistakes, is_same_history, judge_history, overflow_notes
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.histories import (
+    as_number,
+    histories_of_mistakes,
+    is_same_history,
+    judge_history,
+    overflow_notes,
+)
 from helpers.grading.task import JudgedWorld, RunFailure
 from tests.grading.planted import assert_told_apart, each
 
@@ -179,11 +185,11 @@ class Theirs:
         self.inner = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6)
         self.scale, self.update, self.get_scale = self.inner.scale, self.inner.update, self.inner.get_scale
 
-    def unscale_(self, optimizer: making.GradientDescent) -> None:
+    def unscale_(self, optimizer: model_tools.GradientDescent) -> None:
         optimizer.param_groups = [{"params": optimizer.parameters}]
         self.inner.unscale_(optimizer)
 
-    def step(self, optimizer: making.GradientDescent) -> None:
+    def step(self, optimizer: model_tools.GradientDescent) -> None:
         optimizer.param_groups = [{"params": optimizer.parameters}]
         self.inner.step(optimizer)
 
@@ -210,7 +216,7 @@ def test_the_scaler_that_a_training_step_is_given_does_what_torchs_does(monkeypa
 def test_the_scaler_refuses_what_is_out_of_order_and_the_task_knows_why(calls, says, key):
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
-    optimizer, one = making.GradientDescent([weight], 0.1), training_step.Scaler(8.0)
+    optimizer, one = model_tools.GradientDescent([weight], 0.1), training_step.Scaler(8.0)
     does = {"update": one.update, "scale": lambda: one.scale(torch.ones(())), "cleared": optimizer.zero_grad}
     does |= {"unscale_": lambda: one.unscale_(optimizer), "step": lambda: one.step(optimizer)}
     does["turn"] = lambda: setattr(one, "turn", one.turn + 1)

@@ -7,10 +7,10 @@ import re
 import pytest
 import torch.distributed as dist
 
-from helpers.grading import NotYet, acting, check, grade, tasks_of
+from helpers.grading import NotYet, check, grade, run_on_ranks, tasks_of
 from helpers.grading.registry import similar_name
 from helpers.learner import progress
-from tests.grading.test_acting import not_written, right
+from tests.grading.test_run_on_ranks import not_written, right
 
 KEY = "03.average"
 
@@ -23,7 +23,7 @@ def sums(model):
 @pytest.fixture
 def notes(tmp_path, ranks, monkeypatch):
     """The progress file of one test, whose checks run on the session's ranks."""
-    monkeypatch.setattr(acting, "_ranks", ranks)
+    monkeypatch.setattr(run_on_ranks, "_ranks", ranks)
     return tmp_path / "progress.jsonl"
 
 
@@ -121,7 +121,7 @@ def test_one_seed_gives_the_same_inputs(ranks):
 
     def runner(inputs, seed):
         values.append(inputs[0][0]["weights"]["0.weight"])
-        return acting.LocalRunner(tasks_of("03")[KEY], right, ranks=ranks)(inputs, seed)
+        return run_on_ranks.LocalRunner(tasks_of("03")[KEY], right, ranks=ranks)(inputs, seed)
 
     for seed in (1, 1, 2):
         assert grade(KEY, seed=seed, runner=runner).passed
@@ -135,7 +135,7 @@ def test_seeds_are_fresh():
 
     def runner(inputs, seed):
         seen.append(seed)
-        return acting.TaskRun(failure={"kind": "not_written"})
+        return run_on_ranks.TaskRun(failure={"kind": "not_written"})
 
     for _ in range(5):
         grade(KEY, runner=runner)
@@ -155,9 +155,9 @@ def test_an_unknown_language_is_refused():
 
 def test_an_answer_that_no_rank_can_have_given_is_no_pass():
     forged = [
-        acting.TaskRun(outputs=[], events=[], marks=[]),
-        acting.TaskRun(outputs=[{"passed": True}] * 1, events=[[]], marks=[[]]),
-        acting.TaskRun(outputs=[None], events=[[{"rank": 0}]], marks=[[]]),
+        run_on_ranks.TaskRun(outputs=[], events=[], marks=[]),
+        run_on_ranks.TaskRun(outputs=[{"passed": True}] * 1, events=[[]], marks=[[]]),
+        run_on_ranks.TaskRun(outputs=[None], events=[[{"rank": 0}]], marks=[[]]),
     ]
     for run in forged:
         verdict = grade(KEY, runner=lambda inputs, seed, run=run: run)

@@ -6,7 +6,6 @@ import pytest
 
 from helpers.grading import (
     NotYet,
-    acting,
     chapters_with_tasks,
     check,
     exercise,
@@ -14,19 +13,20 @@ from helpers.grading import (
     lab_of,
     labs,
     registry,
+    run_on_ranks,
     tasks_of,
 )
 from helpers.learner import progress
-from tests.grading.test_acting import right
 from tests.grading.test_check import sums
 from tests.grading.test_registry import found_anew  # noqa: F401
+from tests.grading.test_run_on_ranks import right
 
 KEY = "03.average"
 
 
 @pytest.fixture
 def notes(tmp_path, ranks, monkeypatch):
-    monkeypatch.setattr(acting, "_ranks", ranks)
+    monkeypatch.setattr(run_on_ranks, "_ranks", ranks)
     return tmp_path / "progress.jsonl"
 
 

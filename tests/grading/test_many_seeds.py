@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from helpers.grading import task_of
-from helpers.grading.acting import LocalRunner
 from helpers.grading.check import grade_world
+from helpers.grading.run_on_ranks import LocalRunner
 from tests.grading.fresh import fresh
 from tests.grading.submissions import LABS, RIGHT_ANSWERS, Submission, name_of, solutions
 
@@ -22,7 +22,9 @@ def false_alarms(answer: Submission, seeds: range, ranks) -> list[str]:
         size = task.world_sizes[seed % len(task.world_sizes)]
         tried = grade_world(task, LocalRunner(task, submitted, ranks=ranks), size, seed)
         if not tried.passed:
-            says = tried.failure.text if tried.failure else [(one.rank, one.case, one.message.en) for one in tried.failed]
+            says = (
+                tried.failure.text if tried.failure else [(one.rank, one.case, one.message.en) for one in tried.failed]
+            )
             found.append(f"seed {seed}, {size} {task.runs_on}: {says}")
     return found
 

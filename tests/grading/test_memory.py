@@ -1,4 +1,4 @@
-"""Lab 05: its formulas are those of the chapter, its meter counts what is alive, and every planted mistake shows."""
+"""Tests of lab 05's judge: its formulas are the chapter's, its meter counts live bytes, and every known mistake shows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from helpers.grading import grade, task_of
-from helpers.grading.kit.meter import MemoryMeter, as_integer, describe_if_detached, one_thread
-from helpers.grading.memory import accumulate, activations, chunked, counting, recompute
+from helpers.grading.kit.histories import run_to_end
+from helpers.grading.kit.model_tools import MemoryMeter, as_integer, describe_if_detached, one_thread
+from helpers.grading.memory import byte_formulas, saved_activations, training_loops
 from helpers.grading.task import RankContext
 from helpers.predict.memory import activations_per_layer, model_states
 from helpers.specs import ModelSpec, Plan
@@ -27,20 +28,20 @@ def test_the_number_of_parameters_is_that_of_a_gpt():
     spec = ModelSpec(**sizes, num_heads=4)
     gpt = GPT(GPTConfig(vocab_size=101, context=24, num_layers=3, num_heads=4, hidden=32))
     expected = sum(parameter.numel() for parameter in gpt.parameters())
-    assert counting.num_params(**sizes) == spec.num_params == expected
+    assert byte_formulas.num_params(**sizes) == spec.num_params == expected
 
 
-@pytest.mark.parametrize("precision", counting.BYTES)
+@pytest.mark.parametrize("precision", byte_formulas.BYTES_PER_PARAMETER)
 @pytest.mark.parametrize("zero", range(4))
 def test_model_states_are_those_of_the_chapter(precision, zero):
     right = model_states(1_000_003, Plan(dp=7, zero=zero, precision=precision))
-    expected = {kind: getattr(right, kind) for kind in counting.KINDS}
-    assert counting.states(1_000_003, precision, zero, 7) == expected
+    expected = {kind: getattr(right, kind) for kind in byte_formulas.KINDS}
+    assert byte_formulas.model_states(1_000_003, precision, zero, 7) == expected
 
 
 def test_model_states_are_the_papers():
     """Rajbhandari et al. 2020, figure 1: 7.5e9 parameters on 64 ranks."""
-    totals = [sum(counting.states(7_500_000_000, "mixed", zero, 64).values()) / 1e9 for zero in range(4)]
+    totals = [sum(byte_formulas.model_states(7_500_000_000, "mixed", zero, 64).values()) / 1e9 for zero in range(4)]
     assert [round(total, 1) for total in totals] == [120.0, 31.4, 16.6, 1.9]
 
 
@@ -52,17 +53,19 @@ def test_activations_are_those_of_the_chapter(t, sequence_parallel, flash):
         tp=t, sequence_parallel=sequence_parallel, attention="flash" if flash else "materialized", micro_batch=3
     )
     model = ModelSpec(num_layers=1, hidden=256, num_heads=8, vocab=1024, seq=512)
-    assert activations.kept(case) == activations_per_layer(model, plan)
+    assert byte_formulas.activation_bytes(case) == activations_per_layer(model, plan)
 
 
 def answers(key: str, case: dict) -> dict[str, object]:
     """What the right formula gives for a case, and each known mistake."""
     if key == "05.count":
-        wrong = {name: mistake(**case) for name, mistake in counting.MISCOUNTS.items()}
-        return {"right": counting.num_params(**case)} | wrong
+        wrong = {name: mistake(**case) for name, mistake in byte_formulas.WRONG_COUNTS.items()}
+        return {"right": byte_formulas.num_params(**case)} | wrong
     if key == "05.states":
-        return {"right": counting.states(**case)} | {name: f(case) for name, f in counting.MISTAKES.items()}
-    return {"right": activations.kept(case)} | activations.known_mistakes(case)
+        return {"right": byte_formulas.model_states(**case)} | {
+            name: f(case) for name, f in byte_formulas.WRONG_STATES.items()
+        }
+    return {"right": byte_formulas.activation_bytes(case)} | byte_formulas.wrong_activation_bytes(case)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -78,10 +81,16 @@ def test_every_wrong_formula_shows_and_no_two_are_alike(key, seed):
 
 def test_a_mistake_is_named_where_it_explains_all_that_is_wrong(ranks):
     """Four bytes less than 12: a master or a moment is missing, and the right fp32 tells which."""
-    right = counting.states
+    right = byte_formulas.model_states
 
     def no_master(num_params, precision, zero, dp):
-        return right(num_params, precision, zero, dp, weigh=counting.BYTES | {"mixed": (2, 2, 8)})
+        return right(
+            num_params,
+            precision,
+            zero,
+            dp,
+            bytes_per_parameter=byte_formulas.BYTES_PER_PARAMETER | {"mixed": (2, 2, 8)},
+        )
 
     assert grade("05.states", no_master, ranks=ranks).mistake == "master_forgotten"
 
@@ -136,13 +145,13 @@ def test_one_thread_is_given_back():
     assert torch.get_num_threads() == before
 
 
-# -- what is held ----------------------------------------------------------------------------------------------------
-def acted(name: str, key: str, seed: int) -> tuple[dict, dict]:
+# -- bytes -----------------------------------------------------------------------------------------------------------
+def run_mutant(name: str, key: str, seed: int) -> tuple[dict, dict]:
     """Inputs and outputs of a mutant, in this process."""
     task, (mutant,) = task_of(key), (one.names() for one in MUTANTS if name_of(one) == f"05_memory/{name}")
     inputs = task.inputs(seed, 1)[0]
     with torch.random.fork_rng(devices=[]), one_thread():
-        return inputs, recompute.to_its_end(task.run_submission(mutant[task.name], inputs, RankContext(0, 1)))
+        return inputs, run_to_end(task.run_submission(mutant[task.name], inputs, RankContext(0, 1)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -150,29 +159,29 @@ def test_graphs_that_live_on_are_told_apart_by_their_bytes(seed):
     """One micro-batch at a time, two, all of them: no draw comes near the limits."""
     peaks = {}
     for name in ("mean_of_means", "graph_lives_on", "keeps_every_graph"):
-        inputs, outputs = acted(name, "05.accumulate", seed)
+        inputs, outputs = run_mutant(name, "05.accumulate", seed)
         first = dict(zip(("tokens", "targets"), inputs["steps"][0], strict=True))
-        peaks[name] = outputs[0]["peak"] / accumulate.held_by_one(inputs | first)
-    assert peaks["mean_of_means"] < 0.9 * accumulate.ROOM
-    assert 1.05 * accumulate.ROOM < peaks["graph_lives_on"] < 0.95 * accumulate.TWO
-    assert peaks["keeps_every_graph"] > 1.2 * accumulate.TWO
+        peaks[name] = outputs[0]["peak"] / training_loops.peak_of_largest(inputs | first)
+    assert peaks["mean_of_means"] < 0.9 * training_loops.MAX_PEAK
+    assert 1.05 * training_loops.MAX_PEAK < peaks["graph_lives_on"] < 0.95 * training_loops.TWO_MICRO_BATCHES
+    assert peaks["keeps_every_graph"] > 1.2 * training_loops.TWO_MICRO_BATCHES
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chunks_that_autograd_keeps_are_far_over_the_limit(seed):
     for name, is_ok in (("weight_gets_nothing", True), ("logits_kept", False), ("logits_at_once", False)):
-        inputs, output = acted(name, "05.chunked", seed)
-        peak, _ = chunked.judge_bytes(inputs, output)
+        inputs, output = run_mutant(name, "05.chunked", seed)
+        peak, _ = saved_activations.judge_chunked_bytes(inputs, output)
         assert peak.ok == is_ok and (is_ok or peak.mistakes == (name,))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blocks_that_are_not_recomputed_hold_twice_the_limit(seed):
-    inputs, saved = acted("generator_moved", "05.checkpoint", seed)
-    usual = recompute.judged(recompute.plain, inputs)
-    limit = recompute.NUM_BLOCKS * (inputs["x"].nbytes + recompute.KILOBYTES)
-    assert saved["held"] < 0.9 * limit < 0.5 * usual["held"]
-    assert saved["peak"] < 0.8 * recompute.PEAK * usual["peak"]
+    inputs, saved = run_mutant("generator_moved", "05.checkpoint", seed)
+    usual = saved_activations.run_in_judge(saved_activations.without_checkpoint, inputs)
+    limit = saved_activations.NUM_BLOCKS * (inputs["x"].nbytes + saved_activations.EXTRA_BYTES)
+    assert saved["stored"] < 0.9 * limit < 0.5 * usual["stored"]
+    assert saved["peak"] < 0.8 * saved_activations.MAX_PEAK_SHARE * usual["peak"]
     assert torch.equal(saved["output"], usual["output"]) and torch.equal(saved["x"], usual["x"])
 
 
@@ -180,7 +189,9 @@ def test_judges_in_several_threads_do_not_disturb_each_other():
     """A class is graded so. Torch's generator is one for the whole process."""
     inputs = task_of("05.checkpoint").inputs(1, 1)[0]
     with ThreadPoolExecutor(3) as pool:
-        runs = list(pool.map(lambda _: recompute.judged(recompute.plain, inputs), range(6)))
+        runs = list(
+            pool.map(lambda _: saved_activations.run_in_judge(saved_activations.without_checkpoint, inputs), range(6))
+        )
     for one in runs:
         assert torch.equal(one["output"], runs[0]["output"])
         assert (one["after"], one["calls"]) == (runs[0]["after"], runs[0]["calls"])

@@ -57,7 +57,7 @@ def test_an_error_names_the_learners_line(kernel):
     reply = kernel.run("def wrong(model):\n    return model.nothing\ncheck('03.average', wrong)")
     assert reply.error == "NotYet"
     assert "line 2: `return model.nothing`" in reply.shown
-    assert "acting.py" not in reply.shown and "helpers/" not in reply.shown
+    assert "run_on_ranks.py" not in reply.shown and "helpers/" not in reply.shown
 
 
 def test_the_attempts_are_in_the_home(kernel):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.grading import observing
-from helpers.grading.observing import ObservedFunction
+from helpers.grading import run_on_ranks
+from helpers.grading.run_on_ranks import ObservedFunction
 
 TASK = SimpleNamespace(name="f", arguments=("x", "others"), must_not_change=("x", "others"), returns_new_memory=True)
 
@@ -54,10 +54,10 @@ def test_a_result_in_the_memory_of_an_argument_is_seen(result):
 
 def test_a_module_is_as_it_was_only_with_the_same_parameters():
     model = nn.Linear(2, 2)
-    kept = observing.snapshot(model)
-    assert observing.is_unchanged(kept, model)
+    kept = run_on_ranks.snapshot(model)
+    assert run_on_ranks.is_unchanged(kept, model)
     model.weight = nn.Parameter(model.weight.detach().clone())
-    assert not observing.is_unchanged(kept, model)
+    assert not run_on_ranks.is_unchanged(kept, model)
 
 
 class Steps:
@@ -74,5 +74,5 @@ class Steps:
 
 def test_the_first_two_take_turns_and_the_others_follow():
     order: list[str] = []
-    observing.run_alternating([Steps("a", 3, order), Steps("b", 1, order), Steps("c", 2, order)])
+    run_on_ranks.run_alternating([Steps("a", 3, order), Steps("b", 1, order), Steps("c", 2, order)])
     assert order == ["a", "b", "a", "a", "c", "c"]

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from helpers.grading import NotYet, acting, check, labs, offers, rubric, solution, tasks_of
+from helpers.grading import NotYet, check, labs, offers, rubric, run_on_ranks, solution, tasks_of
 from helpers.learner import progress
 from helpers.learner.words import reading
-from tests.grading.test_acting import not_written
+from tests.grading.test_run_on_ranks import not_written
 
 KEY = "03.average"
 OFFER = 'here:\n    from helpers.grading import solution; solution("03.average")'
@@ -21,7 +21,7 @@ def untouched(model):
 
 @pytest.fixture
 def notes(tmp_path, ranks, monkeypatch):
-    monkeypatch.setattr(acting, "_ranks", ranks)
+    monkeypatch.setattr(run_on_ranks, "_ranks", ranks)
     return tmp_path / "progress.jsonl"
 
 

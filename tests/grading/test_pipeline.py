@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from helpers import schedules
 from helpers.grading import task_of
-from helpers.grading.kit import answers, making
+from helpers.grading.kit import answers, model_tools
 from helpers.grading.kit.messages import RETURNED, calls_of
 from helpers.grading.pipeline import cutting, orders, playing, stage
 from helpers.grading.task import JudgedWorld, TaskRun
@@ -94,7 +94,7 @@ def test_one_process_gives_the_gradient_of_the_mean_loss(size):
         (sum(losses) / len(losses)).backward()
         assert whole.losses == pytest.approx([loss.item() for loss in losses])
         for rank, one in enumerate(whole.stages):
-            right, got = making.gradients_of(one), whole.gradients(rank, 1 / whole.m)
+            right, got = model_tools.gradients_of(one), whole.gradients(rank, 1 / whole.m)
             assert all(torch.allclose(right[name], got[name], rtol=1e-12, atol=1e-14) for name in right)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import grading
-from helpers.classroom.rules import forbidden
+from helpers.classroom.allowed import forbidden
 from helpers.grading import chapters_with_tasks, lab_of, labs, registry, task_of, tasks_of
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}

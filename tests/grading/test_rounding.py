@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.grading.drawing import Case, CaseGenerator
-from helpers.grading.kit.judging import expect_tensor
+from helpers.grading.cases import Case, CaseGenerator
+from helpers.grading.kit.comparisons import expect_tensor
 from helpers.grading.rounding import forgive_rounding
 
 

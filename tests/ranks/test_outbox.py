@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from helpers.grading.walls.limits import processor_limit
+from helpers.grading.safeguards.limits import processor_limit
 from helpers.ranks import RankError, worker
-from helpers.ranks.outbox import Outbox
+from helpers.ranks.pipe import Outbox
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.drawing import CaseGenerator, Variations, with_layout
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_only
-from helpers.grading.kit.stories import (
+from helpers.grading.cases import CaseGenerator, Variations, with_layout
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.histories import (
     History,
     as_number,
     histories_of_mistakes,
@@ -240,8 +240,8 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
     """Runs all steps with the learner's wrapper; gradients are added to what is in `.grad`, as backward adds them."""
     weights, optimizers = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]], []
 
-    def make_optimizer(tensors: Any) -> making.GradientDescent:
-        optimizers.append(making.GradientDescent(tensors, LEARNING_RATE))
+    def make_optimizer(tensors: Any) -> model_tools.GradientDescent:
+        optimizers.append(model_tools.GradientDescent(tensors, LEARNING_RATE))
         return optimizers[-1]
 
     wrapper, history = submitted(list(weights), make_optimizer), []
@@ -259,7 +259,7 @@ def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -
     return history
 
 
-def optimizer_state(optimizer: making.GradientDescent, weights: Sequence[nn.Parameter]) -> dict[str, Any]:
+def optimizer_state(optimizer: model_tools.GradientDescent, weights: Sequence[nn.Parameter]) -> dict[str, Any]:
     """The tensors that the optimizer steps, and whether they are the weights themselves or copies of them.
 
     That is decided by identity, since a copy in 16 bits has the same values.

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_only
-from helpers.grading.kit.stories import (
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_only
+from helpers.grading.kit.histories import (
     History,
     as_number,
     histories_of_mistakes,
@@ -96,7 +96,7 @@ def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: t
 def run_scaler(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
     """Runs all steps as a training loop does: backward of the scaled loss, then the scaler's step."""
     parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
-    optimizer, history = making.GradientDescent(parameters, LEARNING_RATE), []
+    optimizer, history = model_tools.GradientDescent(parameters, LEARNING_RATE), []
     scaler = submitted(inputs["scale"], inputs["interval"])
     for gradients in inputs["steps"]:
         yield
@@ -127,7 +127,7 @@ class ReferenceScaler:
         self.scale, self.interval, self.good_steps, self.flag = scale, interval, 0, False
         return self
 
-    def step(self, optimizer: making.GradientDescent, parameters: Sequence[nn.Parameter]) -> None:
+    def step(self, optimizer: model_tools.GradientDescent, parameters: Sequence[nn.Parameter]) -> None:
         """Unscale, step the optimizer unless there was an overflow, and adapt the scale."""
         if not self.is_unscaled_late:
             self._unscale(parameters)
@@ -283,7 +283,7 @@ def draw_shapes(rng: CaseGenerator, rank: int, world_size: int) -> list[tuple[in
 def run_overflow(submitted, inputs: dict[str, Any], context: RankContext) -> Generator[None, None, History | str]:
     """Runs all steps on this rank's shard with the learner's function, which returns the scale of the next step."""
     parameters = [nn.Parameter(tensor.clone()) for tensor in inputs["weights"]]
-    optimizer, scale, history = making.GradientDescent(parameters, LEARNING_RATE), inputs["scale"], []
+    optimizer, scale, history = model_tools.GradientDescent(parameters, LEARNING_RATE), inputs["scale"], []
     for gradients in inputs["steps"]:
         yield
         for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -15,10 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from helpers.grading.amp import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect_only
-from helpers.grading.kit.stories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect_only
+from helpers.grading.kit.histories import History, histories_of_mistakes, judge_history, overflow_notes, run_to_end
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 
 LEARNING_RATE = 0.05
@@ -46,7 +46,7 @@ class Scaler:
         """The scale as a number."""
         return self._scale
 
-    def unscale_(self, optimizer: making.GradientDescent) -> None:
+    def unscale_(self, optimizer: model_tools.GradientDescent) -> None:
         """Divide the optimizer's gradients by the scale. Raises RuntimeError if that comes too early, late or often."""
         self._refuse_after_step("unscale_()")
         if self._unscaled_in not in (None, self.turn):
@@ -61,7 +61,7 @@ class Scaler:
         self._has_overflow = not all(bool(gradient.isfinite().all()) for gradient in gradients)
         self._unscaled_in = self.turn
 
-    def step(self, optimizer: making.GradientDescent) -> None:
+    def step(self, optimizer: model_tools.GradientDescent) -> None:
         """Step the optimizer unless a gradient has an overflow; unscale first, if that was not done."""
         self._refuse_after_step("step()")
         if self._unscaled_in is None:
@@ -101,16 +101,20 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         if kind == "overflow":  # not in the last of several micro-batches, which a known mistake alone looks at
             targets[rng.integer(0, max(0, num_batches - 2))][0, 0] = math.inf
         steps.append([(rng.normal(NUM_EXAMPLES, widths[0]).float(), target) for target in targets])
-    weights = {name: one.float() / 4 for name, one in making.random_weights(rng, making.mlp(widths)).items()}
+    weights = {name: one.float() / 4 for name, one in model_tools.random_weights(rng, model_tools.mlp(widths)).items()}
     inputs = {"widths": widths, "weights": weights, "steps": steps, "max_norm": rng.one_of(1.0, 2.0, 3.5)}
     return [inputs | {"scale": 2.0 ** rng.integer(8, 14)} for _ in range(world_size)]
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
     """Calls the answer once per step, on the same model, optimizer and scaler."""
-    model = making.mlp(inputs["widths"]).float()
+    model = model_tools.mlp(inputs["widths"]).float()
     model.load_state_dict(inputs["weights"])
-    optimizer, scaler, history = making.GradientDescent(model.parameters(), LEARNING_RATE), Scaler(inputs["scale"]), []
+    optimizer, scaler, history = (
+        model_tools.GradientDescent(model.parameters(), LEARNING_RATE),
+        Scaler(inputs["scale"]),
+        [],
+    )
     for scaler.turn, batches in enumerate(inputs["steps"]):
         yield
         submitted(model, optimizer, scaler, [(x.clone(), y.clone()) for x, y in batches], inputs["max_norm"])

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.quantities import costs

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect_equal, expect_ops, expect_payload, expect_tensor
+from helpers.grading.kit.comparisons import expect_equal, expect_ops, expect_payload, expect_tensor
 from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, expect_messages, recognise_among
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.collectives import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect, expect_tensor, is_close
 from helpers.grading.kit.messages import RETURNED, expect_messages, is_to_itself, sends_of
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import drawn, given, groups_on, mesh_in, told
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_number, expect_tensor
-from helpers.grading.kit.stories import is_same_history
+from helpers.grading.kit.comparisons import expect, expect_number, expect_tensor
+from helpers.grading.kit.histories import is_same_history
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 

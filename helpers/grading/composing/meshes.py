@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.specs.mesh import Mesh
 
 AXES = ("dp", "pp", "tp")

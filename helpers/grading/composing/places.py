@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on
-from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import combinations
 from typing import Any
 
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import AXES, place_on, sizes_of, told
-from helpers.grading.drawing import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.kit.answers import shortened
-from helpers.grading.kit.judging import expect
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh

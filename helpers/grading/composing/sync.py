@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.composing import LAB
 from helpers.grading.composing.meshes import ENDS, drawn, given, groups_on, is_end, members, mesh_in, told
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect_equal, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect_equal, expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 from helpers.specs.mesh import Mesh

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 

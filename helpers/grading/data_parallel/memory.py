@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit.judging import expect_equal
+from helpers.grading.kit.comparisons import expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
@@ -61,7 +61,7 @@ def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]
         buffers = {name: rng.normal(*shape).abs() for name, shape in sets.items()}
         buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))
         shares = [rng.tensor(rng.integer(3, 6), 3) for _ in range(num_devices)]
-        values = {"weights": making.random_weights(rng, model), "buffers": buffers, "shares": shares}
+        values = {"weights": model_tools.random_weights(rng, model), "buffers": buffers, "shares": shares}
         rounds.append(values | {"is_training": is_training})
     return [{"width": width, "dtype": rng.case.dtypes, "rounds": rounds}]
 
@@ -93,7 +93,7 @@ def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> It
             got["number"] = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
         else:
             got |= {"number": len(replicas), **used(replicas, values["shares"])}
-        rounds.append(got | {"gradients": gradients(parameters), "buffers": making.detached_copies(buffers)})
+        rounds.append(got | {"gradients": gradients(parameters), "buffers": model_tools.detached_copies(buffers)})
         if changed:
             break  # what comes now is a consequence
     return rounds
@@ -113,7 +113,7 @@ def used(replicas: list[Any], shares: list[Tensor]) -> dict[str, Any]:
 
 
 def gradients(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor | None]:
-    return making.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
+    return model_tools.detached_copies({name: parameter.grad for name, parameter in parameters.items()})
 
 
 def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
@@ -155,8 +155,8 @@ def one_share(inputs: dict[str, Any], values: dict[str, Any], share: Tensor) -> 
     output.square().sum().backward()
     return {
         "output": output.detach(),
-        "gradients": making.gradients_of(model),
-        "buffers": making.detached_copies(dict(model.named_buffers())),
+        "gradients": model_tools.gradients_of(model),
+        "buffers": model_tools.detached_copies(dict(model.named_buffers())),
     }
 
 
@@ -188,10 +188,10 @@ def judge_buffers(
     """The model has what replica 0 wrote, and what the others wrote is lost."""
     model = built(inputs)
     fill(model, values)
-    before = making.detached_copies(dict(model.named_buffers()))
+    before = model_tools.detached_copies(dict(model.named_buffers()))
     for share in values["shares"]:
         model(share)
-    mistakes = {"buffers_lost": before, "buffers_shared": making.detached_copies(dict(model.named_buffers()))}
+    mistakes = {"buffers_lost": before, "buffers_shared": model_tools.detached_copies(dict(model.named_buffers()))}
     yield from expect_tensors(BUFFER, own[0]["buffers"], got["buffers"], mistakes=mistakes)
 
 

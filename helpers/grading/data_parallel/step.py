@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.data_parallel import LAB
 from helpers.grading.data_parallel.cutting import batch_sizes
 from helpers.grading.data_parallel.replicas import Witness, places_of
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
@@ -36,7 +36,7 @@ def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
     for size in batch_sizes(rng, num_devices):
         data = {"x": rng.tensor(size, widths[0]), "y": rng.tensor(size, widths[2]), "lr": rng.integer(1, 9) / 20}
         weights, stale = (
-            {name: tensor.to(model[0].weight) for name, tensor in making.random_weights(rng, model).items()}
+            {name: tensor.to(model[0].weight) for name, tensor in model_tools.random_weights(rng, model).items()}
             for _ in range(2)
         )
         inputs["cases"].append(data | {"weights": weights, "stale": stale})
@@ -51,14 +51,14 @@ def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[di
         model.load_state_dict(case["weights"])
         for name, parameter in parameters.items():
             parameter.grad = case["stale"][name].clone()
-        optimizer = making.GradientDescent(parameters.values(), case["lr"])
+        optimizer = model_tools.GradientDescent(parameters.values(), case["lr"])
         Witness.notes.clear()
         loss = submitted(model, optimizer, case["x"], case["y"], inputs["num_devices"])
         on_master = [note for note in Witness.notes if masters & set(note["places"])]
         if isinstance(loss, float):
             loss = torch.tensor(loss, dtype=case["x"].dtype)
         after = {"gradients": {name: p.grad for name, p in parameters.items()}, "weights": parameters}
-        after = {kind: making.detached_copies(tensors) for kind, tensors in after.items()}
+        after = {kind: model_tools.detached_copies(tensors) for kind, tensors in after.items()}
         rows = sorted(note["rows"] for note in Witness.notes)
         outputs.append({"loss": loss, "rows": rows, "on_master": len(on_master)} | after)
     return outputs
@@ -117,7 +117,7 @@ def pieces_of(inputs: dict[str, Any], case: dict[str, Any]) -> list[dict[str, An
         model.load_state_dict(case["weights"])
         loss = (model(x) - y).square().sum()
         loss.backward()
-        parts.append({"rows": len(x), "loss": loss.detach(), "gradients": making.gradients_of(model)})
+        parts.append({"rows": len(x), "loss": loss.detach(), "gradients": model_tools.gradients_of(model)})
     return parts
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.ranks.limits import crowd

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
 from helpers.grading.ddp.gradients import (
     DTYPES_AND_LAYOUTS,
@@ -32,9 +33,8 @@ from helpers.grading.ddp.gradients import (
     weights_for,
     without_frozen,
 )
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import (
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import (
     expect,
     expect_equal,
     expect_only,
@@ -45,8 +45,8 @@ from helpers.grading.kit.judging import (
 )
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words, book
-from helpers.ranks import wire
-from helpers.ranks.nccl import Verdict, play
+from helpers.ranks.nccl import NcclVerdict, replay
+from helpers.ranks.nccl.rank_rules import record_journal
 from helpers.records import CommEvent
 
 words = book("nccl")
@@ -191,7 +191,7 @@ NUM_STEPS = 2
 def make_overlap(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws an MLP of three or four layers with one frozen parameter, and batches of 1 to 6 examples."""
     widths = [rng.integer(3, 6) for _ in range(rng.integer(3, 4))] + [2]
-    model = making.mlp(widths)
+    model = model_tools.mlp(widths)
     weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
     shared, steps = {"widths": widths, "weights": weights, "frozen": frozen}, range(NUM_STEPS)
     return [shared | {"x": [rng.tensor(rng.integer(1, 6), widths[0]) for _ in steps]} for _ in range(world_size)]
@@ -218,7 +218,7 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
             dist.send(torch.zeros(1), dst=1)
         finish()
         context.mark("finished")
-        gradients.append(making.detached_copies(making.gradients_of(model)))
+        gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
     return {"finish": "callable", "gradients": gradients, "weights": dict(model.named_parameters())}
 
 
@@ -311,7 +311,7 @@ def gradients_for(inputs: Mapping[str, Any], x: Tensor) -> dict[str, Tensor]:
     """The gradients that one process computes from x, of shape (examples, widths[0])."""
     model = network(inputs)
     model(x).square().sum().backward()
-    return without_frozen(making.gradients_of(model), inputs)
+    return without_frozen(model_tools.gradients_of(model), inputs)
 
 
 def recognise_overlap(failure: RunFailure) -> list[str]:
@@ -357,7 +357,7 @@ REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\
 def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws two to four rows of one long series per rank. In the plain case one rank, not rank 0, has a large error."""
     widths = [rng.integer(2, 4), rng.integer(3, 5), rng.integer(1, 3)]
-    weights = {name: rng.tensor(*p.shape) / 2 for name, p in making.mlp(widths).named_parameters()}
+    weights = {name: rng.tensor(*p.shape) / 2 for name, p in model_tools.mlp(widths).named_parameters()}
     shared, inputs = {"widths": widths, "weights": weights, "frozen": None}, []
     for _ in range(world_size):
         x = rng.tensor(rng.integer(2, 4), widths[0])
@@ -370,9 +370,9 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 def run_rehearsed(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
     """Calls the answer once while NCCL's rules are in force, and keeps the journal of its calls."""
     model = network(inputs)
-    with wire.journaled() as records:
+    with record_journal() as records:
         returned = submitted(model, inputs["x"], inputs["y"])
-    return {"returned": returned, "gradients": making.gradients_of(model), "records": records}
+    return {"returned": returned, "gradients": model_tools.gradients_of(model), "records": records}
 
 
 def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
@@ -380,7 +380,7 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
 
     The first call that NCCL could not run is the only judgement: the values follow from it, or are right all the same.
     """
-    verdicts = [one for one in play([output["records"] for output in world.outputs]) if one.kind != "warning"]
+    verdicts = [one for one in replay([output["records"] for output in world.outputs]) if one.kind != "warning"]
     yield from map(judgement_for, verdicts[:1])
     if verdicts:
         return
@@ -410,7 +410,7 @@ def step_in_one_process(world: JudgedWorld, *, is_exchanged: bool = False) -> tu
         smoothed = torch.stack([before, *inputs["x"], after]).unfold(0, 3, 1).mean(-1)
         errors.append((model(smoothed) - inputs["y"]).square())
         errors[-1].mean().backward()
-        gradients.append(making.detached_copies(making.gradients_of(model)))
+        gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
     totals = torch.stack([one.detach().sum() for one in errors])
     return mean_of(gradients), totals, any(bool((one > LARGE_ERROR).any()) for one in errors)
 
@@ -421,7 +421,7 @@ def as_scalar(value: Any, dtype: torch.dtype) -> Any:
     return torch.as_tensor(value, dtype=dtype).reshape(()) if is_one else value
 
 
-def judgement_for(verdict: Verdict) -> Judgement:
+def judgement_for(verdict: NcclVerdict) -> Judgement:
     """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
     hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == words[f"cure.{cure}"])
     text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])

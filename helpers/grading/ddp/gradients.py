@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit import making
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensors, is_close
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensors, is_close
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
@@ -62,7 +62,7 @@ def network(inputs: Mapping[str, Any], weights: NamedTensors | None = None) -> n
 
     Its parameters are copies of `weights`, or of `inputs["weights"]` if none are given.
     """
-    model = making.mlp(inputs["widths"])
+    model = model_tools.mlp(inputs["widths"])
     for name, parameter in model.named_parameters():
         parameter.data = (weights or inputs["weights"])[name].clone()
         parameter.requires_grad_(name != inputs["frozen"])
@@ -186,7 +186,7 @@ FIXED_DIVISORS = (2, 3, 4, 5, 8)  # what people type for the world size: those o
 def make_average(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws a small MLP, with other weights and gradients on each rank and one frozen parameter."""
     widths = [rng.integer(3, 6) for _ in range(3)] + [2]
-    model = making.mlp(widths)
+    model = model_tools.mlp(widths)
     frozen = rng.one_of(*dict(model.named_parameters()))
     inputs = []
     for _ in range(world_size):
@@ -201,7 +201,7 @@ def run_average(submitted, inputs: dict[str, Any], context: RankContext) -> dict
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["gradients"][name]
     submitted(model)
-    return {"gradients": making.gradients_of(model), "weights": dict(model.named_parameters())}
+    return {"gradients": model_tools.gradients_of(model), "weights": dict(model.named_parameters())}
 
 
 def judge_average(world: JudgedWorld) -> Iterator[Judgement]:
@@ -251,7 +251,7 @@ def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
     examples, so that every wrong way to weigh them gives another gradient.
     """
     widths = [rng.integer(3, 5), rng.integer(3, 5), 2]
-    model = making.mlp(widths)
+    model = model_tools.mlp(widths)
     num_micro_batches = 1 if rng.case.sizes == "one_each" else rng.integer(2, MAX_MICRO_BATCHES)
     weights, frozen = weights_for(rng, model), rng.one_of(*dict(model.named_parameters()))
     shared = {"widths": widths, "weights": weights, "frozen": frozen, "lr": rng.one_of(0.1, 0.2, 0.5)}
@@ -284,12 +284,12 @@ def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> I
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["stale"][name] if parameter.requires_grad else None
-    optimizer, gradients, weights = making.GradientDescent(model.parameters(), inputs["lr"]), [], []
+    optimizer, gradients, weights = model_tools.GradientDescent(model.parameters(), inputs["lr"]), [], []
     for step in inputs["steps"]:
         yield
         submitted(model, optimizer, [(batch["x"], batch["y"]) for batch in step])
-        gradients.append(making.detached_copies(making.gradients_of(model)))
-        weights.append(making.detached_copies(dict(model.named_parameters())))
+        gradients.append(model_tools.detached_copies(model_tools.gradients_of(model)))
+        weights.append(model_tools.detached_copies(dict(model.named_parameters())))
     return {"gradients": gradients, "weights": weights}
 
 
@@ -336,7 +336,7 @@ def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int)
     for batch in inputs["steps"][step]:
         model = network(inputs, weights)
         (model(batch["x"]) - batch["y"]).square().sum().backward()
-        gradients.append(without_frozen(making.gradients_of(model), inputs))
+        gradients.append(without_frozen(model_tools.gradients_of(model), inputs))
     return gradients
 
 

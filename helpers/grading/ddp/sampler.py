@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
+from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.ddp import LAB
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.judging import expect, expect_equal, expect_only
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.kit import answers
 from helpers.grading.task import RankContext

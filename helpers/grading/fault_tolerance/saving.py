@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
 from helpers.grading.fault_tolerance.disk import Disk
-from helpers.grading.kit.judging import expect
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 

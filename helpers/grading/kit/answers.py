@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from helpers.grading.kit.judging import expect, expect_equal
+from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from helpers.grading.kit.judging import expect, expect_only
+from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.records import CommEvent, CommLog
 

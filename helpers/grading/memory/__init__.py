@@ -1,7 +1,13 @@
-"""Lab 05: where the memory goes. Three tasks count bytes, three keep them down, and those are watched while they run.
+"""Declares lab 05, in which learners count the bytes of training and keep them down, and where each task is judged.
 
-counting.py     05.count, 05.states      accumulate.py   05.accumulate      chunked.py   05.chunked
-activations.py  05.activations           recompute.py    05.checkpoint     chapter.py   05.evaluate
+byte_formulas.py       05.count        parameters of a GPT
+                       05.states       bytes of parameters, gradients and optimizer states on a rank, with ZeRO
+                       05.activations  bytes of activations that one layer stores for backward
+training_loops.py      05.accumulate   gradient accumulation that holds one micro-batch at a time
+                       05.evaluate     an evaluation loop that holds no graph; only the chapter asks it
+saved_activations.py   05.checkpoint   activation checkpointing, with the same dropout in the second pass
+                       05.chunked      cross entropy that never holds the logits of all tokens
+hints.yaml             what a learner is told about each known mistake
 """
 
 from helpers.grading.registry import Lab
@@ -10,14 +16,14 @@ LAB = Lab(
     number="05",
     topic="memory",
     tasks=(
-        "counting.COUNT",
-        "counting.STATES",
-        "activations.ACTIVATIONS",
-        "accumulate.ACCUMULATE",
-        "recompute.CHECKPOINT",
-        "chunked.CHUNKED",
+        "byte_formulas.COUNT",
+        "byte_formulas.STATES",
+        "byte_formulas.ACTIVATIONS",
+        "training_loops.ACCUMULATE",
+        "saved_activations.CHECKPOINT",
+        "saved_activations.CHUNKED",
     ),
-    in_chapter=("chapter.EVALUATE",),
+    in_chapter=("training_loops.EVALUATE",),
     forbids=(
         "torch.utils.checkpoint",
         "torch.autograd.graph.save_on_cpu",

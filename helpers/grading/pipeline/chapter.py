@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, question_task
 from helpers.grading.pipeline import LAB
 from helpers.learner.words import Words

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import run_questions, shortened, simplified
-from helpers.grading.kit.judging import expect
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import JudgedWorld, Judgement, Task
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from helpers import schedules
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, judge_answers, run_questions
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import JudgedWorld, Judgement, Task

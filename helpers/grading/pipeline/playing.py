@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from helpers import schedules
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import Answer, judge_several_answers, run_questions
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import JudgedWorld, Judgement, Task

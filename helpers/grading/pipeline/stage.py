@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers import schedules
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit import making
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit import model_tools
 from helpers.grading.kit.answers import is_number, is_same_answer
-from helpers.grading.kit.judging import expect, expect_equal, expect_payload, expect_tensors
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_payload, expect_tensors
 from helpers.grading.kit.messages import RETURNED, calls_of, each_call, is_to_itself
 from helpers.grading.pipeline import LAB
 from helpers.grading.pipeline.playing import any_order, rows
@@ -65,7 +65,7 @@ def drawn_call(rng: CaseGenerator, actions: list[list[str]], more: tuple[int, ..
     calls = []
     for rank in range(p):
         ends = widths[rank : rank + 2]
-        call = {"widths": ends, "weights": making.random_weights(rng, build(ends)), "actions": actions[rank]}
+        call = {"widths": ends, "weights": model_tools.random_weights(rng, build(ends)), "actions": actions[rank]}
         call |= {"inputs": inputs if rank == 0 else None, "targets": targets if rank == p - 1 else None}
         calls.append(call | {"shape": [num_rows, *more, hidden]})
     return calls
@@ -73,7 +73,7 @@ def drawn_call(rng: CaseGenerator, actions: list[list[str]], more: tuple[int, ..
 
 def build(ends: list[int]) -> nn.Sequential:
     """A stage: (rows, ends[0]) to (rows, ends[1]), float64."""
-    return nn.Sequential(*making.mlp([ends[0], 5, ends[1]]), nn.Tanh())
+    return nn.Sequential(*model_tools.mlp([ends[0], 5, ends[1]]), nn.Tanh())
 
 
 class Watched(nn.Module):
@@ -103,7 +103,7 @@ def run_call(submitted, inputs: dict[str, Any], context: RankContext) -> dict[st
     watched = Watched(stage, context.rank, numbers_of(inputs["actions"], "F"), inputs["inputs"])
     given = [inputs[name] and [tensor.clone() for tensor in inputs[name]] for name in ("inputs", "targets")]
     loss = submitted(watched, list(inputs["actions"]), *given, tuple(inputs["shape"]))
-    return {"loss": loss, "done": list(watched.done), "gradients": making.gradients_of(stage)}
+    return {"loss": loss, "done": list(watched.done), "gradients": model_tools.gradients_of(stage)}
 
 
 # -- what one process gives ------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Whole:
         for stage in self.stages:
             stage.zero_grad()
         loss.backward()
-        return [making.detached_copies(making.gradients_of(stage)) for stage in self.stages]
+        return [model_tools.detached_copies(model_tools.gradients_of(stage)) for stage in self.stages]
 
     def gradients(self, rank: int, factor: float) -> Named:
         """The sum over all micro-batches, times a factor."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.commands.zoo import Patient, patients
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import shortened
-from helpers.grading.kit.judging import expect
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.profiling import LAB
 from helpers.grading.profiling.clinic import SAYS, causes, drawn
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task

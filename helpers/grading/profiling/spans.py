@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
 from helpers.grading.task import RankContext

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.grading.drawing import CaseGenerator
+from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit import answers
 from helpers.grading.profiling import LAB
 from helpers.learner.words import Words

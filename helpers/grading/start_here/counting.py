@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from helpers.grading.drawing import CaseGenerator
-from helpers.grading.kit.judging import expect_equal, expect_tensor
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.comparisons import expect_equal, expect_tensor
 from helpers.grading.start_here import LAB
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words

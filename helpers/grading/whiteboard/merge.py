@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.drawing import CaseGenerator, Variations
-from helpers.grading.kit.meter import one_thread
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.model_tools import one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
 from helpers.grading.whiteboard.values import judged

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.judging import expect_tensor, is_close
+from helpers.grading.kit.comparisons import expect_tensor, is_close
 from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 

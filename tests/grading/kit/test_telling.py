@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.grading.kit.telling import describe_tensor, num_equal_digits
+from helpers.grading.kit.comparisons import describe_tensor, num_equal_digits
 from helpers.learner.words import Words
 
 DUE = torch.tensor([0.51234567891, -1.5, 2.25, 4.75], dtype=torch.float64)

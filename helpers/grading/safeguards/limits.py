@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from helpers.grading.walls.deeds import words
+from helpers.grading.safeguards.audit_rules import words
 from helpers.ranks import worker
 
 MAX_MEMORY = 1_000_000_000  # bytes beyond what the rank has when the function begins

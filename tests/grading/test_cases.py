@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.grading.drawing import Case, CaseGenerator, Variations
+from helpers.grading.cases import Case, CaseGenerator, Variations
 
 VARIATIONS = Variations(
     sizes=("uneven", "even", "few", "empty"),

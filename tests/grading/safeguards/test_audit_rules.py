@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.grading.test_acting import right
-from tests.grading.walls.conftest import SIZE, said
+from tests.grading.safeguards.conftest import SIZE, said
+from tests.grading.test_run_on_ranks import right
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 

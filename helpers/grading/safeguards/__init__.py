@@ -18,8 +18,8 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from helpers.grading.walls import hook, leavings, limits
-from helpers.grading.walls.state import ProcessSnapshot, SavedSettings
+from helpers.grading.safeguards import audit_rules, cleanup, limits
+from helpers.grading.safeguards.cleanup import ProcessSnapshot, SavedSettings
 from helpers.ranks import worker
 
 ROOM = "room"  # in the folder of the ranks: where the function works, together with its other ranks
@@ -32,15 +32,15 @@ def around() -> Iterator[None]:
     Afterwards the process is as before; where that cannot be had, its pool starts it anew once it has answered.
     """
     me = worker.ACTIVE
-    leavings.adopt_orphans()
+    cleanup.adopt_orphans()
     shared, marks, room = SavedSettings(), ProcessSnapshot(), os.path.join(me.spec["folder"], ROOM)
     me.spent = True  # until it is known to be as before: an interrupt may come at any time
     os.makedirs(room, exist_ok=True)
     try:
-        with limits.name_memory_errors(), limits.limit_memory_and_files(), hook.up(room):
+        with limits.name_memory_errors(), limits.limit_memory_and_files(), audit_rules.up(room):
             yield
     finally:
-        left = leavings.end_started()
+        left = cleanup.end_started()
         shared.put_back()
         me.spent = left or marks.have_moved()
 

@@ -11,22 +11,22 @@ import cloudpickle
 import psutil
 import pytest
 
-from helpers.grading import acting, task_of
-from helpers.grading.acting import LocalRunner
+from helpers.grading import run_on_ranks, task_of
 from helpers.grading.check import grade_world, inputs_by_rank
+from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import RunFailure
 from helpers.grading.verdict import Verdict, WorldResult
 from helpers.ranks import Ranks
-from tests.grading.test_acting import right
+from tests.grading.test_run_on_ranks import right
 
-cloudpickle.register_pickle_by_value(sys.modules["tests.grading.test_acting"])
+cloudpickle.register_pickle_by_value(sys.modules["tests.grading.test_run_on_ranks"])
 KEY, SIZE = "03.average", 2
 SLEEP = ["sleep", f"86399.{os.getpid()}"]  # known by its seconds
 
 
 @pytest.fixture(scope="session")
 def own():
-    with Ranks(3, device="cpu", quiet=True, apart=acting.__name__) as ranks:
+    with Ranks(3, device="cpu", quiet=True, apart=run_on_ranks.__name__) as ranks:
         yield ranks
 
 

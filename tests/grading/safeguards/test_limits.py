@@ -14,13 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.grading import acting, grade, task_of
-from helpers.grading.acting import LocalRunner
+from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
-from helpers.grading.walls import limits
+from helpers.grading.run_on_ranks import LocalRunner
+from helpers.grading.safeguards import limits
 from helpers.ranks import pool
-from tests.grading.test_acting import right
-from tests.grading.walls.conftest import KEY, SIZE, said
+from tests.grading.safeguards.conftest import KEY, SIZE, said
+from tests.grading.test_run_on_ranks import right
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 
@@ -148,10 +148,10 @@ def test_what_is_written_past_python_is_limited(run, next_works, own):
 
 
 def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
-    monkeypatch.setattr(acting, "crowd", lambda: 1.0)
+    monkeypatch.setattr(run_on_ranks, "crowd", lambda: 1.0)
     task = task_of(KEY)
     runner = LocalRunner(task, right, ranks=own)
-    assert runner.left == task.seconds - acting.SHUTDOWN_SECONDS == 8.0
+    assert runner.left == task.seconds - run_on_ranks.SHUTDOWN_SECONDS == 8.0
     assert runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1).failure is None
     assert 0.0 < runner.left < 8.0
     runner.left = 0.2

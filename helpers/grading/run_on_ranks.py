@@ -1,8 +1,10 @@
-"""The part of a check that runs on the ranks, beside the learner's code. Nothing here decides anything.
+"""Runs a learner's function on live ranks: the part of a check beside the learner's code, which decides nothing.
 
-LocalRunner   sends a function and its inputs to live ranks of its own, and brings back a Run, whatever happens
-on_rank       what happens on each: limit its processor time, record what it sends, call the task's `act`
-within_walls  the same with the walls around it that keep a learner's machine whole (walls/); a class has a sandbox
+LocalRunner        sends a function and its inputs to ranks of the grader's own and brings back a TaskRun, whatever happens
+run_cases          what happens on each rank: limit its processor time, record what it sends, call `run_submission`
+run_cases_safely   the same within the safeguards that protect a learner's own machine; a class has a sandbox instead
+ObservedFunction   calls the learner's function and compares its arguments before and after
+RunningCase        one case of a task; if `run_submission` is a generator, it stops at each yield, so cases take turns
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import io
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from helpers.devices.unwritten import Unwritten
-from helpers.grading import hidden, walls
-from helpers.grading.observing import RunningCase, run_alternating
+from helpers.grading import hidden, safeguards
 from helpers.grading.registry import task_of
+from helpers.grading.safeguards.audit_rules import words
+from helpers.grading.safeguards.cleanup import reseed
+from helpers.grading.safeguards.limits import TooLong, processor_limit
 from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
-from helpers.grading.walls.deeds import words
-from helpers.grading.walls.limits import TooLong, processor_limit
-from helpers.grading.walls.state import reseed
 from helpers.learner.words import Words
+from helpers.observe.comms import record_comms
 from helpers.ranks import RankError, Ranks, wire
 from helpers.ranks.limits import crowd
 from helpers.ranks.live import keep_current
@@ -76,7 +79,7 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
 
 
 def run_cases_safely(*args: Any) -> tuple[list, ...]:
-    with walls.around():
+    with safeguards.around():
         return run_cases(*args)
 
 
@@ -174,7 +177,7 @@ class LocalRunner:
             return TaskRun(failure=asdict(RunFailure(kind="cannot_send", text=str(error))))
         finally:
             world.timeout = before
-            walls.sweep(folder)
+            safeguards.sweep(folder)
         outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
         issued = hidden.board_counts(counted, world.issued(), pending)
         printed = _cut(printed.getvalue())
@@ -231,3 +234,150 @@ def _cut(text: str) -> str:
         if len(text) <= _MAX_PRINTED
         else text[:_MAX_PRINTED] + f"\n… ({len(text) - _MAX_PRINTED:,} more characters)\n"
     )
+
+
+MAX_CALL_TEXT = 100  # characters of a call that are kept
+
+
+class ObservedFunction:
+    """The submitted function as `act` sees it. calls: of each, how it was called and which promises it broke."""
+
+    def __init__(self, submitted: Callable[..., Any], task: Task):
+        self.submitted, self.task = submitted, task
+        self.names = task.arguments
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        call: dict[str, Any] = {"call": call_text(self.task.name, args), "changed": [], "shared": []}
+        self.calls.append(call)
+        before = {name: snapshot(given[name]) for name in self.task.must_not_change if name in given}
+        result = self.submitted(*args, **kwargs)
+        call["changed"] = [name for name, kept in before.items() if not is_unchanged(kept, given[name])]
+        if self.task.returns_new_memory:
+            mine = storage_addresses(result)
+            call["shared"] = [name for name, value in given.items() if mine & storage_addresses(value)]
+        return result
+
+
+# -- arguments before and after --------------------------------------------------------------------------------------
+def snapshot(value: Any) -> Any:
+    """What `is_as` compares with: values of tensors, the members of lists and dicts."""
+    if isinstance(value, Tensor):
+        return value, value.detach().clone(), value.requires_grad, value.grad
+    if isinstance(value, list | tuple):
+        return list(value), [snapshot(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value), {key: snapshot(item) for key, item in value.items()}
+    if isinstance(value, nn.Module):
+        return {name: snapshot(tensor) for name, tensor in named_tensors(value)}
+    return value
+
+
+def is_unchanged(kept: Any, value: Any) -> bool:
+    """Whether `value` is what it was when `snapshot` saw it."""
+    if isinstance(value, Tensor):
+        _, values, needs_grad, grad = kept
+        is_alike = values.shape == value.shape and values.dtype == value.dtype
+        same = is_alike and torch.equal(values.nan_to_num(), value.detach().nan_to_num())
+        return same and value.requires_grad == needs_grad and value.grad is grad
+    if isinstance(value, list | tuple):
+        members, snapshots = kept
+        return len(members) == len(value) and all(
+            one is other and is_unchanged(shot, one) for one, other, shot in zip(value, members, snapshots, strict=True)
+        )
+    if isinstance(value, Mapping):
+        members, snapshots = kept
+        return members.keys() == value.keys() and all(
+            value[key] is members[key] and is_unchanged(snapshots[key], value[key]) for key in members
+        )
+    if isinstance(value, nn.Module):
+        now = dict(named_tensors(value))
+        return now.keys() == kept.keys() and all(
+            now[name] is kept[name][0] and is_unchanged(kept[name], now[name]) for name in now
+        )
+    return True
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def storage_addresses(value: Any) -> set[int]:
+    """Where the memory of every tensor in `value` begins; what is empty has none."""
+    if isinstance(value, Tensor):
+        return {value.untyped_storage().data_ptr()} - {0}
+    if isinstance(value, nn.Module):
+        return set().union(*(storage_addresses(tensor) for _, tensor in named_tensors(value)))
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return set().union(*map(storage_addresses, value)) if isinstance(value, list | tuple) else set()
+
+
+def call_text(name: str, args: Sequence[Any]) -> str:
+    """The call in a line, tensors by their shapes: "chunks(float64 7 x 3, 2)"."""
+    text = ", ".join(map(value_text, args))
+    return f"{name}({text if len(text) <= MAX_CALL_TEXT else text[: MAX_CALL_TEXT - 2] + ' …'})"
+
+
+def value_text(value: Any) -> str:
+    if isinstance(value, Tensor):
+        shape = " x ".join(map(str, value.shape)) if value.dim() else "()"
+        return f"{str(value.dtype).removeprefix('torch.')} {shape}"
+    if isinstance(value, list) and value and all(isinstance(item, Tensor) for item in value):
+        sizes = ", ".join(" x ".join(map(str, item.shape)) for item in value)
+        return f"[{str(value[0].dtype).removeprefix('torch.')} {sizes}]"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return type(value).__name__
+
+
+# -- cases taking turns ----------------------------------------------------------------------------------------------
+class RunningCase:
+    """One case of a task on this rank. `advance` goes on to the next yield of `act`, or to its end."""
+
+    def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
+        self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
+        self.run_submission, self.inputs, self.context = task.run_submission, inputs, context
+        self.steps = (
+            task.run_submission(self.observed, inputs, context)
+            if inspect.isgeneratorfunction(task.run_submission)
+            else None
+        )
+        self.events: list[dict] = []
+        self.outputs: Any = None
+
+    def advance(self) -> bool:
+        """Whether there is more to come. The learner's exceptions pass through."""
+        with record_comms() as recorder:
+            is_over = self._advanced()
+        self.events += [asdict(event) for event in recorder.log.events]
+        return not is_over
+
+    def _advanced(self) -> bool:
+        if self.steps is None:
+            self.outputs = self.run_submission(self.observed, self.inputs, self.context)
+            return True
+        try:
+            next(self.steps)
+        except StopIteration as end:
+            self.outputs = end.value
+            return True
+        return False
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        return self.observed.calls if isinstance(self.observed, ObservedFunction) else []
+
+
+def run_alternating(acts: Sequence[RunningCase]) -> None:
+    """The first two together, step by step, then one after the other; a task that does not yield has one step."""
+    together, later = list(acts[:2]), acts[2:]
+    while together:
+        together = [act for act in together if act.advance()]
+    for act in later:
+        while act.advance():
+            pass

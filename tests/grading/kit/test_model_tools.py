@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from helpers.grading import tasks_of
-from helpers.grading.drawing import Case, CaseGenerator
-from helpers.grading.kit import making
+from helpers.grading.cases import Case, CaseGenerator
+from helpers.grading.kit import model_tools
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_descent_is_sgd(set_to_none):
     rng = CaseGenerator.of(1, Case())
-    weights = making.random_weights(rng, making.mlp([3, 4, 2]))
+    weights = model_tools.random_weights(rng, model_tools.mlp([3, 4, 2]))
     x, results = rng.normal(5, 3), []
-    for optimizer_of in (torch.optim.SGD, making.GradientDescent):
-        model = making.mlp([3, 4, 2])
+    for optimizer_of in (torch.optim.SGD, model_tools.GradientDescent):
+        model = model_tools.mlp([3, 4, 2])
         model.load_state_dict(weights)
         optimizer = optimizer_of(model.parameters(), lr=0.1)
         for _ in range(3):

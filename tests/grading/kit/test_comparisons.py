@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from helpers.grading.kit.judging import (
+from helpers.grading.kit.comparisons import (
     expect_equal,
     expect_ops,
     expect_payload,

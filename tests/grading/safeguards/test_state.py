@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.grading import acting
+from helpers.grading import run_on_ranks
 from helpers.grading.verdict import words
-from tests.grading.test_acting import right
-from tests.grading.walls.conftest import SIZE
+from tests.grading.safeguards.conftest import SIZE
+from tests.grading.test_run_on_ranks import right
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 
@@ -150,4 +150,4 @@ def test_a_right_answer_leaves_the_ranks_as_they_are(run, own):
 
 
 def test_every_kind_of_trouble_has_its_sentence():
-    assert {f"trouble.{kind}" for kind in acting.KINDS.values()} <= words.keys()
+    assert {f"trouble.{kind}" for kind in run_on_ranks.KINDS.values()} <= words.keys()

@@ -1,8 +1,9 @@
-"""What of a process the next check meets again: what is put back after a learner's function, and what cannot be.
+"""Restores a rank's process after a learner's function, and finds out whether the process can be used again.
 
-Shared   settings: put back
-Marks    names of torch and Python that somebody may have given another meaning, hooks and modes that are left on, a
-         process group that is gone: then the process is spent, and its pool starts another
+SavedSettings     settings of Python, the system and torch, which are put back
+ProcessSnapshot   what is not put back: replaced functions of torch and Python, hooks and modes left on, a lost process
+                  group; if any of these changed, the rank's pool starts a new process
+end_started       ends the processes and threads that the function started and left running
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
 
 from helpers.devices import lines
-from helpers.grading.walls.limits import used_bytes
+from helpers.grading.safeguards.limits import used_bytes
 from helpers.ranks.sites import is_library
+from helpers.ranks.zygote import take_orphans
 
 MAX_KEPT_BYTES = 200_000_000  # more than this beyond what it had, and a rank is started anew
 MAX_GROUPS = 50  # process groups, which nobody else destroys
@@ -214,3 +218,43 @@ class ProcessSnapshot:
             or used_bytes() > self.used + MAX_KEPT_BYTES
             or len(distributed_c10d._world.pg_map) > MAX_GROUPS
         )
+
+
+MAX_LOG = 1_000_000  # bytes of a rank's log, which it writes past Python, that are kept
+THREAD_SECONDS = 0.2  # seconds that a thread gets to end by itself
+
+
+@functools.cache
+def adopt_orphans() -> None:
+    """Once in a process: children of its children come to it when those end."""
+    take_orphans()
+
+
+def end_started() -> bool:
+    """End the processes. Whether a thread is left, which nobody can end."""
+    end_children()
+    with contextlib.suppress(OSError):
+        if os.fstat(1).st_size > MAX_LOG:
+            os.ftruncate(1, 0)
+    until = time.monotonic() + THREAD_SECONDS
+    for thread in foreign_threads():
+        thread.join(max(0.0, until - time.monotonic()))
+    return bool(foreign_threads())
+
+
+def foreign_threads() -> list[threading.Thread]:
+    """Threads that are neither the engine's nor torch's."""
+    known = ("MainThread", "control", "wire ")
+    every = [one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)]
+    return [one for one in every if not one.name.startswith(known)]
+
+
+def end_children() -> None:
+    """Until the system says that there is none: one that ends may leave us its own."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:  # there is one, and it lives
+                for child in psutil.Process().children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        child.send_signal(signal.SIGKILL)
+                os.waitpid(-1, 0)

@@ -15,11 +15,11 @@ import cloudpickle
 import psutil
 import pytest
 
-from helpers.grading import acting, task_of
+from helpers.grading import run_on_ranks, task_of
 from helpers.grading.task import JudgedWorld
 from helpers.ranks import Ranks, process
-from tests.grading.test_acting import right
-from tests.grading.walls.conftest import KEY, SIZE, SLEEP, said
+from tests.grading.safeguards.conftest import KEY, SIZE, SLEEP, said
+from tests.grading.test_run_on_ranks import right
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as what a cell defines: a rank does not import this file
 
@@ -131,7 +131,7 @@ def test_who_ends_the_process_ends_no_other(function, run, next_works):
 def test_every_world_comes_back_after_the_parent_was_killed(own):
     for size in (1, 3):
         own[:size].run(os.getpid)
-    os.kill(process.zygote(acting.__name__).process.pid, 9)
+    os.kill(process.zygote(run_on_ranks.__name__).process.pid, 9)
     psutil.wait_procs([psutil.Process(pid) for pid in own.pids if psutil.pid_exists(pid)], timeout=10)
     for size in (1, 2, 3):
         assert len(own[:size].run(os.getpid)) == size

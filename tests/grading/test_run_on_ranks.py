@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.grading import acting, grade, task_of
-from helpers.grading.acting import LocalRunner, as_plain_data, without_grader_lines
+from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
+from helpers.grading.run_on_ranks import LocalRunner, as_plain_data, without_grader_lines
 from tests.ranks.test_outbox import hears_nothing_from_now_on
 
 KEY = "03.average"
@@ -82,7 +82,7 @@ def test_bad_input_gets_a_sentence_and_the_next_check_works(kind, ranks):
     assert not verdict.passed
     assert verdict.shown.failure.kind == kind
     assert sentence in verdict.text()
-    assert " acting.py" not in verdict.text() and "variables are kept" not in verdict.text()
+    assert " run_on_ranks.py" not in verdict.text() and "variables are kept" not in verdict.text()
     assert verdict.text("zh") != verdict.text("en")
     assert grade(KEY, right, ranks=ranks).passed
 
@@ -106,7 +106,7 @@ def test_a_sleeping_rank_ends_by_the_wall_clock(ranks):
     runner = LocalRunner(task, lambda model: time.sleep(1000), ranks=ranks, limit=0.5)
     run = runner(inputs_by_rank(task, task.variations.cases(1)[:1], 1, 1), 1)
     assert run.failure["kind"] == "too_long"
-    assert "test_acting.py" in run.failure["text"]
+    assert "test_run_on_ranks.py" in run.failure["text"]
     assert ranks[:1].timeout == 120, "the limit of a check is not left behind"
 
 
@@ -114,18 +114,18 @@ def test_the_limit_grows_on_a_crowded_machine(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0, 0))
     task = task_of(KEY)
-    assert acting.wall_seconds(task) == task.seconds - acting.SHUTDOWN_SECONDS
+    assert run_on_ranks.wall_seconds(task) == task.seconds - run_on_ranks.SHUTDOWN_SECONDS
     monkeypatch.setattr(os, "getloadavg", lambda: (16.0, 0, 0))
-    assert acting.wall_seconds(task) == 8 * (task.seconds - acting.SHUTDOWN_SECONDS)
+    assert run_on_ranks.wall_seconds(task) == 8 * (task.seconds - run_on_ranks.SHUTDOWN_SECONDS)
 
 
 def test_waiting_takes_no_processor_time():
-    with acting.processor_limit(0.05):
+    with run_on_ranks.processor_limit(0.05):
         time.sleep(0.2)
 
 
 def test_computing_does():
-    with pytest.raises(acting.TooLong), acting.processor_limit(0.05):
+    with pytest.raises(run_on_ranks.TooLong), run_on_ranks.processor_limit(0.05):
         never_ends(None)
 
 
@@ -163,9 +163,9 @@ def test_plain_keeps_data_and_names_the_rest():
 def test_the_learners_ranks_stay_current(ranks, monkeypatch):
     from helpers.ranks import live
 
-    monkeypatch.setattr(acting, "_ranks", None)
+    monkeypatch.setattr(run_on_ranks, "_ranks", None)
     before = live.current()
-    own = acting.grader_ranks()
+    own = run_on_ranks.grader_ranks()
     try:
         assert own is not before
         assert live.current() is before

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.grading.kit.judging import expect, expect_equal, expect_tensor
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 

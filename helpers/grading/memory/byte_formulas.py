@@ -1,0 +1,343 @@
+"""Judges the tasks of lab 05 that are formulas: 05.count, 05.states and 05.activations.
+
+Each task calls the learner's function in one process with several drawn sizes, and compares the numbers with those of
+the right formula. Most known mistakes are the same formula with one option changed. A mistake is named where it gives
+every wrong number of the learner's. Sizes are drawn until no two mistakes give the same number, so that the hint is
+the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, isclose
+from typing import Any
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.comparisons import expect_equal
+from helpers.grading.kit.model_tools import as_integer
+from helpers.grading.memory import LAB
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
+
+
+# -- a formula, called with several sizes ----------------------------------------------------------------------------
+def run_formula(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """What the answer returns for each case; 12.0 counts as 12."""
+    return [as_integer(submitted(*case.values())) for case in inputs["cases"]]
+
+
+def judge_numbers(
+    names: Sequence[Words], right: Sequence[int], got: Sequence[Any], mistakes: Mapping[str, Sequence[Any]]
+) -> Iterator[Judgement]:
+    """One judgement per number. A mistake is named if its numbers explain all of those that are wrong."""
+    got = [expected if is_near(expected, given) else given for expected, given in zip(right, got, strict=True)]
+    known = [key for key, wrong in mistakes.items() if is_explained_by(wrong, got, right)]
+    for name, expected, given in zip(names, right, got, strict=True):
+        yield expect_equal(name, expected, given, mistakes=dict.fromkeys(known, given))
+
+
+def is_explained_by(wrong: Sequence[Any], got: Sequence[Any], right: Sequence[int]) -> bool:
+    """Whether some number is not right, and each that is not right is the one of this mistake."""
+    return got != right and all(
+        given in (expected, value) or is_near(value, given)
+        for value, given, expected in zip(wrong, got, right, strict=True)
+    )
+
+
+def is_near(value: Any, got: Any) -> bool:
+    """Whether these are the same number but for the rounding of a float. Two whole numbers must be equal instead."""
+    has_float = float in (type(value), type(got)) and {type(value), type(got)} <= {int, float}
+    return has_float and isclose(value, got, rel_tol=1e-12)
+
+
+# -- 05.count --------------------------------------------------------------------------------------------------------
+def make_count(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws the sizes of three GPTs, none of them a round number; the second has a single layer."""
+    return [{"cases": [draw_gpt_sizes(rng, layers) for layers in (rng.integer(3, 40), 1, rng.integer(3, 40))]}]
+
+
+def draw_gpt_sizes(rng: CaseGenerator, num_layers: int) -> dict[str, int]:
+    """Sizes with which no two mistakes give the same number."""
+    while True:
+        sizes = {"num_layers": num_layers, "hidden": rng.integer(100, 4000)}
+        sizes |= {"vocab": rng.integer(5_000, 60_000), "seq": rng.integer(100, 4000)}
+        counts = {mistake(**sizes) for mistake in WRONG_COUNTS.values()}
+        if len(counts) == len(WRONG_COUNTS):
+            return sizes
+
+
+def judge_count(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the number of parameters of each GPT."""
+    cases = world.inputs[0]["cases"]
+    names = [PARAMETERS.format(*case.values()) for case in cases]
+    wrong = {key: [mistake(**case) for case in cases] for key, mistake in WRONG_COUNTS.items()}
+    yield from judge_numbers(names, [num_params(**case) for case in cases], world.outputs[0], wrong)
+
+
+def num_params(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
+    """Parameters of a GPT-2: biases everywhere, LayerNorms, learned positions, and a head tied to the token table."""
+    return num_layers * (12 * hidden**2 + 13 * hidden) + (vocab + seq) * hidden + 2 * hidden
+
+
+def count_without(
+    per_layer: Callable[[int], int], outside: Callable[[int, int, int], int] = lambda h, v, s: 0
+) -> Callable[..., int]:
+    """The count of somebody who leaves out `per_layer(h)` in each layer and `outside(h, v, s)` in the rest.
+
+    h, v and s are the hidden size, the vocabulary and the number of positions. What is left out may be negative, for
+    something that is counted twice.
+    """
+
+    def mistaken(num_layers: int, hidden: int, vocab: int, seq: int) -> int:
+        left_out = num_layers * per_layer(hidden) + outside(hidden, vocab, seq)
+        return num_params(num_layers, hidden, vocab, seq) - left_out
+
+    return mistaken
+
+
+WRONG_COUNTS: dict[str, Callable[..., int]] = {
+    "biases_forgotten": count_without(lambda h: 9 * h),
+    "norms_forgotten": count_without(lambda h: 4 * h, lambda h, v, s: 2 * h),
+    "last_norm_forgotten": count_without(lambda h: 0, lambda h, v, s: 2 * h),
+    "projection_forgotten": count_without(lambda h: h * h + h),
+    "feed_forward_narrow": count_without(lambda h: 6 * h * h + 3 * h),
+    "positions_forgotten": count_without(lambda h: 0, lambda h, v, s: s * h),
+    "head_counted_twice": count_without(lambda h: 0, lambda h, v, s: -v * h),
+    "only_matrices": count_without(lambda h: 13 * h, lambda h, v, s: 2 * h),
+}
+PARAMETERS = Words(
+    en="the number of parameters ({} layers, hidden {}, vocabulary {}, {} positions)",
+    zh="参数个数（{} 层，hidden {}，词表 {}，{} 个位置）",
+)
+COUNT = Task(
+    key="05.count",
+    signature="num_params(num_layers, hidden, vocab, seq)",
+    make_inputs=make_count,
+    run_submission=run_formula,
+    judge=judge_count,
+    hints=LAB.hints(*WRONG_COUNTS),
+    world_sizes=(1,),
+    runs_on="process",
+)
+
+
+# -- 05.states -------------------------------------------------------------------------------------------------------
+KINDS = ("parameters", "gradients", "optimizer")
+BYTES_PER_PARAMETER = {
+    "fp32": (4, 4, 8),
+    "mixed": (2, 2, 12),
+    "mixed_fp32_grads": (2, 4, 12),
+}  # of each kind, with Adam
+SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
+NEVER = 4  # a ZeRO stage that does not exist
+
+
+def make_states(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws numbers of parameters and ranks, and combines each pair with every precision and every ZeRO stage."""
+    cases = [
+        {"num_params": num_params, "precision": precision, "zero": zero, "dp": dp}
+        for num_params, dp in draw_shard_sizes(rng)
+        for precision in BYTES_PER_PARAMETER
+        for zero in range(4)
+    ]
+    return [{"cases": cases}]
+
+
+def draw_shard_sizes(rng: CaseGenerator) -> list[tuple[int, int]]:
+    """Numbers of parameters and of ranks.
+
+    The division leaves as many parameters as possible, then one, then none; then there is one rank, and last there are
+    fewer parameters than ranks.
+    """
+    dp = [rng.integer(3, 64) for _ in range(4)]
+    shard = [rng.integer(10**6, 10**8) for _ in range(4)]
+    rests = (dp[0] - 1, 1, 0)
+    divided = [(dp[i] * shard[i] + rest, dp[i]) for i, rest in enumerate(rests)]
+    return [*divided, (shard[3], 1), (rng.integer(1, dp[3] - 1), dp[3])]
+
+
+def judge_states(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects a dict with the bytes of each kind. Kinds are judged one by one, since most mistakes concern one kind."""
+    cases = world.inputs[0]["cases"]
+    got = [output if isinstance(output, dict) else {} for output in world.outputs[0]]
+    right = [model_states(**case) for case in cases]
+    wrong = {key: [mistake(case) for case in cases] for key, mistake in WRONG_STATES.items()}
+    for kind in KINDS:
+        names = [STATE.format(KIND_NAMES[kind], *case.values()) for case in cases]
+        expected, given = ([states.get(kind) for states in several] for several in (right, got))
+        mistakes = {key: [states[kind] for states in several] for key, several in wrong.items()}
+        yield from judge_numbers(names, expected, given, mistakes)
+    for output in got:
+        yield expect_equal(KEYS, sorted(KINDS), sorted(output))
+
+
+def model_states(
+    num_params: int,
+    precision: str,
+    zero: int,
+    dp: int,
+    *,
+    bytes_per_parameter: Mapping[str, tuple[int, int, int]] = BYTES_PER_PARAMETER,
+    sharded_from: Mapping[str, int] = SHARDED_FROM,
+    shard_size: Callable[[int, int], int] = lambda num_params, dp: ceil(num_params / dp),
+) -> dict[str, int]:
+    """The bytes of each kind on one rank. The last three arguments are what people get wrong."""
+    counts = [shard_size(num_params, dp) if zero >= sharded_from[kind] else num_params for kind in KINDS]
+    sizes = bytes_per_parameter[precision]
+    return {kind: count * size for kind, count, size in zip(KINDS, counts, sizes, strict=True)}
+
+
+def with_bytes(**changed: tuple[int, int, int]) -> Callable[[dict], dict[str, int]]:
+    """The mistake of somebody with other bytes per parameter in these precisions."""
+    return lambda case: model_states(**case, bytes_per_parameter=BYTES_PER_PARAMETER | changed)
+
+
+def with_sharding(**changed: int) -> Callable[[dict], dict[str, int]]:
+    """The mistake of somebody who shards these kinds from another ZeRO stage on."""
+    return lambda case: model_states(**case, sharded_from=SHARDED_FROM | changed)
+
+
+def in_units_of(size: float) -> Callable[[dict], dict[str, float]]:
+    """The mistake of somebody who does not return bytes."""
+    return lambda case: {kind: num_bytes / size for kind, num_bytes in model_states(**case).items()}
+
+
+WRONG_STATES: dict[str, Callable[[dict], dict]] = {
+    "master_forgotten": with_bytes(mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
+    "one_moment": with_bytes(fp32=(4, 4, 4), mixed=(2, 2, 8), mixed_fp32_grads=(2, 4, 8)),
+    "master_in_fp32_too": with_bytes(fp32=(4, 4, 12)),
+    "moments_in_16_bit": with_bytes(mixed=(2, 2, 4), mixed_fp32_grads=(2, 4, 4)),
+    "gradients_as_parameters": with_bytes(mixed_fp32_grads=(2, 2, 12)),
+    "gradients_always_fp32": with_bytes(mixed=(2, 4, 12)),
+    "optimizer_not_sharded": with_sharding(optimizer=NEVER),
+    "stage_1_shards_gradients": with_sharding(gradients=1),
+    "stage_2_shards_parameters": with_sharding(parameters=2),
+    "share_rounded_down": lambda case: model_states(**case, shard_size=lambda num_params, dp: num_params // dp),
+    "gigabytes": in_units_of(1e9),
+    "gibibytes": in_units_of(2**30),
+}
+KEYS = Words(en="the keys of the dict", zh="字典的键")
+KIND_NAMES = {
+    "parameters": Words(en="parameters", zh="参数"),
+    "gradients": Words(en="gradients", zh="梯度"),
+    "optimizer": Words(en="optimizer states", zh="优化器状态"),
+}
+STATE = Words(
+    en="the number of bytes of {} ({:,} parameters, {!r}, ZeRO-{}, dp {})",
+    zh="{}的字节数（{:,} 个参数，{!r}，ZeRO-{}，dp {}）",
+)
+STATES = Task(
+    key="05.states",
+    signature="model_states(num_params, precision, zero, dp)",
+    make_inputs=make_states,
+    run_submission=run_formula,
+    judge=judge_states,
+    hints=LAB.hints(*WRONG_STATES),
+    world_sizes=(1,),
+    runs_on="process",
+)
+
+
+# -- 05.activations --------------------------------------------------------------------------------------------------
+# Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4: equation 1 (one
+# GPU), 2 (tensor parallel) and 4 (with sequence parallelism), with 2-byte numbers and 1-byte dropout masks. The letters
+# are the paper's: s positions, b sequences, h hidden size, a attention heads, t ranks of tensor parallelism.
+def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws a layer on one GPU and on several, with and without sequence parallelism, and each with and without flash
+    attention."""
+    kinds = [(split, sp, flash) for split in (False, True) for sp in (False, True) for flash in (False, True)]
+    return [{"cases": [draw_layer_sizes(rng, *kind) for kind in kinds]}]
+
+
+def draw_layer_sizes(
+    rng: CaseGenerator, is_tensor_parallel: bool, sequence_parallel: bool, flash: bool
+) -> dict[str, Any]:
+    """Sizes with which no two mistakes give the same number. With t = 3, say, 4-byte numbers look like no split."""
+    while True:
+        t = rng.integer(2, 8) if is_tensor_parallel else 1
+        heads = t * rng.integer(2, 8)  # t divides heads and s, the two that it splits
+        sizes = {"s": t * rng.integer(30, 300), "b": rng.integer(1, 7), "h": heads * rng.integer(16, 128), "a": heads}
+        case = sizes | {"t": t, "sequence_parallel": sequence_parallel, "flash": flash}
+        wrong = [value for value in wrong_activation_bytes(case).values() if value != activation_bytes(case)]
+        if len(set(wrong)) == len(wrong):
+            return case
+
+
+def judge_activations(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the bytes that each layer stores for backward."""
+    cases = world.inputs[0]["cases"]
+    names = [BYTES.format(**case) for case in cases]
+    wrong = [wrong_activation_bytes(case) for case in cases]
+    mistakes = {key: [numbers[key] for numbers in wrong] for key in WRONG_ACTIVATIONS}
+    yield from judge_numbers(names, [activation_bytes(case) for case in cases], world.outputs[0], mistakes)
+
+
+def wrong_activation_bytes(case: dict[str, Any]) -> dict[str, int | float]:
+    """The number that every known mistake gives."""
+    return {key: activation_bytes(case, **options) for key, options in WRONG_ACTIVATIONS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationRules:
+    """How activations are counted: as the paper does, or with a mistake."""
+
+    number_bytes: int = 2
+    mask_bytes: int = 1
+    feed_forward_width: int = 4  # times hidden
+    has_heads: bool = True  # one attention map per head, not one for all
+    has_maps: bool = True  # attention maps are counted at all
+    has_flash: bool = True  # flash attention stores no maps
+    is_map_split: bool = True  # by tensor parallelism
+    is_block_split: bool = True  # by tensor parallelism
+    rest_split: str = "sequence_parallel"  # what splits norms, block inputs and masks; or "always", "never"
+
+
+def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
+    """The bytes of the layer's activations on one rank; the options are those of ActivationRules."""
+    rules = ActivationRules(**options)
+    s, b, h, t = (case[name] for name in "sbht")
+    block_split = t if rules.is_block_split else 1
+    map_split = block_split if rules.is_map_split else 1
+    rest_split = {"sequence_parallel": t if case["sequence_parallel"] else 1, "always": t, "never": 1}[rules.rest_split]
+    # Not split by tensor parallelism: the inputs of both norms, of attention and of the feed-forward part (4 times s b h
+    # numbers), and the masks of the dropout after both parts (2 times).
+    rest = Fraction(s * b * h * (4 * rules.number_bytes + 2 * rules.mask_bytes), rest_split)
+    # Inside the two parts: q, k, v and the input of the projection (4), the inputs of GELU and of the second matrix.
+    blocks = Fraction(s * b * h * (4 + 2 * rules.feed_forward_width) * rules.number_bytes, block_split)
+    # For each element of an attention map: softmax's output, the same after dropout, and the mask of that dropout.
+    num_maps = b * (case["a"] if rules.has_heads else 1)
+    maps = Fraction((2 * rules.number_bytes + rules.mask_bytes) * num_maps * s * s, map_split)
+    is_map_stored = rules.has_maps and not (rules.has_flash and case["flash"])
+    total = rest + blocks + (maps if is_map_stored else 0)
+    return float(total) if total.denominator > 1 else int(total)
+
+
+WRONG_ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "map_forgotten": {"has_maps": False},
+    "heads_forgotten": {"has_heads": False},
+    "masks_of_two_bytes": {"mask_bytes": 2},
+    "masks_left_out": {"mask_bytes": 0},
+    "four_byte_numbers": {"number_bytes": 4},
+    "feed_forward_not_wide": {"feed_forward_width": 1},
+    "flash_keeps_maps": {"has_flash": False},
+    "tp_splits_all": {"rest_split": "always"},
+    "tp_ignored": {"is_block_split": False, "rest_split": "never"},
+    "maps_not_split": {"is_map_split": False},
+    "sequence_parallel_ignored": {"rest_split": "never"},
+}
+BYTES = Words(
+    en="the number of bytes (s {s}, b {b}, h {h}, a {a}, t {t}, sequence_parallel {sequence_parallel}, flash {flash})",
+    zh="字节数（s {s}，b {b}，h {h}，a {a}，t {t}，sequence_parallel {sequence_parallel}，flash {flash}）",
+)
+ACTIVATIONS = Task(
+    key="05.activations",
+    signature="layer_activations(s, b, h, a, t, sequence_parallel, flash)",
+    make_inputs=make_activations,
+    run_submission=run_formula,
+    judge=judge_activations,
+    hints=LAB.hints(*WRONG_ACTIVATIONS),
+    world_sizes=(1,),
+    runs_on="process",
+)

@@ -1,0 +1,435 @@
+"""Judges the tasks of lab 05 that keep fewer activations for backward: 05.checkpoint and 05.chunked.
+
+05.checkpoint is activation checkpointing: store the inputs of a block, and run it again in backward with the same
+dropout. 05.chunked is a cross entropy that computes logits for one chunk of tokens at a time. Each is run forward twice
+before the first backward, so that what a call stores must belong to that call. Values and gradients are compared with
+those of plain code, and bytes with limits between what a right answer and what a known mistake needs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from helpers.grading.cases import CaseGenerator, Variations, with_layout
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.kit.histories import run_to_end
+from helpers.grading.kit.model_tools import MemoryMeter, describe_if_detached, one_thread
+from helpers.grading.memory import LAB
+from helpers.grading.memory.training_loops import PADDING, weighted_sum
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+# -- 05.checkpoint ---------------------------------------------------------------------------------------------------
+NUM_BLOCKS, NUM_ROWS, DROPOUT = 4, 96, 0.3
+EXTRA_BYTES = 8192  # that a block may store besides its input; the state of torch's generator needs 5 KB
+MAX_PEAK_SHARE = 0.75  # of the peak without checkpointing
+KEEPING_SHARE = 0.5  # whoever stores this share of what is stored without checkpointing keeps the first pass's graph
+Block = Callable[[Tensor, Tensor], Tensor]
+
+
+def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws four blocks, which also read positions, and these are whole numbers that have no gradient.
+
+    From the second case on, x has two sequences, and one parameter is frozen.
+    """
+    hidden, num_positions = rng.integer(12, 16), rng.integer(5, 8)
+    shapes = {"table": (num_positions, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
+    weights = {
+        f"{name}{i}": rng.tensor(*shape) / shape[0] ** 0.5 for i in range(NUM_BLOCKS) for name, shape in shapes.items()
+    }
+    shape = (2, NUM_ROWS // 2, hidden) if rng.case.number else (NUM_ROWS, hidden)
+    inputs = {
+        "weights": weights,
+        "x": rng.tensor(*shape),
+        "gradient": rng.tensor(*shape),
+        "seed": rng.integer(0, 10**6),
+    }
+    positions = torch.randint(num_positions, shape[-2:-1], generator=rng)
+    inputs["positions"] = with_layout(positions, rng.case.layouts)
+    return [inputs | {"frozen": ["down1"] if rng.case.number else []}]
+
+
+def make_block(
+    weights: dict[str, Tensor], number: int, calls: list[list[int]], generator: torch.Generator | None
+) -> Block:
+    """Block `number`: from x (rows, hidden) and positions (rows,) to (rows, hidden), with dropout.
+
+    Each call adds a checksum of the generator's state to `calls[number]`. Without a generator, torch's own is used.
+    """
+    table, up, down = (weights[f"{name}{number}"] for name in ("table", "up", "down"))
+
+    def block(x: Tensor, positions: Tensor) -> Tensor:
+        state = torch.get_rng_state() if generator is None else generator.get_state()
+        calls[number].append(zlib.crc32(bytes(state.tolist())))
+        wide = torch.tanh((x + table[positions]) @ up)  # (rows, 4 hidden)
+        is_kept = torch.empty_like(wide).bernoulli_(1 - DROPOUT, generator=generator)
+        return x + (wide * is_kept / (1 - DROPOUT)) @ down
+
+    return block
+
+
+def run_checkpoint(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs all blocks with the learner's function, on torch's own generator."""
+    torch.manual_seed(inputs["seed"])
+    return (yield from run_blocks(submitted, inputs, None))
+
+
+def run_blocks(submitted, inputs: dict[str, Any], generator: torch.Generator | None) -> Iterator[None]:
+    """Forward and backward through all blocks; between them other models may take their turns.
+
+    Returns the output, the gradients, the bytes that are stored between forward and backward, those at the peak, and
+    what the generator draws after backward.
+    """
+    weights = {name: value.clone() for name, value in inputs["weights"].items()}
+    for name, value in weights.items():
+        value.requires_grad_(name not in inputs["frozen"])
+    x, gradient, positions = (inputs[name].clone() for name in ("x", "gradient", "positions"))
+    x.requires_grad_()
+    calls: list[list[int]] = [[] for _ in range(NUM_BLOCKS)]
+    meter, y = MemoryMeter([*weights.values(), x, gradient, positions]), x
+    with meter:
+        for number in range(NUM_BLOCKS):
+            y = submitted(make_block(weights, number, calls, generator), y, positions)
+            if describe_if_detached(y):
+                return {"returned": describe_if_detached(y)}
+        stored = meter.current_bytes
+        torch.rand(2, generator=generator)  # so that backward does not begin where the generator stood last
+    outputs = {"output": y.detach().clone(), "stored": stored}
+    source = generator or torch.default_generator
+    state = source.get_state()
+    yield
+    source.set_state(state)  # another model's turn may have moved it
+    with meter:
+        y.backward(gradient)
+        del y
+    outputs |= {"after": torch.rand(2, generator=generator).tolist(), "peak": meter.peak_bytes}
+    gradients = {name: value.grad for name, value in weights.items()}
+    return outputs | {"calls": calls, "x": x.grad, "gradients": gradients}
+
+
+def run_in_judge(checkpoint: Callable[..., Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same with one of our own functions, which gets a generator of its own as first argument.
+
+    Torch's generator belongs to the whole process, and the judges of a class run in several threads of one process.
+    """
+    generator = torch.Generator().manual_seed(inputs["seed"])
+    with one_thread():
+        return run_to_end(run_blocks(partial(checkpoint, generator), inputs, generator))
+
+
+def without_checkpoint(generator: torch.Generator, block: Block, *args: Tensor) -> Tensor:
+    """Plain code, with which everything is compared."""
+    return block(*args)
+
+
+class BackwardFromOnes(torch.autograd.Function):
+    """Checkpointing with a mistake: backward starts from ones and ignores the gradient that comes in."""
+
+    @staticmethod
+    def forward(ctx, generator, block, x, positions):
+        """Run the block, and store its inputs and the state of the generator."""
+        ctx.generator, ctx.block, ctx.state = generator, block, generator.get_state()
+        ctx.save_for_backward(x, positions)
+        return block(x, positions)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Run the block again from the same state, and go back from ones."""
+        x, positions = ctx.saved_tensors
+        x, state = x.detach().requires_grad_(), ctx.generator.get_state()
+        ctx.generator.set_state(ctx.state)
+        with torch.enable_grad():
+            ctx.block(x, positions).sum().backward()
+        ctx.generator.set_state(state)
+        return None, None, x.grad, None
+
+
+def judge_checkpoint(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the values and gradients of plain code, two runs of each block, an unmoved generator, and fewer bytes."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    if "returned" in got:
+        message = CHECKPOINT_RETURNED.format(got["returned"])
+        yield Judgement(ok=False, message=message, mistakes=("detached_output",))
+        return
+    right, ones = run_in_judge(without_checkpoint, inputs), run_in_judge(BackwardFromOnes.apply, inputs)
+    yield from judge_calls(right, got)
+    yield expect_tensor(OUTPUT, right["output"], got["output"])
+    yield expect_tensor(INPUT_GRADIENT, right["x"], got["x"], mistakes={"incoming_gradient_ignored": ones["x"]})
+    mistakes = {
+        "parameters_get_nothing": dict.fromkeys(right["gradients"]),
+        "incoming_gradient_ignored": ones["gradients"],
+    }
+    trained = {name: value for name, value in right["gradients"].items() if value is not None}
+    yield from expect_tensors(PARAMETER_GRADIENT, trained, got["gradients"], mistakes=mistakes)
+    for name in inputs["frozen"]:
+        yield expect_equal(PARAMETER_GRADIENT.format(name), None, got["gradients"].get(name))
+    yield expect_equal(AFTER, right["after"], got["after"], mistakes={"generator_moved": got["after"]})
+    yield from judge_checkpoint_bytes(inputs, right, got)
+
+
+def judge_calls(right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects each block to run twice from the same state of the generator, the one that it has in plain code."""
+    for number, calls in enumerate(got["calls"]):
+        mistakes = {"never_recomputes": 1, "recomputed_twice": 3}
+        yield expect_equal(CALLS.format(number), 2, len(calls), mistakes=mistakes)
+        yield expect(
+            calls[:1] == right["calls"][number],
+            f"the forward pass of block {number} does not begin where the generator of random numbers stood",
+            f"block {number} 的前向没有从随机数生成器当时的状态开始",
+            mistakes=["reseeded"],
+        )
+        yield expect(
+            len(set(calls)) == 1,
+            f"block {number} is computed again with other random numbers, so with another dropout mask",
+            f"block {number} 重算时用了不同的随机数，dropout 掩码也就不同",
+            mistakes=["other_mask"],
+        )
+
+
+def judge_checkpoint_bytes(inputs: dict[str, Any], right: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects few bytes between forward and backward, and at the peak."""
+    limits = {"stored": NUM_BLOCKS * (inputs["x"].nbytes + EXTRA_BYTES), "peak": MAX_PEAK_SHARE * right["peak"]}
+    moments = {"stored": ("after the forward pass", "前向之后"), "peak": ("at the peak", "峰值时")}
+    is_graph_kept = got["stored"] > KEEPING_SHARE * right["stored"]
+    for name, (en, zh) in moments.items():
+        given, limit, usual = (format_bytes(int(one)) for one in (got[name], limits[name], right[name]))
+        yield expect(
+            got[name] <= limits[name],
+            f"{en} it holds {given}, expected at most {limit}; without recomputation it is {usual}",
+            f"{zh}占用 {given}，应不超过 {limit}；不重算时是 {usual}",
+            mistakes=["keeps_activations"] if is_graph_kept else [],
+        )
+
+
+ERRORS = {
+    "without_grad_mode": "does not require grad and does not have a grad_fn",
+    "not_detached": "backward through the graph a second time",
+    "gradients_miscounted": "returned an incorrect number of gradients",
+    "integers_want_no_gradient": "dtype can require gradients",
+}
+
+
+def recognise_checkpoint(failure: RunFailure) -> list[str]:
+    """Some mistakes are refused by torch, and known by the words of its error."""
+    return [key for key, text in ERRORS.items() if text in failure.text]
+
+
+CHECKPOINT_RETURNED = Words(
+    en="checkpoint returns {}, expected a tensor that follows gradients",
+    zh="checkpoint 返回的是 {}，应为带梯度的张量",
+)
+CALLS = Words(en="the number of times that block {} is computed", zh="block {} 被计算的次数")
+OUTPUT = Words(en="the output of the last block", zh="最后一个 block 的输出")
+INPUT_GRADIENT = Words(en="the gradient of x", zh="x 的梯度")
+PARAMETER_GRADIENT = Words(en="the gradient of the parameter {}", zh="参数 {} 的梯度")
+AFTER = Words(en="what torch.rand gives after backward", zh="反向之后 torch.rand 的值")
+CHECKPOINT = Task(
+    key="05.checkpoint",
+    signature="checkpoint(function, x, positions)",
+    make_inputs=make_checkpoint,
+    run_submission=run_checkpoint,
+    judge=judge_checkpoint,
+    recognise_failure=recognise_checkpoint,
+    hints=LAB.hints(
+        *ERRORS,
+        "detached_output",
+        "never_recomputes",
+        "recomputed_twice",
+        "reseeded",
+        "other_mask",
+        "incoming_gradient_ignored",
+        "parameters_get_nothing",
+        "generator_moved",
+        "keeps_activations",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=2),
+    must_not_change=("x", "positions"),
+)
+
+
+# -- 05.chunked ------------------------------------------------------------------------------------------------------
+# The peak may be this many chunks of logits (log-softmax, its gradient, a copy or two) and this many copies of the
+# gradients of x and weight.
+MAX_CHUNKS, MAX_GRADIENT_COPIES = 8, 5
+MAX_TENSOR = 2  # chunks of logits in one tensor: in float64 for float32, or a one-hot matrix of whole numbers
+
+
+def make_chunked(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws tokens whose share of padding grows from 0.1 to 0.7, so that the chunks' means differ.
+
+    By case: many chunks and a rest; three full chunks, of which one is all padding; chunks of one token; and one chunk
+    that is longer than the tokens.
+    """
+    number = rng.case.number
+    hidden, vocab = rng.integer(4, 5), rng.integer(250, 300)
+    chunk = 1 if number == 2 else rng.integer(14, 17)
+    num_tokens = (25 * chunk + rng.integer(3, 9), 3 * chunk, rng.integer(18, 24), chunk - 5)[number]
+    is_padding = torch.rand(num_tokens, generator=rng) < torch.linspace(0.1, 0.7, num_tokens)
+    is_padding[-1] = False
+    if number == 1:
+        is_padding[chunk : 2 * chunk] = True
+    targets = torch.randint(vocab, (num_tokens,), generator=rng).masked_fill(is_padding, PADDING)
+    targets[-1] = 0
+    inputs = {"x": draw_values(rng, num_tokens, hidden), "weight": draw_values(rng, vocab, hidden), "targets": targets}
+    return [inputs | {"factor": 1.5 + rng.integer(1, 9) / 10, "chunk": chunk}]
+
+
+def draw_values(rng: CaseGenerator, *shape: int) -> Tensor:
+    """Random values. Large ones are of the size 30, so that logits come to thousands and exp of them overflows."""
+    values = rng.tensor(*shape)
+    return values / 3e4 if rng.case.values == "large" else values
+
+
+def run_chunked(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Loss, gradients and bytes; the loss is multiplied by a factor before backward, as a loss scaler does."""
+    x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
+    targets = inputs["targets"].clone()
+    meter = MemoryMeter([x, weight, targets])
+    with one_thread(), meter:
+        loss = submitted(x, weight, targets, inputs["chunk"])
+    if describe_if_detached(loss):
+        return {"returned": describe_if_detached(loss)}
+    result = loss.detach().clone().to(x.dtype)
+    yield
+    with one_thread(), meter:
+        (inputs["factor"] * loss).backward()
+        del loss
+    peaks = {"peak": meter.peak_bytes, "largest": meter.largest_bytes}
+    return {"loss": result, "x": x.grad, "weight": weight.grad} | peaks
+
+
+def judge_chunked(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the loss and gradients of the usual cross entropy, and no tensor as large as all logits."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    if "returned" in got:
+        yield Judgement(ok=False, message=CHUNKED_RETURNED.format(got["returned"]), mistakes=("detached_output",))
+        return
+    right = loss_and_gradients(inputs, slice(None), int((inputs["targets"] != PADDING).sum()))
+    wrong = {} if all(is_close(right[name], got[name]) for name in VALUE_NAMES) else wrong_losses(inputs)
+    for name, text in VALUE_NAMES.items():
+        mistakes = {key: values[name] for key, values in wrong.items() if name in values}
+        is_right = world.case.values == "large" and is_near_large(right[name], got[name])
+        yield judge_value(text, right[name], right[name] if is_right else got[name], mistakes)
+    yield from judge_chunked_bytes(inputs, got)
+
+
+def is_near_large(right: Tensor, got: Any) -> bool:
+    """Whether float32 values from large logits are near enough.
+
+    A float32 logit in the thousands has three or four digits behind the point, and so has the gradient.
+    """
+    fits = isinstance(got, Tensor) and got.shape == right.shape and got.dtype == right.dtype == torch.float32
+    return fits and bool((got - right).abs().max() <= 3e-3 * right.abs().max())
+
+
+def judge_value(text: Words, right: Tensor, got: Any, mistakes: dict[str, Any]) -> Judgement:
+    """Like expect_tensor, but NaN is explained by a chunk of padding, where this case has one."""
+    if isinstance(got, Tensor) and got.is_floating_point() and got.isnan().any():
+        en, zh = f"{text.en} is NaN", f"{text.zh}是 NaN"
+        return expect(False, en, zh, mistakes=["chunk_of_padding"] if "chunk_of_padding" in mistakes else [])
+    return expect_tensor(text, right, got, mistakes=mistakes)
+
+
+def judge_chunked_bytes(inputs: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects a peak of some chunks of logits, and no tensor that is much larger than one chunk of them."""
+    x, weight = inputs["x"], inputs["weight"]
+    of_chunk, of_all = (count * len(weight) * x.itemsize for count in (inputs["chunk"], len(x)))  # bytes of logits
+    peak, chunk, total = (format_bytes(number) for number in (got["peak"], of_chunk, of_all))
+    max_tensor = max(MAX_TENSOR * of_chunk, weight.nbytes, x.nbytes)
+    mistakes = []
+    if len(x) > inputs["chunk"]:  # otherwise one chunk is all tokens
+        kept = ["logits_kept"] if got["largest"] <= max_tensor else []
+        mistakes = ["logits_at_once"] if got["largest"] >= of_all else kept
+    yield expect(
+        got["peak"] <= MAX_CHUNKS * of_chunk + MAX_GRADIENT_COPIES * (weight.nbytes + x.nbytes),
+        f"it holds {peak} at its peak; the logits of a chunk are {chunk}, those of all tokens {total}",
+        f"峰值占用 {peak}；一块的 logits 是 {chunk}，全部 token 的是 {total}",
+        mistakes=mistakes,
+    )
+    largest = format_bytes(got["largest"])
+    yield expect(
+        got["largest"] <= max_tensor,
+        f"it makes a tensor of {largest}; the logits of a chunk are {chunk}, those of all tokens {total}",
+        f"它产生了一个 {largest} 的张量；一块的 logits 是 {chunk}，全部 token 的是 {total}",
+        mistakes=mistakes,
+    )
+
+
+@one_thread()
+def wrong_losses(inputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each known mistake gives for the loss and for both gradients, as far as it changes them."""
+    chunk, is_counted = inputs["chunk"], inputs["targets"] != PADDING
+    starts = range(0, len(is_counted), chunk)
+    counts = [int(is_counted[start : start + chunk].sum()) for start in starts]
+    total, num_full = sum(counts), len(is_counted) // chunk
+    means = [1 / (count * len(counts)) if count else 0.0 for count in counts]
+    full_only = [1 / total] * num_full + [0.0] * (len(counts) - num_full)
+    last_only = [0.0] * (len(counts) - 1) + [1 / total]
+    chunks = [loss_and_gradients(inputs, slice(start, start + chunk)) for start in starts]
+    right = weighted_sum(chunks, [1 / total] * len(counts))
+    nan = {"chunk_of_padding": {"loss": torch.full_like(right["loss"], torch.nan), "x": None, "weight": None}}
+    return (nan if 0 in counts else {}) | {
+        "incoming_gradient_forgotten": {name: right[name] / inputs["factor"] for name in ("x", "weight")},
+        "weight_gradient_of_one_chunk": {"weight": weighted_sum(chunks, last_only)["weight"]},
+        "weight_gets_nothing": {"weight": None},
+        "last_chunk_dropped": weighted_sum(chunks, full_only),
+        "mean_of_means": weighted_sum(chunks, means),
+        "padding_counted": weighted_sum(chunks, [1 / len(is_counted)] * len(counts)),
+        "not_divided": weighted_sum(chunks, [1.0] * len(counts)),
+    }
+
+
+@one_thread()
+def loss_and_gradients(inputs: dict[str, Any], rows: slice, divisor: float = 1.0) -> dict[str, Tensor]:
+    """The summed loss of some tokens, divided, and the gradients of that loss times the check's factor."""
+    x, weight = (inputs[name].clone().requires_grad_() for name in ("x", "weight"))
+    loss = F.cross_entropy(x[rows] @ weight.T, inputs["targets"][rows], ignore_index=PADDING, reduction="sum") / divisor
+    (inputs["factor"] * loss).backward()
+    return {"loss": loss.detach(), "x": x.grad, "weight": weight.grad}
+
+
+VALUE_NAMES = {
+    "loss": Words(en="the loss", zh="损失"),
+    "x": INPUT_GRADIENT,
+    "weight": Words(en="the gradient of weight", zh="weight 的梯度"),
+}
+CHUNKED_RETURNED = Words(
+    en="chunked_cross_entropy returns {}, expected a tensor that follows gradients",
+    zh="chunked_cross_entropy 返回的是 {}，应为带梯度的张量",
+)
+CHUNKED = Task(
+    key="05.chunked",
+    signature="chunked_cross_entropy(x, weight, targets, chunk)",
+    make_inputs=make_chunked,
+    run_submission=run_chunked,
+    judge=judge_chunked,
+    hints=LAB.hints(
+        "detached_output",
+        "last_chunk_dropped",
+        "mean_of_means",
+        "padding_counted",
+        "not_divided",
+        "chunk_of_padding",
+        "weight_gets_nothing",
+        "weight_gradient_of_one_chunk",
+        "incoming_gradient_forgotten",
+        "logits_at_once",
+        "logits_kept",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(
+        dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4
+    ),
+    must_not_change=("x", "weight", "targets"),
+)

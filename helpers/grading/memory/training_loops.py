@@ -1,0 +1,356 @@
+"""Judges the two loops of lab 05 that must not hold several graphs at once: 05.accumulate and 05.evaluate.
+
+The learner's loop runs in one process on a small language model while a meter follows every tensor. Losses, gradients
+and weights are compared with our own, and the peak of memory with the peak of a run that holds one graph, or none. A
+mistake is named by the gradient that it leaves or by how many graphs the peak corresponds to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers.grading.cases import CaseGenerator, Variations, with_layout
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors
+from helpers.grading.kit.model_tools import MemoryMeter, one_thread
+from helpers.grading.memory import LAB
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+NUM_LAYERS = 10
+NamedTensors = dict[str, Tensor]
+MicroBatch = tuple[Tensor, Tensor]
+
+
+# -- the model of both tasks -----------------------------------------------------------------------------------------
+def build_model(inputs: dict[str, Any]) -> nn.Sequential:
+    """A model from tokens (rows, length) to logits (rows, length, vocab), so deep that activations are most bytes."""
+    vocab, hidden = inputs["sizes"]
+    layers = model_tools.mlp([hidden] * NUM_LAYERS + [vocab])
+    model = nn.Sequential(nn.Embedding(vocab, hidden, dtype=torch.float64), layers)
+    if inputs["tied"]:
+        layers[-1].weight = model[0].weight
+    return model.to(getattr(torch, inputs["dtype"]))
+
+
+def load_model(inputs: dict[str, Any]) -> nn.Sequential:
+    """The model with the drawn weights, in which the parameters `inputs["frozen"]` need no gradient."""
+    model = build_model(inputs)
+    model.load_state_dict(inputs["weights"], strict=False)  # a tied head has no weight of its own
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in inputs["frozen"])
+    return model
+
+
+def draw_weights(rng: CaseGenerator, model: nn.Module) -> NamedTensors:
+    """A random value for each parameter, in the parameter's dtype."""
+    weights = model_tools.random_weights(rng, model)
+    return {name: weights[name].to(parameter.dtype) for name, parameter in model.named_parameters()}
+
+
+# -- 05.accumulate ---------------------------------------------------------------------------------------------------
+LEARNING_RATE = 0.1
+PADDING = -100
+NUM_ROWS = (9, 10, 11, 12)  # of the micro-batches, so that two at once are far more than one; the largest is the last
+# The peak in units of what the largest micro-batch alone holds. Two micro-batches at once hold 1.7 to 1.9.
+MAX_PEAK, TWO_MICRO_BATCHES = 1.5, 2.1
+FROZEN_BIAS = "1.4.bias"
+
+
+def make_accumulate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws two steps on the same model, so that the gradients of the first are still there in the second.
+
+    The first step has four micro-batches with different shares of padding. In even cases the second has one of padding
+    alone and a normal one, and in odd cases a single one. From the second case on, a parameter is frozen and the head
+    is tied to the embedding.
+    """
+    number = rng.case.number
+    vocab, hidden, length = rng.integer(5, 7), rng.integer(14, 16), rng.integer(14, 16)
+    order = [*torch.randperm(len(NUM_ROWS) - 1, generator=rng).tolist(), len(NUM_ROWS) - 1]
+    first_step = [draw_micro_batch(rng, NUM_ROWS[i], vocab, length, 0.15 + 0.15 * i) for i in order]
+    padding_only = draw_micro_batch(rng, rng.integer(1, 5), vocab, length, 1.0)
+    normal = draw_micro_batch(rng, NUM_ROWS[-1], vocab, length, 0.3)
+    steps = [first_step, [padding_only, normal] if number % 2 == 0 else [normal]]
+    inputs = {"sizes": [vocab, hidden], "tied": number > 0, "dtype": rng.case.dtypes}
+    model = build_model(inputs)
+    inputs["frozen"] = [name for name, _ in model.named_parameters() if number and name == FROZEN_BIAS]
+    inputs["weights"], inputs["stale"] = draw_weights(rng, model), draw_weights(rng, model)
+    # Each step is stored as a list of tokens and a list of targets.
+    return [inputs | {"steps": [[list(column) for column in zip(*step, strict=True)] for step in steps]}]
+
+
+def draw_micro_batch(rng: CaseGenerator, num_rows: int, vocab: int, length: int, share: float) -> MicroBatch:
+    """Tokens and targets, of which about this share is padding. A share below 1 has at least one place of each kind."""
+    tokens, targets = (torch.randint(vocab, (num_rows, length), generator=rng) for _ in range(2))
+    targets = targets.masked_fill(torch.rand((num_rows, length), generator=rng) < share, PADDING)
+    if share < 1:
+        targets[0, 0], targets[-1, -1] = 0, PADDING
+    return with_layout(tokens, rng.case.layouts), with_layout(targets, rng.case.layouts)
+
+
+class CountingDescent(model_tools.GradientDescent):
+    """Gradient descent that counts its steps."""
+
+    num_steps = 0
+
+    def step(self) -> None:
+        """Update the parameters and count the step."""
+        self.num_steps += 1
+        super().step()
+
+
+def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Calls the answer once per step, on one model with stale gradients."""
+    model = load_model(inputs)
+    for name, parameter in model.named_parameters():
+        parameter.grad = inputs["stale"][name].clone() if parameter.requires_grad else None
+    optimizer, forwards = CountingDescent(model.parameters(), LEARNING_RATE), []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    outputs = []
+    for step in inputs["steps"]:
+        micro_batches = [(x.clone(), y.clone()) for x, y in zip(*step, strict=True)]
+        outputs.append(run_step(submitted, model, optimizer, micro_batches))
+        outputs[-1] |= {"forwards": len(forwards), "steps": optimizer.num_steps}
+        forwards.clear()
+        yield
+    return outputs
+
+
+def run_step(
+    submitted, model: nn.Module, optimizer: CountingDescent, micro_batches: list[MicroBatch]
+) -> dict[str, Any]:
+    """What one step leaves in the model, and the bytes at its peak, without those that were there before."""
+    stale = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    optimizer.num_steps = 0
+    with MemoryMeter([*model.parameters(), *stale, *(tensor for pair in micro_batches for tensor in pair)]) as meter:
+        stale.clear()  # so that the answer can free the stale gradients
+        returned = submitted(model, optimizer, micro_batches)
+        peak = meter.peak_bytes
+    return {
+        "gradients": model_tools.detached_copies(model_tools.gradients_of(model)),
+        "weights": model_tools.detached_copies(dict(model.named_parameters())),
+        "peak": peak,
+        "returned": type(returned).__name__,
+    }
+
+
+def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges step by step, up to the first that is not right, since the rest follows from it."""
+    inputs = world.inputs[0]
+    before = {"weights": inputs["weights"], "stale": inputs["stale"]}
+    for (tokens, targets), output in zip(inputs["steps"], world.outputs[0], strict=True):
+        judgements = list(judge_step(inputs | before | {"tokens": tokens, "targets": targets}, output))
+        yield from judgements
+        if not all(judgement.ok for judgement in judgements):
+            return
+        before = {"weights": output["weights"], "stale": output["gradients"]}
+
+
+def judge_step(inputs: dict[str, Any], output: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects the mean gradient over all tokens that are not padding, one optimizer step, and a small peak."""
+    parts, counts = micro_gradients(inputs), [int((y != PADDING).sum()) for y in inputs["targets"]]
+    right = weighted_sum(parts, [1 / sum(counts)] * len(parts))
+    peak_of_one = peak_of_largest(inputs)
+    yield from judge_counts(output, len(parts), is_peak_large=output["peak"] > MAX_PEAK * peak_of_one)
+    yield from expect_tensors(GRADIENT, right, output["gradients"], mistakes=wrong_gradients(inputs, parts, counts))
+    for name in inputs["frozen"]:
+        yield expect_equal(GRADIENT.format(name) + FROZEN, None, output["gradients"].get(name))
+    for name, weight in inputs["weights"].items():
+        updated = weight - LEARNING_RATE * right[name] if name in right else weight
+        yield expect_tensor(WEIGHT.format(name), updated, output["weights"].get(name))
+    yield judge_peak(inputs, output, peak_of_one)
+    yield expect_equal(RETURNED, "NoneType", output["returned"])
+
+
+def judge_counts(output: dict[str, Any], num_micro_batches: int, is_peak_large: bool) -> Iterator[Judgement]:
+    """Expects one optimizer step, and one forward pass per micro-batch."""
+    yield expect_equal(STEPS, 1, output["steps"], mistakes={"steps_every_micro_batch": num_micro_batches})
+    at_once = {"everything_at_once": 1} if is_peak_large else {}
+    yield expect_equal(FORWARDS, num_micro_batches, output["forwards"], mistakes=at_once)
+
+
+def judge_peak(inputs: dict[str, Any], output: dict[str, Any], peak_of_one: int) -> Judgement:
+    """Expects a peak that is not much above that of the largest micro-batch alone."""
+    peak = output["peak"]
+    several = "keeps_every_graph" if peak > TWO_MICRO_BATCHES * peak_of_one else "graph_lives_on"
+    mistake = several if output["forwards"] > 1 else "everything_at_once"
+    peak_text, expected = format_bytes(peak), format_bytes(peak_of_one)
+    return expect(
+        peak <= MAX_PEAK * peak_of_one,
+        f"the step holds {peak_text} at its peak; the largest micro-batch alone needs {expected}",
+        f"这一步的峰值是 {peak_text}；最大的微批次单独只需要 {expected}",
+        mistakes=[mistake] if len(inputs["tokens"]) > 1 else [],
+    )
+
+
+@one_thread()
+def peak_of_largest(inputs: dict[str, Any]) -> int:
+    """Bytes at the peak of forward and backward of the largest micro-batch."""
+    x, y = max(zip(inputs["tokens"], inputs["targets"], strict=True), key=lambda pair: len(pair[0]))
+    model = load_model(inputs)
+    with MemoryMeter([*model.parameters(), x, y]) as meter:
+        summed_loss(model, x, y).backward()
+        return meter.peak_bytes
+
+
+def summed_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Cross entropy, summed over the targets that are not padding."""
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=PADDING, reduction="sum")
+
+
+@one_thread()
+def micro_gradients(inputs: dict[str, Any]) -> list[NamedTensors]:
+    """The gradients of each micro-batch's summed loss; frozen parameters have none."""
+    gradients = []
+    for x, y in zip(inputs["tokens"], inputs["targets"], strict=True):
+        model = load_model(inputs)
+        summed_loss(model, x, y).backward()
+        gradients.append({name: grad for name, grad in model_tools.gradients_of(model).items() if grad is not None})
+    return gradients
+
+
+def weighted_sum(parts: Sequence[NamedTensors], factors: Sequence[float]) -> NamedTensors:
+    """The sum of the parts, each times its factor."""
+    return {name: sum(f * part[name] for part, f in zip(parts, factors, strict=True)) for name in parts[0]}
+
+
+def wrong_gradients(
+    inputs: dict[str, Any], parts: list[NamedTensors], counts: list[int]
+) -> dict[str, list[NamedTensors]]:
+    """The gradients that each known mistake leaves, by the key of its hint.
+
+    parts and counts have, for each micro-batch, the summed gradient and the number of tokens that are not padding.
+    Without such tokens, a mean is NaN.
+    """
+    k, total, num_places = len(parts), sum(counts), [y.numel() for y in inputs["targets"]]
+    right, summed = (weighted_sum(parts, [factor] * k) for factor in (1 / total, 1.0))
+    last = [weighted_sum(parts[-1:], [1 / d]) for d in (1, total, counts[-1], counts[-1] * k)]
+    means = [[1 / (d * n) if n else torch.nan for n in counts] for d in (k, 1)]
+    padded = [[1 / sum(num_places)] * k, [1 / (k * n) for n in num_places], [1 / n for n in num_places]]
+    with_stale = [weighted_sum([right, inputs["stale"]], factors) for factors in ([1, 1], [1, 1 / total])]
+    return {
+        "last_micro_batch_only": last,
+        "mean_of_means": [weighted_sum(parts, factors) for factors in means],
+        "padding_counted": [weighted_sum(parts, factors) for factors in padded],
+        "not_cleared": with_stale,
+        "not_divided": [summed, weighted_sum([summed], [1 / k])],
+        "divided_by_micro_batches_too": [weighted_sum([right], [1 / k])],
+    }
+
+
+GRADIENT = Words(en="the gradient of {}", zh="{} 的梯度")
+FROZEN = Words(en=", which is frozen,", zh="（已冻结）")
+WEIGHT = Words(en="the weight {} after the step", zh="更新后的权重 {}")
+STEPS = Words(en="the number of optimizer steps", zh="优化器更新的次数")
+FORWARDS = Words(en="the number of forward passes", zh="前向的次数")
+RETURNED = Words(en="the type of what it returns", zh="返回值的类型")
+ACCUMULATE = Task(
+    key="05.accumulate",
+    signature="train_step(model, optimizer, micro_batches)",
+    make_inputs=make_accumulate,
+    run_submission=run_accumulate,
+    judge=judge_accumulate,
+    hints=LAB.hints(
+        "everything_at_once",
+        "steps_every_micro_batch",
+        "last_micro_batch_only",
+        "not_cleared",
+        "mean_of_means",
+        "padding_counted",
+        "not_divided",
+        "divided_by_micro_batches_too",
+        "keeps_every_graph",
+        "graph_lives_on",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"), min_cases=3),
+    must_not_change=("micro_batches",),
+)
+
+
+# -- 05.evaluate -----------------------------------------------------------------------------------------------------
+# The stub holds a loop that keeps every graph. Under `no_grad` a batch holds one layer's output at a time.
+NUM_BATCHES = 6
+MAX_PEAK_WITHOUT_GRAPH = 1.5  # in units of the peak of one batch without a graph
+# In units of the peak of one batch with its graph. A loop with graphs, which stores `item()` alone, still holds two of
+# them at once, since the last graph lives until the next one is there.
+TWO_GRAPHS = 2.6
+
+
+def make_evaluate(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws batches of one size, so that the mean of their means is the mean over all tokens."""
+    vocab, hidden, shape = rng.integer(5, 7), rng.integer(14, 16), (rng.integer(9, 12), rng.integer(14, 16))
+    batches = [[torch.randint(vocab, shape, generator=rng) for _ in range(2)] for _ in range(NUM_BATCHES)]
+    inputs = {"sizes": [vocab, hidden], "tied": False, "frozen": [], "dtype": rng.case.dtypes, "batches": batches}
+    return [inputs | {"weights": draw_weights(rng, build_model(inputs))}]
+
+
+def run_evaluate(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    """Calls the answer on a model with dropout, and notes the modes in which the model ran and was left."""
+    model, batches, modes = load_model(inputs), [(x.clone(), y.clone()) for x, y in inputs["batches"]], []
+    model.append(nn.Dropout(0.5)).register_forward_pre_hook(lambda *_: modes.append(model[-1].training))
+    with MemoryMeter([*model.parameters(), *(tensor for pair in batches for tensor in pair)]) as meter:
+        loss = submitted(model, batches)
+        peak = meter.peak_bytes
+    if isinstance(loss, float | Tensor):
+        loss = torch.as_tensor(loss, dtype=getattr(torch, inputs["dtype"])).detach().clone()
+    is_training = all(module.training for module in model.modules())
+    return {"loss": loss, "peak": peak, "had_dropout": any(modes), "is_training": is_training}
+
+
+def judge_evaluate(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the mean loss without dropout, a model in training mode again, and a peak without any graph."""
+    inputs, got = world.inputs[0], world.outputs[0]
+    (peak_with_graph, _), (peak_without, mean) = evaluate(inputs, has_graph=True), evaluate(inputs, has_graph=False)
+    yield expect(
+        not got["had_dropout"],
+        "the model drops values while it is evaluated",
+        "评估时模型仍在做 dropout",
+        mistakes=["dropout_on"],
+    )
+    yield expect_tensor(MEAN, mean, got["loss"])
+    yield expect(
+        got["is_training"],
+        "the model is not back in training mode: the next training step has no dropout",
+        "模型没有回到训练模式：接下来的训练步就没有 dropout 了",
+        mistakes=["left_in_eval"],
+    )
+    peak_text, expected = format_bytes(got["peak"]), format_bytes(peak_without)
+    yield expect(
+        got["peak"] <= MAX_PEAK_WITHOUT_GRAPH * peak_without,
+        f"it holds {peak_text} at its peak; one batch without a graph needs {expected}",
+        f"峰值是 {peak_text}；不记录计算图时，一个 batch 只需要 {expected}",
+        mistakes=["graphs_in_a_list" if got["peak"] > TWO_GRAPHS * peak_with_graph else "graph_recorded"],
+    )
+
+
+@one_thread()
+def evaluate(inputs: dict[str, Any], has_graph: bool) -> tuple[int, Tensor]:
+    """Bytes at the peak of the first batch, and the mean loss over all batches."""
+    model, losses, peak = load_model(inputs), [], 0
+    for x, y in inputs["batches"]:
+        with MemoryMeter([*model.parameters(), x, y]) as meter, torch.set_grad_enabled(has_graph):
+            losses.append(F.cross_entropy(model(x).flatten(0, 1), y.flatten()).detach())
+        peak = peak or meter.peak_bytes
+    return peak, torch.stack(losses).mean()
+
+
+MEAN = Words(en="the mean loss", zh="平均 loss")
+EVALUATE = Task(
+    key="05.evaluate",
+    signature="evaluate(model, batches)",
+    make_inputs=make_evaluate,
+    run_submission=run_evaluate,
+    judge=judge_evaluate,
+    hints=LAB.hints("graphs_in_a_list", "graph_recorded", "dropout_on", "left_in_eval"),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(dtypes=("float64", "float32"), min_cases=2),
+)
