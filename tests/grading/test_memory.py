@@ -1,4 +1,4 @@
-"""Tests of lab 05's judge: its formulas are the chapter's, its meter counts live bytes, and every known mistake shows."""
+"""Tests of lab 05's judge: it has the chapter's formulas, counts live bytes, and shows every known mistake."""
 
 from __future__ import annotations
 

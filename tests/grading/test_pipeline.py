@@ -1,4 +1,4 @@
-"""Lab 06: its orders and bubbles are those of the chapter, every planted mistake shows, and a hang is named."""
+"""Tests of lab 06's judge: orders, bubbles and cuts are the chapter's, and gradients those of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers import schedules
 from helpers.grading import task_of
 from helpers.grading.kit import answers, model_tools
 from helpers.grading.kit.messages import RETURNED, calls_of
-from helpers.grading.pipeline import cutting, orders, playing, stage
+from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import JudgedWorld, TaskRun
 from helpers.parallel.pipeline.partition import balanced
 from helpers.predict.time.pipeline import simulate
@@ -32,34 +32,34 @@ def cases_of(key: str, seed: int) -> list:
 def test_the_bubble_and_what_is_held_are_those_of_the_chapter(seed):
     """Rank 0 begins and ends every step, so its span is the whole step's."""
     for actions, forward, backward in cases_of("06.bubble", seed):
-        schedule = written("\n".join(map(",".join, actions)))
+        parsed = written("\n".join(map(",".join, actions)))
         halves = {"backward_input": backward, "backward_weight": [0.0] * len(backward)}
-        timeline = simulate(validate(schedule), forward=forward, **halves)
-        assert playing.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)
-        held = [schedule.in_flight(rank) for rank in range(schedule.num_ranks)]
-        assert playing.held(actions, forward, backward) == held
+        timeline = simulate(validate(parsed), forward=forward, **halves)
+        assert schedule.bubble(actions, forward, backward) == pytest.approx(timeline.bubble_fraction, abs=1e-12)
+        most = [parsed.in_flight(rank) for rank in range(parsed.num_ranks)]
+        assert schedule.in_flight(actions, forward, backward) == most
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (4, 8), (8, 32), (5, 2)])
 def test_equal_stages_have_the_bubble_of_the_formula(p, m):
     for order in (schedules.gpipe, schedules.one_f_one_b):
-        fraction = playing.bubble(playing.rows(order(p, m)), [1.0] * p, [2.0] * p)
+        fraction = schedule.bubble(schedule.action_lists(order(p, m)), [1.0] * p, [2.0] * p)
         assert fraction == pytest.approx((p - 1) / (m + p - 1))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_fastest_cut_is_the_chapters_and_shortcuts_miss_it(seed):
     for number, (costs, num_stages) in enumerate(cases_of("06.cut", seed)):
-        best = cutting.fastest(costs, num_stages)
-        assert cutting.slowest(costs, balanced(costs, num_stages)) == best
-        ways = [cutting.equal_counts(costs, num_stages), *cutting.greedy(costs, num_stages)]
+        best = stage.best_slowest_stage(costs, num_stages)
+        assert stage.slowest_stage(costs, balanced(costs, num_stages)) == best
+        ways = [stage.equal_counts(costs, num_stages), *stage.greedy_cuts(costs, num_stages)]
         assert all(sum(sizes) == len(costs) and min(sizes) > 0 for sizes in ways)
-        assert number < 6 or all(cutting.slowest(costs, sizes) > best for sizes in ways)
+        assert number < 6 or all(stage.slowest_stage(costs, sizes) > best for sizes in ways)
 
 
 def test_the_slowest_stage_is_the_largest_sum():
-    assert cutting.slowest([3, 1, 4, 1, 5], [2, 2, 1]) == 5
-    assert cutting.slowest([3, 1, 4, 1, 5], [1, 1, 3]) == 10
+    assert stage.slowest_stage([3, 1, 4, 1, 5], [2, 2, 1]) == 5
+    assert stage.slowest_stage([3, 1, 4, 1, 5], [1, 1, 3]) == 10
 
 
 def test_answers_are_compared_as_people_mean_them():
@@ -74,7 +74,7 @@ def test_answers_are_compared_as_people_mean_them():
 
 
 # -- on live ranks ---------------------------------------------------------------------------------------------------
-def whole_of(size: int, seed: int = 0) -> list[stage.Whole]:
+def pipelines_of(size: int, seed: int = 0) -> list[stage.PipelineInOneProcess]:
     """One process for each call of the check."""
     inputs = task_of("06.stage").inputs(seed, size)
     num_calls = len(inputs[0]["calls"])
@@ -82,19 +82,19 @@ def whole_of(size: int, seed: int = 0) -> list[stage.Whole]:
     run = TaskRun(
         outputs=[[[None] * num_calls]] * size, events=[[[]]] * size, marks=[[marks]] * size, calls=[[[]]] * size
     )
-    return [stage.Whole(call) for call in calls_of(JudgedWorld.of(inputs, run))]
+    return [stage.PipelineInOneProcess(call) for call in calls_of(JudgedWorld.of(inputs, run))]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_one_process_gives_the_gradient_of_the_mean_loss(size):
-    for whole in whole_of(size):
-        model = nn.Sequential(*whole.stages)
+    for pipeline in pipelines_of(size):
+        model = nn.Sequential(*pipeline.stages)
         model.zero_grad()
-        losses = [F.mse_loss(model(x), y) for x, y in zip(whole.inputs, whole.targets, strict=True)]
+        losses = [F.mse_loss(model(x), y) for x, y in zip(pipeline.inputs, pipeline.targets, strict=True)]
         (sum(losses) / len(losses)).backward()
-        assert whole.losses == pytest.approx([loss.item() for loss in losses])
-        for rank, one in enumerate(whole.stages):
-            right, got = model_tools.gradients_of(one), whole.gradients(rank, 1 / whole.m)
+        assert pipeline.losses == pytest.approx([loss.item() for loss in losses])
+        for rank, one in enumerate(pipeline.stages):
+            right, got = model_tools.gradients_of(one), pipeline.gradients(rank, 1 / pipeline.m)
             assert all(torch.allclose(right[name], got[name], rtol=1e-12, atol=1e-14) for name in right)
 
 
@@ -103,8 +103,8 @@ def test_both_orders_are_asked_and_they_differ_where_they_can(size):
     calls = [one["calls"] for one in task_of("06.stage").inputs(0, size)]
     for rank, (first, second, *_) in enumerate(calls):
         m = len(first["actions"]) // 2
-        assert first["actions"] == orders.one_f_one_b(rank, size, m)
-        assert second["actions"] == orders.gpipe(rank, size, len(second["actions"]) // 2)
+        assert first["actions"] == schedule.one_f_one_b(rank, size, m)
+        assert second["actions"] == schedule.gpipe(rank, size, len(second["actions"]) // 2)
         assert (first["inputs"] is None) == (rank > 0) and (first["targets"] is None) == (rank < size - 1)
         assert m > 1, "neighbours send to each other only if something is in flight"
     widths = [first["widths"] for first, *_ in calls]

@@ -8,7 +8,7 @@ from helpers.grading import grade, task_of
 from helpers.grading.kit.answers import is_same_answer
 from helpers.grading.kit.comparisons import is_close
 from helpers.grading.kit.messages import recognise_among
-from helpers.grading.pipeline import orders, playing, stage
+from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import cost, shards
 from tests.grading.planted import assert_told_apart, each
@@ -19,10 +19,10 @@ def all_same(mine, theirs) -> bool:
 
 
 FUNCTIONS = {  # what the task is asked, or one number of what it is asked
-    "06.gpipe": (orders.gpipe, orders.GPIPE_MISTAKES, is_same_answer),
-    "06.one_f_one_b": (orders.one_f_one_b, orders.ONE_F_ONE_B_MISTAKES, is_same_answer),
-    "06.bubble": (playing.bubble, playing.WRONG_FRACTIONS, is_same_answer),
-    "06.bubble held": (playing.held, playing.WRONG_HELD, is_same_answer),
+    "06.gpipe": (schedule.gpipe, schedule.WRONG_GPIPE, is_same_answer),
+    "06.one_f_one_b": (schedule.one_f_one_b, schedule.WRONG_ONE_F_ONE_B, is_same_answer),
+    "06.bubble": (schedule.bubble, schedule.WRONG_FRACTIONS, is_same_answer),
+    "06.bubble held": (schedule.in_flight, schedule.WRONG_IN_FLIGHT, is_same_answer),
     "08.shard": (shards.right_shard, shards.WRONG_SHARDS, all_same),
     "08.cost held": (cost.bytes_held, cost.WRONG_HELD, is_same_answer),
     "08.cost sent": (cost.bytes_sent, cost.WRONG_SENT, is_same_answer),
@@ -56,7 +56,7 @@ def test_a_mistake_is_named_only_where_it_explains_every_answer(key, function, r
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
-pipeline, unpadded = stage.recognise_failure, shards.is_padding_error
+pipeline, unpadded = stage.recognise_stage, shards.is_padding_error
 messages = recognise_among("sends_first", "receives_first", "sizes_differ", "sends_to_itself")
 column, row = task_of("07.column").recognise_failure, task_of("07.row").recognise_failure
 ALL_WAIT = "every rank waits for another one\n"
@@ -73,7 +73,7 @@ FAILURES = [
     (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in send, b", ["sends_block"]),
     (pipeline, "hang", f"{ALL_WAIT}  rank 0 waits in send, a\n  rank 1 waits in recv, b", ["sends_block"]),
     (
-        stage.recognise_failure,
+        stage.recognise_stage,
         "hang",
         f"{ALL_WAIT}  rank 0 waits in send and recv, a\n  rank 1 waits in recv",
         ["nobody_sends"],

@@ -8,7 +8,7 @@ import pytest
 
 from helpers import schedules
 from helpers.grading import grade
-from helpers.grading.pipeline.playing import play, rows
+from helpers.grading.pipeline.schedule import action_lists, simulate
 from helpers.grading.scaling import measuring, planning, timing
 from tests.grading.planted import assert_told_apart, each, world_of
 
@@ -35,7 +35,9 @@ def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, see
 @SEEDS
 def test_a_step_is_what_gpipe_takes_and_its_bubble_what_the_stages_idle(seed):
     for forward, micro_batches, chunks in world_of("11.bubble", 1, seed).inputs[0]["cases"]:
-        played = play(rows(schedules.gpipe(len(forward), micro_batches)), forward, [2 * one for one in forward])
+        played = simulate(
+            action_lists(schedules.gpipe(len(forward), micro_batches)), forward, [2 * one for one in forward]
+        )
         seconds, bubble = timing.pipeline()(forward, micro_batches, 1)
         idle = 1 - sum(played.busy) / len(forward) / played.seconds
         assert (seconds, bubble) == pytest.approx((played.seconds, idle))

@@ -301,8 +301,8 @@ def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
     block_split = t if rules.is_block_split else 1
     map_split = block_split if rules.is_map_split else 1
     rest_split = {"sequence_parallel": t if case["sequence_parallel"] else 1, "always": t, "never": 1}[rules.rest_split]
-    # Not split by tensor parallelism: the inputs of both norms, of attention and of the feed-forward part (4 times s b h
-    # numbers), and the masks of the dropout after both parts (2 times).
+    # Not split by tensor parallelism: the inputs of both norms, of attention and of the feed-forward part (4 s b h
+    # numbers), and the masks of the dropout after both parts (2 s b h).
     rest = Fraction(s * b * h * (4 * rules.number_bytes + 2 * rules.mask_bytes), rest_split)
     # Inside the two parts: q, k, v and the input of the projection (4), the inputs of GELU and of the second matrix.
     blocks = Fraction(s * b * h * (4 + 2 * rules.feed_forward_width) * rules.number_bytes, block_split)

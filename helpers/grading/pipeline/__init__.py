@@ -1,7 +1,12 @@
-"""Lab 06: the pipeline. Two tasks write orders, two compute with them, and one runs an order on live ranks.
+"""Declares lab 06, in which learners write a pipeline, and where each of its tasks is judged.
 
-orders.py   06.gpipe, 06.one_f_one_b   playing.py   06.bubble   cutting.py   06.cut   stage.py   06.stage
-chapter.py  what the chapter alone asks: 06.under_way
+schedule.py   06.gpipe        the order of actions in GPipe
+              06.one_f_one_b  the order of actions in 1F1B
+              06.bubble       the share of a step in which ranks idle, for any schedule
+              06.under_way    how many micro-batches hide the round trip of one; only the chapter asks it
+stage.py      06.cut          which layers form a stage
+              06.stage        one rank that runs its list of actions, on live ranks
+hints.yaml    what a learner is told about each known mistake
 """
 
 from helpers.grading.registry import Lab
@@ -9,7 +14,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="06",
     topic="pipeline",
-    tasks=("orders.GPIPE", "orders.ONE_F_ONE_B", "playing.BUBBLE", "cutting.CUT", "stage.STAGE"),
-    in_chapter=("chapter.UNDER_WAY",),
+    tasks=("schedule.GPIPE", "schedule.ONE_F_ONE_B", "schedule.BUBBLE", "stage.CUT", "stage.STAGE"),
+    in_chapter=("schedule.UNDER_WAY",),
     forbids=("torch.distributed.pipelining",),
 )

@@ -1,0 +1,433 @@
+"""Judges the tasks of lab 06 about schedules and their times: 06.gpipe, 06.one_f_one_b, 06.bubble and 06.under_way.
+
+Each task calls the learner's function in one process with drawn cases, and compares every answer with that of a right
+function, which the rest of the course uses too or which simulates the schedule. A mistake is named where its wrong
+function gives all of the learner's answers. In all cases p is the number of stages and ranks, and m that of
+micro-batches; an action is a text as PyTorch prints it, "2F0" for the forward of stage 2 on micro-batch 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from helpers import schedules
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.answers import (
+    Answer,
+    judge_answers,
+    judge_several_answers,
+    question_task,
+    run_questions,
+)
+from helpers.grading.pipeline import LAB
+from helpers.grading.task import JudgedWorld, Judgement, Task
+from helpers.learner.words import Words
+from helpers.schedules import Action, Message, awaited_by, sent_by
+
+Actions = list[str]
+Seconds = Sequence[float]
+
+# -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
+ACTION_LIST = Words(en="the list of actions", zh="动作列表")
+
+
+def make_orders(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws cases (rank, p, m) for both tasks.
+
+    Every rank of two pipelines comes, one of which has fewer micro-batches than stages. Then come as many micro-batches
+    as stages, a single one, a single stage, and numbers with two digits.
+    """
+    p = rng.integer(3, 5)
+    m = p + rng.integer(2, 4)
+    deep, few = rng.integer(5, 6), rng.integer(2, 3)
+    cases = [[rank, p, m] for rank in range(p)] + [[rank, deep, few] for rank in range(deep)]
+    cases += [[rng.integer(0, p - 1), p, p], [rng.integer(0, p - 1), p, 1], [0, 1, rng.integer(3, 5)], [0, 1, 1]]
+    return [{"cases": [*cases, [rng.integer(10, 11), 12, rng.integer(14, 16)], [0, 12, rng.integer(14, 16)]]}]
+
+
+def gpipe(rank: int, p: int, m: int) -> Actions:
+    """What this rank does in GPipe."""
+    return list(map(str, schedules.gpipe(p, m).actions[rank]))
+
+
+def one_f_one_b(rank: int, p: int, m: int) -> Actions:
+    """What this rank does in 1F1B."""
+    return list(map(str, schedules.one_f_one_b(p, m).actions[rank]))
+
+
+def actions_on(rank: int, kind: str, microbatches: range) -> Actions:
+    """The forwards ("F") or backwards ("B") of these micro-batches."""
+    return [f"{rank}{kind}{j}" for j in microbatches]
+
+
+def alternating(rank: int, m: int, warm_up: int) -> Actions:
+    """`warm_up` forwards, but at most m; then a backward and a forward in turn, and the remaining backwards."""
+    warm_up = min(warm_up, m)
+    turns = zip_longest(actions_on(rank, "B", range(m)), actions_on(rank, "F", range(warm_up, m)))
+    return actions_on(rank, "F", range(warm_up)) + [action for pair in turns for action in pair if action]
+
+
+def with_unlimited_warm_up(rank: int, p: int, m: int) -> Actions:
+    """1F1B with a warm-up of p - rank forwards, even where there are fewer micro-batches."""
+    warm_up = p - rank
+    turns = [action for j in range(m - warm_up) for action in (f"{rank}B{j}", f"{rank}F{warm_up + j}")]
+    return actions_on(rank, "F", range(warm_up)) + turns + actions_on(rank, "B", range(m - warm_up, m))
+
+
+def without_cool_down(rank: int, p: int, m: int) -> Actions:
+    """1F1B that ends with the last forward, so that the remaining backwards are missing."""
+    actions = one_f_one_b(rank, p, m)
+    return actions[: actions.index(f"{rank}F{m - 1}") + 1]
+
+
+def counted_from_one(order: Answer) -> Answer:
+    """The same order with micro-batches counted from 1."""
+
+    def actions(rank: int, p: int, m: int) -> Actions:
+        parsed = map(Action.parse, order(rank, p, m))
+        return [f"{rank}{action.kind}{action.microbatch + 1}" for action in parsed]
+
+    return actions
+
+
+WRONG_GPIPE: dict[str, list[Answer]] = {
+    "last_micro_batch_first": [
+        lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(rank, "B", range(m - 1, -1, -1)),
+    ],
+    "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
+    "backwards_missing": [lambda rank, p, m: actions_on(rank, "F", range(m))],
+    "stages_for_micro_batches": [lambda rank, p, m: gpipe(rank, p, p)],
+    "counted_from_one": [counted_from_one(gpipe)],
+    "rank_forgotten": [lambda rank, p, m: gpipe(0, p, m)],
+}
+WRONG_ONE_F_ONE_B: dict[str, list[Answer]] = {
+    "all_forwards_first": [gpipe],
+    "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
+    "warm_up_short": [lambda rank, p, m: alternating(rank, m, p - rank - 1)],
+    "warm_up_long": [
+        lambda rank, p, m: alternating(rank, m, p - rank + 1),
+        lambda rank, p, m: alternating(rank, m, max(2, p - rank)),
+    ],
+    "warm_up_everywhere": [lambda rank, p, m: alternating(rank, m, p)],
+    "warm_up_turned_round": [lambda rank, p, m: alternating(rank, m, rank + 1)],
+    "rest_forgotten": [
+        without_cool_down,
+        # The warm-up and the turns alone; there are no turns where m < p - rank.
+        lambda rank, p, m: with_unlimited_warm_up(rank, p, m)[: max(p - rank, 2 * m - p + rank)],
+    ],
+    "stages_for_micro_batches": [lambda rank, p, m: alternating(rank, p, p - rank)],
+    "counted_from_one": [counted_from_one(one_f_one_b)],
+    "rank_forgotten": [
+        lambda rank, p, m: [f"0{action[len(str(rank)) :]}" for action in one_f_one_b(rank, p, m)],
+        lambda rank, p, m: one_f_one_b(0, p, m),
+    ],
+    "fewer_than_stages": [with_unlimited_warm_up],
+}
+
+
+def judge_one_f_one_b(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects the list of 1F1B in each case.
+
+    If only cases with fewer micro-batches than the warm-up needs are wrong, the answer forgot those cases, whatever
+    comes out in them.
+    """
+    cases, got = world.inputs[0]["cases"], world.outputs[0]
+    judgements = list(judge_answers(ONE_F_ONE_B, ACTION_LIST, cases, got, one_f_one_b, WRONG_ONE_F_ONE_B))
+    wrong = [case for case, judgement in zip(cases, judgements, strict=True) if not judgement.ok]
+    if all(m < p - rank for rank, p, m in wrong):
+        judgements = [one if one.ok else replace(one, mistakes=("fewer_than_stages",)) for one in judgements]
+    yield from judgements
+
+
+GPIPE = question_task(
+    "06.gpipe",
+    "gpipe(rank, num_stages, num_microbatches)",
+    ACTION_LIST,
+    gpipe,
+    WRONG_GPIPE,
+    make_inputs=make_orders,
+    hints=LAB.hints(*WRONG_GPIPE),
+)
+ONE_F_ONE_B = Task(
+    key="06.one_f_one_b",
+    signature="one_f_one_b(rank, num_stages, num_microbatches)",
+    make_inputs=make_orders,
+    run_submission=run_questions,
+    judge=judge_one_f_one_b,
+    hints=LAB.hints(*WRONG_ONE_F_ONE_B),
+    world_sizes=(1,),
+    runs_on="process",
+)
+
+
+# -- 06.bubble -------------------------------------------------------------------------------------------------------
+FRACTION = Words(en="the bubble", zh="气泡占比")
+IN_FLIGHT = Words(en="the micro-batches held", zh="持有的微批次数")
+FRACTION_AND_IN_FLIGHT = Words(
+    en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表"
+)
+
+
+def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws cases (schedule, forward, backward): the actions of each rank, and the seconds of each stage.
+
+    Two have equal stages, the first of them so small that a person can follow it. The others have stages of different
+    speed: with known schedules, with orders that no formula describes, with few micro-batches and with many.
+    """
+    p = rng.integer(3, 5)
+    m = p + rng.integer(2, 4)
+    cases = [[action_lists(schedules.gpipe(n, k)), [1.0] * n, [2.0] * n] for n, k in ((2, 2), (p, m))]
+    for order in (schedules.one_f_one_b, schedules.gpipe, schedules.naive):
+        cases.append([action_lists(order(p, m)), *draw_seconds(rng, p)])
+    cases.append([with_reversed_backwards(schedules.gpipe(p, m)), *draw_seconds(rng, p)])
+    cases.append([action_lists(schedules.one_f_one_b(p + 1, 2)), *draw_seconds(rng, p + 1)])
+    quarters = [[seconds / 4 for seconds in of_stages] for of_stages in draw_seconds(rng, p)]
+    cases.append([draw_late_peak(rng, p, m), *quarters])
+    cases.append([action_lists(schedules.one_f_one_b(11, 12)), *draw_seconds(rng, 11)])
+    free_forward = [[0, *[3] * (p - 1)], [2] * p]  # whole numbers, and a stage whose forward takes no time
+    cases.append([action_lists(schedules.gpipe(p, 1)), *free_forward])
+    cases.append([action_lists(schedules.one_f_one_b(1, 3)), [2.0], [5.0]])
+    return [{"cases": cases}]
+
+
+def action_lists(schedule: schedules.Schedule) -> list[Actions]:
+    """The actions of each rank as texts."""
+    return [list(map(str, row)) for row in schedule.actions]
+
+
+def with_reversed_backwards(schedule: schedules.Schedule) -> list[Actions]:
+    """GPipe with the last micro-batch first on its way back, as the figure of the GPipe paper has it."""
+    m = schedule.num_microbatches
+    return [row[:m] + row[m:][::-1] for row in action_lists(schedule)]
+
+
+def draw_seconds(rng: CaseGenerator, p: int) -> list[list[float]]:
+    """Seconds of a forward and of a backward on each stage, with another sum on every stage."""
+    order = torch.randperm(p, generator=rng).tolist()
+    return [[float(2 + i) for i in order], [float(rng.integer(3, 4) + 3 * i) for i in order]]
+
+
+def draw_late_peak(rng: CaseGenerator, p: int, m: int) -> list[Actions]:
+    """A schedule in which some rank holds most micro-batches only after its first backward."""
+    while True:
+        actions = draw_schedule(rng, p, m, has_same_order=False)
+        if any(max_in_flight(row) > next(i for i, action in enumerate(row) if "B" in action) for row in actions):
+            return actions
+
+
+def draw_schedule(rng: CaseGenerator, p: int, m: int, *, has_same_order: bool = True) -> list[Actions]:
+    """Any schedule that can run.
+
+    has_same_order: all ranks take the micro-batches forward in one random order, and back in another.
+    """
+    orders = {kind: torch.randperm(m, generator=rng).tolist() for kind in "FB"}
+    schedule: list[Actions] = [[] for _ in range(p)]
+    done: set[tuple[int, str, int]] = set()
+    while len(done) < 2 * p * m:
+        ready = [action for action in next_actions(orders, p, done, has_same_order) if is_ready(action, p, done)]
+        rank, kind, j = rng.one_of(*ready)
+        done.add((rank, kind, j))
+        schedule[rank].append(f"{rank}{kind}{j}")
+    return schedule
+
+
+def next_actions(
+    orders: dict[str, list[int]], p: int, done: set[tuple[int, str, int]], has_same_order: bool
+) -> Iterator[tuple[int, str, int]]:
+    """For each rank the next forward and the next backward in the order, or all that remain if the order is free."""
+    for rank in range(p):
+        for kind, order in orders.items():
+            remaining = [(rank, kind, j) for j in order if (rank, kind, j) not in done]
+            yield from remaining[:1] if has_same_order else remaining
+
+
+def is_ready(action: tuple[int, str, int], p: int, done: set[tuple[int, str, int]]) -> bool:
+    """Whether everything that this action needs is done."""
+    rank, kind, j = action
+    if kind == "F":
+        return rank == 0 or (rank - 1, "F", j) in done
+    return (rank, "F", j) in done and (rank == p - 1 or (rank + 1, "B", j) in done)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedStep:
+    """One step of a schedule. busy: the seconds that each rank computes. spans: its first start and its last end."""
+
+    busy: list[float]
+    spans: list[tuple[float, float]]
+
+    @property
+    def seconds(self) -> float:
+        """The time of the whole step."""
+        return max(end for _, end in self.spans)
+
+
+def simulate(
+    actions: Sequence[Actions], forward: Seconds, backward: Seconds, *, waits_for: str = "FB"
+) -> SimulatedStep:
+    """Runs the schedule against the clock, each rank in its order, with messages that take no time.
+
+    waits_for: the directions of the messages that a rank waits for, forward "F" and backward "B"; people forget some.
+    """
+    todo = [list(map(Action.parse, row)) for row in actions]
+    num_stages, free = len(todo), [0.0] * len(todo)
+    sent: dict[Message | None, float] = {
+        None: 0.0
+    }  # when each message was; an action that awaits None can start at once
+    spans: list[list[tuple[float, float]]] = [[] for _ in todo]
+
+    def awaited(action: Action) -> Message | None:
+        message = awaited_by(action, num_stages)
+        return message if message and message.direction in waits_for else None
+
+    while any(todo):
+        for rank, row in enumerate(todo):
+            while row and awaited(row[0]) in sent:
+                action = row.pop(0)
+                start = max(free[rank], sent[awaited(action)])
+                free[rank] = start + (forward if action.kind == "F" else backward)[rank]
+                if message := sent_by(action, num_stages):
+                    sent[message] = free[rank]
+                spans[rank].append((start, free[rank]))
+    busy = [sum(end - start for start, end in of_rank) for of_rank in spans]
+    return SimulatedStep(busy=busy, spans=[(of_rank[0][0], of_rank[-1][1]) for of_rank in spans])
+
+
+def max_in_flight(actions: Actions) -> int:
+    """The largest number of micro-batches that went forward on this rank and did not come back yet."""
+    count = most = 0
+    for action in actions:
+        count += 1 if "F" in action else -1
+        most = max(most, count)
+    return most
+
+
+def bubble(actions: Sequence[Actions], forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> float:
+    """The share of the step in which a rank idles, as the mean over all ranks."""
+    step = simulate(actions, forward, backward, waits_for=waits_for)
+    return 1 - sum(step.busy) / len(actions) / step.seconds
+
+
+def in_flight(actions: Sequence[Actions], forward: Seconds, backward: Seconds) -> list[int]:
+    """The most micro-batches that each rank holds at once; the seconds do not matter."""
+    return list(map(max_in_flight, actions))
+
+
+def from_step(measure: Callable[[SimulatedStep], float]) -> Answer:
+    """An answer that simulates the right step, and then measures something else."""
+    return lambda *case: measure(simulate(*case))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean."""
+    return sum(values) / len(values)
+
+
+WRONG_FRACTIONS: dict[str, list[Answer]] = {
+    "over_the_ideal": [from_step(lambda step: step.seconds / mean(step.busy) - 1)],
+    "one_rank": [
+        from_step(lambda step: 1 - step.busy[0] / step.seconds),
+        from_step(lambda step: 1 - step.busy[-1] / step.seconds),
+        from_step(lambda step: 1 - max(step.busy) / step.seconds),
+    ],
+    "own_span": [
+        from_step(
+            lambda step: mean(
+                [1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True)]
+            )
+        ),
+    ],
+    "idle_seconds": [
+        from_step(lambda step: step.seconds - mean(step.busy)),
+        from_step(lambda step: len(step.busy) * step.seconds - sum(step.busy)),
+    ],
+    "busy_share": [from_step(lambda step: mean(step.busy) / step.seconds)],
+    "backward_waits_for_nobody": [lambda *case: bubble(*case, waits_for="F")],
+    "nobody_waits": [lambda *case: bubble(*case, waits_for="")],
+    "times_of_one_stage": [
+        lambda actions, forward, backward: bubble(actions, forward[:1] * len(forward), backward[:1] * len(backward)),
+    ],
+    "formula_of_equal_stages": [
+        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2 + len(actions) - 1),
+        lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2),
+    ],
+}
+WRONG_IN_FLIGHT: dict[str, list[Answer]] = {
+    "never_released": [lambda actions, *_: [len(row) // 2 for row in actions]],
+    "held_at_the_end": [lambda actions, *_: [0 for row in actions]],
+    "formula_of_1f1b": [
+        lambda actions, *_: [min(len(actions) - rank, len(row) // 2) for rank, row in enumerate(actions)],
+        lambda actions, *_: [len(actions) - rank for rank, row in enumerate(actions)],
+    ],
+}
+
+
+def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
+    """Expects two values in each case: the bubble, and the most micro-batches that each rank holds."""
+    columns = (FRACTION, bubble, WRONG_FRACTIONS), (IN_FLIGHT, in_flight, WRONG_IN_FLIGHT)
+    yield from judge_several_answers(BUBBLE, FRACTION_AND_IN_FLIGHT, columns, world)
+
+
+BUBBLE = Task(
+    key="06.bubble",
+    signature="bubble(schedule, forward, backward)",
+    make_inputs=make_bubble,
+    run_submission=run_questions,
+    judge=judge_bubble,
+    hints=LAB.hints(*WRONG_FRACTIONS, *WRONG_IN_FLIGHT),
+    world_sizes=(1,),
+    runs_on="process",
+    must_not_change=("schedule", "forward", "backward"),
+)
+
+
+# -- 06.under_way ----------------------------------------------------------------------------------------------------
+def make_under_way(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Draws cases (p, forward, backward, message), the last three in one unit of time.
+
+    The chapter's own numbers come first, then messages that take no time, a single rank, and cases that are not whole
+    numbers before they are rounded up, so that no rounding error can decide.
+    """
+    cases = [[4, 10, 20, 10], [rng.integer(3, 6), rng.integer(4, 9), rng.integer(10, 19), 0], [1, 10, 20, 10]]
+    while len(cases) < 9:
+        case = [rng.integer(2, 8), rng.integer(5, 12), rng.integer(11, 24), rng.integer(6, 40)]
+        if not round_trip(*case).is_integer():
+            cases.append(case)
+    return [{"cases": cases}]
+
+
+def round_trip(p: int, forward: float, backward: float, message: float, *, num_messages: int | None = None) -> float:
+    """The time in which a micro-batch goes forward and back, in units of the work that rank 0 does for one.
+
+    num_messages: the messages on its way, 2(p - 1) if none are given.
+    """
+    num_messages = 2 * (p - 1) if num_messages is None else num_messages
+    return p + num_messages * message / (forward + backward)
+
+
+def num_to_fill(*case: Any) -> int:
+    """How many micro-batches keep rank 0 busy during the round trip of one."""
+    return math.ceil(round_trip(*case))
+
+
+WRONG_NUMBERS: dict[str, list[Answer]] = {
+    "messages_left_out": [lambda p, *_: p],
+    "there_and_not_back": [lambda p, *case: math.ceil(round_trip(p, *case, num_messages=p - 1))],
+    "a_message_too_many": [lambda p, *case: math.ceil(round_trip(p, *case, num_messages=2 * p))],
+    "not_rounded_up": [round_trip, lambda *case: int(round_trip(*case)), lambda *case: round(round_trip(*case))],
+}
+UNDER_WAY = question_task(
+    "06.under_way",
+    "under_way(num_stages, forward, backward, message)",
+    Words(en="the number of micro-batches", zh="微批次的个数"),
+    num_to_fill,
+    WRONG_NUMBERS,
+    make_inputs=make_under_way,
+    hints=LAB.hints(*WRONG_NUMBERS),
+)
