@@ -5,16 +5,19 @@ Elsewhere no device is asked for by name. `cards` is a GPU of practice, `autocas
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from helpers.devices.cards import NAME as CARD
-
 GPU = "cuda"  # what torch calls the GPUs that NCCL knows
+CARD = "card"  # a practice GPU, which is made in Python
+_python_devices: dict[str, ModuleType] = {}  # kind of device -> the module that makes it, once it has been loaded
+_MAKERS = {CARD: "helpers.devices.cards"}
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -77,6 +80,38 @@ def computing_device(group: dist.ProcessGroup | None = None) -> torch.device:
     if found is not None and (found.type == CARD or (dist.is_initialized() and "nccl" in dist.get_backend(group))):
         return found
     return torch.device("cpu")
+
+
+# -- devices that are made in Python -------------------------------------------------------------------------------
+def register(kind: str, maker: ModuleType) -> None:
+    """Called by a module that makes devices of this kind, when it is loaded. See `cards` for what it offers."""
+    _python_devices[kind] = maker
+
+
+def install(kind: str, num_bytes: int) -> None:
+    """Give this process a device of this kind with `num_bytes` of memory; a second call changes its size.
+
+    Raises ValueError and RuntimeError as the maker does, see cards.install.
+    """
+    if kind not in _python_devices:
+        importlib.import_module(_MAKERS[kind])
+    _python_devices[kind].install(num_bytes)
+
+
+def is_on_python_device(tensor: object) -> bool:
+    """Whether a tensor is on a device that is made in Python, as cards.holds says for a practice card."""
+    return any(maker.holds(tensor) for maker in _python_devices.values())
+
+
+def start_task() -> None:
+    """A new task of this process begins: what is found only once per task may be found again."""
+    for maker in _python_devices.values():
+        maker.new_run()
+
+
+def reduced_to_cpu(value: object) -> tuple[Any, ...] | None:
+    """How to pickle a tensor on such a device for a process without one; None for everything else."""
+    return next((value.reduced_to_cpu() for maker in _python_devices.values() if maker.is_card(value)), None)
 
 
 # -- random numbers ------------------------------------------------------------------------------------------------

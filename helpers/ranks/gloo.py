@@ -1,14 +1,49 @@
-"""What gloo does, as tried on torch 2.13: who needs whom, which works lack a future, which sockets are its own."""
+"""Holds what the wire must know about gloo: who needs whom, how to wait for it, and how to close its connections.
+
+`ranks_needed_by` lists the ranks without which an operation cannot complete (as observed with torch 2.13).
+
+Waiting. For send, recv, reduce_scatter and blocking calls gloo offers no future. Whoever calls `wait()` on such an
+operation waits in gloo itself, since a thread in between would cost more than a small message. An operation for which
+nobody waits is handed to a thread, at the latest when the watch comes by. A wait in gloo hears neither signals nor
+`fail_pending`: the only way out is to close the group's connections, after which a new world is needed anyway.
+
+Closing. gloo has two holes. A send in the queue of a connection that fails is never told, and a message whose receiver
+is gone blocks the reading of its connection, so that nobody sees it fail. In both cases a thread of gloo waits for the
+group's timeout, an hour, and whoever destroys the group waits for that thread. Sockets that are cut from outside run
+into these holes, since a thread whose operation fails takes the next one from its queue while the other connections
+have yet to fail. Therefore:
+
+    close_connections   a receive that times out makes gloo close every connection of the group by itself
+    duplicate_socket    the sockets stay open until the ranks have met again: a slower peer still writes to them
+    ClosedGroups        a group with an operation that has not come back is kept, and so never destroyed
+
+A third hole is torch's. DDP's reducer may hold the last reference to a group. It then waits for the group's threads
+while it holds the interpreter's lock, and a thread that still reports its last operation to Python waits for that lock.
+So the last groups that were shut down are kept for a while, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import signal
 import stat
-from collections.abc import Callable
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from helpers.ranks.wire import Wire
+    from helpers.ranks.work import WireWork
+
 
 WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")
 
@@ -62,3 +97,189 @@ def open_sockets() -> dict[int, int]:
             if stat.S_ISSOCK(status.st_mode):
                 found[int(name)] = status.st_ino
     return found
+
+
+Done = Callable[[BaseException | None], None]
+
+
+class Waiters:
+    """Threads that wait for somebody else. They are kept for the next one."""
+
+    def __init__(self):
+        self.jobs: SimpleQueue[tuple[Callable[[], object], Done]] = SimpleQueue()
+        self.lock, self.num_idle = threading.Lock(), 0
+
+    def call(self, wait: Callable[[], object], done: Done) -> None:
+        """Call `wait()` in a thread of its own, then `done(None)` or `done(error)`."""
+        with self.lock:
+            missing = self.num_idle == 0
+            self.num_idle -= not missing
+        self.jobs.put((wait, done))
+        if missing:
+            threading.Thread(target=self._serve, daemon=True, name="wire waiter").start()
+
+    def _serve(self) -> None:
+        while True:
+            wait, done = self.jobs.get()
+            try:
+                wait()
+            except Exception as error:
+                done(error)
+            else:
+                done(None)
+            del wait, done
+            with self.lock:
+                self.num_idle += 1
+
+
+class DirectWait:
+    """A blocking call that either the first to wait makes, or a thread. Exactly one of them does."""
+
+    def __init__(self, call: Callable[[], object], done: Done, waiters: Waiters, cut: Callable[[], None]):
+        self.call, self.done, self.waiters, self.cut = call, done, waiters, cut
+        self.lock, self.taken, self.inside = threading.Lock(), False, False
+
+    def wait(self) -> None:
+        """Make the call here, unless somebody else has taken it."""
+        if not self._take():
+            return
+        error: BaseException | None = RuntimeError("the wait was interrupted")
+        self.inside = True
+        try:
+            with SIGNALS.calling(self.cut):
+                self.call()
+            error = None
+        except Exception as raised:
+            error = raised
+        finally:
+            self.inside = False
+            self._give_up()[1](error)
+
+    def hand_over(self) -> None:
+        """Let a thread make the call, unless somebody has taken it."""
+        if self._take():
+            self.waiters.call(*self._give_up())
+
+    def end(self) -> None:
+        """The operation is over: whoever is inside the call has to come out, and nobody goes in."""
+        self._take()
+        if self.inside:
+            self.cut()
+
+    def _give_up(self) -> tuple[Callable[[], object], Done]:
+        """What the one who has taken it calls. Both lead back to the operation, whose tensors would outlive it."""
+        given, self.call, self.done = (self.call, self.done), None, None
+        return given
+
+    def _take(self) -> bool:
+        with self.lock:
+            free, self.taken = not self.taken, True
+        return free
+
+
+class Signals:
+    """While the main thread is inside gloo, Python cannot handle its signals: a thread hears them, and gets it out.
+
+    heard: False for a program that handles its interrupts itself, after the wait.
+    """
+
+    def __init__(self):
+        self.heard = True
+        self.cut: Callable[[], None] | None = None
+        self.pipe: tuple[int, int] | None = None
+
+    @contextlib.contextmanager
+    def calling(self, cut: Callable[[], None]) -> Iterator[None]:
+        """Within, an interrupt of the main thread calls `cut`."""
+        if not self.heard or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        if self.pipe is None:
+            self._start()
+        self.cut = cut
+        before = signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            self.cut = None
+            signal.set_wakeup_fd(before)
+
+    def _start(self) -> None:
+        self.pipe = os.pipe()
+        os.set_blocking(self.pipe[1], False)
+        threading.Thread(target=self._listen, daemon=True, name="wire signals").start()
+
+    def _listen(self) -> None:
+        while True:
+            for number in os.read(self.pipe[0], 64):
+                cut = self.cut
+                if number == signal.SIGINT and cut is not None:
+                    cut()
+
+
+SIGNALS = Signals()
+
+
+NOBODYS_TAG = 2**31 - 1
+AT_ONCE = datetime.timedelta(milliseconds=1)
+
+
+class Connections:
+    """The connections of one group. `sockets`: the descriptors that gloo opened for it, with their inodes."""
+
+    def __init__(self, wire: Wire, sockets: dict[int, int], ended: Ended):
+        self.wire, self.sockets, self.ended = weakref.ref(wire), sockets, ended
+        self.lock, self.are_closed = threading.Lock(), False
+
+    def close(self) -> None:
+        """End them. Threads that are blocked in gloo come out with an error."""
+        wire = self.wire()
+        with self.lock:
+            if wire is None or self.are_closed:
+                return
+            self.are_closed = True
+            self.ended.add(wire, self.sockets)
+            close(wire.inner, wire.group.rank, wire.group.size)
+
+
+class Ended:
+    """What is left of the groups that were ended in this process."""
+
+    def __init__(self):
+        self.held: list[int] = []
+        self.kept: list[Wire] = []
+        self.shut_down: deque[Wire] = deque(maxlen=8)  # long enough for a thread to tell of its last operation
+
+    def add(self, wire: Wire, sockets: dict[int, int]) -> None:
+        self.held += [held for number, inode in sockets.items() if (held := hold(number, inode)) is not None]
+        self.kept.append(wire)
+
+    def let_go(self) -> None:
+        """Every rank of the old world is in a new one, so nobody writes to the old connections any more."""
+        held, self.held = self.held, []
+        for number in held:
+            os.close(number)
+        self.kept = [wire for wire in self.kept if any(map(in_gloo, list(wire.group.issued)))]
+
+
+def in_gloo(work: WireWork) -> bool:
+    """Whether a thread of gloo has this collective, or has yet to take it up."""
+    return not isinstance(work.inner, BlockingCall) and not work.inner.is_completed()
+
+
+def hold(number: int, inode: int) -> int | None:
+    """Another descriptor of the same socket, or None if it is gone."""
+    with contextlib.suppress(OSError):
+        return os.dup(number) if os.fstat(number).st_ino == inode else None
+    return None
+
+
+def close(inner: dist.ProcessGroup, me: int, size: int) -> None:
+    """Have gloo close every connection of `inner`, whose group rank `me` is."""
+    for peer in range(size):
+        if peer != me:
+            try:
+                inner.recv([torch.empty(1)], peer, NOBODYS_TAG).wait(AT_ONCE)
+            except RuntimeError as error:
+                if is_timeout(error):
+                    return  # otherwise this one was closed already, and another one may not be

@@ -21,11 +21,12 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from helpers.devices.lines import call_site
 from helpers.learner.words import Words
-from helpers.ranks import report as boards
 from helpers.ranks.board import RECORDS, Board, Channels, Entry, message_words
 from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, Connections, DirectWait, error_of, is_timeout, needed_by
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
+from helpers.ranks.report import explain
 from helpers.ranks.session import Listeners, Session
 from helpers.ranks.sites import SAYS, describe, names_of
 from helpers.ranks.work import (
@@ -34,7 +35,6 @@ from helpers.ranks.work import (
     Signature,
     WireError,
     WireWork,
-    call_site,
     event_of,
     message_signature,
 )
@@ -116,7 +116,7 @@ class WireGroup:
         self.sequence += 1
         self.session.counters[self.name] = self.sequence
         if self.board is not None and self.board.first_disagreement(work.sequence, entry) is not None:
-            self._refuse(*boards.explain(self.board, work.sequence))
+            self._refuse(*explain(self.board, work.sequence))
 
     def _wait_for_room(self, sequence: int) -> None:
         """No rank may be a whole ring ahead of another, or its signatures would be lost unread."""

@@ -47,20 +47,20 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-class World:
+class LaunchedRanks:
     """The launcher's ranks, however many a script asks for."""
 
     def __init__(self, device: str, memory: str | int | None = None):
         import torch
         import torch.distributed as dist
 
-        from helpers.devices import cards
+        from helpers.devices import install
 
         self.world_size = int(os.environ["WORLD_SIZE"])
         local = int(os.environ.get("LOCAL_RANK", 0))
         if device == "card":
             local_size = int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
-            cards.install(card_bytes(memory, local_size))
+            install(device, card_bytes(memory, local_size))
         else:
             card_bytes(memory, 1, device)  # which has none
         gpus = torch.cuda.device_count() if device not in ("cpu", "card") else 0

@@ -25,7 +25,8 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
     """Seconds that operation `name` with `num_bytes` bytes of payload takes on `link` among `num_ranks` ranks.
 
     The payload is what one rank hands in: one part of an all_gather, the whole tensor of the other collectives.
-    Formulas: helpers/quantities/costs.py, the default algorithm of each; a gather or scatter is as long as its root is busy.
+    The formulas are those of helpers/quantities/costs.py for the default algorithm of each operation. A gather or a
+    scatter takes as long as its root is busy.
     """
     if num_ranks == 1:
         return 0.0

@@ -16,7 +16,7 @@ from helpers.quantities.units import format_bytes
 from helpers.ranks import inplace
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
-from helpers.ranks.pipe import print_texts
+from helpers.ranks.pipe import print_by_rank
 from helpers.ranks.pool import Pool, Settings
 from helpers.ranks.sites import CELL_PREFIX, names_of
 from helpers.ranks.transport import pack_call, unpack
@@ -101,7 +101,7 @@ class Ranks:
             return self._in_place.run(fn, *args, **kwargs)
         blob = pack_call(fn, args, kwargs, num_ranks=self.num_ranks)
         outcome = self._task(("call", blob), range(self.num_ranks), self.timeout)
-        print_texts(outcome.texts, outcome.doubts)
+        print_by_rank(outcome.texts, outcome.doubts)
         return [unpack(value) for value in outcome.values]
 
     def cell(self, source: str, ranks: Sequence[int] | None = None, timeout: float | None = None) -> None:
@@ -119,7 +119,7 @@ class Ranks:
         outcome = self._task(("cell", source, name), chosen, timeout or self.timeout, name)
         shown = dict(zip(chosen, outcome.values, strict=True))
         texts = {r: outcome.texts[r] + (shown[r] + "\n" if shown[r] is not None else "") for r in chosen}
-        print_texts(texts, outcome.doubts)
+        print_by_rank(texts, outcome.doubts)
 
     def __getitem__(self, which: slice) -> Ranks:
         """`ranks[:2]`: a warm world of the first two ranks' size, with its own processes, kept until `close`."""
@@ -227,7 +227,7 @@ class Ranks:
                 self._start()
             return self._pool.task(message, ranks, limit, cell)
         except RankError as error:
-            print_texts(getattr(error, "texts", {}))
+            print_by_rank(getattr(error, "texts", {}))
             raise error from None
         finally:
             self._lock.release()

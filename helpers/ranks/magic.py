@@ -1,16 +1,39 @@
-"""%%ranks: a notebook cell on every rank."""
+"""Registers %%ranks, which runs a notebook cell on every rank, and explains what its users mix up.
+
+A cell may ask the ranks for a variable that lives in the notebook, or call a collective in the notebook itself. The
+error then gets a sentence that says so. The file does not import torch.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Container
 from types import TracebackType
 
-from helpers.ranks.advice import explain, with_advice
 from helpers.ranks.errors import RankError
 from helpers.ranks.live import current
-from helpers.ranks.sites import PACKAGE
+from helpers.ranks.sites import PACKAGE, SAYS
+
+UNKNOWN = re.compile(r"raised NameError: name '(\w+)' is not defined")
+NO_GROUP = "Default process group has not been initialized"  # so torch begins, wherever a collective is called
+
+
+def with_advice(error: RankError, names: Container[str]) -> RankError:
+    """The error of a cell, with a sentence where it asked the ranks for one of the notebook's own `names`."""
+    found = UNKNOWN.search(error.words.en)
+    if found is None or found[1] not in names:
+        return error
+    said = error.words + "\n" + SAYS["notebook.its_own"].format(name=found[1])
+    return RankError(said, kind=error.kind, rank=error.rank, tracebacks=error.tracebacks)
+
+
+def explain(error: BaseException) -> None:
+    """Let a notebook show a sentence in place of torch's traceback, if a collective was called beside the ranks."""
+    if isinstance(error, ValueError) and str(error).startswith(NO_GROUP):
+        error._render_traceback_ = lambda: str(SAYS["notebook.no_group"]).splitlines()
+
 
 USAGE = "%%ranks [0,2] [--timeout SECONDS]"
 

@@ -16,9 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from helpers.ranks.nccl.refusals import as_it_lies, order_of, refuse
-from helpers.ranks.signatures import Signature, all_to_all_single, crossed, describe_tensor, signature
-from helpers.ranks.work import WireWork
+from helpers.ranks.work import Signature, WireWork, all_to_all_single, crossed, describe_tensor, signature
 
 SUM = dist.ReduceOp.SUM
 
@@ -166,8 +164,8 @@ class Methods:
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come within `timeout`."""
-        if self.group.session.rules is not None:
-            refuse(RuntimeError, "monitored")
+        if (rules := self.group.session.rules) is not None:
+            rules.refuse(RuntimeError, "monitored")
         arguments = (wait_all_ranks,) if timeout is None else (timeout, wait_all_ranks)
         names = ("wait_all_ranks",) if timeout is None else ("timeout", "wait_all_ranks")
         given = dict(zip(names, arguments, strict=True))
@@ -183,8 +181,8 @@ class Methods:
         return self.group.message("recv", tensors, peer, tag, lambda: self.inner.recv(tensors, peer, tag), given)
 
     def recv_anysource(self, tensors, tag: int = 0) -> WireWork:
-        if self.group.session.rules is not None:
-            refuse(RuntimeError, "any_source")
+        if (rules := self.group.session.rules) is not None:
+            rules.refuse(RuntimeError, "any_source")
         tensors, given, _ = self._sendable("receive", tensors, None, tag)
         return self.group.message("recv", tensors, None, tag, lambda: self.inner.recv_anysource(tensors, tag), given)
 
@@ -201,10 +199,10 @@ class Methods:
             raise ValueError(f"rank {me} cannot {verb}: there is no rank {peer} in a group of {group.size}")
         layout = tensors[0] if len(tensors) == 1 else None
         if rules is not None and layout is not None and layout.layout == torch.strided:
-            tensors = [as_it_lies(layout)]
+            tensors = [rules.flat_in_memory_order(layout)]
         if len(tensors) != 1 or tensors[0].layout != torch.strided or not tensors[0].is_contiguous():
             raise ValueError(f"rank {me} can only {verb} one dense, contiguous tensor: pass x.contiguous()")
-        return (tensors, (), tag) if rules is None else (tensors, (tag, order_of(layout)), 0)
+        return (tensors, (), tag) if rules is None else (tensors, (tag, rules.memory_order(layout)), 0)
 
     # -- names and life --------------------------------------------------------------------------------------------
     @property

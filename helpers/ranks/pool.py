@@ -22,9 +22,9 @@ from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
-from helpers.ranks.nccl.judge import After, error_of
-from helpers.ranks.pipe import Torn, whole_messages
-from helpers.ranks.report import Report
+from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
+from helpers.ranks.report import Report, first_difference, issued
+from helpers.ranks.rules import rules_named
 from helpers.ranks.sites import SAYS, names_of
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
 from helpers.specs import Link, Nodes
@@ -102,7 +102,7 @@ class Pool:
         """Whether every rank can take a task. What they have said since the last one is forgotten."""
         if self.is_spent:
             return False
-        with contextlib.suppress(EOFError, OSError), whole_messages():
+        with contextlib.suppress(EOFError, OSError), defer_interrupts():
             while ready := wait([member.conn for member in self.members], timeout=0):
                 for conn in ready:
                     conn.recv()
@@ -163,13 +163,13 @@ class Pool:
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members if m.rank in ranks]
         watch = Watch(states, world_size=self.settings.num_ranks)
         try:
-            with whole_messages():
+            with defer_interrupts():
                 for state in states:
                     if not tell(state, message):
                         state.lose()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as cut:
-            verdict = "torn" if isinstance(cut, Torn) else "interrupted"
+            verdict = "torn" if isinstance(cut, InterruptedMessage) else "interrupted"
         difference = self._difference(states) if verdict == "ok" else None
         outcome = Outcome([s.value for s in states], {s.rank: "".join(s.text) for s in states})
         error = None
@@ -200,25 +200,25 @@ class Pool:
         return None
 
     def _first_difference(self) -> Words | None:
-        from helpers.ranks.report import first_difference
-
         if self.settings.backend != "wire" or not self.settings.check:
             return None
-        return first_difference(os.path.join(self.board, f"board{self.generation}"))
+        return first_difference(self._boards())
 
     def issued(self) -> dict[tuple[str, str], dict[int, int]]:
-        """What the boards count of this world's groups, see board.issued; empty while nothing is up or compared."""
-        from helpers.ranks.report import issued
-
+        """What the boards count of this world's groups, see report.issued; empty while nothing is up or compared."""
         if not self.is_up or self.settings.backend != "wire" or not self.settings.check:
             return {}
-        return issued(os.path.join(self.board, f"board{self.generation}"))
+        return issued(self._boards())
+
+    def _boards(self) -> str:
+        """The folder of this generation's boards and journals."""
+        return os.path.join(self.board, f"board{self.generation}")
 
     def _explain_and_recover(self, watch: Watch, verdict: str, difference: Words | None, cell: str | None) -> RankError:
         report = Report(watch.states, cell=cell, folder=self.folder, world_size=self.settings.num_ranks)
         try:
             if verdict == "torn":
-                raise Torn
+                raise InterruptedMessage
             if verdict == "failed":
                 watch.settle_or_wait(SETTLE)
             watch.refresh(0.4)

@@ -1,4 +1,4 @@
-"""Turns what the ranks and their boards said into one message: which rank failed, how, on which line, where others wait.
+"""Turns what the ranks and their boards said into one message: which rank failed, how, where, and what the others do.
 
 `Report` builds the RankError of a failed task. `explain_mismatch` and `first_difference` read the boards of the groups
 and say in words which rank called what, which rank stands alone, and where the ranks parted. No torch in this file: the

@@ -9,17 +9,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from helpers.learner.words import Words
 from helpers.ranks.gloo import Waiters
 from helpers.ranks.link import EmulatedLink
+from helpers.ranks.rules import RankRules
 from helpers.ranks.work import WireError, WireWork
 from helpers.records import CommEvent
 from helpers.specs import Link, Nodes
-
-if TYPE_CHECKING:
-    from helpers.ranks.nccl.rank_rules import Enforced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +100,7 @@ class Session:
         self.fault = Fault.of(config.slow or {}, config.rank)
         self.broken: WireError | None = None
         self.num_operations = 0
-        self.rules: Enforced | None = None  # NCCL's, while they are in force
+        self.rules: RankRules | None = None  # of another backend, while they are in force
         self.busy = threading.Event()  # while something is pending
 
     # -- one operation ---------------------------------------------------------------------------------------------

@@ -24,9 +24,10 @@ class Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
-        devices = sys.modules.get("helpers.devices.cards")  # torch's, which the notebook need not load
-        if devices is not None and devices.is_card(value):  # who reads it may have no card
-            return value.reduced_to_cpu()
+        devices = sys.modules.get("helpers.devices")  # it imports torch, which the notebook need not load
+        reduced = devices and devices.reduced_to_cpu(value)  # who reads it may have no card
+        if reduced is not None:
+            return reduced
         return super().reducer_override(value)
 
 

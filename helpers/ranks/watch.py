@@ -17,7 +17,7 @@ from typing import Any
 
 from helpers.learner.words import Words
 from helpers.ranks.errors import Failure, Where
-from helpers.ranks.pipe import whole_messages
+from helpers.ranks.pipe import defer_interrupts
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on
@@ -160,7 +160,7 @@ class Watch:
         waiting = {s.conn: s for s in self.unfinished}
         ready = wait(list(waiting), timeout=min(limit, MAX_STEP / 2))
         self._tick()
-        with whole_messages():
+        with defer_interrupts():
             for conn in ready:
                 try:
                     waiting[conn].take(conn.recv(), self.clock)

@@ -1,37 +1,99 @@
-"""The wire: torch.distributed over gloo, with a log, an emulated link, a check across ranks, and faults on purpose.
+"""Wraps every process group of torch.distributed: it logs, compares across ranks, emulates a link and injects faults.
 
     install(WireConfig(rank=0, world_size=4, board_dir=folder))
     dist.init_process_group("wire", store=store, rank=0, world_size=4)
 
-Every operation of every group passes through `Wire`, a ProcessGroup around the real one. Strategies know nothing of it.
-With `inner="nccl"` it keeps the log and compares before issuing; a blocked NCCL kernel is not ended.
+Every operation of every group passes through `Wire`, a ProcessGroup around the real one, gloo. Strategies know nothing
+of it. `World` holds all groups of this process, with the thread that watches over them. With `inner="nccl"` the wire
+keeps the log and compares operations before it issues them, but it cannot end a blocked NCCL kernel.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.utils._pytree import tree_iter
 
-from helpers.devices import GPU, cards, known_kinds
+from helpers.devices import GPU, is_on_python_device, known_kinds
 from helpers.devices.lines import call_site
-from helpers.ranks.board_file import Board
-from helpers.ranks.ending import Connections, Ended
-from helpers.ranks.gloo import open_sockets
+from helpers.ranks.board import Board
+from helpers.ranks.gloo import Connections, Ended, Waiters, open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
-from helpers.ranks.nccl.enforced import Enforced
-from helpers.ranks.nccl.journal import Journal, opened
-from helpers.ranks.session import Listeners, WireConfig
-from helpers.ranks.waiting import Waiters
+from helpers.ranks.rules import rules_named
+from helpers.ranks.session import Listeners, Session, WireConfig
+from helpers.ranks.sites import SAYS
 from helpers.ranks.work import PendingOp, WireError
-from helpers.ranks.world import World
 from helpers.records import CommEvent
+
+TICK = 0.05  # seconds between two looks at the board
+
+
+class World:
+    def __init__(self, config: WireConfig, waiters: Waiters):
+        self.session, self.closed = Session(config, waiters), False
+        self.groups: list[WireGroup] = []
+        self.rules = self.session.rules = rules_named(config.rules).start_on_rank(config)
+        threading.Thread(target=self._watch, daemon=True, name="wire watch").start()
+
+    def join(self, group: WireGroup) -> None:
+        others = [one for one in self.groups if not one.is_released]
+        if not others:  # torch counts the names of a world's groups from 0 again
+            self.session.counters = {group.name: 0}
+        self.groups = [*others, group]
+
+    def _watch(self) -> None:
+        """Every 50 ms, as long as something is pending: follow what nobody waits for; end all if a rank says so."""
+        session = self.session
+        while not self.closed:
+            session.busy.wait()
+            time.sleep(TICK)
+            if not session.pending:
+                session.busy.clear()
+                if session.pending:
+                    session.busy.set()
+                continue
+            self._follow_the_unfollowed()
+            for group in self.groups:
+                group.look()
+
+    def _follow_the_unfollowed(self) -> None:
+        """Nobody has waited for these yet, and perhaps nobody will."""
+        for _, work in self.session.works():
+            if work.direct is not None and time.perf_counter() - work.started > TICK:
+                work.direct.hand_over()
+
+    def cut(self) -> None:
+        """End every connection of this world: nothing more can be sent in it."""
+        for group in self.groups:
+            group.cut()
+
+    def close(self) -> None:
+        """End this world: what is pending fails, the boards are let go."""
+        self.closed = True
+        self.session.busy.set()
+        self.session.fail(SAYS["replaced"])
+        for group in self.groups:
+            group.release()
+        self.groups = []
+        if self.rules is not None:
+            self.session.rules = None
+            self.rules.close()
+        if self.session.link is not None:
+            self.session.link.close()
+
+    def pending(self) -> Iterator[PendingOp]:
+        now = time.perf_counter()
+        for group, work in self.session.works():
+            if not work.done:
+                yield group.describe(work, now)
+
 
 __all__ = [
     "PendingOp",
@@ -43,8 +105,8 @@ __all__ = [
     "counters",
     "cut",
     "fail_pending",
+    "current_session",
     "install",
-    "journaled",
     "let_go",
     "pending",
     "reset",
@@ -67,6 +129,11 @@ class Wire(Methods, dist.ProcessGroup):
                 each._register_backend(torch.device(device), kind, backend)
             each._set_default_backend(kind)
         self.inner._set_group_name(group.name)
+
+    @property
+    def matches_messages_by_order(self) -> bool:
+        """Whether a receive takes its peer's next message whatever its tag, as on NCCL. A strategy may ask for it."""
+        return self.group.session.rules is not None
 
     def shutdown(self) -> None:
         _ended.shut_down.append(self)
@@ -91,7 +158,7 @@ def _by_device(method: Callable) -> Callable:
     @functools.wraps(method)
     def call(self: Apart, *args, **kwargs):
         tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-        return method(self.of_cpu if tensors and not any(map(cards.holds, tensors)) else self, *args, **kwargs)
+        return method(self.of_cpu if tensors and not any(map(is_on_python_device, tensors)) else self, *args, **kwargs)
 
     return call
 
@@ -146,20 +213,9 @@ def let_go() -> None:
     _ended.let_go()
 
 
-@contextmanager
-def journaled() -> Iterator[list[list]]:
-    """Within, NCCL's rules are in force on this rank, as if its world were new. The journal's lines, for nccl.play."""
-    session, lines = _world.session, []
-    journal = Journal(lines.append, session.config.rank, session.config.world_size)
-    before, session.rules = session.rules, Enforced(journal)
-    is_whole = False
-    try:
-        with opened(journal):
-            yield lines
-        is_whole = True
-    finally:
-        session.rules = before
-        journal.line("end", int(is_whole))
+def current_session() -> Session:
+    """What all groups of this process's world share."""
+    return _world.session
 
 
 def broken() -> WireError | None:
@@ -194,7 +250,7 @@ def _create(options, backend_options=None) -> Wire:
     else:
         made = _made(Wire, options, backend_options)
     if _world.session.rules is not None:
-        _world.session.rules.journal.made(call_site(), made.group.name, made.group.ranks)
+        _world.session.rules.group_made(call_site(), made.group.name, made.group.ranks)
     return made
 
 
@@ -270,7 +326,7 @@ def _batch_isend_irecv(p2p_op_list):
 def _process_group_name(ranks, use_hashed_name):
     """Asked on every rank of the world when a group is made, also on those that are not in it."""
     if ranks and not use_hashed_name and _world is not None and _world.session.rules is not None:
-        _world.session.rules.journal.line("made", site=call_site(), name=" ".join(map(str, ranks)))
+        _world.session.rules.new_group_called(call_site(), ranks)
     return _torch_group_name(ranks, use_hashed_name)
 
 

@@ -21,14 +21,13 @@ import torch.distributed as dist
 from torch.distributed import Work
 
 from helpers.devices import runs_later
-from helpers.devices.lines import call_site as call_site  # known by this name too
 from helpers.learner.words import Words
 from helpers.ranks.sites import Frame
 from helpers.records import CommEvent
 
 if TYPE_CHECKING:
     from helpers.ranks.gloo import DirectWait
-    from helpers.ranks.nccl.rank_rules import Enforced
+    from helpers.ranks.rules import RankRules
 
 
 _REDUCE_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
@@ -164,7 +163,7 @@ class PendingOp:
 class WireWork(Work):
     """One operation under way. Made by a group, completed once: by gloo, by the emulated link, or by a failure."""
 
-    rules: Enforced | None = None  # NCCL's, if it is in the journal, as operation `place`
+    rules: RankRules | None = None  # NCCL's, if it is in the journal, as operation `place`
     place, in_line = 0, False  # in_line: it runs on the stream of its call
 
     def __init__(

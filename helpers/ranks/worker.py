@@ -34,13 +34,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from helpers.devices import cards, is_accelerator, module_of
+from helpers import devices
 from helpers.devices.lines import main_stack
 from helpers.learner.words import Words
-from helpers.ranks import wire
+from helpers.ranks import rules, wire
 from helpers.ranks.errors import Failure, Waiting, Where
 from helpers.ranks.link import link_of
-from helpers.ranks.nccl import journal
 from helpers.ranks.pipe import Capture, Outbox
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
@@ -125,7 +124,7 @@ class Worker:
         random.seed(self.rank)
         signal.signal(signal.SIGINT, self.on_interrupt)
         if self.spec.get("card_bytes"):
-            cards.install(self.spec["card_bytes"])
+            devices.install(self.spec["device"], self.spec["card_bytes"])
         self.namespace = self.fresh_namespace()
         threading.Thread(target=self.control, daemon=True, name="control").start()
         try:
@@ -148,7 +147,7 @@ class Worker:
                 dist.destroy_process_group()
             self.group_is_up = False
         if (device := self.device()).index is not None:
-            module_of(device).set_device(device)
+            devices.module_of(device).set_device(device)
         backend = self.spec["backend"]
         if backend == "none":
             return
@@ -185,7 +184,7 @@ class Worker:
     def device(self) -> torch.device:
         """What this rank computes on."""
         kind = self.spec["device"]
-        return torch.device(kind, self.spec["local_device"]) if is_accelerator(kind) else torch.device(kind)
+        return torch.device(kind, self.spec["local_device"]) if devices.is_accelerator(kind) else torch.device(kind)
 
     # -- talk ------------------------------------------------------------------------------------------------------
     def send(self, message: tuple) -> None:
@@ -239,7 +238,7 @@ class Worker:
         known, self.was_cut = set(sys.modules), False
         try:
             try:
-                cards.new_run()
+                devices.start_task()
                 self.busy = True
                 value = run(*message[1:])
             finally:
@@ -248,7 +247,8 @@ class Worker:
         except BaseException as error:
             reply = ("error", self.failure(error))
             del error
-        journal.note("idle")
+        for callback in rules.on_task_end:
+            callback()
         if self.was_cut and any(map(is_torchs, forget_cut_imports(known))):
             self.spent = True
         self.output.finish()
@@ -347,4 +347,6 @@ def main(fd: int, spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    from helpers.ranks import worker  # under its own name, by which other modules find ACTIVE
+
+    worker.main(int(sys.argv[1]), json.loads(sys.argv[2]))

@@ -30,6 +30,7 @@ import time
 GRACE = 1.0  # seconds that ranks get to leave by themselves
 FORKS = sys.platform.startswith("linux")
 PR_SET_CHILD_SUBREAPER = 36
+PRELOADED = ("helpers.ranks.worker", "helpers.ranks.nccl.rank_rules")  # so that no rank has to import them itself
 
 
 def main(fd: int, *, branch: str = "") -> None:
@@ -60,8 +61,8 @@ def _preload() -> None:
     import torch.distributed
     import torch.nn.parallel  # noqa: F401
 
-    import helpers.ranks.worker  # noqa: F401
-
+    for name in PRELOADED:
+        importlib.import_module(name)
     torch.set_num_threads(1)
     _share()
 

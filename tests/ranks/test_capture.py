@@ -1,5 +1,5 @@
-from helpers.ranks import capture
-from helpers.ranks.capture import Capture
+from helpers.ranks import pipe
+from helpers.ranks.pipe import Capture
 
 
 def test_whole_lines_go_at_once_and_the_rest_at_the_end():
@@ -17,7 +17,7 @@ def test_a_flood_is_cut_and_counted():
     for _ in range(1000):
         print("x" * 999, file=stream)
     stream.finish()
-    assert sum(map(len, sent)) < capture.MAX_CHARACTERS + 200
+    assert sum(map(len, sent)) < pipe.MAX_CHARACTERS + 200
     assert "more characters that a notebook could not hold" in sent[-1]
     assert "800,000" in sent[-1]
 
@@ -26,8 +26,8 @@ def test_a_line_without_an_end_is_cut_too():
     sent = []
     stream = Capture(sent.append)
     for _ in range(5):
-        stream.write("x" * capture.MAX_CHARACTERS)
-    assert 0 < sum(map(len, sent)) <= capture.MAX_CHARACTERS
+        stream.write("x" * pipe.MAX_CHARACTERS)
+    assert 0 < sum(map(len, sent)) <= pipe.MAX_CHARACTERS
     stream.finish()
     assert "800,000 more characters" in sent[-1]
 
@@ -35,7 +35,7 @@ def test_a_line_without_an_end_is_cut_too():
 def test_the_next_run_may_print_again():
     sent = []
     stream = Capture(sent.append)
-    print("x" * (capture.MAX_CHARACTERS + 10), file=stream)
+    print("x" * (pipe.MAX_CHARACTERS + 10), file=stream)
     stream.finish()
     sent.clear()
     print("again", file=stream)

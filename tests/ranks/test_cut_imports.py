@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.cut_imports import forget_cut_imports, is_torchs
+from helpers.ranks.worker import forget_cut_imports, is_torchs
 
 PACKAGE = """
 from cut_package import part

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.ranks.ending import Connections, Ended, close
+from helpers.ranks.gloo import Connections, Ended, close
 
 
 class Inner:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks, current
-from helpers.ranks.capture import print_texts
+from helpers.ranks.pipe import print_by_rank
 from helpers.ranks.zygote import FORKS
 
 
@@ -65,7 +65,7 @@ def test_what_ranks_print_is_grouped(ranks, capsys):
 
 
 def test_labels_are_aligned(capsys):
-    print_texts({0: "a\n", 1: "a\n", 2: "b\n"})
+    print_by_rank({0: "a\n", 1: "a\n", 2: "b\n"})
     assert capsys.readouterr().out == "ranks 0, 1 │ a\nrank 2     │ b\n"
 
 

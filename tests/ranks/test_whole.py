@@ -8,15 +8,15 @@ from multiprocessing.connection import Connection
 import pytest
 
 from helpers.ranks import RankError
-from helpers.ranks.whole import Torn, whole_messages
+from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
 
 
 def test_an_interrupt_waits_for_the_end_and_a_second_does_not():
     done = []
-    with pytest.raises(KeyboardInterrupt), whole_messages():
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():
         signal.raise_signal(signal.SIGINT)
         done.append("whole")
-    with pytest.raises(Torn), whole_messages():
+    with pytest.raises(InterruptedMessage), defer_interrupts():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         done.append("too late")
@@ -26,7 +26,7 @@ def test_an_interrupt_waits_for_the_end_and_a_second_does_not():
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with whole_messages():
+        with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)

@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, wire
-from helpers.ranks.signatures import Signature
-from helpers.ranks.waiting import SIGNALS, Waiters
-from helpers.ranks.work import WireError, WireWork
+from helpers.ranks.gloo import SIGNALS, Waiters
+from helpers.ranks.work import Signature, WireError, WireWork
 from tests.ranks.test_wire_pending import side_channel
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks, wire
+from helpers.ranks.gloo import Waiters
 from helpers.ranks.session import Fault, WireConfig
-from helpers.ranks.waiting import Waiters
-from helpers.ranks.world import World
+from helpers.ranks.wire import World
 from helpers.specs import Link
 
 

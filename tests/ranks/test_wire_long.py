@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, wire
-from helpers.ranks.board_file import RECORDS
-from helpers.ranks.channels import CHANNEL_RECORDS
+from helpers.ranks.board import CHANNEL_RECORDS, RECORDS
 
 
 def more_than_a_ring():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from helpers.commands.rehearse.report import say
 from helpers.commands.rehearse.run import LIMIT, MEMORY, rehearse
 from helpers.learner.words.wrapping import complain
-from helpers.ranks.live import print_texts
+from helpers.ranks.live import print_by_rank
 
 REFUSED = 2
 
@@ -44,6 +44,6 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
     else:
-        print_texts(report.printed)
+        print_by_rank(report.printed)
         print(report, flush=True)
     return report.exit_code

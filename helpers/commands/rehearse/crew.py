@@ -11,7 +11,7 @@ from helpers.observe.torchrun import free_port
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import loopback
-from helpers.ranks.nccl import Verdict, verdicts_of
+from helpers.ranks.nccl import NcclVerdict, verdicts_of
 from helpers.ranks.report import Report as Told
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE, RankState, Watch
@@ -92,7 +92,7 @@ class Crew(Watch):
             state.conn.close()
 
 
-def _verdicts(folder: str) -> list[Verdict]:
+def _verdicts(folder: str) -> list[NcclVerdict]:
     """What NCCL would have done, by the journals of all ranks."""
     worlds = sorted(glob.glob(os.path.join(folder, "world*")))
     return [verdict for world in worlds for verdict in verdicts_of(world, final=True)]

@@ -73,7 +73,7 @@ def _keep_journal(rank: int, folder: str) -> None:
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)
     journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
-    touching.listen(note=journal.note, found=journal.found, place=describe)
+    touching.listen(note=journal.note, found=journal.note_finding, place=describe)
 
 
 def _as_main(task: Task) -> types.ModuleType:

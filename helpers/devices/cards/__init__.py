@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import sys
 
-NAME = "card"
+from helpers import devices
+from helpers.devices import CARD
 
 
 def install(num_bytes: int) -> None:
@@ -72,9 +73,12 @@ def _try() -> None:
     import torch
 
     try:
-        torch.ones((), device=NAME, requires_grad=True).backward()
+        torch.ones((), device=CARD, requires_grad=True).backward()
     except RuntimeError as error:
         raise RuntimeError(
             "this process ran a backward before its practice card was installed, and autograd counts devices once: "
             'start with the card, as Ranks(4, device="card") does'
         ) from error
+
+
+devices.register(CARD, sys.modules[__name__])

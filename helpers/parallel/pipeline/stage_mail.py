@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from helpers.ranks.nccl import journal
 from helpers.schedules import Action, Message, Schedule, awaited_by, sent_by
 from helpers.schedules.actions import FORWARD
 
@@ -42,7 +41,7 @@ class StageMail:
         self.kept: dict[Message, Tensor] = {}
         self.announced: set[tuple[str, int]] = set()  # channels whose shape this rank has sent
         if ordered is None:  # NCCL has no tags, so order must do; its rules may hold over gloo, as on practice cards
-            ordered = dist.get_backend(group) == "nccl" or journal.is_open()
+            ordered = dist.get_backend(group) == "nccl" or getattr(group, "matches_messages_by_order", False)
         self.groups = _directions(schedule, group, device) if ordered else {}
         self.start()
 

@@ -27,14 +27,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 from helpers.learner.words import Words
+from helpers.ranks import rules
 from helpers.ranks.sites import Frame
 
 PREFIX = "journal-"
-NOWHERE: Frame = ("", 0, "")
+NO_SITE: Frame = ("", 0, "")
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class MessageRecord:
     """One send or receive. peer: a global rank. form: what both sides should agree on."""
 
     sends: bool
@@ -42,20 +43,20 @@ class Message:
     tag: int = 0
     form: str = ""
     strides: tuple[int, ...] = ()
-    site: Frame = NOWHERE
+    site: Frame = NO_SITE
 
 
 @dataclass(slots=True, eq=False)
 class Record:
     kind: str
     number: int = 0
-    site: Frame = NOWHERE
+    site: Frame = NO_SITE
     stream: int | str = 0
     name: str = ""
     group: tuple = ()  # (name, global ranks)
     in_line: bool = False  # async_op=False: it runs on the current stream
-    messages: tuple[Message, ...] = ()
-    origin: tuple[Frame, int] = (NOWHERE, 0)  # where its group was made, and its number there
+    messages: tuple[MessageRecord, ...] = ()
+    origin: tuple[Frame, int] = (NO_SITE, 0)  # where its group was made, and its number there
 
     @property
     def is_collective(self) -> bool:
@@ -67,7 +68,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Found:
+class RecordedFinding:
     """Something that a rank has found by itself."""
 
     rank: int
@@ -78,27 +79,27 @@ class Found:
 
 
 @dataclass
-class Program:
+class RankProgram:
     """One rank's records; eager: whether init_process_group had a device_id, None where nobody says."""
 
     rank: int = 0
     world_size: int = 1
     eager: bool | None = None
     records: list[Record] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
+    note_finding: list[RecordedFinding] = field(default_factory=list)
 
 
-class Reader:
+class JournalReader:
     """One rank's lines as a program: of a file (and later what has been added to it), or given one by one."""
 
     def __init__(self, path: str = ""):
         self.path, self.offset, self.worlds = path, 0, 0
-        self.sites: dict[int, Frame] = {0: NOWHERE}
+        self.sites: dict[int, Frame] = {0: NO_SITE}
         self.groups: dict[int, tuple] = {}
         self.origins: dict[str, tuple[Frame, int]] = {}  # by name of the group
-        self.program = Program()
+        self.program = RankProgram()
 
-    def read(self) -> Program:
+    def read(self) -> RankProgram:
         """What is new in the file, as far as it is whole lines."""
         with open(self.path, "rb") as file:
             file.seek(self.offset)
@@ -107,8 +108,8 @@ class Reader:
         self.offset += len(whole)
         return self.take(map(json.loads, whole.splitlines()))
 
-    def take(self, lines: Iterable[list]) -> Program:
-        self.program = Program(self.program.rank, self.program.world_size, self.program.eager)
+    def take(self, lines: Iterable[list]) -> RankProgram:
+        self.program = RankProgram(self.program.rank, self.program.world_size, self.program.eager)
         for line in lines:
             self._take(line)
         return self.program
@@ -126,7 +127,9 @@ class Reader:
                 self.origins[self._name(name)] = self.sites[site], number
             case ["found", kind, words, sites, cure]:
                 frames = tuple(self.sites[one] for one in sites)
-                self.program.found.append(Found(self.program.rank, kind, Words(**words), frames, Words(**cure)))
+                self.program.found.append(
+                    RecordedFinding(self.program.rank, kind, Words(**words), frames, Words(**cure))
+                )
             case ["post", number, site, stream, name, group, in_line, messages]:
                 made = tuple(self._message(*one) for one in messages)
                 where = self.sites[site], stream
@@ -141,8 +144,8 @@ class Reader:
         """Of a group, as no later world of the process has it."""
         return name + "'" * (self.worlds - 1)
 
-    def _message(self, sends: bool, peer: int, tag: int, form: str, strides: list[int], site: int) -> Message:
-        return Message(sends, peer, tag, form, tuple(strides), self.sites[site])
+    def _message(self, sends: bool, peer: int, tag: int, form: str, strides: list[int], site: int) -> MessageRecord:
+        return MessageRecord(sends, peer, tag, form, tuple(strides), self.sites[site])
 
 
 def journals_in(folder: str) -> list[str]:
@@ -195,7 +198,7 @@ class Journal:
     ):
         self.emit([kind, number, self.site(site), current_stream() if stream is None else stream, name])
 
-    def found(self, kind: str, words: Words, sites: Sequence[Frame], cure: Words) -> None:
+    def note_finding(self, kind: str, words: Words, sites: Sequence[Frame], cure: Words) -> None:
         self.emit(["found", kind, asdict(words), [self.site(one) for one in sites], asdict(cure)])
 
 
@@ -234,10 +237,6 @@ def keep_open(journal: Journal | None) -> Journal | None:
     return before
 
 
-def is_open() -> bool:
-    return _open is not None
-
-
 def note(
     kind: str, *, what: str = "", stream: int | str | None = None, event: int = 0, ok: bool = True, site=None
 ) -> None:
@@ -247,7 +246,10 @@ def note(
         _open.line(kind, int(ok) if kind == "end" else event, site, stream, what)
 
 
-def found(kind: str, words: Words, sites: Sequence[Frame], cure: Words | None = None) -> None:
+def note_finding(kind: str, words: Words, sites: Sequence[Frame], cure: Words | None = None) -> None:
     """A finding of this rank's own, such as a race; it comes out of verdicts_of as it is."""
     if _open is not None:
         _open.found(kind, words, sites, cure or Words.of(""))
+
+
+rules.on_task_end.append(lambda: note("idle"))

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from helpers.learner.words import Words, book
-from helpers.ranks.nccl.journal import NOWHERE, Program, Record
-from helpers.ranks.nccl.replay import Host, Knot, Node, Play, Posted
+from helpers.ranks.nccl.journal import NO_SITE, RankProgram, Record
+from helpers.ranks.nccl.replayer import Deadlock, Host, Node, PostedOperation, Replay
 from helpers.ranks.sites import Frame, describe, names_of, place_of
 
 SAYS = book("nccl")
-SURE, BUFFER, CAN, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
+HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
 UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
 SHOWN = 6  # lines of one circle
 MOST = 256  # operations of one batch, above which ranks may split it differently
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NcclVerdict:
     """kind: "hangs", "hangs above the buffer", "can hang", "error", "unnoticed", "race" or "warning". sites: first the
     line to point at. words: what happens and where; cure: what to do."""
 
@@ -39,7 +39,7 @@ class Verdict:
         return SAYS["said"].format(kind=SAYS["kind." + self.kind], words=self.words, cure=self.cure)
 
 
-def of_knot(kind: str, knot: Knot, extra: str = "") -> Verdict:
+def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
     """The verdict about a play that does not move on. extra: the name of a sentence that goes before."""
     half = _half_batched(knot)
     name = "half_batched" if half else _pattern(knot)
@@ -47,21 +47,21 @@ def of_knot(kind: str, knot: Knot, extra: str = "") -> Verdict:
     nodes = sorted(nodes, key=_urgency) if knot.is_circle else nodes
     groups = _groups(nodes)
     lines = _lines(nodes, groups)
-    sites = [site for node in nodes if (site := _site(node)) != NOWHERE]
+    sites = [site for node in nodes if (site := _site(node)) != NO_SITE]
     if half:
         rank, record = half
-        place = {"what": what_of(record, groups=groups), "place": describe(record.site)}
+        place = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
         lines.insert(0, SAYS["line.stands"].format(ranks=names_of([rank]), n=1, **place))
         sites.insert(0, record.site)
     head = [SAYS["extra." + extra]] if extra else []
     words = Words.of("\n  ").join([Words.of(" ").join([*head, SAYS[f"hang.{name}"]]), *lines])
     ranks = tuple(sorted({node.rank for node in nodes}))
-    return Verdict(kind, ranks, tuple(dict.fromkeys(sites)), words, SAYS[f"cure.{name}"])
+    return NcclVerdict(kind, ranks, tuple(dict.fromkeys(sites)), words, SAYS[f"cure.{name}"])
 
 
-def _pattern(knot: Knot) -> str:
+def _pattern(knot: Deadlock) -> str:
     """The name of the mistake that a core shows."""
-    posts = [node for node in knot.core if isinstance(node, Posted)]
+    posts = [node for node in knot.core if isinstance(node, PostedOperation)]
     meeting = [node for node in knot.core if isinstance(node, Host) and node.meets is not None]
     if any(host.record.is_batch and not host.meets[2:] for host in meeting):
         return "first_batch"
@@ -76,10 +76,10 @@ def _pattern(knot: Knot) -> str:
     return "in_line" if any(one.record.messages for one in posts) else "differ"
 
 
-def _half_batched(knot: Knot) -> tuple[int, Record] | None:
+def _half_batched(knot: Deadlock) -> tuple[int, Record] | None:
     """The other side of a message of the core, if it stands there: batched where the message is not, or otherwise."""
     for node in knot.core:
-        record = node.record if isinstance(node, Posted) or node.meets is not None else None
+        record = node.record if isinstance(node, PostedOperation) or node.meets is not None else None
         for message in record.messages if record else ():
             for other in _standing(knot.play, message.peer):
                 fits = any(one.peer == node.rank and one.sends != message.sends for one in other.messages)
@@ -88,7 +88,7 @@ def _half_batched(knot: Knot) -> tuple[int, Record] | None:
     return None
 
 
-def _standing(play: Play, rank: int) -> Iterator[Record]:
+def _standing(play: Replay, rank: int) -> Iterator[Record]:
     """What a rank has posted and is not over, and what its host would post now."""
     for (owner, _), queue in play.queues.items():
         if owner == rank:
@@ -114,7 +114,7 @@ def _is_over(node: Node) -> bool:
 
 
 def _site(node: Node) -> Frame:
-    return NOWHERE if _is_over(node) else _call(node).site
+    return NO_SITE if _is_over(node) else _call(node).site
 
 
 def _groups(nodes: list[Node]) -> dict[tuple, Words]:
@@ -132,7 +132,7 @@ def _group(record: Record, has_twin: bool) -> Words:
     name, (origin, number) = record.group[0], record.origin
     if name.rstrip("'") == "0":
         return SAYS["group.default"]
-    if origin == NOWHERE:
+    if origin == NO_SITE:
         return SAYS["group.other"].format(name=name)
     place = SAYS["group.line"].format(origin[1]) if origin[0] == record.site[0] else place_of(origin)
     return SAYS["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
@@ -148,7 +148,7 @@ def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
 
 def _place(node: Node) -> tuple:
     if _is_over(node):
-        return "ended", "", NOWHERE
+        return "ended", "", NO_SITE
     record = _call(node)
     if isinstance(node, Host) and node.waits_for:
         return "host", record.name or record.kind, record.site
@@ -159,15 +159,17 @@ def _place(node: Node) -> tuple:
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
     who = {"ranks": names_of({node.rank for node in nodes}), "n": len(nodes)}
     if name in ("waits", "behind", "meets"):
-        what = what_of(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
+        what = describe_operation(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
     return SAYS[f"line.{name}"].format(**who, what=what, place=describe(site))
 
 
-def what_of(record: Record, alone: bool = True, groups: Mapping[tuple, Words] = MappingProxyType({})) -> Words:
+def describe_operation(
+    record: Record, alone: bool = True, groups: Mapping[tuple, Words] = MappingProxyType({})
+) -> Words:
     """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers.
     groups: what to call them, where that has to be said."""
     if record.group in groups:
-        return SAYS["what.in_group"].format(what=what_of(record, alone), group=groups[record.group])
+        return SAYS["what.in_group"].format(what=describe_operation(record, alone), group=groups[record.group])
     if not record.messages:
         return SAYS["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
     if not alone:
@@ -178,7 +180,7 @@ def what_of(record: Record, alone: bool = True, groups: Mapping[tuple, Words] = 
 
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------
-def of_messages(play: Play) -> Iterator[Verdict]:
+def message_verdicts(play: Replay) -> Iterator[NcclVerdict]:
     """Tags, sizes and strides that differ between a send and the receive that NCCL gives it."""
     sent, received = defaultdict(Counter), defaultdict(Counter)
     for sender, one, receiver, other in play.odd:
@@ -194,10 +196,10 @@ def of_messages(play: Play) -> Iterator[Verdict]:
             both = {"a": sender.rank, "b": receiver.rank, "there": describe(one.site), "here": describe(other.site)}
             both |= {"sent": one.form, "taken": other.form, "tag": one.tag, "other": other.tag}
             words, kind = SAYS[f"met.{name}"].format(**both), UNNOTICED if crossed else WARNING
-            yield Verdict(kind, pair, (other.site, one.site), words, SAYS[f"cure.{name}"])
+            yield NcclVerdict(kind, pair, (other.site, one.site), words, SAYS[f"cure.{name}"])
 
 
-def of_groups(programs: Mapping[int, Program], ended: set[int]) -> Iterator[Verdict]:
+def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> Iterator[NcclVerdict]:
     """new_group is called by all ranks of the world, in one order."""
     calls = {rank: [one for one in program.records if one.kind == "made"] for rank, program in programs.items()}
     for number in range(max(map(len, calls.values()), default=0)):
@@ -211,22 +213,22 @@ def of_groups(programs: Mapping[int, Program], ended: set[int]) -> Iterator[Verd
         who = {"ranks": names_of(made), "others": names_of(lacking or made), "place": describe(made[first].site)}
         who |= {"a": first, "b": other, "made": made[first].name, "there": "" if other is None else made[other].name}
         sites = dict.fromkeys(made[rank].site for rank in (first, first if other is None else other))
-        yield Verdict(ERROR, tuple(sorted(made)), tuple(sites), SAYS[name].format(**who), SAYS["cure.groups"])
+        yield NcclVerdict(ERROR, tuple(sorted(made)), tuple(sites), SAYS[name].format(**who), SAYS["cure.groups"])
         return
 
 
-def of_batches(programs: Mapping[int, Program]) -> Iterator[Verdict]:
+def batch_verdicts(programs: Mapping[int, RankProgram]) -> Iterator[NcclVerdict]:
     large = {one.site: (rank, one) for rank, own in programs.items() for one in own.records if len(one.messages) > MOST}
     for site, (rank, one) in large.items():
         words = SAYS["large"].format(rank=rank, number=len(one.messages), most=MOST, place=describe(site))
-        yield Verdict(WARNING, (rank,), (site,), words, SAYS["cure.large"])
+        yield NcclVerdict(WARNING, (rank,), (site,), words, SAYS["cure.large"])
 
 
-def of_found(programs: Iterable[Program]) -> Iterator[Verdict]:
+def finding_verdicts(programs: Iterable[RankProgram]) -> Iterator[NcclVerdict]:
     """What ranks have found by themselves; what they say alike is one."""
     alike: dict[tuple, list[int]] = {}
     for program in programs:
         for one in program.found:
             alike.setdefault((one.sites, one.kind, one.words, one.cure), []).append(one.rank)
     for (sites, kind, words, cure), ranks in alike.items():
-        yield Verdict(kind, tuple(sorted({*ranks})), sites, words, cure)
+        yield NcclVerdict(kind, tuple(sorted({*ranks})), sites, words, cure)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import itertools
 import re
 
-from helpers.ranks.nccl.records import Message, Program, Record
+from helpers.ranks.nccl.journal import MessageRecord, RankProgram, Record
 
 
-def programs(text: str, eager: bool | None = None) -> list[Program]:
+def programs(text: str, eager: bool | None = None) -> list[RankProgram]:
     groups, calls = {}, {}
     for line in filter(None, map(str.strip, text.splitlines())):
         if "=" in line:
@@ -32,10 +32,10 @@ def programs(text: str, eager: bool | None = None) -> list[Program]:
 
 class _Writer:
     def __init__(self, rank, groups, eager, size):
-        self.program, self.groups, self.stream = Program(rank, size, eager), groups, 0
+        self.program, self.groups, self.stream = RankProgram(rank, size, eager), groups, 0
         self.numbers, self.works = itertools.count(), {}
 
-    def write(self, calls) -> Program:
+    def write(self, calls) -> RankProgram:
         ending = Record("end", 1)
         for line, call in enumerate(calls, 1):
             self.site = (f"rank{self.program.rank}.py", line, "main")
@@ -85,4 +85,4 @@ class _Writer:
 
     def _messages(self, call):
         for what, peer, tag, size in re.findall(r"i?(send|recv) (\d+)(?: tag (\d+))?(?: x (\d+))?", call):
-            yield Message(what == "send", int(peer), int(tag or 0), f"float32 x {size or 4}", (1,), self.site)
+            yield MessageRecord(what == "send", int(peer), int(tag or 0), f"float32 x {size or 4}", (1,), self.site)

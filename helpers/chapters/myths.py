@@ -1,0 +1,431 @@
+"""The runs that refute what is often said about distributed training: one function a claim.
+
+Each takes a pool of four ranks, runs the smallest thing that settles the matter, and returns numbers by name. What the
+claim would have made of each number, and the words around it, stand in `helpers/interview/myths.yaml`.
+
+Two more runs that refute what is often said, as `myths.py` has them: what a rank does while it waits for another.
+
+No clock is read: time is counted in the parts of work that the last rank still has to do.
+
+Two more runs that refute what is often said, as `myths.py` has them: what gloo forgives, what `isend` has done.
+
+Two more runs that refute what is often said, as `myths.py` has them: of more GPUs, and of a number for their use.
+
+Two more runs that refute what is often said, as `myths.py` has them: of jobs that fail and begin again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers import collectives
+from helpers.compose import Plan, Trainer
+from helpers.observe.comms import record_comms
+from helpers.observe.memory import record_memory
+from helpers.observe.torchrun import torchrun
+from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.ddp.sampler import DistributedSampler
+from helpers.parallel.shared.recompute import recompute_blocks
+from helpers.parallel.tensor_parallel import shard_tensor_parallel
+from helpers.parallel.zero import Zero1, Zero3
+from helpers.predict.failures import META_RSC1, mtbf, simulate_weeks, young_interval
+from helpers.predict.time.calibrate import published
+from helpers.predict.time.flops import mfu
+from helpers.predict.time.pipeline import simulate
+from helpers.ranks import Ranks
+from helpers.ranks.nccl import replayer
+from helpers.ranks.nccl.rank_rules import record_journal
+from helpers.records import Timeline
+from helpers.schedules import Schedule, gpipe, one_f_one_b
+from helpers.workloads import GPT, MLP, GPTConfig, token_loss
+
+Found = dict[str, float]
+
+
+def all_reduce_averages(ranks: Ranks) -> Found:
+    """Ranks hold 1, 2, 3 and 4 and all-reduce."""
+
+    def step() -> float:
+        x = torch.tensor(dist.get_rank() + 1.0)
+        dist.all_reduce(x)
+        return x.item()
+
+    return {"after": ranks.run(step)[0]}
+
+
+def a_ring_sends_n_times(ranks: Ranks) -> Found:
+    """Our ring, made of send and receive: bytes that a rank sent, over its buffer, on 2 and on 4 ranks."""
+
+    def step() -> float:
+        x = torch.ones(1200)
+        with record_comms() as recorder:
+            collectives.all_reduce(x, algorithm="ring")
+        sent = sum(event.payload_bytes for event in recorder.log.events if event.op == "send")
+        return sent / (x.numel() * x.element_size())
+
+    return {"two_ranks": ranks[:2].run(step)[0], "four_ranks": ranks.run(step)[0]}
+
+
+def ddp_sends_parameters(ranks: Ranks) -> Found:
+    """Bytes that torch's DDP hands in during a step: of gradients (all-reduced) and of parameters (broadcast)."""
+
+    def step() -> Found:
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(MLP([16, 16, 4]))
+        with record_comms() as recorder:
+            model(torch.ones(2, 16)).sum().backward()
+        numel = sum(p.numel() for p in model.parameters())
+        by_op = {"all_reduce": 0, "broadcast": 0}
+        for event in recorder.log.events:
+            by_op[event.op] = by_op.get(event.op, 0) + event.payload_bytes
+        return {"gradients": by_op["all_reduce"] / (4 * numel), "parameters": by_op["broadcast"] / (4 * numel)}
+
+    return ranks.run(step)[0]
+
+
+def the_sampler_reshuffles(ranks: Ranks) -> Found:
+    """Places of a rank's 50 samples that change from epoch to epoch, without set_epoch and with it."""
+
+    def changed(calls_set_epoch: bool) -> int:
+        data = TensorDataset(torch.arange(200))
+        sampler = DistributedSampler(data, num_replicas=4, rank=dist.get_rank(), shuffle=True)
+        first = list(sampler)
+        if calls_set_epoch:
+            sampler.set_epoch(1)
+        return int(first != list(sampler))
+
+    return {"without": ranks.run(changed, False)[0], "with": ranks.run(changed, True)[0]}
+
+
+def the_mean_of_means(ranks: Ranks) -> Found:
+    """Two ranks with 1 and 9 tokens: DDP's averaged gradient of a weight, over that of the mean of all ten tokens."""
+
+    def gradient() -> float:
+        torch.manual_seed(0)
+        tokens = torch.full((1,), 10.0) if dist.get_rank() == 0 else torch.ones(9)
+        model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+        model(tokens[:, None]).mean().backward()
+        return model.module.weight.grad.item()
+
+    of_all = (10.0 + 9 * 1.0) / 10
+    return {"ratio": ranks[:2].run(gradient)[0] / of_all}
+
+
+def autocast_halves_the_states(ranks: Ranks) -> Found:
+    """Bytes a parameter after a step with AdamW, in fp32 and under bfloat16 autocast: weight, gradient, two moments."""
+
+    def bytes_per_parameter(mixed: bool) -> float:
+        model = MLP([16, 16, 4])
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = model(torch.ones(2, 16)).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        held = [t for p in model.parameters() for t in (p, p.grad, *optimizer.state[p].values()) if t.dim()]
+        return sum(t.numel() * t.element_size() for t in held) / sum(p.numel() for p in model.parameters())
+
+    return {"fp32": bytes_per_parameter(False), "mixed": bytes_per_parameter(True)}
+
+
+def bf16_needs_a_scaler(ranks: Ranks) -> Found:
+    """A gradient of 1e-8 stored in fp16 and in bf16: what is left of it."""
+    return {
+        "fp16": torch.tensor(1e-8).half().item() / 1e-8,
+        "bf16": torch.tensor(1e-8).bfloat16().item() / 1e-8,
+    }
+
+
+def recomputation_doubles_the_work(ranks: Ranks) -> Found:
+    """Floating-point operations of a GPT's step with every block recomputed, over those without. torch counts."""
+
+    def flops(recomputed: bool) -> int:
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(vocab_size=8, context=16, num_layers=4, num_heads=2, hidden=64))
+        tokens = torch.zeros(2, 16, dtype=torch.long)
+        with FlopCounterMode(display=False) as counter:
+            if recomputed:
+                with recompute_blocks(model):
+                    token_loss(model(tokens), tokens).backward()
+            else:
+                token_loss(model(tokens), tokens).backward()
+        return counter.get_total_flops()
+
+    return {"ratio": flops(True) / flops(False)}
+
+
+def one_f_one_b_has_a_smaller_bubble(ranks: Ranks) -> Found:
+    """Four stages, eight micro-batches, both simulated: the bubble with free messages and with slow ones (as long as a
+    forward), and the micro-batches that stage 0 holds."""
+    orders = gpipe, one_f_one_b
+    played = {make.__name__: _played(make(4, 8)) for make in orders}
+    found = {f"{name}_bubble": timeline.bubble_fraction for name, timeline in played.items()}
+    found |= {f"{make.__name__}_slow": _played(make(4, 8), send=1.0).bubble_fraction for make in orders}
+    for name, timeline in played.items():
+        instants = {span.start for span in timeline.spans}
+        found[f"{name}_held"] = max(timeline.holds(0, instant).activations for instant in instants)
+    return found
+
+
+def the_bubble_is_p_minus_1_over_m(ranks: Ranks) -> Found:
+    """Four stages, four micro-batches: the share of the step in which a rank idles, simulated."""
+    return {"idle": _played(gpipe(4, 4)).bubble_fraction}
+
+
+def _played(schedule: Schedule, send: float = 0.0) -> Timeline:
+    """Simulated with a backward of twice the forward; a micro-batch weighs 1."""
+    return simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, send=send, activation_bytes=1)
+
+
+def sent_in_a_step(make, model: nn.Module) -> float:
+    """Bytes that a ring sends from this rank in a step, over those of the parameters."""
+    numel = sum(p.numel() for p in model.parameters())
+    model, optimizer = make(model)
+    with record_comms() as recorder:
+        model(torch.ones(2, 16)).square().mean().backward()
+        optimizer.step()
+    numbers = [event for event in recorder.log.events if event.dtype == "float32"]  # not DDP's flags of used parameters
+    return sum(event.sent_bytes() for event in numbers) / (4 * numel)
+
+
+def zero_1_costs_traffic(ranks: Ranks) -> Found:
+    """What a rank of four sends in a step, in parts of the parameters: data parallel, and stages 1 and 3."""
+    sgd = partial(torch.optim.SGD, lr=0.1)
+
+    def stage_0(model):
+        wrapped = DistributedDataParallel(model)
+        return wrapped, sgd(wrapped.parameters())
+
+    def stage_1(model):
+        return model, Zero1(model.parameters(), torch.optim.SGD, lr=0.1)
+
+    def stage_3(model):
+        sharded = Zero3(model)
+        return sharded, sgd(sharded.parameters())
+
+    def step(make) -> float:
+        torch.manual_seed(0)
+        return sent_in_a_step(make, MLP([16, 64, 64, 4]))
+
+    names = {"data_parallel": stage_0, "stage_1": stage_1, "stage_3": stage_3}
+    return {name: ranks.run(step, make)[0] for name, make in names.items()}
+
+
+def zero_3_shrinks_activations(ranks: Ranks) -> Found:
+    """Activations that a rank holds after forward, stage 3 on four ranks over one plain process."""
+
+    def held(stage: int) -> int:
+        torch.manual_seed(0)
+        model = MLP([16, 64, 64, 4])
+        model = Zero3(model) if stage == 3 else model
+        with record_memory(model) as recorder:
+            loss = model(torch.ones(128, 16)).square().mean()
+            recorder.mark("after forward")
+            loss.backward()
+        return recorder.at("after forward").activations
+
+    return {"ratio": ranks.run(held, 3)[0] / ranks[:1].run(held, 0)[0]}
+
+
+def clipping_each_shard_is_clipping(ranks: Ranks) -> Found:
+    """The norm that torch's clip_grad_norm_ finds on each rank's shard, over the whole gradient's: the largest."""
+
+    def norm(sharded: bool) -> float:
+        torch.manual_seed(0)
+        model = MLP([16, 64, 4]).double()
+        model = Zero3(model) if sharded else model
+        model(torch.ones(2, 16).double()).square().mean().backward()
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+
+    return {"largest": max(ranks.run(norm, True)) / ranks[:1].run(norm, False)[0]}
+
+
+def sequence_parallel_is_free(ranks: Ranks) -> Found:
+    """Bytes of activations that a ring sends for a layer, forward and backward: with sequence parallelism over without.
+
+    Parts of a column layer's input are kept, and backward gathers them once more.
+    """
+
+    def sent(sequence_parallel: bool, num_layers: int) -> float:
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(vocab_size=16, context=16, num_layers=num_layers, num_heads=4, hidden=32))
+        sharded = shard_tensor_parallel(model, sequence_parallel=sequence_parallel)
+        tokens = torch.zeros(2, 16, dtype=torch.long)
+        with record_comms() as recorder:
+            sharded(tokens).sum().backward()
+        activations = [event for event in recorder.log.events if len(event.shape) == 3]  # (B, T, C)
+        return sum(event.sent_bytes() for event in activations)
+
+    def of_a_layer(sequence_parallel: bool) -> float:
+        """Embedding and head drop out of the difference."""
+        return ranks.run(sent, sequence_parallel, 3)[0] - ranks.run(sent, sequence_parallel, 2)[0]
+
+    return {"ratio": of_a_layer(True) / of_a_layer(False)}
+
+
+def speed_ups_multiply(ranks: Ranks) -> Found:
+    """Four micro-batches per step, messages that take no time, simulated: how many times as fast as one rank are two
+    copies, two stages, and two copies of two stages. A copy gets half the micro-batches, so its bubble is larger."""
+
+    def duration(copies: int, stages: int) -> float:
+        played = _played(one_f_one_b(stages, 4 // copies))
+        return played.duration / stages  # a stage's work is 1 here; it has 1 / stages of the layers
+
+    one = duration(1, 1)
+    return {
+        "copies": one / duration(2, 1),
+        "stages": one / duration(1, 2),
+        "together": one / duration(2, 2),
+    }
+
+
+def every_rank_reads_other_data(ranks: Ranks) -> Found:
+    """dp 2 x tp 2 on four ranks: batches that differ among what the ranks' models get in a step of the Trainer."""
+
+    def read() -> tuple[int, ...]:
+        torch.manual_seed(0)
+        model, got = GPT(GPTConfig(vocab_size=16, context=8, num_layers=1, num_heads=2, hidden=16)), []
+        model.register_forward_pre_hook(lambda module, inputs: got.append(inputs[0]))
+        plan = Plan(dp=2, tp=2)
+        trainer = Trainer(model, plan, loss=token_loss, optimizer=torch.optim.SGD, lr=0.1)
+        tokens = torch.arange(32).view(4, 8) % 16 + torch.arange(4)[:, None] // 2
+        trainer.step(tokens % 16, tokens % 16)
+        return tuple(torch.cat(got).flatten().tolist())
+
+    return {"batches": len(set(ranks.run(read)))}
+
+
+def data_parallel_was_tested_on_a_laptop(ranks: Ranks) -> Found:
+    """How often nn.DataParallel calls the module for one batch of 8 where there is no GPU, and with how many rows."""
+    rows = []
+    module = nn.Linear(2, 2)
+    module.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    nn.DataParallel(module, device_ids=[])(torch.ones(8, 2))
+    return {"calls": len(rows), "rows": rows[0]}
+
+
+def busy_is_fast(ranks: Ranks) -> Found:
+    """Rank 3 has four parts of work, the others one. Looked at after each part, as nvidia-smi looks at a GPU: in which
+    share of the looks something runs on rank 0, be it a message that waits, and in which share it has computed."""
+    computed, waited = ranks.run(_looks, 4)[0]
+    return {"busy": (computed + waited) / 4, "computed": computed / 4}
+
+
+def a_long_message_is_a_slow_network(ranks: Ranks) -> Found:
+    """The same message with rank 3 two parts of work behind, and eight: how many parts long it runs on rank 0."""
+    return {f"late_by_{late}": ranks.run(_looks, late + 1)[0][1] for late in (2, 8)}
+
+
+def _looks(parts: int) -> tuple[int, int]:
+    """Looks at this rank in which it has computed, and in which its all-reduce runs and it does nothing else.
+
+    Rank 3 has `parts` products and comes to the all-reduce last; a barrier in another group ends each part.
+    """
+    own, ticks = parts if dist.get_rank() == 3 else 1, dist.new_group()
+    x, message, computed, waited = torch.ones(64, 64), None, 0, 0
+    for part in range(parts):
+        if part < own:
+            x, computed = x @ x / 64, computed + 1
+        else:
+            message = message or dist.all_reduce(x, async_op=True)
+            waited += not message.is_completed()
+        dist.barrier(ticks)
+    (message or dist.all_reduce(x, async_op=True)).wait()
+    return computed, waited
+
+
+def it_ran_on_gloo(ranks: Ranks) -> Found:
+    """Each of four ranks passes its number on, in three ways: how many end on gloo with the right number, and in how
+    many of them NCCL's rules find nothing."""
+
+    def step(way: str) -> tuple[bool, list]:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        got, before = torch.zeros(()), (rank - 1) % size
+        to, come = (dist.isend, torch.tensor(float(rank)), (rank + 1) % size), (dist.irecv, got, before)
+        with record_journal() as records:
+            if way == "batch":
+                works = dist.batch_isend_irecv([dist.P2POp(*to), dist.P2POp(*come)])
+            else:
+                works = [call(tensor, peer) for call, tensor, peer in ((to, come) if way == "isend" else (come, to))]
+            for work in works:
+                work.wait()
+        return got.item() == before, records
+
+    ends = [zip(*ranks.run(step, way), strict=True) for way in ("isend", "irecv", "batch")]
+    right, clean = zip(*((all(are_right), not replayer(journals)) for are_right, journals in ends), strict=True)
+    return {"gloo": sum(right), "nccl": sum(clean)}
+
+
+def a_send_that_returned_has_sent(ranks: Ranks) -> Found:
+    """Rank 0 holds 1, calls isend, writes 7 into the tensor once that has returned, and only then rank 1 receives."""
+
+    def step() -> float:
+        x = torch.ones(())
+        work = dist.isend(x, 1) if dist.get_rank() == 0 else None
+        if work is not None:
+            x.fill_(7.0)
+        dist.barrier()
+        work.wait() if work is not None else dist.recv(x, 0)
+        return x.item()
+
+    return {"arrived": ranks[:2].run(step)[1]}
+
+
+def twice_the_gpus_halve_the_time(ranks: Ranks) -> Found:
+    """Bytes that a rank of four sends in a step of DDP, over those of a rank of two. And two published pairs of steps
+    (Narayanan et al. 2021, table 2), in times as fast: twice the GPUs with tp and pp, four times with ZeRO-3."""
+
+    def sent() -> float:
+        return sent_in_a_step(
+            lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters())), nn.Linear(16, 64)
+        )
+
+    seconds = {(row.group[-3:], row.name[:13]): row.seconds for row in published()}
+    return {
+        "sent": ranks.run(sent)[0] / ranks[:2].run(sent)[0],
+        "doubled": seconds["PTD", "529.6B n=1120"] / seconds["PTD", "529.6B n=2240"],
+        "four_times": seconds["O-3", "174.6B n=384 "] / seconds["O-3", "174.6B n=1536"],
+    }
+
+
+def mfu_says_how_fast(ranks: Ranks) -> Found:
+    """A published step of 70B on A100 and one on H100 (llm-foundry's table), with the same sequences: the MFU of each,
+    and how many times as many tokens per second each H100 does. On no rank."""
+    found, rows = {}, {row.name: row for row in published()}
+    for key, row in (("old", rows["70b n=64 mbs8x4"]), ("new", rows["70b n=128 mbs8x1"])):
+        each = row.plan.micro_batch * row.plan.num_microbatches  # sequences of a GPU: dp is all of them
+        found[key] = mfu(row.model, batch=each, seconds=row.seconds, peak_flops=row.cluster.gpu.flops)
+        found[f"{key}_rate"] = each * row.model.seq / row.seconds
+    return {"old": found["old"], "new": found["new"], "faster": found["new_rate"] / found["old_rate"]}
+
+
+HOUR, SAVE, REPAIR = 3600.0, 60.0, 600.0
+SCRIPT = """
+import os
+for step in range(1, 9):
+    if step == 6 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(1)
+    print("rank 0: step", step, flush=True)
+"""
+
+
+def a_save_every_hour_will_do(ranks: Ranks) -> Found:
+    """Shares of twenty weeks on 2,048 nodes that are kept, with a save every hour and every so often as Young says; and
+    hours between two saves, by Young, on the eight GPUs of one node. Played by seed, on no rank."""
+    job = {"nodes": 2048, "per_node_day": META_RSC1, "save": SAVE, "repair": REPAIR}
+    best, alone = (young_interval(SAVE, mtbf(nodes=nodes, per_node_day=META_RSC1)) for nodes in (2048, 1))
+    kept = {name: simulate_weeks(weeks=20, interval=t, **job) for name, t in (("hourly", HOUR), ("best", best))}
+    return kept | {"alone": alone / HOUR}
+
+
+def max_restarts_is_fault_tolerance(ranks: Ranks) -> Found:
+    """A script of eight steps that saves nothing and dies in step 6 of its first start, under torchrun: with which step
+    the second start begins, and how many steps are done in all."""
+    seen = torchrun(SCRIPT, ranks=1, restarts=1, silence=60.0)
+    done = [int(line.rpartition(" ")[2]) for line in seen.lines]
+    return {"began": done[5], "done": len(done)}
