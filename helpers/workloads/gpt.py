@@ -182,7 +182,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer, with a norm before the attention and one before the feed-forward: (B, T, h) to (B, T, h)."""
+    """One transformer layer, with a norm before the attention and before the feed-forward: (B, T, h) to (B, T, h)."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()

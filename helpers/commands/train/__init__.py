@@ -1,11 +1,13 @@
-"""`python -m helpers train --plan dp=2,tp=2,pp=2`: the Trainer on live ranks, or on torchrun's.
+"""Implements `python -m helpers train`: trains a small GPT by any plan, on live ranks or on torchrun's ranks.
 
-cli.py        main
-options.py    the command line, and what a resumed run takes over; no torch
-fits.py       whether model, data, plan and checkpoint fit together, before a rank starts
+    python -m helpers train --plan dp=2,tp=2,pp=2 --steps 50
+
+cli.py        the entry point: reads the options, starts the ranks, runs the loop
+options.py    the command line, and the options that a resumed run takes over; imports no torch
+checks.py     checks that model, data, plan and checkpoint fit together, before any rank starts
 on_ranks.py   what each rank does: start, step, save
-stop.py       Ctrl-C and SIGTERM, which end a run after a step
-chaos.py      --chaos: who dies when, and the account of it
-loop.py       the loop that all of them follow, and what is left when one fails
-screen.py     the progress line, and the report at the end
+signals.py    ends a run after the present step on Ctrl-C and SIGTERM
+chaos.py      --chaos: which rank is killed in which step, and what the deaths cost
+loop.py       the training loop, and what it reports when ranks fail
+screen.py     prints the progress line, and the report at the end
 """

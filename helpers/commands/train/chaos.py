@@ -1,4 +1,7 @@
-"""--chaos: ranks die as a seeded plan says, all start again from the newest checkpoint; what that cost is counted."""
+"""Plans the deaths of `train --chaos` from a seed, and counts what they cost.
+
+After each death all ranks start again from the newest checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,47 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from helpers.commands.train.options import Settings, best_interval
+from helpers.commands.train.options import TrainOptions, best_interval
 from helpers.elastic.chaos import Kill, kill_plan
 from helpers.learner.words import book
 
-say = book("train")
+words = book("train")
 
 
 class Chaos:
-    """Who is to die, and the account of a run. done: the step after which it begins."""
+    """The planned deaths of a run and their cost. done: the step after which the run starts."""
 
-    def __init__(self, settings: Settings, done: int):
+    def __init__(self, settings: TrainOptions, done: int):
         self.rate, self.every = settings.chaos, settings.save_every
-        how = {"rate": settings.chaos, "seed": settings.seed, "save_every": settings.save_every}
-        plan = kill_plan(steps=settings.steps, ranks=settings.plan.world_size, **how) if settings.chaos else ()
+        options = {"rate": settings.chaos, "seed": settings.seed, "save_every": settings.save_every}
+        plan = kill_plan(steps=settings.steps, ranks=settings.plan.world_size, **options) if settings.chaos else ()
         self.planned = {(kill.step, kill.during): kill for kill in plan if kill.step > done}
-        self.taken = {"step": [1.0], "save": [1.0]}  # seconds, first a guess
-        self.struck: Kill | None = None  # of the present step or save
+        self.taken = {"step": [1.0], "save": [1.0]}  # seconds of each; the first value is a guess
+        self.struck: Kill | None = None  # the death that is planned in the present step or save
         self.num_deaths = self.done_again = 0
         self.lost, self.since = 0.0, 0.0
         self.losses: dict[int, float] = {}
 
     def enter(self, during: str, step: int) -> tuple[Kill | None, float]:
-        """Who dies in this step or save, once and not again when it is done again; and its usual seconds."""
+        """The death planned in this step or save, and its usual seconds. A repeated step has no death in it."""
         self.struck, self.since = self.planned.pop((step, during), None), time.perf_counter()
         return self.struck, statistics.median(self.taken[during][-9:])
 
     def leave(self, during: str) -> float:
-        """It is done: how many seconds it took."""
+        """Ends the step or save that `enter` began, and returns its seconds."""
         self.taken[during].append(time.perf_counter() - self.since)
         return self.taken[during][-1]
 
     def stepped(self, step: int, loss: float) -> None:
-        seconds, again = self.leave("step"), step in self.losses
-        self.done_again += again
-        self.lost += seconds * again
+        """Counts a finished step; one that had been done before the death counts as lost time."""
+        seconds = self.leave("step")
+        if step in self.losses:
+            self.done_again += 1
+            self.lost += seconds
         self.losses[step] = loss
 
     def restarted(self) -> float:
-        """All ranks are there again: what the death cost so far, from the beginning of the step that it ended."""
+        """All ranks are running again. Returns the seconds lost since the start of the step in which a rank died."""
         seconds = time.perf_counter() - self.since
         self.num_deaths += 1
         self.lost += seconds
@@ -52,18 +57,18 @@ class Chaos:
 
     def begin(self) -> str:
         best = self.every == best_interval(self.rate)
-        return say("chaos.begin", rate=self.rate, every=self.every) + say("chaos.best", rate=self.rate) * best
+        return words("chaos.begin", rate=self.rate, every=self.every) + words("chaos.best", rate=self.rate) * best
 
     def account(self) -> str:
         if not self.num_deaths:
-            return say("chaos.nobody", count=len(self.losses), share=(1 - self.rate) ** len(self.losses))
-        how = {"again": self.done_again, "deaths": self.num_deaths, "seconds": self.lost}
-        return say("chaos.account", steps=len(self.losses), **how)
+            return words("chaos.nobody", count=len(self.losses), share=(1 - self.rate) ** len(self.losses))
+        values = {"again": self.done_again, "deaths": self.num_deaths, "seconds": self.lost}
+        return words("chaos.account", steps=len(self.losses), **values)
 
     def compared(self, undisturbed: Mapping[int, float]) -> tuple[bool, str]:
-        """Whether the losses are those of the run without a death, and a sentence about it."""
+        """Whether the losses equal those of a run without deaths, and the sentence that says so."""
         pairs = {step: (self.losses[step], loss) for step, loss in undisturbed.items()}
-        for step, (mine, other) in pairs.items():
-            if mine != other:
-                return False, say("chaos.other", step=step, mine=mine, other=other)
-        return True, say("chaos.equal", count=len(pairs))
+        for step, (with_deaths, without) in pairs.items():
+            if with_deaths != without:
+                return False, words("chaos.other", step=step, mine=with_deaths, other=without)
+        return True, words("chaos.equal", count=len(pairs))

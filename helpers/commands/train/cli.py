@@ -1,4 +1,7 @@
-"""`python -m helpers train …`, and the same line under torchrun: `torchrun --nproc-per-node=4 -m helpers train …`."""
+"""The entry point of `python -m helpers train …`.
+
+The same options work under torchrun: `torchrun --nproc-per-node=4 -m helpers train …`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from helpers.commands.train.options import settings
+from helpers.commands.train.options import parse_options
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import complain
 from helpers.ranks.inplace import is_launched, last_words, leave
@@ -16,26 +19,27 @@ from helpers.ranks.inplace import is_launched, last_words, leave
 if TYPE_CHECKING:
     from helpers.ranks import Ranks
 
-say = book("train")
-REFUSED = 2  # the exit code, as argparse has it
+words = book("train")
+REFUSED = 2  # the exit code that argparse uses for wrong options, too
 
 
 def main(arguments: list[str]) -> int:
-    """0 when all steps are done, 1 when ranks failed or the end was not saved, 2 for a sentence.
+    """Trains and returns the exit code: 0 when all steps are done, 1 when ranks failed or the last save failed.
 
-    130 after Ctrl-C and 143 after SIGTERM, but 0 under torchrun, once the run is saved.
+    It is 2 for options that are refused with a sentence, 130 after Ctrl-C and 143 after SIGTERM. Under torchrun it is 0
+    after a signal too, once the run is saved, because torchrun would take anything else for a failure.
     """
-    speaks = os.environ.get("RANK", "0") == "0"
+    prints = os.environ.get("RANK", "0") == "0"
     try:
-        told = settings(arguments)
+        options = parse_options(arguments)
 
-        from helpers.commands.train import fits  # torch comes only when there is something to train
+        from helpers.commands.train import checks  # imports torch, which takes seconds
 
-        told = fits.from_whole(told, print if speaks else None)
-        done = fits.check(told)
-        if done >= told.steps:  # --go-on
-            if speaks:
-                print(say("all_done", steps=done, checkpoint=told.resume))
+        options = checks.resume_from_undamaged(options, print if prints else None)
+        done = checks.check(options)
+        if done >= options.steps:  # --go-on
+            if prints:
+                print(words("all_done", steps=done, checkpoint=options.resume))
             return 0
 
         from helpers.commands.train.loop import Loop
@@ -43,16 +47,17 @@ def main(arguments: list[str]) -> int:
 
         if is_launched():
             _join()
-        with _ranks(told.plan.world_size, quiet=not speaks) as ranks:
-            code = Loop(ranks, told, done, Screen(told, sys.stdout if speaks else None)).run()
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # nobody needs to be told of a late Ctrl-C
+        with _ranks(options.plan.world_size, quiet=not prints) as ranks:
+            code = Loop(ranks, options, done, Screen(options, sys.stdout if prints else None)).run()
+            # A Ctrl-C that arrives at the very end prints no traceback.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         if is_launched():
             leave(code)
         return code
     except ValueError as problem:
-        text = say("nothing", problem=problem)
+        text = words("nothing", problem=problem)
         last_words(text)
-        if speaks:
+        if prints:
             complain(text)
         return REFUSED
     except KeyboardInterrupt:
@@ -60,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _ranks(count: int, *, quiet: bool) -> Ranks:
-    """ValueError where a rank cannot start: no room for its files, too few processes allowed."""
+    """Starts the ranks. Raises ValueError where one cannot start, for lack of disk space or of processes."""
     from helpers.ranks import RankError, Ranks
 
     try:
@@ -70,14 +75,17 @@ def _ranks(count: int, *, quiet: bool) -> Ranks:
 
 
 def _join() -> None:
-    """Enter torchrun's world through the wire, which counts bytes. It compares nothing: nodes share no memory."""
+    """Joins torchrun's world through the wire, which counts bytes.
+
+    It does not compare the calls of different ranks, since ranks on other nodes share no memory with this one.
+    """
     import torch.distributed as dist
 
     from helpers.devices import accelerator
     from helpers.ranks import wire
 
     if accelerator() is not None:
-        return  # NCCL: Ranks joins by itself
+        return  # with NCCL, Ranks joins by itself
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     wire.install(wire.WireConfig(rank=rank, world_size=world_size, board_dir="", check=False))
     dist.init_process_group("wire")

@@ -1,4 +1,8 @@
-"""The loop of a run. Under torchrun every rank follows it, and what all must decide alike they read in all reports."""
+"""Runs the training loop of `train`: steps, saves, restarts after a planned death, and the report at the end.
+
+Under torchrun every rank runs this loop. A decision that all ranks must take alike depends on the reports of all ranks,
+which each of them has.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from pathlib import Path
 
 from helpers.commands.train import on_ranks
 from helpers.commands.train.chaos import Chaos
-from helpers.commands.train.on_ranks import Report
-from helpers.commands.train.options import Settings, checkpoints_of
-from helpers.commands.train.screen import Screen, command, say, shown
-from helpers.commands.train.stop import Stop
+from helpers.commands.train.on_ranks import StepReport
+from helpers.commands.train.options import TrainOptions, checkpoints_of
+from helpers.commands.train.screen import Screen, command, shown, words
+from helpers.commands.train.signals import StopRequest
 from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
@@ -24,85 +28,87 @@ INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 class Loop:
-    """One run: `Loop(ranks, settings, done, screen).run()` is the exit code.
+    """One run. `Loop(ranks, settings, done, screen).run()` returns the exit code.
 
-    The second step is weighed, since the optimizer has its state then, and the third gives the timeline: a run that is
-    interrupted has them too.
+    done: the steps that the checkpoint has behind it. Memory is measured in the second step, when the optimizer has its
+    state, and the timeline is recorded in the third, so that a run that is interrupted later has both.
     """
 
-    def __init__(self, ranks: Ranks, settings: Settings, done: int, screen: Screen):
+    def __init__(self, ranks: Ranks, settings: TrainOptions, done: int, screen: Screen):
         self.ranks, self.settings, self.screen = ranks, settings, screen
         self.done = self.first = done
-        self.saved = settings.resume  # the last whole checkpoint
+        self.saved = settings.resume  # the newest complete checkpoint
         self.folder = settings.folder
-        self.stop, self.chaos = Stop(settings.grace), Chaos(settings, done)
-        self.weighed: list[Report] = []
-        self.clocked: list[Report] = []
-        self.weigh_at, self.clock_at = (min(done + after, settings.steps) for after in (2, 3))
+        self.stop, self.chaos = StopRequest(settings.grace), Chaos(settings, done)
+        self.memory_reports: list[StepReport] = []
+        self.timeline_reports: list[StepReport] = []
+        self.memory_step, self.timeline_step = (min(done + after, settings.steps) for after in (2, 3))
 
     def run(self) -> int:
-        """Raises ValueError where the ranks refuse to start."""
+        """Runs to the end and returns the exit code. Raises ValueError where the ranks refuse to start."""
         try:
             self._start()
             return self._train()
-        except (RuntimeError, KeyboardInterrupt) as error:  # RankError; under torchrun whatever this rank met
-            return self._lost(error)
+        except (RuntimeError, KeyboardInterrupt) as error:  # a RankError, or under torchrun any error of this rank
+            return self._report_failure(error)
 
     def _start(self) -> None:
-        self._go_on_from(self.saved)
-        last_words("\n".join([say("killed"), *self._left()]))
+        self._start_trainers(self.saved)
+        last_words("\n".join([words("killed"), *self._resume_lines()]))
         self.screen.begin(self.done, self.folder)
         if self.settings.chaos:
             self.screen.line(self.chaos.begin())
 
-    def _go_on_from(self, checkpoint: Path | None) -> None:
-        folder, resume = self.folder.resolve(), checkpoint and checkpoint.resolve()  # ranks may stand elsewhere
-        told = replace(self.settings, folder=folder, resume=resume)
-        answers = self.ranks.run(on_ranks.start, told, self.ranks.device)
+    def _start_trainers(self, checkpoint: Path | None) -> None:
+        """Makes a trainer on every rank, from this checkpoint or anew. Raises ValueError where a rank refuses."""
+        folder, resume = self.folder.resolve(), checkpoint and checkpoint.resolve()  # ranks have other working folders
+        options = replace(self.settings, folder=folder, resume=resume)
+        answers = self.ranks.run(on_ranks.start, options, self.ranks.device)
         if problem := _first(problem for problem, _ in answers):
             raise ValueError(problem)
         _, self.folder = answers[0]
-        self.begun = self.done  # what a rank makes in its first step, it sends no more in the next
+        self.started_at = self.done  # the first step after a start also sends what is sent only once
 
     def _train(self) -> int:
         with self.stop as stop:
             problem = self._steps(stop)
             self._report()
             is_done = self.done == self.settings.steps
-            is_equal = not self.settings.chaos or self._account(compare=is_done and not stop.asked)
+            is_equal = not self.settings.chaos or self._account(compare=is_done and not stop.is_requested)
         if is_done and not problem:
-            self.screen.lines([say("longer"), f"  {command(self.folder)} --steps {2 * self.settings.steps}"])
+            self.screen.lines([words("longer"), f"  {command(self.folder)} --steps {2 * self.settings.steps}"])
         elif self.saved:
-            self.screen.lines([say("go_on"), f"  {command(self.saved)}"])
+            self.screen.lines([words("go_on"), f"  {command(self.saved)}"])
         if problem or not is_equal:
             return FAILED
-        return ENDED if is_done or is_launched() else self._asked_by()  # torchrun would take it for a failure
+        # Under torchrun the code is 0, too, because torchrun would take a signal's code for a failure.
+        return ENDED if is_done or is_launched() else self._signal_code()
 
-    def _steps(self, stop: Stop) -> str:
-        """All that are left, or until somebody wants an end. Why the last save failed, or nothing."""
-        asked, told, problem = False, self.settings, ""
-        while self.done < told.steps and not asked:
+    def _steps(self, stop: StopRequest) -> str:
+        """Runs the steps that are left, or until a stop is requested. Returns why the last save failed, or ""."""
+        stops, options, problem = False, self.settings, ""
+        while self.done < options.steps and not stops:
             try:
-                reports = self._step(stop.asked)
-                asked = any(report.asked for report in reports) if is_launched() else stop.asked
-                if asked or self.done == told.steps or self.done % told.save_every == 0:
+                reports = self._step(stop.is_requested)
+                stops = any(report.stop_requested for report in reports) if is_launched() else stop.is_requested
+                if stops or self.done == options.steps or self.done % options.save_every == 0:
                     problem = self._save()
             except RankError as error:
                 if self.chaos.struck is None:
                     raise error
-                self._rise_again(self.chaos.struck)
+                self._restart_after(self.chaos.struck)
         return problem
 
-    def _step(self, asked: bool) -> list[Report]:
+    def _step(self, stop_requested: bool) -> list[StepReport]:
         number = self.done + 1
-        weigh, clock = number == self.weigh_at, number == self.clock_at
-        fate = self.chaos.enter("step", number)
-        reports = self.ranks.run(on_ranks.step, asked, weigh, clock, *fate)
+        with_memory, with_timeline = number == self.memory_step, number == self.timeline_step
+        kill = self.chaos.enter("step", number)
+        reports = self.ranks.run(on_ranks.step, stop_requested, with_memory, with_timeline, *kill)
         self.done = number
         self.chaos.stepped(number, reports[0].loss)
-        self.weighed = reports if weigh else self.weighed
-        if clock:
-            self.clocked, self.is_first = reports, number == self.begun + 1
+        self.memory_reports = reports if with_memory else self.memory_reports
+        if with_timeline:
+            self.timeline_reports, self.is_first = reports, number == self.started_at + 1
         self.screen.step(number, reports)
         return reports
 
@@ -111,78 +117,80 @@ class Loop:
         problem = _first(self.ranks.run(on_ranks.save, checkpoint, *self.chaos.enter("save", self.done)))
         self.chaos.leave("save")
         if problem:
-            self.screen.line(say("not_saved", problem=problem))
+            self.screen.line(words("not_saved", problem=problem))
         else:
             self.saved = checkpoint
-            last_words("\n".join([say("killed"), *self._left()]))
+            last_words("\n".join([words("killed"), *self._resume_lines()]))
         return problem
 
-    def _rise_again(self, kill: Kill) -> None:
-        """A rank died as planned, and all are new processes: from the newest checkpoint, or from the beginning."""
-        whole = checkpoints_of(self.folder)
-        self.done = max([self.first, *whole])
-        self.saved = whole.get(self.done, self.settings.resume)
-        self._go_on_from(self.saved)
-        where = {"rank": kill.rank, "step": kill.step, "done": self.done}
-        self.screen.line(say(f"chaos.{kill.during}", **where, seconds=self.chaos.restarted()))
+    def _restart_after(self, kill: Kill) -> None:
+        """Starts all ranks, which are new processes after a death, from the newest checkpoint or from the beginning."""
+        complete = checkpoints_of(self.folder)
+        self.done = max([self.first, *complete])
+        self.saved = complete.get(self.done, self.settings.resume)
+        self._start_trainers(self.saved)
+        values = {"rank": kill.rank, "step": kill.step, "done": self.done}
+        self.screen.line(words(f"chaos.{kill.during}", **values, seconds=self.chaos.restarted()))
 
     def _account(self, *, compare: bool) -> bool:
-        """What the deaths cost; and whether the losses are those of a run without any, which comes now."""
+        """Prints what the deaths cost. With `compare`, trains again without deaths; True where the losses agree."""
         self.screen.lines(["", self.chaos.account()])
         if not compare or not self.chaos.num_deaths:
             return True
-        self.screen.line(say("chaos.once_more"))
-        self._go_on_from(self.settings.resume)
+        self.screen.line(words("chaos.once_more"))
+        self._start_trainers(self.settings.resume)
         losses = {}
         for number in range(self.first + 1, self.done + 1):
-            if self.stop.asked:
+            if self.stop.is_requested:
                 break
             losses[number] = self.ranks.run(on_ranks.step, False, False, False)[0].loss
-        is_equal, told = self.chaos.compared(losses)
-        self.screen.line(told)
+        is_equal, sentence = self.chaos.compared(losses)
+        self.screen.line(sentence)
         return is_equal
 
     def _report(self) -> None:
-        if self.weighed:
-            self.screen.memory(self.weigh_at, self.weighed)
-        if self.clocked:
-            self.screen.sent(self.clock_at, self.clocked, first_step=self.is_first)
-            self.screen.timeline(self.clock_at, self.clocked, self.folder)
+        if self.memory_reports:
+            self.screen.memory(self.memory_step, self.memory_reports)
+        if self.timeline_reports:
+            self.screen.sent(self.timeline_step, self.timeline_reports, first_step=self.is_first)
+            self.screen.timeline(self.timeline_step, self.timeline_reports, self.folder)
         if self.saved and self.saved != self.settings.resume:
-            self.screen.line(say("saved", checkpoint=shown(self.saved)))
+            self.screen.line(words("saved", checkpoint=shown(self.saved)))
 
-    def _lost(self, error: BaseException) -> int:
-        """The ranks are gone in the middle of something: what happened, and what is still there."""
+    def _report_failure(self, error: BaseException) -> int:
+        """The ranks ended inside a step: prints what happened and which checkpoint there is. Returns the exit code."""
         interrupted = isinstance(error, KeyboardInterrupt) or getattr(error, "kind", "") == "interrupted"
         if interrupted:
-            self.screen.below_the_key()
-        why, left = self._why(error, interrupted), self._left()
-        last_words("\n".join([*why, *left]))
-        for line in why + left[:1]:
+            self.screen.new_line_after_interrupt()
+        reasons, resume = self._reasons(error, interrupted), self._resume_lines()
+        last_words("\n".join([*reasons, *resume]))
+        for line in reasons + resume[:1]:
             self.screen.line(line)
-        self.screen.lines(left[1:])
-        return self._asked_by() if interrupted else FAILED
+        self.screen.lines(resume[1:])
+        return self._signal_code() if interrupted else FAILED
 
-    def _asked_by(self) -> int:
+    def _signal_code(self) -> int:
+        """The exit code after a signal."""
         return PREEMPTED if self.stop.number == signal.SIGTERM else INTERRUPTED
 
-    def _left(self) -> list[str]:
-        """The last checkpoint, and how to go on from there."""
+    def _resume_lines(self) -> list[str]:
+        """Lines that name the newest checkpoint and the command that resumes from it."""
         if self.saved is None:
             return []
-        return [say("last", checkpoint=shown(self.saved)), say("go_on"), f"  {command(self.saved)}"]
+        return [words("last", checkpoint=shown(self.saved)), words("go_on"), f"  {command(self.saved)}"]
 
-    def _why(self, error: BaseException, interrupted: bool) -> list[str]:
+    def _reasons(self, error: BaseException, interrupted: bool) -> list[str]:
         if interrupted and self.done == self.first:
-            return [say("early")]
-        asked = say("late", grace=self.stop.grace) if self.stop.is_late else say("interrupted")
-        why = [asked] if interrupted else says(error).splitlines()
-        unsaved = [say("unsaved" if interrupted else "none")] * (self.saved is None)
-        return [say("failed", step=self.done), *why, *unsaved]
+            return [words("early")]
+        signal_line = words("late", grace=self.stop.grace) if self.stop.is_late else words("interrupted")
+        reasons = [signal_line] if interrupted else failure_message(error).splitlines()
+        if self.saved is None:
+            reasons.append(words("unsaved" if interrupted else "none"))
+        return [words("failed", step=self.done), *reasons]
 
 
-def says(error: BaseException) -> str:
-    """The failure without what it means for a notebook's variables, which are not there."""
+def failure_message(error: BaseException) -> str:
+    """The message of a failure, without the sentences about a notebook's variables, since there is no notebook."""
     text = str(error)
     if not isinstance(error, RankError):
         return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
@@ -190,5 +198,5 @@ def says(error: BaseException) -> str:
 
 
 def _first(answers: Iterable[str]) -> str:
-    """What the first rank said that had something to say."""
+    """The first answer that is not empty; "" if all are."""
     return next(filter(None, answers), "")

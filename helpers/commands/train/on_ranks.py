@@ -1,4 +1,7 @@
-"""What each rank does in a run. Its trainer stays here between two calls; under torchrun that is this process."""
+"""What each rank does in a run of `train`: start, step and save.
+
+The trainer of a rank stays in the global _run between two calls. Under torchrun the rank is this process.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.commands.train.fits import CONFIGS
-from helpers.commands.train.options import SAID, Settings
+from helpers.commands.train.checks import CONFIGS
+from helpers.commands.train.options import OPTIONS_FILE, TrainOptions
 from helpers.compose import Trainer
 from helpers.compose.checkpoint.held import inner
 from helpers.compose.parts import Stages
@@ -33,78 +36,89 @@ MAX_NORM = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """What a rank tells of a step. asked: whether somebody wants the run to end. The rest: where it was watched."""
+class StepReport:
+    """What one rank measured in one step.
+
+    stop_requested: whether this rank received a signal to stop. memory, timeline, sent: only where they were recorded.
+    """
 
     loss: float
     norm: float
     seconds: float
-    asked: bool
+    stop_requested: bool
     memory: MemoryBreakdown | None = None
     timeline: Timeline | None = None
     sent: AxisTraffic | None = None
 
 
-class Run:
-    def __init__(self, settings: Settings, device: str):
+class TrainingRun:
+    """The model, data and trainer of one rank."""
+
+    def __init__(self, settings: TrainOptions, device: str):
         self.settings, self.device, self.text = settings, device, characters()
         config = replace(CONFIGS[settings.size], dropout=settings.dropout)
         torch.manual_seed(settings.seed)
         model = GPT(config).to(device)
-        how = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
-        how["seed"] = settings.seed if settings.dropout else None
+        options = dict(loss=token_loss, optimizer=torch.optim.AdamW, max_norm=MAX_NORM, dtype=DTYPES[settings.dtype])
+        options["seed"] = settings.seed if settings.dropout else None
         if settings.resume is None:
-            self.trainer = Trainer(model, settings.plan, lr=settings.lr, **how)
+            self.trainer = Trainer(model, settings.plan, lr=settings.lr, **options)
         else:
-            self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **how)
+            self.trainer = Trainer.load(settings.resume, model, settings.plan, lr=settings.lr, **options)
         for group in inner(self.trainer).param_groups if settings.new_lr else ():
             group["lr"] = settings.new_lr
         self.context = config.context
 
-    def step(self, asked: bool) -> Report:
-        """The batch depends on the seed and the step alone, so a run that is resumed sees what it would have seen."""
-        told = self.settings
-        batch = self.text.batch(self.trainer.steps, told.batch, self.context, seed=told.seed)
+    def step(self, stop_requested: bool) -> StepReport:
+        """Trains one step. The batch depends on seed and step alone, so a resumed run sees the same batches."""
+        options = self.settings
+        batch = self.text.batch(self.trainer.steps, options.batch, self.context, seed=options.seed)
         tokens, targets = (part.to(self.device) for part in batch)
         start = time.perf_counter()
         loss = self.trainer.step(tokens, targets).item()
-        return Report(loss=loss, norm=float(self.trainer.grad_norm), seconds=time.perf_counter() - start, asked=asked)
+        return StepReport(
+            loss=loss,
+            norm=float(self.trainer.grad_norm),
+            seconds=time.perf_counter() - start,
+            stop_requested=stop_requested,
+        )
 
-    def watched(self, asked: bool, *, weigh: bool, clock: bool) -> Report:
-        """A step: what was held at its peak, which slows it down; when what ran, and what went over each axis.
+    def recorded_step(self, stop_requested: bool, *, with_memory: bool, with_timeline: bool) -> StepReport:
+        """Trains one step and records its peak memory, or its timeline and the bytes sent on each axis.
 
-        Ranks on several machines share no clock, but they leave a barrier together.
+        Recording memory slows the step down. The timeline counts from a barrier, which all ranks leave at about the
+        same time, because ranks on several machines share no clock.
         """
-        report = {}
+        recorded = {}
         dist.barrier()
         zero = time.perf_counter()
         with ExitStack() as stack:
-            memory = stack.enter_context(record_memory(self.trainer.held, inner(self.trainer))) if weigh else None
-            comms = stack.enter_context(record_comms()) if clock else None
-            recorder = stack.enter_context(_recorded(self.trainer)) if clock else None
-            said = self.step(asked)
-        if weigh:
-            report |= {"memory": memory.peak}
-        if clock:
+            memory = stack.enter_context(record_memory(self.trainer.held, inner(self.trainer))) if with_memory else None
+            comms = stack.enter_context(record_comms()) if with_timeline else None
+            recorder = stack.enter_context(_recorded(self.trainer)) if with_timeline else None
+            report = self.step(stop_requested)
+        if with_memory:
+            recorded |= {"memory": memory.peak}
+        if with_timeline:
             mesh, line = self.trainer.mesh, recorder.timeline
             spans = [span for span in line.spans if span.lane == "compute"]
             for event in comms.log.events:
-                if axes := axes_along(mesh, event.group_ranks):  # none where a rank is alone
+                if axes := axes_along(mesh, event.group_ranks):  # "" for a group of one rank
                     spans.append(communication_span(event, f"{axes} {event.op}"))
             spans = [replace(one, start=one.start - zero, end=one.end - zero) for one in spans]
-            report |= {"timeline": replace(line, spans=spans), "sent": traffic_by_axis(comms.log, mesh)}
-        return replace(said, **report)
+            recorded |= {"timeline": replace(line, spans=spans), "sent": traffic_by_axis(comms.log, mesh)}
+        return replace(report, **recorded)
 
 
 @contextmanager
 def _recorded(trainer: Trainer) -> Iterator[TimelineRecorder]:
-    """Of a pipeline it marks each action, as in F0 and B0: what lies between them is waiting."""
-    part, is_row = trainer.part, isinstance(trainer.part, Stages)
-    with record_timeline(trainer.held, inner(trainer), by_part=not is_row) as recorder:
-        if is_row:
+    """Records the timeline of a step. Each action of a pipeline stage gets a span of its own, such as F0 or B0."""
+    part, is_pipeline = trainer.part, isinstance(trainer.part, Stages)
+    with record_timeline(trainer.held, inner(trainer), by_part=not is_pipeline) as recorder:
+        if is_pipeline:
             part.compute = partial(_marked, recorder, part.compute, len(part.chunks) > 1)
         yield recorder
-    if is_row:
+    if is_pipeline:
         del part.compute
 
 
@@ -115,18 +129,21 @@ def _marked(recorder: TimelineRecorder, compute: Callable, has_chunks: bool, act
     return made
 
 
-_run: Run | None = None
+_run: TrainingRun | None = None
 
 
-def start(settings: Settings, device: str) -> tuple[str, Path]:
-    """What is wrong, or nothing; and the folder of the run, which rank 0 makes and in which it notes what was said."""
+def start(settings: TrainOptions, device: str) -> tuple[str, Path]:
+    """Makes this rank's trainer. Returns what is wrong, or "", and the folder of the run.
+
+    Rank 0 makes the folder and writes the options into it.
+    """
     global _run
     folder = settings.folder
     try:
-        _run = Run(settings, device)
+        _run = TrainingRun(settings, device)
         if dist.get_rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / SAID).write_text(json.dumps(settings.said, indent=1), encoding="utf-8")
+            (folder / OPTIONS_FILE).write_text(json.dumps(settings.given, indent=1), encoding="utf-8")
     except ValueError as problem:
         return str(problem), folder
     except OSError as problem:
@@ -134,15 +151,20 @@ def start(settings: Settings, device: str) -> tuple[str, Path]:
     return "", folder
 
 
-def step(asked: bool, weigh: bool, clock: bool, kill: Kill | None = None, usual: float = 0.0) -> Report:
-    with _dying(kill, usual):
-        return _run.watched(asked, weigh=weigh, clock=clock) if weigh or clock else _run.step(asked)
+def step(
+    stop_requested: bool, with_memory: bool, with_timeline: bool, kill: Kill | None = None, usual: float = 0.0
+) -> StepReport:
+    """Trains one step on this rank. kill: the death that is planned in it. usual: the seconds that a step takes."""
+    with _killed_as_planned(kill, usual):
+        if with_memory or with_timeline:
+            return _run.recorded_step(stop_requested, with_memory=with_memory, with_timeline=with_timeline)
+        return _run.step(stop_requested)
 
 
 def save(folder: Path, kill: Kill | None = None, usual: float = 0.0) -> str:
-    """Why nothing could be saved, the same on every rank, or nothing. What was there before stays."""
+    """Saves a checkpoint. Returns why it could not be saved, the same text on every rank, or ""."""
     try:
-        with _dying(kill, usual):
+        with _killed_as_planned(kill, usual):
             _run.trainer.save(folder)
     except ValueError as problem:
         return str(problem)
@@ -150,8 +172,8 @@ def save(folder: Path, kill: Kill | None = None, usual: float = 0.0) -> str:
 
 
 @contextmanager
-def _dying(kill: Kill | None, usual: float) -> Iterator[None]:
-    """Within, the rank that is to die does so at its moment; at the end at the latest, if it was faster than usual."""
+def _killed_as_planned(kill: Kill | None, usual: float) -> Iterator[None]:
+    """Kills this process inside the block if the plan says so: at the planned moment, or at the end of the block."""
     is_mine = kill is not None and kill.rank == dist.get_rank()
     if is_mine:
         arm(kill, usual)

@@ -1,4 +1,7 @@
-"""The command line of `python -m helpers train`. What is not given is that of the resumed run, or the default."""
+"""Reads the command line of `python -m helpers train` into TrainOptions.
+
+An option that is not given keeps the value of the run that is resumed, or else its default. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from helpers.specs import Plan
 AXES = ("dp", "pp", "tp", "cp")
 SIZES = {"tiny": "28,672 parameters", "small": "0.8 million", "10m": "10.7 million"}
 DTYPES = ("fp32", "bf16", "fp16")
-OF_THE_PLAN = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_parallel", "recompute")
+PLAN_OPTIONS = ("plan", "zero", "schedule", "chunks", "microbatches", "sequence_parallel", "recompute")
 DEFAULTS = {
     "plan": None, "zero": 0, "schedule": "one_f_one_b", "chunks": None, "microbatches": None,
     "sequence_parallel": False, "recompute": "none", "size": "small", "dtype": "fp32", "batch": 16, "seed": 0,
@@ -25,19 +28,25 @@ DEFAULTS = {
     "lr": 5e-4,  # at 1e-3 the loss jumps up in step 5, since there is no warm-up
     "steps": 50, "save_every": 100,
 }  # fmt: skip
-# Of one attempt alone, never a resumed run's. grace: torchrun kills its ranks 30 s after it was told to end.
-OF_THE_ATTEMPT = {"save": None, "resume": None, "go_on": False, "chaos": 0.0, "grace": 25.0}
+# Options of one attempt, which are never taken over from the run that is resumed. grace: torchrun kills its ranks 30 s
+# after it has received a signal.
+ATTEMPT_DEFAULTS = {"save": None, "resume": None, "go_on": False, "chaos": 0.0, "grace": 25.0}
 RUNS = "runs"
-A_RUN = "a run, such as runs/1123-0512, or one of its steps"
-SAID = "train.json"  # beside the checkpoints of a run: what it was told
+RUN_EXAMPLES = "a run, such as runs/1123-0512, or one of its steps"
+OPTIONS_FILE = "train.json"  # lies beside the checkpoints of a run and holds its options
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a run is told. said: all of it, for SAID. folder: where it saves; under torchrun rank 0's counts.
+class TrainOptions:
+    """The options of one run.
 
-    resume: the checkpoint to go on from. new_lr: a learning rate that replaces the checkpoint's. go_on: a run that is
-    done already is no mistake. chaos: the probability with which a step or its save kills a rank. grace: see Stop.
+    given: the values of all options by name, as they are written to OPTIONS_FILE.
+    folder: where checkpoints are saved; under torchrun the folder of rank 0 is used.
+    resume: the checkpoint to start from, None for a new run.
+    new_lr: a learning rate that replaces the one in the checkpoint.
+    go_on: with True, a run whose steps are all done is no error.
+    chaos: the probability with which a step, or the save after it, kills a rank.
+    grace: seconds from SIGTERM to the end, see StopRequest.
     """
 
     plan: Plan
@@ -49,7 +58,7 @@ class Settings:
     lr: float
     steps: int
     save_every: int
-    said: dict[str, Any]
+    given: dict[str, Any]
     folder: Path
     resume: Path | None
     new_lr: float | None
@@ -59,19 +68,19 @@ class Settings:
 
 
 class Parser(argparse.ArgumentParser):
-    """One sentence for a wrong option, as for everything else that is wrong, and not the usage of all of them."""
+    """An ArgumentParser that raises ValueError with one sentence for a wrong option, and does not print the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message.removeprefix('argument ')}; --help shows all options")
 
 
 def parser() -> argparse.ArgumentParser:
-    made = Parser(
+    arguments = Parser(
         prog="python -m helpers train",
         description="Train a small GPT by any plan, on processes of this machine or on torchrun's ranks. Ctrl-C saves.",
         argument_default=argparse.SUPPRESS,
     )
-    known, add = Plan.KNOWN, made.add_argument
+    known, add = Plan.KNOWN, arguments.add_argument
     add("--plan", metavar="dp=2,tp=2,pp=2", help="ranks on each axis; their product is the number of ranks")
     add("--zero", type=int, choices=known["zero"], help="ZeRO stage over dp (default: 0)")
     add("--schedule", choices=known["schedule"], help="of a pipeline (default: one_f_one_b)")
@@ -101,90 +110,98 @@ def parser() -> argparse.ArgumentParser:
         help="kill a rank in a step with this probability, by --seed, and account for it",
     )
     add("--grace", type=float, metavar="SECONDS", help="from SIGTERM to the end, for a step and a save (default: 25)")
-    return made
+    return arguments
 
 
-def settings(arguments: Sequence[str]) -> Settings:
-    """Raises ValueError, as a sentence, for what cannot be read or does not go together; SystemExit(0) for --help."""
+def parse_options(arguments: Sequence[str]) -> TrainOptions:
+    """The options that these arguments, the resumed run and the defaults give together.
+
+    Raises ValueError with a sentence for arguments that cannot be read or exclude each other; SystemExit(0) for --help.
+    """
     given = vars(parser().parse_args(arguments))
-    here = {name: given.pop(name, usual) for name, usual in OF_THE_ATTEMPT.items()}
-    _check_attempt(here)
-    folder, resume = here["save"], here["resume"] and checkpoint_in(here["resume"])
-    if here["go_on"]:
+    attempt = {name: given.pop(name, default) for name, default in ATTEMPT_DEFAULTS.items()}
+    _check_attempt(attempt)
+    folder, resume = attempt["save"], attempt["resume"] and checkpoint_in(attempt["resume"])
+    if attempt["go_on"]:
         resume = newest_in(folder)
-    before = told(resume.parent) if resume else {}
-    if "plan" in given or here["go_on"]:  # another plan has options of its own; a line that goes on says all of its own
-        before = {name: value for name, value in before.items() if name not in OF_THE_PLAN}
-    said = DEFAULTS | before | given
-    if here["chaos"] and "save_every" not in given:
-        said["save_every"] = best_interval(here["chaos"])
-    _check_numbers(said)
-    said["plan"] = said["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
+    resumed = saved_options(resume.parent) if resume else {}
+    if "plan" in given or attempt["go_on"]:
+        # A new plan does not take over options that belonged to the old one, and a command with --go-on, which is
+        # started again unchanged, names all options of its plan itself.
+        resumed = {name: value for name, value in resumed.items() if name not in PLAN_OPTIONS}
+    values = DEFAULTS | resumed | given
+    if attempt["chaos"] and "save_every" not in given:
+        values["save_every"] = best_interval(attempt["chaos"])
+    _check_numbers(values)
+    values["plan"] = values["plan"] or f"dp={os.environ.get('WORLD_SIZE', 2)}"
     folder = folder or (resume.parent if resume else Path(RUNS) / time.strftime("%m%d-%H%M%S"))
-    of_the_run = {name: value for name, value in said.items() if name not in OF_THE_PLAN}
-    where = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
-    of_the_attempt = {name: here[name] for name in ("go_on", "chaos", "grace")}
-    return Settings(plan=plan_of(said), said=said, **of_the_run, **where, **of_the_attempt)
+    run_values = {name: value for name, value in values.items() if name not in PLAN_OPTIONS}
+    attempt_values = {name: attempt[name] for name in ("go_on", "chaos", "grace")}
+    checkpoint = {"folder": folder, "resume": resume, "new_lr": given.get("lr")}
+    return TrainOptions(plan=plan_of(values), given=values, **run_values, **checkpoint, **attempt_values)
 
 
-def _check_numbers(said: dict[str, Any]) -> None:
+def _check_numbers(values: dict[str, Any]) -> None:
     for name in ("steps", "batch", "save_every"):
-        if said[name] < 1:
-            raise ValueError(f"--{name.replace('_', '-')} {said[name]}: expected 1 or more")
-    if not 0 <= said["dropout"] < 1:
-        raise ValueError(f"--dropout {said['dropout']}: expected 0 or more and below 1, such as 0.1")
-    if not 0 < said["lr"] < math.inf:
-        raise ValueError(f"--lr {said['lr']}: expected a finite number above 0, such as 0.0005")
+        if values[name] < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {values[name]}: expected 1 or more")
+    if not 0 <= values["dropout"] < 1:
+        raise ValueError(f"--dropout {values['dropout']}: expected 0 or more and below 1, such as 0.1")
+    if not 0 < values["lr"] < math.inf:
+        raise ValueError(f"--lr {values['lr']}: expected a finite number above 0, such as 0.0005")
 
 
-def _check_attempt(here: dict[str, Any]) -> None:
-    if not 0 <= here["chaos"] <= 1:
-        raise ValueError(f"--chaos {here['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
-    if here["chaos"] and "RANK" in os.environ:
+def _check_attempt(attempt: dict[str, Any]) -> None:
+    if not 0 <= attempt["chaos"] <= 1:
+        raise ValueError(f"--chaos {attempt['chaos']}: expected a probability per step from 0 to 1, such as 0.02")
+    if attempt["chaos"] and "RANK" in os.environ:
         raise ValueError(
             "--chaos kills ranks that this command has started itself, and keeps the account; torchrun starts all of "
             "them again as new processes, so nobody would be left who could. Leave it out, and kill a rank by hand"
         )
-    if not here["grace"] > 0:
-        raise ValueError(f"--grace {here['grace']:g}: expected the seconds that are left after SIGTERM, such as 25")
-    if here["go_on"] and (here["resume"] or not here["save"]):
+    if not attempt["grace"] > 0:
+        raise ValueError(f"--grace {attempt['grace']:g}: expected the seconds that are left after SIGTERM, such as 25")
+    if attempt["go_on"] and (attempt["resume"] or not attempt["save"]):
         raise ValueError(
             "--go-on looks for the newest checkpoint in the folder of --save: give --save, and no --resume"
         )
 
 
 def best_interval(rate: float) -> int:
-    """Steps between two saves by which least is lost, if a save takes as long as a step: Young's sqrt(2 / rate)."""
+    """The number of steps between two saves that loses least time: Young 1974, sqrt(2 / rate).
+
+    rate: the probability of a failure per step. It is assumed that a save takes as long as a step.
+    """
     return max(1, round(math.sqrt(2 / rate)))
 
 
-def plan_of(said: dict[str, Any]) -> Plan:
-    """Raises ValueError where the plan does not parse, does not exist, or is not for torchrun's ranks."""
-    sizes = axes_of(said["plan"])
-    if sizes.get("pp", 1) == 1 and (said["schedule"] == "interleaved" or (said["chunks"] or 1) > 1):
-        option = f"--chunks {said['chunks']}" if said["chunks"] else "--schedule interleaved"
+def plan_of(values: dict[str, Any]) -> Plan:
+    """The Plan of these option values. Raises ValueError where it cannot be read, or is for another world size."""
+    sizes = axes_of(values["plan"])
+    if sizes.get("pp", 1) == 1 and (values["schedule"] == "interleaved" or (values["chunks"] or 1) > 1):
+        option = f"--chunks {values['chunks']}" if values["chunks"] else "--schedule interleaved"
         raise ValueError(f"{option} needs pp above 1, as in --plan pp=2")
-    chunks = said["chunks"] or (2 if said["schedule"] == "interleaved" else 1)
+    chunks = values["chunks"] or (2 if values["schedule"] == "interleaved" else 1)
     plan = Plan(
         **sizes,
-        zero=said["zero"],
-        schedule=said["schedule"],
+        zero=values["zero"],
+        schedule=values["schedule"],
         num_chunks=chunks,
-        num_microbatches=sizes.get("pp", 1) if said["microbatches"] is None else said["microbatches"],
-        sequence_parallel=said["sequence_parallel"],
-        recompute=said["recompute"],
+        num_microbatches=sizes.get("pp", 1) if values["microbatches"] is None else values["microbatches"],
+        sequence_parallel=values["sequence_parallel"],
+        recompute=values["recompute"],
     )
     world = int(os.environ.get("WORLD_SIZE", plan.world_size))
     if world != plan.world_size:
         raise ValueError(
-            f"--plan {said['plan']} is for {plan.world_size} ranks, but torchrun started {world}: start as many, or "
+            f"--plan {values['plan']} is for {plan.world_size} ranks, but torchrun started {world}: start as many, or "
             "change an axis"
         )
     return plan
 
 
 def axes_of(text: str) -> dict[str, int]:
-    """dp=2,tp=2 as {"dp": 2, "tp": 2}."""
+    """Reads "dp=2,tp=2" as {"dp": 2, "tp": 2}. Raises ValueError for anything else."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = (word.strip() for word in part.partition("="))
@@ -199,33 +216,36 @@ def axes_of(text: str) -> dict[str, int]:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The checkpoint that `folder` is, or the newest one of the run that it is."""
+    """`folder` itself if it is a checkpoint, or the newest checkpoint of the run in it. Raises ValueError otherwise."""
     if not folder.is_dir():
-        raise ValueError(f"--resume {folder}: there is no such folder; give {A_RUN}")
+        raise ValueError(f"--resume {folder}: there is no such folder; give {RUN_EXAMPLES}")
     if (folder / "manifest.json").is_file():
         return folder
-    if there := newest_in(folder):
-        return there
-    raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {A_RUN}")
+    if newest := newest_in(folder):
+        return newest
+    raise ValueError(f"--resume {folder}: it holds no whole checkpoint; give {RUN_EXAMPLES}")
 
 
 def newest_in(folder: Path) -> Path | None:
-    whole = checkpoints_of(folder)
-    return whole[max(whole)] if whole else None
+    """The complete checkpoint of the latest step in this folder; None if there is none."""
+    complete = checkpoints_of(folder)
+    return complete[max(complete)] if complete else None
 
 
 def checkpoints_of(folder: Path) -> dict[int, Path]:
-    """Step -> whole checkpoint: those with a manifest, which is written last."""
-    there = {path.parent.name.removeprefix("step_"): path.parent for path in folder.glob("step_*/manifest.json")}
-    return {int(step): path for step, path in there.items() if step.isdecimal()}
+    """Step -> folder of each complete checkpoint: those with a manifest, which is written last."""
+    folders = {path.parent.name.removeprefix("step_"): path.parent for path in folder.glob("step_*/manifest.json")}
+    return {int(step): path for step, path in folders.items() if step.isdecimal()}
 
 
-def told(folder: Path) -> dict[str, Any]:
-    """What the run of this folder was told; nothing where it is not known."""
+def saved_options(folder: Path) -> dict[str, Any]:
+    """The options with which the run in this folder was started; {} if they were not saved."""
     try:
-        said = json.loads((folder / SAID).read_text(encoding="utf-8"))
-        return {name: value for name, value in said.items() if name in DEFAULTS}
+        values = json.loads((folder / OPTIONS_FILE).read_text(encoding="utf-8"))
+        return {name: value for name, value in values.items() if name in DEFAULTS}
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError) as problem:
-        raise ValueError(f"{folder / SAID} cannot be read ({problem}): remove it, and give its options again") from None
+        raise ValueError(
+            f"{folder / OPTIONS_FILE} cannot be read ({problem}): remove it, and give its options again"
+        ) from None

@@ -1,4 +1,7 @@
-"""What a run says: in a terminal a line that moves, elsewhere a line now and then, and the report at the end."""
+"""Prints the progress of a run of `train`, and its report at the end.
+
+In a terminal one line is overwritten at each step. Elsewhere about ten lines are printed in all.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from pathlib import Path
 from typing import TextIO
 
 from helpers.commands.traces.perfetto import to_chrome_trace
-from helpers.commands.train.fits import CONFIGS
-from helpers.commands.train.on_ranks import Report
-from helpers.commands.train.options import Settings
+from helpers.commands.train.checks import CONFIGS
+from helpers.commands.train.on_ranks import StepReport
+from helpers.commands.train.options import TrainOptions
 from helpers.draw import timeline_scene, to_svg
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import aligned, padded, width, wrap
@@ -25,143 +28,163 @@ from helpers.ranks.sites import names_of
 from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.specs.mesh import ORDER
 
-say, kind_word = book("train"), book("draw")
-LINES = 10  # of progress, where there is no terminal
-BARS = (16, 8)  # columns, the first that fits
-LATELY = 10  # steps from which the rate is told
+words, draw_words = book("train"), book("draw")
+PROGRESS_LINES = 10  # of progress, if the output is no terminal
+BAR_WIDTHS = (16, 8)  # columns of the progress bar; the first that fits is taken
+RATE_WINDOW = 10  # the rate is the median of this many steps
 
 
 class Screen:
-    """out: where it is written, None on the ranks of torchrun that stay silent."""
+    """The output of one run. out: where it is printed, None on the ranks of torchrun that print nothing."""
 
-    def __init__(self, settings: Settings, out: TextIO | None):
+    def __init__(self, settings: TrainOptions, out: TextIO | None):
         self.settings, self.out, self.seconds = settings, out, []
         self.tokens = settings.batch * CONFIGS[settings.size].context
         self.columns = shutil.get_terminal_size().columns
         self.moves = out is not None and out.isatty() and os.environ.get("TERM") != "dumb"
-        self.is_open = False  # a moving line stands there without its end
+        self.is_open = False  # True while the progress line has no newline yet
 
     def line(self, text: str) -> None:
         indent = " " * (len(text) - len(text.lstrip()))
         self.lines(wrap(text, self.columns, first=indent, cut=False))
 
     def lines(self, rows: Sequence[str]) -> None:
-        """As they are, below the line that moved."""
+        """Prints these lines as they are, below the progress line."""
         if not rows:
             return
         if self.out is not None:
             print(*[""] * self.is_open, *rows, sep="\n", file=self.out, flush=True)
         self.is_open = False
 
-    def below_the_key(self) -> None:
-        """A terminal has written ^C, and what follows begins on a line of its own."""
+    def new_line_after_interrupt(self) -> None:
+        """Starts a new line, because the terminal has printed ^C on the present one."""
         if self.moves and not self.is_open:
             self.lines([""])
 
     def begin(self, done: int, folder: Path) -> None:
-        told, plan = self.settings, self.settings.plan
+        """Prints what is trained, by which plan, and where it is saved. done: the step after which the run starts."""
+        options, plan = self.settings, self.settings.plan
         axes = " x ".join(f"{axis} {getattr(plan, axis)}" for axis in ("dp", "pp", "tp"))
-        count = CONFIGS[told.size].num_parameters
-        of = {"size": told.size, "count": count, "axes": axes, "ranks": plan.world_size, "zero": plan.zero}
-        parts = [say("plan", **of, dtype=told.dtype)]
+        count = CONFIGS[options.size].num_parameters
+        values = {"size": options.size, "count": count, "axes": axes, "ranks": plan.world_size, "zero": plan.zero}
+        parts = [words("plan", **values, dtype=options.dtype)]
         if plan.pp > 1 or plan.num_microbatches > 1:
             schedule = plan.schedule if plan.pp > 1 else "accumulation"
-            parts.append(say("pipeline", schedule=schedule, count=plan.num_microbatches))
-        parts += [say("extra.sequence_parallel")] * plan.sequence_parallel
-        parts += [say("extra.recompute", how=plan.recompute)] * (plan.recompute != "none")
+            parts.append(words("pipeline", schedule=schedule, count=plan.num_microbatches))
+        parts += [words("extra.sequence_parallel")] * plan.sequence_parallel
+        parts += [words("extra.recompute", how=plan.recompute)] * (plan.recompute != "none")
         self.line(" · ".join(parts))
-        self.line(say("where", first=done + 1, last=told.steps, batch=told.batch, folder=shown(folder)))
+        self.line(words("where", first=done + 1, last=options.steps, batch=options.batch, folder=shown(folder)))
 
-    def step(self, number: int, reports: Sequence[Report]) -> None:
+    def step(self, number: int, reports: Sequence[StepReport]) -> None:
         self.seconds.append(max(report.seconds for report in reports))
-        last, each = self.settings.steps, statistics.median(self.seconds[-LATELY:])
-        said = say("step", loss=reports[0].loss, norm=reports[0].norm)
-        rate = say("rate", rate=self.tokens / each)
+        """Prints the progress; without a terminal only at the first step, the last one and each tenth of the run."""
+        last, seconds_per_step = self.settings.steps, statistics.median(self.seconds[-RATE_WINDOW:])
+        text = words("step", loss=reports[0].loss, norm=reports[0].norm)
+        rate = words("rate", rate=self.tokens / seconds_per_step)
         count = f"{number:>{len(str(last))}}/{last}"
         if self.moves:
-            left = say("left", left=clock((last - number) * each)) if number < last else ""
-            room = self.columns - 1
-            made = (f"{count} {bar(number / last, wide)} {said}{told}{left}" for told in (rate, "") for wide in BARS)
-            text = next((line for line in made if width(line) <= room), f"{count} {said}{left}")
-            while width(text) > room:
+            left = words("left", left=clock((last - number) * seconds_per_step)) if number < last else ""
+            columns = self.columns - 1
+            lines = [
+                f"{count} {bar(number / last, bar_width)} {text}{shown_rate}{left}"
+                for shown_rate in (rate, "")
+                for bar_width in BAR_WIDTHS
+            ]
+            text = next((line for line in lines if width(line) <= columns), f"{count} {text}{left}")
+            while width(text) > columns:
                 text = text[:-1]
-            print(f"\r{padded(text, room)}", end="", file=self.out, flush=True)
+            print(f"\r{padded(text, columns)}", end="", file=self.out, flush=True)
             self.is_open = True
-        elif len(self.seconds) == 1 or number == last or number % -(-last // LINES) == 0:
-            self.lines([f"{count}  {said}{rate}"])
+        elif len(self.seconds) == 1 or number == last or number % -(-last // PROGRESS_LINES) == 0:
+            self.lines([f"{count}  {text}{rate}"])
 
     # -- the report ----------------------------------------------------------------------------------------------------
-    def memory(self, number: int, reports: Sequence[Report]) -> None:
-        held = [{kind: getattr(report.memory, kind) for kind in MEMORY_KINDS} for report in reports]
-        totals = [one | {"total": report.memory.total} for one, report in zip(held, reports, strict=True)]
-        self.lines(["", say("memory", step=number), *table(totals, lambda kind: kind_word(f"kind.{kind}"))])
+    def memory(self, number: int, reports: Sequence[StepReport]) -> None:
+        """Prints the peak memory of each rank by kind, as recorded in step `number`."""
+        kinds = [{kind: getattr(report.memory, kind) for kind in MEMORY_KINDS} for report in reports]
+        totals = [one | {"total": report.memory.total} for one, report in zip(kinds, reports, strict=True)]
+        self.lines(["", words("memory", step=number), *table(totals, lambda kind: draw_words(f"kind.{kind}"))])
 
-    def sent(self, number: int, reports: Sequence[Report], *, first_step: bool) -> None:
-        found = [report.sent for report in reports]
-        if not any(traffic.ops for traffic in found):
+    def sent(self, number: int, reports: Sequence[StepReport], *, first_step: bool) -> None:
+        """Prints what each rank sent on each axis in step `number`, and whether it is what was predicted."""
+        recorded = [report.sent for report in reports]
+        if not any(traffic.ops for traffic in recorded):
             return
-        name = {SCALARS: say("scalars")}
-        axes = [axis for axis in (*reversed(ORDER), SCALARS) if any(traffic.payload_bytes(axis) for traffic in found)]
-        payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in found]
-        self.lines(["", say("sent", step=number), *table(payloads, lambda axis: name.get(axis, axis))])
+        name = {SCALARS: words("scalars")}
+        axes = [
+            axis for axis in (*reversed(ORDER), SCALARS) if any(traffic.payload_bytes(axis) for traffic in recorded)
+        ]
+        payloads = [{axis: traffic.payload_bytes(axis) for axis in axes} for traffic in recorded]
+        self.lines(["", words("sent", step=number), *table(payloads, lambda axis: name.get(axis, axis))])
         predicted = self._predicted(first_step)
-        other = [rank for rank, traffic in enumerate(predicted) if traffic != found[rank]]
+        other = [rank for rank, traffic in enumerate(predicted) if traffic != recorded[rank]]
         if other:
-            self.line(say("other", ranks=names_of(other), bytes=dict(predicted[other[0]].by_axis())))
+            self.line(words("other", ranks=names_of(other), bytes=dict(predicted[other[0]].by_axis())))
         else:
-            self.line(say("predicted"))
+            self.line(words("predicted"))
 
     def _predicted(self, first_step: bool) -> list[AxisTraffic]:
-        """From the shapes and the plan alone, for each rank."""
+        """The traffic of each rank, predicted from the shapes and the plan alone."""
         plan, dtype = self.settings.plan, self.settings.dtype
         plan = replace(plan, micro_batch=self.settings.batch // (plan.dp * plan.num_microbatches))
-        how = {"dtype_bytes": 4, "autocast": dtype != "fp32", "loss_scaling": dtype == "fp16", "first_step": first_step}
+        options = {
+            "dtype_bytes": 4,
+            "autocast": dtype != "fp32",
+            "loss_scaling": dtype == "fp16",
+            "first_step": first_step,
+        }
         spec = CONFIGS[self.settings.size].spec
-        return [axis_traffic(spec, plan, rank, **how) for rank in range(plan.world_size)]
+        return [axis_traffic(spec, plan, rank, **options) for rank in range(plan.world_size)]
 
-    def timeline(self, number: int, reports: Sequence[Report], folder: Path) -> None:
+    def timeline(self, number: int, reports: Sequence[StepReport], folder: Path) -> None:
         if self.out is None:
             return
-        title = say("title", step=number, plan=self.settings.said["plan"])
+        title = words("title", step=number, plan=self.settings.given["plan"])
         line = replace(Timeline.merge(report.timeline for report in reports), title=title)
         svg, json = folder / "timeline.svg", folder / "timeline.json"
         axes = [axis for axis in reversed(ORDER) if getattr(self.settings.plan, axis) > 1]
         svg.write_text(to_svg(timeline_scene(line, axes=axes)), encoding="utf-8")
         to_chrome_trace(line, json)
         self.lines([""])
-        self.line(say("timeline", step=number, svg=shown(svg), json=shown(json)))
+        self.line(words("timeline", step=number, svg=shown(svg), json=shown(json)))
 
 
-def bar(share: float, wide: int) -> str:
-    full = int(wide * share)
-    return "━" * full + "╌" * (wide - full)
+def bar(share: float, bar_width: int) -> str:
+    """A progress bar of `bar_width` columns. share: from 0 to 1."""
+    full = int(bar_width * share)
+    return "━" * full + "╌" * (bar_width - full)
 
 
 def clock(seconds: float) -> str:
-    """1:26, or 2:05:00: it changes by one per second, in the same columns."""
+    """Seconds as 1:26 or 2:05:00."""
     hours, rest = divmod(math.ceil(seconds), 3600)
     minutes, seconds = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def table(rows: Sequence[Mapping[str, int]], word: Callable[[str], str]) -> list[str]:
-    """A line for each set of ranks that have the same bytes; columns in which nobody has any are left out."""
-    every = dict.fromkeys(name for row in rows for name in row)
-    names = [name for name in every if any(row.get(name) for row in rows)]
-    alike: dict[tuple[int, ...], list[int]] = {}
+    """The lines of a table of bytes, with one line for all ranks that have the same bytes.
+
+    rows: column name -> bytes, for each rank. word: the title of a column. Columns without any bytes are left out.
+    """
+    columns = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in columns if any(row.get(name) for row in rows)]
+    ranks_by_values: dict[tuple[int, ...], list[int]] = {}
     for rank, row in enumerate(rows):
-        alike.setdefault(tuple(row.get(name, 0) for name in names), []).append(rank)
+        ranks_by_values.setdefault(tuple(row.get(name, 0) for name in names), []).append(rank)
     head = ["", *map(word, names)]
-    body = [[str(names_of(ranks)), *map(format_bytes, values)] for values, ranks in alike.items()]
+    body = [[str(names_of(ranks)), *map(format_bytes, values)] for values, ranks in ranks_by_values.items()]
     return aligned([head, *body])
 
 
 def shown(path: Path) -> str:
-    """As a person would type it from here."""
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near
+    """The path as a person would type it in this folder."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 def command(folder: Path) -> str:
+    """The command that resumes from this checkpoint or run."""
     launcher = "torchrun … -m" if is_launched() else "python -m"
     return f"{launcher} helpers train --resume {shown(folder)}"

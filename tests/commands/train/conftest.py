@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from helpers.commands.train import fits
+from helpers.commands.train import checks
 from helpers.commands.train.loop import Loop
-from helpers.commands.train.options import settings
+from helpers.commands.train.options import parse_options
 from helpers.commands.train.screen import Screen
 
 
@@ -19,8 +19,8 @@ def train(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(ranks, line: str) -> tuple[int, str]:
-        told, out = settings(["--size", "tiny", *line.split()]), io.StringIO()
-        code = Loop(ranks, told, fits.check(told), Screen(told, out)).run()
+        options, out = parse_options(["--size", "tiny", *line.split()]), io.StringIO()
+        code = Loop(ranks, options, checks.check(options), Screen(options, out)).run()
         return code, out.getvalue()
 
     return run

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands.train import fits, on_ranks
+from helpers.commands.train import checks, on_ranks
 from helpers.commands.train.chaos import Chaos
 from helpers.commands.train.loop import PREEMPTED, Loop
-from helpers.commands.train.on_ranks import Report
-from helpers.commands.train.options import settings
+from helpers.commands.train.on_ranks import StepReport
+from helpers.commands.train.options import parse_options
 from helpers.commands.train.screen import Screen
 
 EQUAL = "All 8 losses are equal to the undisturbed run's, to the last bit."
@@ -43,7 +43,7 @@ REAL = Chaos.compared
 
 
 def test_the_account_counts_a_step_that_is_done_again_once_more():
-    chaos = Chaos(settings("--plan dp=2 --steps 4 --chaos 0".split()), 0)
+    chaos = Chaos(parse_options("--plan dp=2 --steps 4 --chaos 0".split()), 0)
     for step in (1, 2, 3, 2, 3, 4):
         chaos.enter("step", step)
         chaos.stepped(step, 1.0)
@@ -54,17 +54,19 @@ def test_the_account_counts_a_step_that_is_done_again_once_more():
 
 
 def test_each_planned_death_happens_once_and_not_before_the_run_begins():
-    told = settings("--plan dp=2 --steps 8 --chaos 0.2 --save-every 2 --seed 7".split())
-    chaos = Chaos(told, 0)
+    options = parse_options("--plan dp=2 --steps 8 --chaos 0.2 --save-every 2 --seed 7".split())
+    chaos = Chaos(options, 0)
     assert chaos.enter("step", 3)[0].rank == 0 and chaos.enter("step", 3)[0] is None
-    assert list(Chaos(told, 3).planned) == [(6, "save")]
+    assert list(Chaos(options, 3).planned) == [(6, "save")]
 
 
 def test_without_a_given_interval_the_best_one_is_taken_and_said():
-    told = settings("--steps 50 --chaos 0.02".split())
-    assert told.save_every == 10 and "a checkpoint every 10 steps, which is sqrt(2 / 0.02)" in Chaos(told, 0).begin()
-    told = settings("--steps 50 --chaos 0.02 --save-every 7".split())
-    assert told.save_every == 7 and "sqrt" not in Chaos(told, 0).begin()
+    options = parse_options("--steps 50 --chaos 0.02".split())
+    assert (
+        options.save_every == 10 and "a checkpoint every 10 steps, which is sqrt(2 / 0.02)" in Chaos(options, 0).begin()
+    )
+    options = parse_options("--steps 50 --chaos 0.02 --save-every 7".split())
+    assert options.save_every == 7 and "sqrt" not in Chaos(options, 0).begin()
 
 
 class Told:
@@ -86,15 +88,15 @@ class Told:
             os.kill(os.getpid(), signal.SIGTERM)
             while self.hangs:
                 threading.Event().wait(0.01)  # not pause(), which waits on where the alarm came just before it
-        return [Report(loss=1.0, norm=1.0, seconds=1.0, asked=False)]
+        return [StepReport(loss=1.0, norm=1.0, seconds=1.0, stop_requested=False)]
 
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_sigterm_saves_within_its_grace_or_says_what_there_is(hangs, capfd, monkeypatch):
     monkeypatch.setattr(Loop, "_report", lambda self: None)  # of a step that nobody weighed
-    told, out = settings("--plan dp=1 --save-every 1 --save run --grace 0.05".split()), io.StringIO()
+    options, out = parse_options("--plan dp=1 --save-every 1 --save run --grace 0.05".split()), io.StringIO()
     ranks = Told(hangs)
-    assert Loop(ranks, told, 0, Screen(told, out)).run() == PREEMPTED
+    assert Loop(ranks, options, 0, Screen(options, out)).run() == PREEMPTED
     said = " ".join(out.getvalue().split())
     assert "SIGTERM: stopping after this step, and saving, within 0.05 s." in capfd.readouterr().err
     assert ranks.saved == (["step_00001"] if hangs else ["step_00001", "step_00002"])
@@ -118,10 +120,10 @@ def test_who_goes_on_takes_the_newest_whole_checkpoint_and_puts_the_damaged_one_
     train(ranks[:1], f"{line} 3")
     (damaged,) = (tmp_path / "run" / "step_00003").glob("*.pt")
     damaged.write_bytes(damaged.read_bytes()[:-7])
-    told, said = settings(f"--size tiny {line} 4".split()), []
-    assert fits.from_whole(told, None).resume == Path("run/step_00002") and damaged.exists()
-    told = fits.from_whole(told, said.append)
-    assert told.resume == Path("run/step_00002") and fits.check(told) == 2
+    options, said = parse_options(f"--size tiny {line} 4".split()), []
+    assert checks.resume_from_undamaged(options, None).resume == Path("run/step_00002") and damaged.exists()
+    options = checks.resume_from_undamaged(options, said.append)
+    assert options.resume == Path("run/step_00002") and checks.check(options) == 2
     assert len(said) == 1 and "goes on from run/step_00002; the damaged one lies in run/step_00003.damaged." in said[0]
-    assert Loop(ranks[:1], told, 2, Screen(told, io.StringIO())).run() == 0
-    assert settings(f"--size tiny {line} 4".split()).resume == Path("run/step_00004")
+    assert Loop(ranks[:1], options, 2, Screen(options, io.StringIO())).run() == 0
+    assert parse_options(f"--size tiny {line} 4".split()).resume == Path("run/step_00004")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.observe.agents import free_port
+from helpers.observe.torchrun import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = ROOT / "cluster"
@@ -108,7 +108,7 @@ def test_the_dockerfile_copies_what_is_there_and_starts_what_can_be_started():
     for word, rest in lines:
         if word == "COPY":
             assert all((ROOT / name).exists() for name in shlex.split(rest)[:-1])
-    from helpers.commands.train.options import settings
+    from helpers.commands.train.options import parse_options
 
     (command,) = (eval(rest) for word, rest in lines if word == "CMD")
-    assert settings(command[1:]).go_on and command[0] == "train"
+    assert parse_options(command[1:]).go_on and command[0] == "train"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from helpers.commands.train import cli
-from helpers.commands.train.options import settings
+from helpers.commands.train.options import parse_options
 from helpers.ranks import RankError
 
 
@@ -58,7 +58,7 @@ def test_what_does_not_go_together_is_a_sentence(capsys, line, says):
 def test_a_plan_for_other_ranks_than_torchrun_started(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert "for 8 ranks, but torchrun started 4" in refused(capsys, "--plan dp=2,tp=2,pp=2")
-    assert settings([]).plan.dp == 4, "without a plan all of them are copies"
+    assert parse_options([]).plan.dp == 4, "without a plan all of them are copies"
 
 
 def test_ranks_that_cannot_start_say_why(capsys, monkeypatch, tmp_path):
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named_by_the_ranks(train, ranks, saved):
 
 
 def test_a_resumed_run_keeps_its_options_and_another_plan_has_its_own(saved):
-    kept, other = settings("--resume run".split()), settings("--resume run --plan tp=2 --lr 0.5".split())
+    kept, other = parse_options("--resume run".split()), parse_options("--resume run --plan tp=2 --lr 0.5".split())
     assert (kept.plan.dp, kept.plan.zero, kept.batch, kept.new_lr) == (2, 1, 8, None)
     assert (other.plan.tp, other.plan.dp, other.plan.zero, other.batch, other.new_lr) == (2, 1, 0, 8, 0.5)
     assert json.loads((saved / "train.json").read_text())["size"] == kept.size == "tiny"

@@ -9,10 +9,10 @@ import pytest
 
 from helpers.commands.train import on_ranks
 from helpers.commands.train.loop import INTERRUPTED, Loop
-from helpers.commands.train.on_ranks import Report
-from helpers.commands.train.options import settings
+from helpers.commands.train.on_ranks import StepReport
+from helpers.commands.train.options import parse_options
 from helpers.commands.train.screen import Screen, clock, table
-from helpers.commands.train.stop import Stop
+from helpers.commands.train.signals import StopRequest
 from helpers.learner.words.wrapping import width
 
 
@@ -26,9 +26,9 @@ def test_the_moving_line_stays_one_line(monkeypatch, lang):
     monkeypatch.setenv("RANKS_LANGUAGE", lang)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    screen = Screen(settings("--steps 10000".split()), Terminal())
+    screen = Screen(parse_options("--steps 10000".split()), Terminal())
     for number in (1, 5000, 10000):
-        screen.step(number, [Report(loss=12.3456, norm=float("inf"), seconds=1e-4, asked=False)])
+        screen.step(number, [StepReport(loss=12.3456, norm=float("inf"), seconds=1e-4, stop_requested=False)])
     screen.line("done")
     *moving, end = screen.out.getvalue().split("\r")
     assert all(width(line) == 79 for line in moving if line) and end.endswith("\ndone\n") and "inf" in end
@@ -48,7 +48,7 @@ class Pressed:
         self.last -= 1
         if self.last < 0:
             raise KeyboardInterrupt
-        return [Report(loss=1.0, norm=1.0, seconds=1.0, asked=False)]
+        return [StepReport(loss=1.0, norm=1.0, seconds=1.0, stop_requested=False)]
 
 
 @pytest.mark.parametrize(
@@ -60,17 +60,17 @@ class Pressed:
     ],
 )
 def test_an_interrupted_run_is_not_told_to_save_more_often(last, says):
-    told, out = settings(["--plan", "dp=1"]), io.StringIO()
-    assert Loop(Pressed(last), told, 0, Screen(told, out)).run() == INTERRUPTED
+    options, out = parse_options(["--plan", "dp=1"]), io.StringIO()
+    assert Loop(Pressed(last), options, 0, Screen(options, out)).run() == INTERRUPTED
     assert out.getvalue().endswith(says + "\n") and "--save-every" not in out.getvalue()
 
 
 def test_a_long_run_says_in_80_columns_how_long_it_still_takes(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    screen = Screen(settings("--steps 10000".split()), Terminal())
+    screen = Screen(parse_options("--steps 10000".split()), Terminal())
     for number in (9000, 9137):
-        screen.step(number, [Report(loss=12.3456, norm=125.06, seconds=0.1, asked=False)])
+        screen.step(number, [StepReport(loss=12.3456, norm=125.06, seconds=0.1, stop_requested=False)])
     first, second = screen.out.getvalue().split("\r")[1:]
     assert "· 1:40 left" in first and "· 1:27 left" in second and "━" in second
     assert clock(0.02) == "0:01" and clock(7500) == "2:05:00"
@@ -85,16 +85,16 @@ def test_ranks_with_the_same_bytes_share_a_line_and_what_nobody_has_is_left_out(
 def test_the_first_signal_asks_the_second_interrupts_and_one_that_was_ignored_stays_so():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Stop() as stop:
+        with StopRequest() as stop:
             signal.raise_signal(signal.SIGINT)
-            assert not stop.asked
+            assert not stop.is_requested
             signal.raise_signal(signal.SIGTERM)
-            assert stop.asked
+            assert stop.is_requested
             signal.raise_signal(signal.SIGTERM)  # a cluster may send it twice, and means no more by it
     finally:
         signal.signal(signal.SIGINT, before)
-    with Stop() as stop:
+    with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked
+        assert stop.is_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from helpers.commands.train import on_ranks
-from helpers.commands.train.options import settings
-from helpers.observe.agents import run_agents
+from helpers.commands.train.options import parse_options
+from helpers.observe.torchrun import run_agents
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -41,7 +41,7 @@ def test_a_run_goes_on_under_another_plan_as_if_it_had_not_stopped(train, ranks,
 def test_dropout_drops_and_a_resumed_run_keeps_it(train, ranks, losses):
     plain, dropped = (train(ranks[:2], f"--plan tp=2 --steps 1 --save {d} --dropout {d}")[1] for d in ("0", "0.5"))
     assert losses(plain)[1] != losses(dropped)[1]
-    assert settings("--resume 0.5 --steps 2".split()).dropout == 0.5
+    assert parse_options("--resume 0.5 --steps 2".split()).dropout == 0.5
     code, then = train(ranks[:2], "--resume 0.5 --steps 2")
     assert code == 0 and list(losses(then)) == [2]
 

@@ -1,4 +1,7 @@
-"""Whether model, data, plan and checkpoint fit together: asked of a model without memory, before a rank starts."""
+"""Checks that model, data, plan and checkpoint fit together, before any rank starts.
+
+The model is built on the meta device, so the checks cost no memory.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from helpers.commands.train.options import Settings, checkpoints_of
+from helpers.commands.train.options import TrainOptions, checkpoints_of
 from helpers.compose import refused
 from helpers.compose.checkpoint.checks import newest
 from helpers.compose.checkpoint.keeping import checkpoints
@@ -32,31 +35,31 @@ CONFIGS = {
 }
 
 
-def from_whole(settings: Settings, tell: Callable[[str], None] | None) -> Settings:
-    """With --go-on nobody may be there to choose: from the newest checkpoint that is whole.
+def resume_from_undamaged(settings: TrainOptions, report: Callable[[str], None] | None) -> TrainOptions:
+    """With --go-on, these options with the newest undamaged checkpoint as `resume`; otherwise the options unchanged.
 
-    The rank that has a way to `tell` puts newer ones aside, since the run will write their steps again.
-    Raises ValueError where all are damaged.
+    The one rank that has a `report` function renames newer, damaged checkpoints, since the run will write their steps
+    again, and reports each. Raises ValueError where all checkpoints are damaged.
     """
     if not settings.go_on or settings.resume is None:
         return settings
-    found, say = newest(settings.folder), book("train")
-    if tell is not None:
+    found, words = newest(settings.folder), book("train")
+    if report is not None:
         newer = [path for steps, path in checkpoints(settings.folder).items() if steps > found.steps]
         for path, problem in zip(newer, found.damaged, strict=True):
             aside = tempfile.mkdtemp(prefix=f"{path.name}.damaged.", dir=settings.folder)
             os.replace(path, aside)
-            tell(say("aside", problem=problem, aside=aside, checkpoint=found.folder))
+            report(words("aside", problem=problem, aside=aside, checkpoint=found.folder))
     return replace(settings, resume=found.folder)
 
 
-def check(settings: Settings) -> int:
-    """The step from which this run goes on. Raises ValueError, as a sentence, for what would fail on the ranks."""
+def check(settings: TrainOptions) -> int:
+    """Returns the step after which this run starts. Raises ValueError for what would fail on the ranks."""
     plan = settings.plan
     with torch.device("meta"):
         model = GPT(CONFIGS[settings.size])
     refused.check(model, plan)
-    _check_heads(settings.said["plan"], plan.tp, CONFIGS[settings.size])
+    _check_heads(settings.given["plan"], plan.tp, CONFIGS[settings.size])
     for entry in resolve_plan(model, GPT_PLAN):
         entry.cut(plan.tp)
     if plan.pp > 1:
@@ -76,19 +79,20 @@ def check(settings: Settings) -> int:
 
 
 def _check_heads(given: str, tp: int, config: GPTConfig) -> None:
-    """The number of heads is no option here, so what may change is tp."""
+    """Raises ValueError unless tp divides the heads, and names the nearest tp that does."""
     heads = config.num_heads
     if heads % tp == 0:
         return
-    works = [size for size in range(1, heads + 1) if heads % size == 0]
-    near = [str(size) for size in works[bisect(works, tp) - 1 :][:2]]
+    divisors = [size for size in range(1, heads + 1) if heads % size == 0]
+    near = [str(size) for size in divisors[bisect(divisors, tp) - 1 :][:2]]
     raise ValueError(
         f"--plan {given}: {heads} heads cannot be shared equally by {tp} ranks, since a head stays whole; the nearest "
         f"that works is tp {' or '.join(near)}"
     )
 
 
-def _steps_of(settings: Settings, model: GPT) -> int:
+def _steps_of(settings: TrainOptions, model: GPT) -> int:
+    """The step at which the checkpoint was saved. Raises ValueError for another model, or if all steps are done."""
     manifest = read(settings.resume)
     if problem := another_model(Names(model), manifest, settings.resume):
         raise ValueError(f"{problem} (--size)")
@@ -99,7 +103,7 @@ def _steps_of(settings: Settings, model: GPT) -> int:
 
 
 def _check_folder(folder: Path, done: int, go_on: bool) -> None:
-    """A checkpoint is never written over."""
+    """Raises ValueError if this run would overwrite a later checkpoint in its folder."""
     last = max(checkpoints_of(folder), default=0)
     if last > done and not go_on:
         raise ValueError(

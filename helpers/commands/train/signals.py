@@ -1,0 +1,64 @@
+"""Ends a run after the present step on Ctrl-C and SIGTERM.
+
+A rank that stopped inside a step would leave the other ranks waiting in their collectives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+from helpers.learner.words import book
+from helpers.ranks.gloo import SIGNALS
+
+words = book("train")
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a cluster sends SIGTERM when the time of a job is over
+
+
+class StopRequest:
+    """Inside `with StopRequest(25) as stop:`, `stop.is_requested` is True once a signal has come.
+
+    A second Ctrl-C raises KeyboardInterrupt at once.
+    grace: the seconds after SIGTERM in which the step and a save must be done. The sender of SIGTERM kills the process
+    after its own limit, so after `grace` the run is interrupted wherever it is (`is_late`) and can still report which
+    checkpoint it has. A signal that was ignored before, as in `nohup` or a script with `&`, stays ignored.
+    """
+
+    def __init__(self, grace: float = 25.0) -> None:
+        self.grace, self.number, self.before = grace, 0, {}
+        self.is_timed = self.is_late = False
+
+    @property
+    def is_requested(self) -> bool:
+        return self.number > 0
+
+    def __enter__(self) -> StopRequest:
+        SIGNALS.heard = False  # gloo may go on waiting, since all ranks finish the step
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self.before[number] = signal.signal(number, self._ask)
+        self.before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._be_late)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        SIGNALS.heard = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        """Handles a signal. A cluster may send SIGTERM twice, so the second is ignored; a second Ctrl-C interrupts."""
+        again, self.number = self.is_requested, self.number or number
+        if again and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number == signal.SIGTERM and not self.is_timed:  # the time runs from the first one
+            self.is_timed = True
+            signal.setitimer(signal.ITIMER_REAL, self.grace)
+        if not again and os.environ.get("LOCAL_RANK", "0") == "0":
+            text = words("stopping") if number == signal.SIGINT else words("preempted", grace=self.grace)
+            os.write(2, f"\n{text}\n".encode())  # not print(), which may be what was interrupted
+
+    def _be_late(self, number: int, frame: FrameType | None) -> None:
+        self.is_late = True
+        raise KeyboardInterrupt
