@@ -124,6 +124,7 @@ def with_either_limit(wrong: Callable[[Sequence[Tensor], float], float | None]) 
     return [functools.partial(wrong, limit=limit) for limit in (ROUNDS_TO_INF, FP16.max)]
 
 
+# Each function chooses the scale that somebody with this mistake chooses.
 WRONG_SCALES: dict[str, list[Scale]] = {
     "sign_forgotten": with_either_limit(
         lambda tensors, limit: largest_scale(max(tensor.max().item() for tensor in tensors), limit)

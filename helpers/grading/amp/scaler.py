@@ -48,12 +48,8 @@ def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
 
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
 OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the number of the gradient that has it
-SCALES_AND_INTERVALS = (
-    (2.0**10, 3),
-    (1.0, 2),
-    (2.0**24, 4),
-    (1000.0, 1),
-)  # the first scale and growth interval by case
+# The first scale and the growth interval, by the number of the case.
+SCALES_AND_INTERVALS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 
 
 def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
@@ -62,10 +58,10 @@ def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def draw_steps(rng: CaseGenerator) -> dict[str, Any]:
-    """Steps with an overflow right after a growth, one good step short of the next growth, and one step after another.
+    """The plan has four overflows: right after the scale grew, one good step before it would grow again, again right
+    after it grew, and after a single good step. Then the scale grows twice in a row.
 
-    Then the scale grows twice in a row. The last gradients are finite, but their squares overflow. One parameter never
-    has a gradient.
+    The last gradients are finite, but their squares overflow. One parameter never has a gradient.
     """
     scale, interval = SCALES_AND_INTERVALS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
@@ -88,8 +84,9 @@ def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: t
     """Gradients of these shapes; an overflow is put into the first or the last element of its gradient."""
     gradients = [rng.tensor(*shape) for shape in shapes]
     if overflow:
-        value, number_of_gradient = overflow
-        gradients[number_of_gradient][(rng.one_of(0, -1),) * gradients[number_of_gradient].dim()] = float(value)
+        value, index = overflow
+        corner = (rng.one_of(0, -1),) * gradients[index].dim()
+        gradients[index][corner] = float(value)
     return gradients
 
 
@@ -121,7 +118,7 @@ class ReferenceScaler:
     resets_count_after: tuple[str, ...] = ("overflow", "growth")
     counts_overflow: bool = False  # as if the step with an overflow were a good one
     can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
-    flag: bool = field(default=False, init=False)
+    flag: bool = field(default=False, init=False)  # whether the last step had an overflow
 
     def __call__(self, scale: float, interval: int) -> ReferenceScaler:
         self.scale, self.interval, self.good_steps, self.flag = scale, interval, 0, False
@@ -255,7 +252,8 @@ def make_overflow(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """
     last, all_ranks = world_size - 1, list(range(world_size))
     plan = [[], [last], [], [0], sorted({0, last}), [], all_ranks, [last], *([rank] for rank in all_ranks), []]
-    kinds = [rng.one_of(*BAD_VALUES) for _ in plan[: -world_size - 1]] + ["nan"] * (world_size + 1)
+    num_random = len(plan) - world_size - 1  # then follow the steps with a NaN on one rank, and the last step
+    kinds = [rng.one_of(*BAD_VALUES) for _ in range(num_random)] + ["nan"] * (world_size + 1)
     scale, inputs = 2.0 ** rng.integer(8, 14), []
     for rank in range(world_size):
         shapes = draw_shapes(rng, rank, world_size)

@@ -34,8 +34,10 @@ class Scaler:
     """
 
     def __init__(self, scale: float):
-        self._scale, self._has_overflow, self._unscaled_in = scale, None, None
-        self.turn, self._stepped_in, self._updated_in, self._has_scaled_after_step = 0, None, None, False
+        self.turn, self._scale, self._has_overflow = 0, scale, None
+        self._has_scaled_after_step = False
+        # The training step in which unscale_, step and update were called; the first two are None again after update.
+        self._unscaled_in, self._stepped_in, self._updated_in = None, None, None
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale."""
@@ -110,12 +112,10 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext | Non
     """Calls the answer once per step, on the same model, optimizer and scaler."""
     model = model_tools.mlp(inputs["widths"]).float()
     model.load_state_dict(inputs["weights"])
-    optimizer, scaler, history = (
-        model_tools.GradientDescent(model.parameters(), LEARNING_RATE),
-        Scaler(inputs["scale"]),
-        [],
-    )
-    for scaler.turn, batches in enumerate(inputs["steps"]):
+    optimizer = model_tools.GradientDescent(model.parameters(), LEARNING_RATE)
+    scaler, history = Scaler(inputs["scale"]), []
+    for turn, batches in enumerate(inputs["steps"]):
+        scaler.turn = turn
         yield
         submitted(model, optimizer, scaler, [(x.clone(), y.clone()) for x, y in batches], inputs["max_norm"])
         parameters = {f"parameter {name}": one.detach().clone() for name, one in model.named_parameters()}
@@ -131,7 +131,7 @@ AT_END = ("unscale", "clip", "step", "update")
 class ReferenceStep:
     """The right answer to 04.order. Other options make the known mistakes. Called as the learner's function is.
 
-    The first four name the calls that are made at the begin of the step, before and after each micro-batch, and at the
+    The first four options name the calls at the beginning of the step, before and after each micro-batch, and at the
     end of the step.
     """
 

@@ -211,7 +211,7 @@ def run_overlap(submitted, inputs: dict[str, Any], context: RankContext) -> Iter
         model.zero_grad()
         loss = model(x).square().sum()
         if context.rank == 1:
-            dist.recv(torch.empty(1), src=0)
+            dist.recv(torch.empty(1), src=0)  # until rank 0 has ended its backward
         loss.backward()
         context.mark("backward over")
         if context.rank == 0 and context.world_size > 1:
@@ -345,11 +345,12 @@ OVERLAP = Task(
 
 # -- 03.rehearsed ----------------------------------------------------------------------------------------------------
 # The ranks run over gloo. During the learner's call NCCL's rules are in force: what NCCL refuses raises an error, and a
-# journal of all other calls comes back. `play` replays the journals by NCCL's rules and says who would wait for ever.
+# journal of all other calls comes back. `replay` plays the journals by NCCL's rules and says who would wait for ever.
 LARGE_ERROR = 9.0  # a squared error above this is large, as the lab's text says
 TOTAL = Words(en="the sum of the errors", zh="误差之和")
 FLAG = Words(en="whether any rank has a large error", zh="是否有 rank 的误差过大")
-IT = Words(en="it {}: {}", zh="{}：{}")
+VERDICT = Words(en="it {}: {}", zh="{}：{}")
+# The hint that gives the same advice as a cure of the replay, and the words of the error that each hint explains.
 HINT_FOR_CURE = {"messages": "circle", "first_use": "circle", "half_batched": "half_batched", "tags": "tags_kept"}
 REFUSALS = {"strided": "Tensors must be contiguous", "bitwise_flag": r"ReduceOp\.B", "any_source": "recvAnysource"}
 
@@ -363,7 +364,7 @@ def make_rehearsed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
         x = rng.tensor(rng.integer(2, 4), widths[0])
         inputs.append(shared | {"x": x, "y": rng.tensor(len(x), widths[-1]) / 4})
     if rng.case.number == 0:
-        inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0
+        inputs[rng.integer(1, world_size - 1)]["y"][0, 0] = 20.0  # so far from the output that the error is large
     return inputs
 
 
@@ -400,7 +401,7 @@ def judge_rehearsed(world: JudgedWorld) -> Iterator[Judgement]:
 def step_in_one_process(world: JudgedWorld, *, is_exchanged: bool = False) -> tuple[dict[str, Tensor], Tensor, bool]:
     """The mean gradients, the sum of errors of each rank, and whether any error is large.
 
-    is_exchanged: each rank takes its left neighbour's row for the right one's, as a known mistake does.
+    is_exchanged: each rank mixes up the rows of its left and its right neighbour, as a known mistake does.
     """
     gradients, errors = [], []
     for rank, inputs in enumerate(world.inputs):
@@ -425,7 +426,7 @@ def judgement_for(verdict: NcclVerdict) -> Judgement:
     """The verdict in its own words, followed by its cure where no hint of this task gives the same advice."""
     hints = tuple(hint for cure, hint in HINT_FOR_CURE.items() if verdict.cure == words[f"cure.{cure}"])
     text = verdict.words if hints else Words.of("\n  ").join([verdict.words, verdict.cure])
-    return Judgement(ok=False, message=IT.format(words[f"kind.{verdict.kind}"], text), mistakes=hints)
+    return Judgement(ok=False, message=VERDICT.format(words[f"kind.{verdict.kind}"], text), mistakes=hints)
 
 
 def recognise_rehearsed(failure: RunFailure) -> list[str]:

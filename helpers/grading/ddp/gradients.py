@@ -75,7 +75,7 @@ def without_frozen(tensors: NamedTensors, inputs: Mapping[str, Any]) -> dict[str
 
 
 def expect_frozen_without_gradient(inputs: Mapping[str, Any], gradients: Mapping[str, Any], rank: int) -> Judgement:
-    """The `.grad` of the frozen parameter is still None."""
+    """Expects that the `.grad` of the frozen parameter is still None."""
     return expect_equal(GRADIENT.format(inputs["frozen"]), None, gradients.get(inputs["frozen"]), rank=rank)
 
 
@@ -152,7 +152,7 @@ FROZEN = Words(en="the list of frozen parameters", zh="冻结参数的列表")
 
 
 def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
-    """No tensor of the model was replaced by another one; `replaced` has the names of those that were."""
+    """Expects that the model has its old tensors with new values; `replaced` names those that are other objects now."""
     name = replaced[0] if replaced else ""
     en, zh = (
         f"{name} is another tensor now, expected the same one with new values",
@@ -280,7 +280,11 @@ def draw_lengths(rng: CaseGenerator, num_micro_batches: int, rank: int, world_si
 
 
 def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Calls the answer once per step, and copies gradients and weights after each."""
+    """Calls the answer once per step, and copies gradients and weights after each.
+
+    The `yield` lets the runner alternate between two cases, so that an answer which keeps something in a global
+    variable is found out.
+    """
     model = network(inputs)
     for name, parameter in model.named_parameters():
         parameter.grad = inputs["stale"][name] if parameter.requires_grad else None
@@ -354,7 +358,8 @@ def wrong_accumulated(
     stale = [without_frozen(inputs["stale"], inputs) for inputs in world.inputs]
     last, last_count = sum_of([of_rank[-1] for of_rank in parts]), sum(count[-1] for count in counts)
     right, mean_of_means = scaled(total, 1 / num_examples), mean_of([sum_of(means) for means in micro_means])
-    # A mean of means is divided by the micro-batches or not, and by the outputs, where `.mean()` stands for the sum.
+    # Some divide the mean of means by the number of micro-batches, too. A loss with `.mean()` instead of `.sum()` is
+    # also divided by the number of outputs.
     k, num_outputs = len(counts[0]), world.inputs[0]["widths"][-1]
     return {
         "last_micro_batch_only": [scaled(last, 1 / num_examples), divided(last, last_count)],
@@ -372,7 +377,7 @@ def wrong_accumulated(
 
 
 def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
-    """The mean over `count` examples. Without examples the sum is zero, and so is the gradient that backward gives."""
+    """The summed gradient of `count` examples as their mean. Without examples it is zero, and stays zero."""
     return scaled(tensors, 1 / (count or 1))
 
 

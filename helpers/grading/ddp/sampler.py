@@ -64,7 +64,7 @@ def indices(sampler) -> list[int]:
 def judge_sampler(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects no messages, shares of one length that cover all examples, and orders that follow seed and epoch."""
     yield from expect_only(world, [])
-    shares = {  # shares[number of the seed, epoch][rank]
+    shares = {  # shares[number of the seed, epoch][rank]; keys of a dict become texts when a rank sends it
         (number, epoch): [output["orders"][number][str(epoch)] for output in world.outputs]
         for number in range(len(world.inputs[0]["seeds"]))
         for epoch in range(NUM_EPOCHS)
@@ -88,9 +88,8 @@ def judge_repeats(world: JudgedWorld) -> Iterator[Judgement]:
     # If samplers share their epoch, sampler 0 had in each turn the epoch of the last sampler, which is two further. So
     # its true epoch 1 appeared in turn 2, under the name of epoch 2.
     is_shared = all(out["orders"][0]["2"] == out["again"] != out["orders"][0]["1"] for out in world.outputs)
-    is_few = (
-        world.inputs[0]["num_examples"] < MANY
-    )  # then orders may be equal by chance, and both mistakes are possible
+    # With few examples orders may be equal by chance, so both mistakes are possible.
+    is_few = world.inputs[0]["num_examples"] < MANY
     for rank, output in enumerate(world.outputs):
         orders = output["orders"]
         pairs = [(FIRST, of_seed["0"], first) for of_seed, first in zip(orders, output["first"], strict=True)]

@@ -304,7 +304,8 @@ def activation_bytes(case: dict[str, Any], **options: Any) -> int | float:
     # Not split by tensor parallelism: the inputs of both norms, of attention and of the feed-forward part (4 s b h
     # numbers), and the masks of the dropout after both parts (2 s b h).
     rest = Fraction(s * b * h * (4 * rules.number_bytes + 2 * rules.mask_bytes), rest_split)
-    # Inside the two parts: q, k, v and the input of the projection (4), the inputs of GELU and of the second matrix.
+    # Inside the two parts: q, k, v and the input of the projection (4 s b h), and the inputs of GELU and of the second
+    # feed-forward matrix (2 s b h times the width).
     blocks = Fraction(s * b * h * (4 + 2 * rules.feed_forward_width) * rules.number_bytes, block_split)
     # For each element of an attention map: softmax's output, the same after dropout, and the mask of that dropout.
     num_maps = b * (case["a"] if rules.has_heads else 1)

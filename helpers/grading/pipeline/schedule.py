@@ -1,9 +1,9 @@
 """Judges the tasks of lab 06 about schedules and their times: 06.gpipe, 06.one_f_one_b, 06.bubble and 06.under_way.
 
-Each task calls the learner's function in one process with drawn cases, and compares every answer with that of a right
-function, which the rest of the course uses too or which simulates the schedule. A mistake is named where its wrong
-function gives all of the learner's answers. In all cases p is the number of stages and ranks, and m that of
-micro-batches; an action is a text as PyTorch prints it, "2F0" for the forward of stage 2 on micro-batch 0.
+Each task calls the learner's function in one process with drawn cases, and compares every answer with the course's own
+schedules, or with a simulation of the drawn schedule. A mistake is named where its wrong function gives all of the
+learner's answers. p is the number of stages, one per rank, and m the number of micro-batches. An action is a text as
+PyTorch prints it: "2F0" is the forward of stage 2 on micro-batch 0.
 """
 
 from __future__ import annotations
