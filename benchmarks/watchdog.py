@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 
 from benchmarks.paired import write_table
-from helpers.commands import zoo
+from helpers.commands import broken_jobs
 from helpers.observe.torchrun import torchrun
 from helpers.ranks import Ranks
-from tests.commands.zoo.played import found, played, watched
+from tests.commands.broken_jobs.symptoms import found, run_script, watched
 
 COMMAND = "python -m benchmarks.watchdog"
 PARTS = ("step", "_after_forward", "_before_sync")
@@ -88,9 +88,9 @@ def cost_rows() -> list[dict[str, object]]:
     ]
 
 
-def zoo_row(one: zoo.Patient, ranks: Ranks) -> dict[str, object]:
+def zoo_row(one: broken_jobs.BrokenJob, ranks: Ranks) -> dict[str, object]:
     finds = on_live_ranks if one.ends == "well" else under_torchrun
-    kinds = [finds(one, script, ranks) for script in (one.script, one.cured)]
+    kinds = [finds(one, script, ranks) for script in (one.script, one.fixed)]
     print(one.name, *kinds, flush=True)
     ill, cured = (", ".join(sorted(some)) or "nothing" for some in kinds)
     judged = [some - ({"late"} - {one.watchdog}) for some in kinds]
@@ -98,14 +98,14 @@ def zoo_row(one: zoo.Patient, ranks: Ranks) -> dict[str, object]:
     return {"patient": one.title.en, "it finds": ill, "in the cured script": cured, "given away": given_away}
 
 
-def on_live_ranks(one: zoo.Patient, script: str, ranks: Ranks) -> set[str]:
-    return found(played(ranks[: one.ranks], watched(one, script)))
+def on_live_ranks(one: broken_jobs.BrokenJob, script: str, ranks: Ranks) -> set[str]:
+    return found(run_script(ranks[: one.ranks], watched(one, script)))
 
 
-def under_torchrun(one: zoo.Patient, script: str, _: Ranks) -> set[str]:
+def under_torchrun(one: broken_jobs.BrokenJob, script: str, _: Ranks) -> set[str]:
     with tempfile.TemporaryDirectory() as folder:
         settings = f'every=5, patience=4, stacks=open(f"{folder}/{{rank}}", "w")'
-        own = {"PYTHONPATH": str(Path(zoo.__file__).parents[2])}
+        own = {"PYTHONPATH": str(Path(broken_jobs.__file__).parents[2])}
         job = torchrun(watched(one, script, settings), ranks=one.ranks, silence=20, env=own)
         stands = job.is_silent and all("main" in path.read_text() for path in Path(folder).iterdir())
     return found([*job.lines]) | ({"stacks"} if stands else set())
@@ -116,7 +116,7 @@ def main() -> None:
         print(write_table("watchdog", cost_rows(), COMMAND).read_text())
     if "cost" not in sys.argv:
         with Ranks(4, device="cpu", timeout=120, quiet=True) as ranks:
-            rows = [zoo_row(one, ranks) for one in zoo.patients()]
+            rows = [zoo_row(one, ranks) for one in broken_jobs.broken_jobs()]
         total = {**dict.fromkeys(rows[0], ""), "patient": "together"}
         total["given away"] = f"{sum(row['given away'] == 'yes' for row in rows)} of {len(rows)}; must 6, aim 8"
         print(write_table("watchdog_zoo", [*rows, total], COMMAND).read_text())

@@ -18,7 +18,7 @@ ENGINE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(ENGINE)
 DEVICES = os.path.join(PACKAGE, "devices")  # a practice card stands below a learner's line, as torch does
 REDIRECT = os.path.join(PACKAGE, "commands", "rehearse", "redirect")  # and so does what gives it to a script for CUDA
-PATIENTS = os.path.join(PACKAGE, "commands", "zoo", "patients")  # scripts that learners run as if they were their own
+BROKEN_JOBS = os.path.join(PACKAGE, "commands", "broken_jobs", "scripts")  # scripts that learners run
 CELL_PREFIX = "<ranks cell"
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -37,7 +37,7 @@ def is_engine(path: str) -> bool:
 
 
 def is_package(path: str) -> bool:
-    return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(PATIENTS + os.sep))
+    return path.startswith(PACKAGE + os.sep) and not (is_engine(path) or path.startswith(BROKEN_JOBS + os.sep))
 
 
 def is_library(path: str) -> bool:

@@ -7,6 +7,6 @@ SAYS = "it runs or reads what its text does not say"
 
 
 def diagnoses():
-    text = open("helpers/commands/zoo/zoo.yaml").read()
+    text = open("helpers/commands/broken_jobs/jobs.yaml").read()
     ranks = {name: rank for name, rank in re.findall(r"(patient_\d\d):.*?rank: (\d)", text, re.DOTALL)}
     return 10, {name: (int(rank), 14, "unequal numbers of steps") for name, rank in ranks.items()}

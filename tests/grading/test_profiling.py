@@ -6,7 +6,7 @@ import operator
 
 import pytest
 
-from helpers.commands.zoo import patients as zoo
+from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
 from helpers.grading.profiling import patients, spans, straggler
 from helpers.grading.profiling.clinic import causes, clinic, drawn
@@ -53,7 +53,7 @@ def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang)
         assert (
             one.symptom.in_(lang) in page
             and one.log.rstrip() in page
-            and f"helpers.commands.zoo.patients.{one.name}\n" in page
+            and f"helpers.commands.broken_jobs.broken_jobs.{one.name}\n" in page
         )
         wrong = one.script.splitlines()[one.line_number() - 1]
         assert f"\n{one.line_number():>2}  {wrong}\n" in page
@@ -74,7 +74,7 @@ def test_the_right_six_pass_whoever_is_drawn_and_one_wrong_part_does_not(number)
     for one in drawn(number):
         rank, line, cause = right_of(number)[one.name]
         assert not patients.treated(one, [rank, line, cause]).wrong
-        for other in one.others:
+        for other in one.other_lines:
             assert not patients.treated(one, [rank, one.line_number(other), causes()[one.name].zh]).wrong
         assert patients.treated(one, [rank, True, cause]).wrong == ("line",)
         assert patients.treated(one, [str(rank) + " ", line, cause]).wrong == ("rank",)

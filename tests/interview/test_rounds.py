@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.commands.zoo import patients
+from helpers.commands.broken_jobs import broken_jobs
 from helpers.interview import terminal
 from helpers.interview.rounds import Designing, Marking, choose, rounds, sitting
 from helpers.interview.rounds.items import FOLDER
@@ -32,7 +32,7 @@ def home(tmp_path, monkeypatch):
 
 
 MARKED = {one.id: one for kind in ("debugging", "review") for one in rounds(kind)}
-PROVEN = [name for name, one in MARKED.items() if one.proof]  # a patient of the zoo is proven by tests/commands/zoo
+PROVEN = [name for name, one in MARKED.items() if one.proof]  # a broken job is proven by tests/commands/broken_jobs
 DESIGNS = {one.id: one for one in rounds("design")}
 NAMES = re.compile(
     r"`[^`]*`|\b(?:[a-z]{1,2}\d+|ZeRO-\d|1F1B|[AHBV]\d00s?|AdamW|Llama-3 \d+B|torch 2\.3|rank \d|PP \d|7)\b"
@@ -67,7 +67,7 @@ def anew():
 
 
 def test_every_patient_of_the_zoo_is_a_debugging_round():
-    assert set(MARKED) - set(PROVEN) == {one.name.replace("_", "-") for one in patients()}
+    assert set(MARKED) - set(PROVEN) == {one.name.replace("_", "-") for one in broken_jobs()}
     one = MARKED["patient-06"]
     assert (
         one.kind == "debugging" and one.lines[one.places[0].lines[0] - 1].strip() == "dist.all_reduce(parameter.grad)"

@@ -14,7 +14,7 @@ def test_the_innermost_frame_of_the_learner_is_theirs_and_not_a_librarys():
 
 
 def test_a_patient_of_the_zoo_is_the_learners_own_script():
-    patient = (f"{sites.PACKAGE}/commands/zoo/patients/patient_03.py", 25, "main")
+    patient = (f"{sites.PACKAGE}/commands/broken_jobs/scripts/patient_03.py", 25, "main")
     assert sites.learner_frame([PACKAGE, patient, LIBRARY]) == patient
 
 

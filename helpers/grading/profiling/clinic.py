@@ -1,6 +1,6 @@
 """The clinic of lab 10: which six patients a number draws, what a learner sees of them, and the causes to choose from.
 
-No torch, and nothing of what they have: that stands in helpers.commands.zoo and, as a choice from the list, in causes.yaml.
+No torch, and nothing of what they have: that stands in helpers.commands.broken_jobs and, as a choice from the list, in causes.yaml.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import functools
 import random
 from pathlib import Path
 
-from helpers.commands.zoo import Patient, patients
-from helpers.grading.offers import MarkdownText
+from helpers.commands.broken_jobs import BrokenJob, broken_jobs
+from helpers.grading.lab_notebooks import MarkdownText
 from helpers.learner.words import Words, book, language
 
 SAYS = book("clinic", Path(__file__).parent)
 FROM_ONE, FROM_ALL = 2, 4  # of those in which one rank is to blame, and of those in which all are
 
 
-def drawn(number: int) -> tuple[Patient, ...]:
+def drawn(number: int) -> tuple[BrokenJob, ...]:
     """The six of a number, in order of their names. Raises ValueError for what is no whole number."""
     if type(number) is not int:
         raise ValueError(SAYS("no_number", number=repr(number)))
     chance = random.Random(f"clinic {number}")
-    one, every = ([p for p in patients() if (p.rank is None) == is_every] for is_every in (False, True))
+    one, every = ([p for p in broken_jobs() if (p.rank is None) == is_every] for is_every in (False, True))
     found = chance.sample(one, FROM_ONE) + chance.sample(every, FROM_ALL)
     return tuple(sorted(found, key=lambda patient: patient.name))
 
@@ -49,7 +49,7 @@ def clinic(number: int, *, lang: str | None = None) -> MarkdownText:
     )
 
 
-def _page(patient: Patient, lang: str) -> str:
+def _page(patient: BrokenJob, lang: str) -> str:
     """Folded; the script has the numbers of its lines."""
     rows = patient.script.rstrip().split("\n")
     script = "\n".join(f"{number:>2}  {row}".rstrip() for number, row in enumerate(rows, start=1))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.commands.zoo import Patient, patients
+from helpers.commands.broken_jobs import BrokenJob, broken_jobs
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.kit.answers import shortened
 from helpers.grading.kit.comparisons import expect
@@ -34,14 +34,14 @@ def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankCon
 class Treated:
     """What an answer says of a patient. wrong: those of PARTS that are. told: whether there is an answer to read."""
 
-    patient: Patient
+    patient: BrokenJob
     given: tuple[Any, ...]
     wrong: tuple[str, ...]
     told: bool = True
 
 
-def treated(patient: Patient, given: Any) -> Treated:
-    """given: rank (a number or "all"), line and cause; a line counts that zoo.yaml counts."""
+def treated(patient: BrokenJob, given: Any) -> Treated:
+    """given: rank (a number or "all"), line and cause; a line counts that jobs.yaml counts."""
     if not (isinstance(given, list) and len(given) == len(PARTS)) or isinstance(given[1], str):
         return Treated(patient=patient, given=(None,) * len(PARTS), wrong=PARTS, told=False)
     rank, line, cause = given
@@ -54,8 +54,8 @@ def treated(patient: Patient, given: Any) -> Treated:
     return Treated(patient=patient, given=tuple(given), wrong=wrong)
 
 
-def lines_of(patient: Patient) -> set[int]:
-    return {patient.line_number(part) for part in (patient.line, *patient.others)}
+def lines_of(patient: BrokenJob) -> set[int]:
+    return {patient.line_number(part) for part in (patient.line, *patient.other_lines)}
 
 
 def of_cause(cause: Any) -> str:
@@ -85,7 +85,7 @@ def lines_about(every: list[Treated], number: int, given: Mapping) -> Iterator[W
     yield from (said(one) for one in every if one.told and one.wrong)
     if unread := [one.patient.name for one in every if not one.told]:
         yield SAYS["nothing"].format(unread)
-    known, drawn_here = {one.name for one in patients()}, {one.patient.name for one in every}
+    known, drawn_here = {one.name for one in broken_jobs()}, {one.patient.name for one in every}
     if strangers := sorted(name for name in given if name in known - drawn_here):
         yield SAYS["stranger"].format(names=strangers, count=len(strangers), number=number)
 

@@ -1,6 +1,6 @@
 """Rounds as interviews have them: debugging and review (mark the lines, say why), design (a plan, then follow-ups).
 
-items.py    what is asked, from marked.yaml, design.yaml and helpers.commands.zoo: a new entry there is a new round
+items.py    what is asked, from marked.yaml, design.yaml and helpers.commands.broken_jobs: a new entry there is a new round
 scene.py    the model and the cluster of a design round, and the numbers that predictors compute of them
 plans.py    a plan as it is typed
 sitting.py  one round against the clock: marks, answers, points

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers.commands.zoo import Patient, patients
+from helpers.commands.broken_jobs import BrokenJob, broken_jobs
 from helpers.interview.bank_file import check_fields, read_entries, read_list, read_shown_by, read_text
 from helpers.interview.cards import Cell, Source
 from helpers.interview.rounds.scene import Number, Scene, filled, read_number_of, read_scene
@@ -124,12 +124,12 @@ def _marked(fields: Any, where: str) -> Marked:
 
 @functools.cache
 def _of_the_zoo() -> tuple[Marked, ...]:
-    return tuple(_of_patient(one) for one in patients())
+    return tuple(_of_patient(one) for one in broken_jobs())
 
 
-def _of_patient(one: Patient) -> Marked:
+def _of_patient(one: BrokenJob) -> Marked:
     """A job of the zoo as a debugging round: its script and its log. That it is ill, the tests of the zoo show."""
-    lines = tuple(one.line_number(part) for part in (one.line, *one.others))
+    lines = tuple(one.line_number(part) for part in (one.line, *one.other_lines))
     return Marked(
         id=one.name.replace("_", "-"), kind="debugging", minutes=15, title=one.title, prompt=one.symptom,
         model=Words(en=" ", zh="").join([one.remedy, one.tool]), shown_by=read_shown_by(one.shown_by, one.name),

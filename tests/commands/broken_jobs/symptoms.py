@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable
 
-from helpers.commands.zoo import Patient, edited
+from helpers.commands.broken_jobs import BrokenJob, edited
 from helpers.ranks import RankError, Ranks
 
 
@@ -31,7 +31,7 @@ clock = Clock()
 
 
 def timeless(script: str) -> str:
-    return script.replace("import time\n", "from tests.commands.zoo.played import clock as time\n")
+    return script.replace("import time\n", "from tests.commands.broken_jobs.symptoms import clock as time\n")
 
 
 def on_a_rank(script: str, device: str) -> list[str]:
@@ -52,7 +52,7 @@ def on_a_rank(script: str, device: str) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def played(ranks: Ranks, script: str, device: str = "cpu") -> list[str]:
+def run_script(ranks: Ranks, script: str, device: str = "cpu") -> list[str]:
     """The lines of all ranks, one after the other; of one that hangs the error's. What a job makes is on `device`."""
     try:
         return [line for lines in ranks.run(on_a_rank, script, device) for line in lines]
@@ -62,7 +62,7 @@ def played(ranks: Ranks, script: str, device: str = "cpu") -> list[str]:
         return str(error).splitlines()
 
 
-def watched(one: Patient, script: str, settings: str = "every=5") -> str:
+def watched(one: BrokenJob, script: str, settings: str = "every=5") -> str:
     """The script with a watchdog in its loop, put in as one would in any job: three lines."""
     settings += ', equal=lambda name: name.startswith("norm")' * (one.name == "patient_05")
     first = re.search(r"^    for (step|epoch)\b.*", script, re.MULTILINE)[0]
@@ -90,7 +90,7 @@ def numbers(said: list[str], pattern: str, rank: int = 0) -> list[str]:
 
 
 # Of each patient: is this what an ill one says? alone: what the cured script says on one rank.
-IS_ILL: dict[str, Callable[[list[str], list[str]], bool]] = {
+HAS_SYMPTOM: dict[str, Callable[[list[str], list[str]], bool]] = {
     "patient_01": lambda said, alone: numbers(said, "loss") != numbers(alone, "loss"),
     "patient_02": lambda said, alone: {"9", "19", "29"} <= set(re.findall(r"\d+", numbers(said, "s:", 2)[0])),
     "patient_03": lambda said, alone: not numbers(said, "epoch 1 step"),

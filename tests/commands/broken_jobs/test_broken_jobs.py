@@ -1,4 +1,4 @@
-"""The zoo: each patient is really ill, its cure cures it, and nothing in its script tells why."""
+"""The zoo: each patient is really broken, its cure cures it, and nothing in its script tells why."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import tokenize
 
 import pytest
 
-from helpers.commands import zoo
-from helpers.commands.zoo import patient, patients
+from helpers.commands.broken_jobs import ENDS, FOLDER, broken_job, broken_jobs, edited
 from helpers.observe.torchrun import torchrun
 from helpers.ranks import Ranks
-from tests.commands.zoo.played import IS_ILL, found, played, timeless, watched
+from tests.commands.broken_jobs.symptoms import HAS_SYMPTOM, found, run_script, timeless, watched
 from tests.test_prose import findings
 
-ALL = {one.name: one for one in patients()}
+ALL = {one.name: one for one in broken_jobs()}
 PLAYED = [
     name for name, one in ALL.items() if one.ends != "error"
 ]  # a loader's worker needs a process that may have one
 TELLING = re.compile(
-    r"\b(bugs?|wrong|fix\w*|should|missing|forg\w+|slow\w*|leaks?|hangs?|deadlock\w*|ill|sick|causes?|never|stale|broken"
+    r"\b(bugs?|wrong|fix\w*|should|missing|forg\w+|slow\w*|leaks?|hangs?|deadlock\w*|broken|sick|causes?|never|stale|broken"
     r"|unsynced|drift\w*|summed|todo|careful|note that|mistake\w*)\b",
     re.IGNORECASE,
 )
@@ -52,13 +51,13 @@ def test_a_patient_is_a_short_script_of_plain_torch_that_does_not_tell(name):
 @pytest.mark.parametrize("name", ALL)
 def test_its_line_is_one_line_and_its_cure_fits(name):
     one = ALL[name]
-    lines = {one.line_number(), *map(one.line_number, one.others)}
-    assert len(lines) == 1 + len(one.others) and one.rank in (None, *range(one.ranks)) and one.ends in zoo.ENDS
-    assert one.cured != one.script
-    for script in (one.cured, watched(one, one.script), watched(one, one.cured)):
+    lines = {one.line_number(), *map(one.line_number, one.other_lines)}
+    assert len(lines) == 1 + len(one.other_lines) and one.rank in (None, *range(one.ranks)) and one.ends in ENDS
+    assert one.fixed != one.script
+    for script in (one.fixed, watched(one, one.script), watched(one, one.fixed)):
         compile(script, name, "exec")
     with pytest.raises(ValueError, match="fits in 0 places"):
-        zoo.edited(one.script, [("what is not there", "")])
+        edited(one.script, [("what is not there", "")])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -70,9 +69,9 @@ def test_its_texts_are_plain(name):
 
 
 def test_a_name_or_a_line_that_is_not_there_is_a_sentence():
-    assert patient("patient_03") is ALL["patient_03"]
+    assert broken_job("patient_03") is ALL["patient_03"]
     with pytest.raises(ValueError, match="there is no patient 'x': give one of patient_01, patient_02"):
-        patient("x")
+        broken_job("x")
     with pytest.raises(ValueError, match="'import' stands in 5 lines of patient_01.py; it must stand in 1"):
         ALL["patient_01"].line_number("import")
 
@@ -97,22 +96,23 @@ def pool():
 def test_it_is_ill_its_cure_cures_and_the_watchdog_finds_what_it_says(name, pool):
     """Which rank is late is left to torchrun: here, beside other tests, any may be."""
     one = ALL[name]
-    alone = played(pool[:1], one.cured) if name == "patient_01" else []
-    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.cured)]
-    ill, cured = (played(pool[: one.ranks], timeless(script)) for script in scripts)
-    assert IS_ILL[name](ill, alone) and not IS_ILL[name](cured, alone)
-    assert is_in(one.log, ill) or one.ends == "silent"
-    assert found(ill) - {"late"} == {one.watchdog} - {"", "late", "stacks"} and found(cured) <= {"late"}
+    alone = run_script(pool[:1], one.fixed) if name == "patient_01" else []
+    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.fixed)]
+    broken, fixed = (run_script(pool[: one.ranks], timeless(script)) for script in scripts)
+    assert HAS_SYMPTOM[name](broken, alone) and not HAS_SYMPTOM[name](fixed, alone)
+    assert is_in(one.log, broken) or one.ends == "silent"
+    assert found(broken) - {"late"} == {one.watchdog} - {"", "late", "stacks"} and found(fixed) <= {"late"}
 
 
 @pytest.mark.parametrize("name", ["patient_03", "patient_12"])
 def test_it_is_ill_on_practice_cards_too_and_its_cure_cures(name, cards):
     """One stands still, one sends too much. Most others draw from a CPU's generator, which a card refuses."""
     one = ALL[name]
-    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.cured)]
-    ill, cured = (played(cards, script, "card") for script in scripts)
-    assert IS_ILL[name](ill, []) and not IS_ILL[name](cured, []) and (is_in(one.log, ill) or one.ends == "silent")
-    assert found(ill) - {"late"} == {one.watchdog} - {"", "stacks"} and found(cured) <= {"late"}
+    scripts = [watched(one, script) if one.ends == "well" else script for script in (one.script, one.fixed)]
+    broken, fixed = (run_script(cards, script, "card") for script in scripts)
+    assert HAS_SYMPTOM[name](broken, []) and not HAS_SYMPTOM[name](fixed, [])
+    assert is_in(one.log, broken) or one.ends == "silent"
+    assert found(broken) - {"late"} == {one.watchdog} - {"", "stacks"} and found(fixed) <= {"late"}
 
 
 @pytest.mark.slow
@@ -120,16 +120,16 @@ def test_it_is_ill_on_practice_cards_too_and_its_cure_cures(name, cards):
 @pytest.mark.parametrize("name", ALL)
 def test_under_torchrun_too_and_with_the_watchdog_in_it(name, tmp_path, monkeypatch):
     one = ALL[name]
-    monkeypatch.setenv("PYTHONPATH", str(zoo.FOLDER.parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parents[2]))
     patience = 4 if one.watchdog == "stacks" else 200  # a busy machine may take long over a step, or over its end
     settings = f'every=5, patience={patience}, stacks=open(f"{tmp_path}/{{rank}}", "w")'
-    ill = torchrun(watched(one, one.script, settings), ranks=one.ranks, silence=12 if one.ends == "silent" else 60)
-    cured = torchrun(one.cured, ranks=one.ranks, silence=60)
-    said, alone = [*ill.lines, *ill.errors], []
+    broken = torchrun(watched(one, one.script, settings), ranks=one.ranks, silence=12 if one.ends == "silent" else 60)
+    fixed = torchrun(one.fixed, ranks=one.ranks, silence=60)
+    said, alone = [*broken.lines, *broken.errors], []
     if name == "patient_01":
-        alone = list(torchrun(one.cured, ranks=1, silence=60).lines)
-    assert IS_ILL[name](said, alone) and not IS_ILL[name](list(cured.lines), alone) and cured.returncode == 0
-    assert {"well": 0, "silent": None, "error": 1}[one.ends] == ill.returncode and is_in(one.log, said)
+        alone = list(torchrun(one.fixed, ranks=1, silence=60).lines)
+    assert HAS_SYMPTOM[name](said, alone) and not HAS_SYMPTOM[name](list(fixed.lines), alone) and fixed.returncode == 0
+    assert {"well": 0, "silent": None, "error": 1}[one.ends] == broken.returncode and is_in(one.log, said)
     stacks = ["main" in path.read_text() for path in sorted(tmp_path.iterdir())]
     by_load = {"late"} - {one.watchdog}  # beside other work any rank may be late
     assert found(said) - by_load == {one.watchdog} - {"", "stacks"} and (one.watchdog == "stacks") == all(stacks)
