@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.grading import grade, task_of
-from helpers.grading.composing import loss, meshes, norm, places, seeds, sync
+from helpers.grading.composing import loss_and_gradients, meshes, placement
 from helpers.specs.mesh import Mesh
 from tests.grading.planted import world_of
 
@@ -27,34 +27,36 @@ def worlds(key: str, size: int, seed: int = 0) -> list:
 def test_every_mesh_of_a_world_comes_and_all_ranks_make_the_same_groups_in_one_order(key, size):
     found = worlds(key, size)
     assert {meshes.mesh_in(world.inputs[0]) for world in found} == set(meshes.meshes_of(size))
-    every = [one["every"] for world in found for one in world.inputs]
+    every = [one["all_groups"] for world in found for one in world.inputs]
     assert all(one == every[0] for one in every)
     for one in (one for world in found for one in world.inputs):
-        assert all(ranks in one["every"] for ranks in one["groups"].values())
+        assert all(ranks in one["all_groups"] for ranks in one["groups"].values())
 
 
 def test_only_the_first_and_the_last_stage_are_ends():
     mesh = Mesh(pp=3, tp=2)
-    assert meshes.members(mesh, meshes.ENDS) == [[0, 4], [1, 5]] and not meshes.members(Mesh(tp=2), meshes.ENDS)
-    assert [meshes.ENDS in meshes.given(mesh, rank)["groups"] for rank in range(6)] == [True] * 2 + [False] * 2 + [
-        True
-    ] * 2
+    assert meshes.groups_along(mesh, meshes.ENDS) == [[0, 4], [1, 5]] and not meshes.groups_along(
+        Mesh(tp=2), meshes.ENDS
+    )
+    assert [meshes.ENDS in meshes.group_inputs(mesh, rank)["groups"] for rank in range(6)] == [True] * 2 + [
+        False
+    ] * 2 + [True] * 2
 
 
 # -- one process asks for every rank ---------------------------------------------------------------------------------
 def test_the_right_numbering_is_the_courses():
     for case in world_of("09.places", 1).inputs[0]["cases"]:
-        assert places.numbered("tp", "dp", "pp")(*case) == places.places(*case)
+        assert placement.numbered_by("tp", "dp", "pp")(*case) == placement.right_places(*case)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 1, 2), (4, 3, 1)])
 def test_the_copies_share_the_rows_out_and_the_ranks_of_a_copy_have_the_same(sizes):
     mesh, rows = Mesh(**dict(zip(meshes.AXES, sizes, strict=True))), list(range(24))
-    own = [places.own_rows(rows, rank, *sizes, 2) for rank in range(mesh.world_size)]
+    own = [placement.right_rows(rows, rank, *sizes, 2) for rank in range(mesh.world_size)]
     for group in mesh.groups("dp"):
         assert [row for rank in group for part in own[rank] for row in part] == rows
     assert all(own[group[0]] == own[rank] for group in mesh.groups("pp", "tp") for rank in group)
-    assert places.own_rows(rows[1:], 0, *sizes, 2) == places.REFUSED
+    assert placement.right_rows(rows[1:], 0, *sizes, 2) == placement.REFUSED
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -67,10 +69,12 @@ def test_rows_come_that_dp_divides_or_the_micro_batches_or_both_or_none_but_neve
 def test_seeds_that_add_up_coordinates_or_count_by_hundreds_collide_somewhere():
     for weights in ((1, 1, 1), (1, 100, 10_000), (100, 10_000, 1)):
         sums = [
-            seeds.firsts(sum(w * place[axis] for w, axis in zip(weights, meshes.AXES, strict=True)) for place in world)
-            for world in map(seeds.places, seeds.MESHES)
+            placement.first_ranks(
+                sum(w * place[axis] for w, axis in zip(weights, meshes.AXES, strict=True)) for place in world
+            )
+            for world in map(placement.all_coordinates, placement.MESHES)
         ]
-        assert sums != [seeds.due(mesh, meshes.AXES) for mesh in seeds.MESHES], weights
+        assert sums != [placement.right_first_ranks(mesh, meshes.AXES) for mesh in placement.MESHES], weights
 
 
 # -- live ranks ------------------------------------------------------------------------------------------------------
@@ -83,7 +87,7 @@ def test_the_mean_of_the_copies_gradients_is_that_of_all_tokens(size):
             kept = torch.cat([one["x"][one["counted"]] for one in (world.inputs[rank] for rank in group)])
             mean = (kept @ weight).square().mean()
             mean.backward()
-            right = [loss.stories(world, group, own)[0] for own in range(mesh.dp)]
+            right = [loss_and_gradients.right_and_wrong_losses(world, group, own)[0] for own in range(mesh.dp)]
             assert torch.allclose(sum(one["gradient"] for one in right) / mesh.dp, weight.grad, rtol=1e-12)
             assert all(one["shown"] == pytest.approx(mean.item(), rel=1e-12) for one in right)
 
@@ -97,14 +101,14 @@ def test_some_copy_has_no_token_that_counts():
 def test_gradients_of_copies_are_alike_afterwards_and_sharded_ones_are_no_sums_over_tp(size):
     for world in worlds("09.sync", size):
         mesh = meshes.mesh_in(world.inputs[0])
-        after = sync.synced(world, mesh)
+        after = loss_and_gradients.synchronised(world, mesh)
         alike = {
             "dp": ["matrix", "norm", "bias", "last", "both"],
             "tp": ["norm", "bias", "both"],
             meshes.ENDS: ["last", "both"],
         }
         for axis, names in alike.items():
-            for group in meshes.members(mesh, axis):
+            for group in meshes.groups_along(mesh, axis):
                 same = [torch.allclose(after[group[0]][name], after[rank][name]) for name in names for rank in group]
                 assert all(same), (axis, group)
         for group in mesh.groups("dp"):
@@ -118,7 +122,9 @@ def test_the_norm_is_that_of_the_entries_once_each(size, p):
     for world in worlds("09.norm", size):
         seen = {g.data_ptr(): g for one in world.inputs for g in one["gradients"]}  # what lies twice is one tensor
         whole = torch.linalg.vector_norm(torch.cat(list(seen.values())), p).item()
-        assert norm.Held(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(p) == pytest.approx(whole, rel=1e-12)
+        assert loss_and_gradients.GradientsOfRanks(world, meshes.mesh_in(world.inputs[0]), range(size)).norm(
+            p
+        ) == pytest.approx(whole, rel=1e-12)
 
 
 def test_some_rank_has_no_gradient_and_zero_has_cut_some():

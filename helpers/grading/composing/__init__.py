@@ -1,7 +1,8 @@
-"""Lab 09: composing. Three tasks ask who does what on any mesh, three run on live ranks with the groups of a mesh.
+"""Lab 09, composing strategies on a mesh: names the tasks that a check judges, and what of torch an answer may not use.
 
-places.py   09.places, 09.batch    seeds.py   09.seeds
-loss.py     09.loss      sync.py    09.sync     norm.py    09.norm    meshes.py   meshes and their groups
+placement.py           09.places, 09.batch, 09.seeds: one process answers for every rank of many meshes
+loss_and_gradients.py  09.loss, 09.sync, 09.norm: live ranks communicate over the process groups of a mesh
+meshes.py              used by both: the meshes of a number of ranks, and their process groups
 """
 
 from helpers.grading.registry import Lab
@@ -9,7 +10,14 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="09",
     topic="composing",
-    tasks=("places.PLACES", "places.BATCH", "seeds.TASK", "loss.TASK", "sync.TASK", "norm.TASK"),
+    tasks=(
+        "placement.PLACES",
+        "placement.BATCH",
+        "placement.SEEDS",
+        "loss_and_gradients.LOSS",
+        "loss_and_gradients.SYNC",
+        "loss_and_gradients.NORM",
+    ),
     forbids=(
         "torch.distributed.device_mesh",
         "torch.distributed.init_device_mesh",

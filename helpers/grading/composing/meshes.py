@@ -1,4 +1,4 @@
-"""What the tasks of lab 09 share: the meshes of a world, and on a rank their groups."""
+"""Provides the meshes of a number of ranks, and on each rank the process groups of a mesh, for the tasks of lab 09."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch.distributed as dist
 from helpers.grading.cases import CaseGenerator
 from helpers.specs.mesh import Mesh
 
-AXES = ("dp", "pp", "tp")
-ENDS = "ends"  # the first and the last stage, which share a tied weight
+AXES = ("dp", "pp", "tp")  # in the order in which the lab names them
+ENDS = "ends"  # the first and the last stage of a pipeline, which share a tied weight
 
 
 def meshes_of(world_size: int) -> list[Mesh]:
-    """All of them, those of several axes first."""
+    """All meshes of so many ranks, those with several axes first."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
-    every = [(dp, pp, world_size // (dp * pp)) for dp in divisors for pp in divisors if world_size % (dp * pp) == 0]
-    return [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in sorted(every, key=lambda sizes: sizes.count(1))]
+    sizes = [(dp, pp, world_size // (dp * pp)) for dp in divisors for pp in divisors if world_size % (dp * pp) == 0]
+    return [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in sorted(sizes, key=lambda one: one.count(1))]
 
 
-def drawn(rng: CaseGenerator, world_size: int) -> Mesh:
-    """One after the other, so that six cases bring each mesh of up to five ranks."""
+def mesh_of_case(rng: CaseGenerator, world_size: int) -> Mesh:
+    """The mesh whose turn it is: six cases bring every mesh of up to five ranks."""
     meshes = meshes_of(world_size)
     return meshes[rng.case.number % len(meshes)]
 
@@ -30,33 +30,38 @@ def sizes_of(mesh: Mesh) -> dict[str, int]:
     return {axis: getattr(mesh, axis) for axis in AXES}
 
 
-def place_on(mesh: Mesh, rank: int) -> dict[str, int]:
-    """Its coordinates, in the order in which the lab names the axes."""
-    place = mesh.coordinates(rank)
-    return {axis: place[axis] for axis in AXES}
+def coordinates_of(mesh: Mesh, rank: int) -> dict[str, int]:
+    """The rank's coordinates on the axes of this lab, in their order."""
+    coordinates = mesh.coordinates(rank)
+    return {axis: coordinates[axis] for axis in AXES}
 
 
-def told(mesh: Mesh) -> str:
+def mesh_text(mesh: Mesh) -> str:
+    """How a message names the mesh: "dp=2, pp=1, tp=2"."""
     return ", ".join(f"{axis}={size}" for axis, size in sizes_of(mesh).items())
 
 
 def is_end(mesh: Mesh, stage: int) -> bool:
+    """Whether this is the first or the last of several stages."""
     return mesh.pp > 1 and stage in (0, mesh.pp - 1)
 
 
-def members(mesh: Mesh, axis: str) -> list[list[int]]:
-    """All groups of an axis, or of the ends of each pipeline; a pipeline of one stage has no ends."""
+def groups_along(mesh: Mesh, axis: str) -> list[list[int]]:
+    """The ranks of every group on an axis. On ENDS that is the first and last rank of each pipeline with stages."""
     if axis == ENDS:
         return [[ranks[0], ranks[-1]] for ranks in mesh.groups("pp")] if mesh.pp > 1 else []
     return mesh.groups(axis)
 
 
-def given(mesh: Mesh, rank: int) -> dict[str, Any]:
-    """For a rank's inputs: its groups on this mesh, and the groups of all meshes of this world, in one order."""
+def group_inputs(mesh: Mesh, rank: int) -> dict[str, Any]:
+    """The part of a rank's inputs that `mesh_in` and `process_groups` read.
+
+    groups: for each axis the rank's own group. all_groups: those of all meshes of this size, in one order.
+    """
     axes = (*AXES, ENDS)
-    own = {axis: ranks for axis in axes for ranks in members(mesh, axis) if rank in ranks}
-    every = {tuple(ranks) for one in meshes_of(mesh.world_size) for axis in axes for ranks in members(one, axis)}
-    return {"mesh": sizes_of(mesh), "groups": own, "every": [list(ranks) for ranks in sorted(every)]}
+    local = {axis: ranks for axis in axes for ranks in groups_along(mesh, axis) if rank in ranks}
+    every = {tuple(ranks) for one in meshes_of(mesh.world_size) for axis in axes for ranks in groups_along(one, axis)}
+    return {"mesh": sizes_of(mesh), "groups": local, "all_groups": [list(ranks) for ranks in sorted(every)]}
 
 
 def mesh_in(inputs: dict[str, Any]) -> Mesh:
@@ -64,12 +69,15 @@ def mesh_in(inputs: dict[str, Any]) -> Mesh:
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
-_made: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}
+_created: dict[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]] = {}  # by the group of all ranks
 
 
-def groups_on(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
-    """This rank's process group on each axis, and "ends" if it stands at one. Those of all meshes of this world are
-    made at once, before any answer can stop a rank between two of them."""
-    if (world := dist.group.WORLD) not in _made:
-        _made[world] = {tuple(ranks): dist.new_group(ranks) for ranks in inputs["every"]}
-    return {axis: _made[world][tuple(ranks)] for axis, ranks in inputs["groups"].items()}
+def process_groups(inputs: dict[str, Any]) -> dict[str, dist.ProcessGroup]:
+    """This rank's process group on each axis, and on "ends" if its stage is one.
+
+    All ranks have to create all groups in one order. Those of every mesh are therefore created at the first call,
+    before an answer that fails can stop a rank between two of them.
+    """
+    if (world := dist.group.WORLD) not in _created:
+        _created[world] = {tuple(ranks): dist.new_group(ranks) for ranks in inputs["all_groups"]}
+    return {axis: _created[world][tuple(ranks)] for axis, ranks in inputs["groups"].items()}

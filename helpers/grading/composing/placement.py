@@ -1,0 +1,369 @@
+"""Judges 09.places, 09.batch and 09.seeds, which say of any rank of any mesh where it is and what it computes.
+
+09.places asks for a rank's coordinates and for all groups, 09.batch for the rows of a batch that a rank computes, and
+09.seeds which ranks must draw the same random numbers. The learner's function is called in one process for every rank
+of several meshes. A mistake is named only if it explains every answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.composing import LAB
+from helpers.grading.composing.meshes import AXES, coordinates_of, mesh_text, sizes_of
+from helpers.grading.kit import answers
+from helpers.grading.kit.answers import shortened
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
+from helpers.specs.mesh import Mesh
+
+# -- 09.places -------------------------------------------------------------------------------------------------------
+Places = list[Any]  # the coordinates of a rank, then the groups of each axis
+
+
+def make_places(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of meshes with one axis, with two and with three."""
+    sizes = [(1, 1, 1), (rng.integer(2, 5), 1, 1), (1, rng.integer(2, 5), 1), (1, 1, rng.integer(2, 5))]
+    sizes += [(2, 2, 2), (2, 1, 4), (3, 2, 1), (1, 4, 2), rng.one_of((2, 3, 4), (4, 3, 2), (3, 2, 4), (3, 4, 2))]
+    return [{"cases": [[rank, dp, pp, tp] for dp, pp, tp in sizes for rank in range(dp * pp * tp)]}]
+
+
+def run_places(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Places]:
+    return [as_columns(one) for one in answers.run_questions(submitted, inputs, context)]
+
+
+def as_columns(answer: Any) -> Places:
+    """The two dicts of an answer as a list. An answer of another form stands in every column, where it is wrong."""
+    place, groups = answer if isinstance(answer, tuple | list) and len(answer) == 2 else (answer, answer)
+    return [place, *(groups.get(axis) if isinstance(groups, Mapping) else groups for axis in AXES)]
+
+
+def right_places(rank: int, *sizes: int) -> Places:
+    mesh = mesh_with(sizes)
+    return [coordinates_of(mesh, rank), *(mesh.groups(axis) for axis in AXES)]
+
+
+def mesh_with(sizes: Sequence[int]) -> Mesh:
+    return Mesh(**dict(zip(AXES, sizes, strict=True)))
+
+
+def numbered_by(*order: str) -> Callable[..., Places]:
+    """Ranks numbered in another order of the axes, the fastest first.
+
+    `Mesh` numbers tp first, then dp, then pp. So each axis is taken for the axis of `Mesh` with its speed, and the
+    result is named back.
+    """
+    mesh_axis = dict(zip(order, ("tp", "dp", "pp"), strict=True))
+
+    def wrong(rank: int, *sizes: int) -> Places:
+        mesh = Mesh(**{mesh_axis[axis]: size for axis, size in zip(AXES, sizes, strict=True)})
+        coordinates = mesh.coordinates(rank)
+        groups = (mesh.groups(mesh_axis[axis]) for axis in AXES)
+        return [{axis: coordinates[mesh_axis[axis]] for axis in AXES}, *groups]
+
+    return wrong
+
+
+def own_group_first(rank: int, *sizes: int) -> Places:
+    """The mistake: of the groups of an axis the rank's own stands first."""
+    place, *groups = right_places(rank, *sizes)
+    return [place, *(sorted(every, key=lambda ranks: rank not in ranks) for every in groups)]
+
+
+def grouped_by_coordinate(rank: int, *sizes: int) -> Places:
+    """The mistake: a group holds the ranks with the same coordinate on the axis, not those that differ in it."""
+    mesh = mesh_with(sizes)
+    others = [[other for other in AXES if other != axis] for axis in AXES]
+    return [coordinates_of(mesh, rank), *(mesh.groups(*axes) for axes in others)]
+
+
+WRONG_PLACES: dict[str, list[Callable[..., Places]]] = {
+    "own_group_first": [own_group_first],
+    "those_alike": [grouped_by_coordinate],
+    "pipeline_before_data": [numbered_by("tp", "pp", "dp")],
+    "tensor_ranks_apart": [
+        numbered_by("pp", "dp", "tp"),
+        numbered_by("dp", "pp", "tp"),
+        numbered_by("dp", "tp", "pp"),
+        numbered_by("pp", "tp", "dp"),
+    ],
+}
+COLUMNS = (Words(en="the place", zh=" place "), *(Words(en=f"groups[{a!r}]", zh=f" groups[{a!r}]") for a in AXES))
+
+
+def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
+    """The place and the groups are judged apart, so that a mistake in one half of the answers is named as well."""
+    cases, given = world.inputs[0]["cases"], world.outputs[0]
+    wrong = {key: [[one(*case) for case in cases] for one in several] for key, several in WRONG_PLACES.items()}
+    for half in (slice(0, 1), slice(1, None)):  # the first column, and all others
+        got = half_of(given, half)
+        known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
+        for column in range(len(COLUMNS))[half]:
+            explained = {key: [column_of(column, one) for one in WRONG_PLACES[key]] for key in known}
+            values, right = [one[column] for one in given], column_of(column, right_places)
+            yield from answers.judge_answers(PLACES, COLUMNS[column], cases, values, right, explained)
+
+
+def half_of(given: Sequence[Places], half: slice) -> list[Places]:
+    return [one[half] for one in given]
+
+
+def column_of(column: int, answer: Callable[..., Places]) -> Callable[..., Any]:
+    """A function that gives one column of what `answer` gives."""
+    return lambda *case: answer(*case)[column]
+
+
+PLACES = Task(
+    key="09.places",
+    signature="places(rank, dp, pp, tp)",
+    make_inputs=make_places,
+    run_submission=run_places,
+    judge=judge_places,
+    hints=LAB.hints(*WRONG_PLACES),
+    world_sizes=(1,),
+    runs_on="process",
+)
+
+
+# -- 09.batch --------------------------------------------------------------------------------------------------------
+REFUSED = "ValueError"  # stands for an answer that raised one
+Rows = list[list[int]]  # the numbers of the rows in each micro-batch
+
+
+def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of several meshes, with a batch that can be divided; then batches that mostly must be refused."""
+    calls = []
+    for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
+        m = rng.integer(2, 3) if dp < 3 else 2
+        calls.append((dp * m * rng.integer(2, 3), dp, pp, tp, m))
+    calls += [(2 * rng.integer(1, 3), 2, 2, 1, 1), (6 * rng.integer(1, 2) + 2, 2, 1, 2, 3), (9, 2, 1, 2, 3)]
+    # dp and m both divide 6, but dp * m does not; of 7 rows one replica would get 4 and the other 3.
+    calls += [(6, 2, 1, 2, 2), (7, 2, 1, 1, 2)]
+    return [{"cases": [[list(range(n)), rank, *sizes] for n, *sizes in calls for rank in range(math.prod(sizes[:3]))]}]
+
+
+def run_batch(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """Each row of the batch holds its own number, twice."""
+
+    def numbers_of_rows(rows: list[int], *args: int) -> Any:
+        try:
+            parts = submitted(torch.tensor(rows)[:, None].repeat(1, 2), *args)
+        except ValueError:
+            return REFUSED
+        return [row_numbers(part) for part in parts] if isinstance(parts, tuple | list) else parts
+
+    return answers.run_questions(numbers_of_rows, inputs, context, BATCH)
+
+
+def row_numbers(part: Any) -> Any:
+    is_rows = isinstance(part, Tensor) and part.dim() == 2 and part.shape[1] == 2
+    return part[:, 0].tolist() if is_rows else part
+
+
+def right_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
+    """The rows of this rank in m micro-batches; refused unless dp * m divides the batch."""
+    if len(rows) % (dp * m):
+        return REFUSED
+    return never_refused(rows, rank, dp, pp, tp, m)
+
+
+def never_refused(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    return chunks(chunks(rows, dp)[rank // tp % dp], m)  # rank // tp % dp is the dp coordinate
+
+
+def tail_dropped(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    return never_refused(rows[: len(rows) // (dp * m) * dp * m], rank, dp, pp, tp, m)
+
+
+def checked_apart(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows | str:
+    """The mistake: dp and m must each divide the batch, but their product need not."""
+    return REFUSED if len(rows) % dp or len(rows) % m else never_refused(rows, rank, dp, pp, tp, m)
+
+
+def chunks(rows: list[int], n: int) -> Rows:
+    return [part.tolist() for part in torch.tensor(rows).chunk(n)]
+
+
+WRONG_ROWS: dict[str, list[Callable[..., Rows]]] = {
+    "by_global_rank": [
+        lambda rows, rank, dp, pp, tp, m: chunks(chunks(rows, dp)[rank % dp], m),
+        lambda rows, rank, dp, pp, tp, m: chunks(rows[rank :: dp * pp * tp], m),
+    ],
+    "every_other_row": [lambda rows, rank, dp, pp, tp, m: chunks(rows[rank // tp % dp :: dp], m)],
+    "micro_batches_first": [
+        lambda rows, rank, dp, pp, tp, m: [chunks(part, dp)[rank // tp % dp] for part in chunks(rows, m)]
+    ],
+}
+WRONG_REFUSALS = {"rest_let_through": [never_refused, tail_dropped, checked_apart]}
+ROWS = Words(en="the rows of the micro-batches", zh="各微批次的行")
+
+
+def judge_batch(world: JudgedWorld) -> Iterator[Judgement]:
+    """Batches to divide and batches to refuse are judged apart: a first attempt often does both wrong."""
+    pairs = list(zip(world.inputs[0]["cases"], world.outputs[0], strict=True))
+    for is_refused, wrong in ((False, WRONG_ROWS), (True, WRONG_REFUSALS)):
+        cases, got = zip(*(one for one in pairs if (right_rows(*one[0]) == REFUSED) == is_refused), strict=True)
+        yield from answers.judge_answers(BATCH, ROWS, cases, got, right_rows, wrong)
+
+
+BATCH = Task(
+    key="09.batch",
+    signature="own_rows(batch, rank, dp, pp, tp, num_microbatches)",
+    make_inputs=make_batch,
+    run_submission=run_batch,
+    judge=judge_batch,
+    must_not_change=("batch",),
+    hints=LAB.hints(*WRONG_ROWS, *WRONG_REFUSALS),
+    world_sizes=(1,),
+    runs_on="process",
+)
+
+# -- 09.seeds --------------------------------------------------------------------------------------------------------
+# The answer has a seed of each kind. Any numbers will do, so the judge looks only at which ranks share one: it replaces
+# each rank's seed by the first rank that has the same.
+AXES_OF_KIND = {  # ranks must draw other numbers if they differ on one of these axes, and the same ones if not
+    "whole_weights": ("pp",),
+    "cut_weights": ("pp", "tp"),
+    "whole_dropout": ("dp", "pp"),
+    "cut_dropout": ("dp", "pp", "tp"),
+}
+MESHES = [Mesh(dp=dp, pp=pp, tp=tp) for dp, pp, tp in ((2, 2, 2), (2, 1, 4), (1, 3, 2), (1, 1, 1))]
+# On the large ones seeds collide that add coordinates, as they are or with factors such as 1, 100 and 10,000.
+MESHES += [Mesh(dp=16, pp=4, tp=8), Mesh(dp=160, pp=2, tp=2), Mesh(dp=2, pp=128, tp=2), Mesh(dp=2, pp=2, tp=128)]
+NUM_REPEATED = MESHES[0].world_size  # ranks that are asked again, with another seed and as if in another process
+SEED_RANGE = range(-(2**63), 2**64)  # what torch.manual_seed takes
+
+
+def make_seeds(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank of every mesh, with one seed for each mesh; at last the ranks of the first mesh with another seed."""
+    questions = [(rng.integer(1, 10**6), mesh) for mesh in MESHES]
+    questions.append((questions[0][0] + rng.integer(1, 999), MESHES[0]))
+    return [{"cases": [[seed, place, sizes_of(mesh)] for seed, mesh in questions for place in all_coordinates(mesh)]}]
+
+
+def run_seeds(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    """Asks about the first mesh once more with a `hash` that gives other numbers for texts, as in another process.
+
+    Python salts the hash of texts anew in every process. `submitted` may be wrapped, and the learner's function is in
+    its attribute of that name.
+    """
+    given = answers.run_questions(submitted, inputs, context)
+    names = getattr(getattr(submitted, "submitted", submitted), "__globals__", {})
+    original, names["hash"] = names.get("hash", hash), lambda value: hash(salted(value))
+    try:
+        return given + answers.run_questions(submitted, {"cases": inputs["cases"][:NUM_REPEATED]}, context)
+    finally:
+        names["hash"] = original
+
+
+def salted(value: Any) -> Any:
+    """The value with its texts changed. Numbers stay, since their hash is the same in every process."""
+    if isinstance(value, tuple):
+        return tuple(map(salted, value))
+    return f"{value} " if isinstance(value, str) else value
+
+
+def all_coordinates(mesh: Mesh) -> list[dict[str, int]]:
+    return [coordinates_of(mesh, rank) for rank in range(mesh.world_size)]
+
+
+def first_ranks(values: Iterable[Hashable]) -> list[int]:
+    """For each rank the first rank that has the same value."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(value, rank) for rank, value in enumerate(values)]
+
+
+def right_first_ranks(mesh: Mesh, axes: Sequence[str]) -> list[int]:
+    """The same for values that differ exactly where coordinates on these axes do."""
+    return first_ranks(tuple(place[axis] for axis in axes) for place in all_coordinates(mesh))
+
+
+def judge_seeds(world: JudgedWorld) -> Iterator[Judgement]:
+    """The answers are dicts of integers, depend on the seed, and differ between ranks as `AXES_OF_KIND` says."""
+    invalid = [one for one in world.outputs[0] if not is_seeds(one)]
+    shown = shortened(invalid[0]) if invalid else ""
+    en = f"it returns {shown}, expected a dict of four whole numbers: {', '.join(AXES_OF_KIND)}"
+    yield expect(not invalid, en, f"返回了 {shown}，应为四个整数的 dict：{'、'.join(AXES_OF_KIND)}")
+    if invalid:
+        return
+    given = iter(world.outputs[0])
+    by_mesh = [[next(given) for _ in range(mesh.world_size)] for mesh in MESHES]
+    other_seed, other_hash = ([next(given) for _ in range(NUM_REPEATED)] for _ in range(2))
+    yield expect(other_hash == by_mesh[0], *SALTED)
+    pairs = list(zip(by_mesh[0], other_seed, strict=True))
+    constant = [kind for kind in AXES_OF_KIND if any(one[kind] == other[kind] for one, other in pairs)]
+    yield expect(
+        not constant,
+        f"{', '.join(constant)}: another seed gives the same number",
+        f"{'、'.join(constant)}：换了种子，得到的数却相同",
+    )
+    yield from judge_sharing(
+        {kind: [first_ranks(one[kind] for one in each) for each in by_mesh] for kind in AXES_OF_KIND}
+    )
+
+
+def judge_sharing(shared: Mapping[str, Sequence[list[int]]]) -> Iterator[Judgement]:
+    """shared: of each kind and each mesh the first ranks with the same seed.
+
+    A mistake is named only if it explains every kind that is wrong, on all meshes.
+    """
+    right = {kind: [right_first_ranks(mesh, axes) for mesh in MESHES] for kind, axes in AXES_OF_KIND.items()}
+    wrong = [mistakes_in_sharing(kind, got) for kind, got in shared.items() if got != right[kind]]
+    known = sorted(set.intersection(*wrong)) if wrong else []
+    for kind, several in shared.items():
+        for mesh, got, expected in zip(MESHES, several, right[kind], strict=True):
+            differing = [rank for rank in range(mesh.world_size) if got[rank] != expected[rank]]
+            rank = differing[0] if differing else 0
+            text = SAME_SEED if got[rank] < expected[rank] else OTHER_SEED
+            text = text.format(kind, mesh_text(mesh), rank, min(got[rank], expected[rank]))
+            yield expect(got == expected, text.en, text.zh, mistakes=known)
+
+
+def is_seeds(answer: Any) -> bool:
+    return isinstance(answer, Mapping) and all(
+        type(answer.get(kind)) is int and answer[kind] in SEED_RANGE for kind in AXES_OF_KIND
+    )
+
+
+def mistakes_in_sharing(kind: str, shared: Sequence[list[int]]) -> set[str]:
+    """Names mistakes by the axes on which the seeds do differ. Where no axes fit, ranks share a seed by chance."""
+    right = set(AXES_OF_KIND[kind])
+    for axes in (set(some) for n in range(4) for some in combinations(AXES, n)):
+        if all(right_first_ranks(mesh, sorted(axes)) == one for mesh, one in zip(MESHES, shared, strict=True)):
+            known = {"tensor_ranks_alike": right - axes == {"tp"}, "copies_alike": "dp" in right - axes}
+            known["whole_drawn_apart"] = bool(axes - right)
+            return {key for key, fits in known.items() if fits}
+    return {"sums_collide"}
+
+
+SALTED = (
+    "in another process the numbers differ: hash() of a text has another salt there",
+    "在另一个进程里得到的数不同：那里文本的 hash() 用的是另一个盐值",
+)
+SAME_SEED = Words(
+    en="{0} ({1}): rank {2} gets the seed of rank {3}, and must draw other numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 相同，但它们必须抽到不同的数",
+)
+OTHER_SEED = Words(
+    en="{0} ({1}): rank {2} does not get the seed of rank {3}, and must draw the same numbers",
+    zh="{0}（{1}）：rank {2} 的种子与 rank {3} 不同，但它们必须抽到相同的数",
+)
+SEEDS = Task(
+    key="09.seeds",
+    signature="seeds(seed, place, sizes)",
+    make_inputs=make_seeds,
+    run_submission=run_seeds,
+    judge=judge_seeds,
+    must_not_change=("place", "sizes"),
+    hints=LAB.hints("sums_collide", "tensor_ranks_alike", "copies_alike", "whole_drawn_apart"),
+    world_sizes=(1,),
+    runs_on="process",
+)
