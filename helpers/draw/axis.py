@@ -1,4 +1,7 @@
-"""Axes of seconds and of bytes: round ticks in one unit."""
+"""Provides axes of seconds and of bytes whose ticks are round numbers in one unit.
+
+The scenes of timelines, pipelines, memory and message bars put these grid lines and labels behind their bars.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Iterator
 from helpers.draw.scene import Label, Line
 from helpers.quantities.units import format_bytes
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def round_step(span: float, count: int = 6) -> float:
@@ -27,18 +30,19 @@ def ticks(end: float, count: int = 6) -> list[float]:
     return [number * step for number in range(int(end / step + 1e-9) + 1)]
 
 
-def _in_unit(seconds: list[float]) -> list[str]:
-    size, unit = next(((size, unit) for size, unit in _UNITS if seconds[-1] >= size), _UNITS[-1])
+def _texts_in_one_unit(seconds: list[float]) -> list[str]:
+    """A text per tick, in the unit that suits the last one; only the last text names that unit."""
+    size, unit = next(((size, unit) for size, unit in _TIME_UNITS if seconds[-1] >= size), _TIME_UNITS[-1])
     return [f"{value / size:.6g}" + (f" {unit}" if value == seconds[-1] else "") for value in seconds]
 
 
 def time_axis(
     left: float, width: float, top: float, bottom: float, end: float, with_labels: bool
 ) -> list[Label | Line]:
-    """Grid lines from top to bottom and labels below; `end` in seconds lies at left + width."""
+    """Vertical grid lines from `top` to `bottom` with labels below; `end` is in seconds and lies at left + width."""
     marks = ticks(end)
     items: list[Label | Line] = []
-    for seconds, text in zip(marks, _in_unit(marks), strict=True):
+    for seconds, text in zip(marks, _texts_in_one_unit(marks), strict=True):
         x = left + (seconds / end * width if end else 0)
         items.append(Line(x1=x, y1=top, x2=x, y2=bottom + 4))
         if with_labels:
@@ -47,7 +51,7 @@ def time_axis(
 
 
 def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: float) -> Iterator[Label | Line]:
-    """Grid lines from 0 to `largest` bytes at `scale` pixels a byte, and labels below."""
+    """Vertical grid lines from 0 to `largest` bytes, at `scale` pixels per byte, with labels below them."""
     step = round_step(largest, 5)
     for number in range(int(largest / step) + 1):
         x = left + number * step * scale
@@ -56,5 +60,5 @@ def bytes_axis(largest: float, left: float, scale: float, top: float, bottom: fl
 
 
 def bytes_tick(num_bytes: float) -> str:
-    """A round number of bytes without its zeros behind the point."""
+    """A round number of bytes as text, without zeros after the decimal point: "40 GB", not "40.0 GB"."""
     return re.sub(r"\.0+ ", " ", format_bytes(num_bytes)) if num_bytes else "0"

@@ -1,26 +1,38 @@
-"""Curves on two axes, linear or logarithmic, each named at its end; points of interest get a mark and words."""
+"""Provides plots of curves as Scenes: curves_scene for any two axes, lines_scene for a simple plot that begins at 0.
+
+`curves_scene` has linear or logarithmic axes, marks with words, gaps and bands; chapters 03 and 07 to 12 use it, and so
+do `scaling.py` and `failures.py`. `lines_scene` chooses its ticks itself; chapters 01 and 04 and two labs use it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, text_width
+from helpers.draw.axis import ticks
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, dot, text_width, title_label
 from helpers.learner.words import book
 
-say = book("pictures")
+words = book("pictures")
 Points = Sequence[tuple[float, float]]
-_LEFT, _TOP, _HIGH, _BELOW = 64.0, 52.0, 250.0, 46.0
-_APART = 16.0  # pixels between the names at the curves' ends
-COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one a curve; its name stands at its end as well
-_LINE, _BAND = 3, 13  # pixels: how thick
+COLOURS = ("parameters", "gradients", "sign", "optimizer")  # one per curve; the curve's name also stands at its end
+# Pixels of the plot of curves_scene: its left edge, its top edge, its height, and the room below it.
+_LEFT, _TOP, _HEIGHT, _BELOW = 64.0, 52.0, 250.0, 46.0
+_NAME_PITCH = 16.0  # pixels between the names at the curves' ends
+_CURVE_WIDTH, _BAND_WIDTH = 3, 13  # pixels
+_ABOVE_MARK, _BELOW_MARK = -33, 10  # pixels from a marked point to the top of its words, above or below the point
+# The same for lines_scene.
+_LINES_LEFT, _LINES_TOP, _LINES_HEIGHT, _LINES_DOT = 70.0, 52.0, 210.0, 9.0
+_LINES_NAME_PITCH = 17.0
+_LINES_COLOURS = ("parameters", "communication", "gradients", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """ticks: where lines stand, the first and the last are the axis's ends. name: with its unit."""
+    """An axis of `curves_scene`. `name` includes the unit; the first and the last of `ticks` are the axis's ends."""
 
     name: str
     ticks: Sequence[float]
@@ -28,14 +40,18 @@ class Axis:
     form: str = "{:,.6g}"
 
     def place(self, value: float) -> float:
-        """0 at the first tick, 1 at the last."""
+        """The position of a value: 0 at the first tick, 1 at the last."""
         scaled = math.log if self.log else float
         first, last = scaled(self.ticks[0]), scaled(self.ticks[-1])
         return (scaled(value) - first) / (last - first)
 
 
 class Mark(NamedTuple):
-    """A point to look at. lower: pixels from it down to its words, where they would lie on others."""
+    """A point to style at, with words beside it.
+
+    `lower` is how many pixels the top of the words lies below the point, negative for above; None is the default of the
+    picture. `on_left` puts the words on the left of the point even where there is room on the right.
+    """
 
     x: float
     y: float
@@ -45,13 +61,15 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Frame:
+class _Plot:
+    """Where values of both axes lie in the picture. `right` is the right edge of the plot in pixels."""
+
     x: Axis
     y: Axis
     right: float
 
     def at(self, point: tuple[float, float]) -> tuple[float, float]:
-        return _LEFT + self.x.place(point[0]) * (self.right - _LEFT), _TOP + (1 - self.y.place(point[1])) * _HIGH
+        return _LEFT + self.x.place(point[0]) * (self.right - _LEFT), _TOP + (1 - self.y.place(point[1])) * _HEIGHT
 
 
 def curves_scene(
@@ -69,91 +87,198 @@ def curves_scene(
     gaps: Sequence[tuple[float, float, str]] = (),
     width: float = WIDTH,
 ) -> Scene:
-    """curves: a name to its points. marks: (x, y, words) of points to look at; marks_below: their words stand below
-    the point, off a curve that rises. dots: a dot on each point, as counted; or the names of curves that get them.
+    """A Scene of curves, each given as a name and its points.
 
-    paints: what a name begins with, to its colour, so that a stage has one colour in several pictures. dashed: names.
-    bands: names of curves that another one lies on: wide and without dots, so that both are seen.
-    gaps: (from, to, words) on the x axis, hatched, where nothing is done.
-    ValueError without a curve or for more of them than there are colours.
+    marks: points to style at, each (x, y, words). marks_below puts the words below the point, where a rising curve
+    leaves room. dots: True for a dot on every point, or the names of the curves that get dots.
+    paints: maps the beginning of a curve's name to a colour, so that a stage has one colour in several pictures.
+    dashed: names of dashed curves. bands: names of curves that another curve covers; they are drawn wide and without
+    dots, so that both are seen. gaps: (from, to, words) on the x axis, hatched, where nothing is done.
+    Raises ValueError without a curve, or for more curves than there are colours.
     """
     if not 1 <= len(curves) <= len(COLOURS):
         raise ValueError(f"curves_scene got {len(curves)} curves; it draws 1 to {len(COLOURS)}")
     right = width - 40 - max(text_width(name, 13, bold=True) for name in curves)
-    frame = _Frame(x=x, y=y, right=right)
-    items: list[Rect | Label | Line] = [Label(x=14, y=20, text=title, size=14, bold=True), *_grid(frame)]
+    plot = _Plot(x=x, y=y, right=right)
+    items: list[Rect | Label | Line] = [title_label(title), *_grid(plot)]
     for gap in gaps:
-        items += _gap(*gap, frame)
+        items += _gap(*gap, plot)
     colours = _colours(curves, paints or {})
     for name, points in curves.items():
-        dotted = dots if isinstance(dots, bool) else name in dots
-        items += _curve(points, colours[name], frame, dotted, dashed=name in dashed, is_band=name in bands)
-    items += _names(curves, colours, frame)
+        has_dots = dots if isinstance(dots, bool) else name in dots
+        items += _curve(points, colours[name], plot, has_dots, dashed=name in dashed, is_band=name in bands)
+    items += _names(curves, colours, plot)
     for mark in marks:
-        items += _mark(Mark(*mark), frame, lower=10 if marks_below else -33)
-    said = [say("curves.row", name=n, first=_said(p[0], frame), last=_said(p[-1], frame)) for n, p in curves.items()]
-    summary = " ".join([*said, *(say("curves.mark", text=one[2]) for one in (*marks, *gaps))])
-    return Scene(width=width, height=_TOP + _HIGH + _BELOW, title=title, summary=summary, items=tuple(items))
+        items += _mark(Mark(*mark), plot, default_lower=_BELOW_MARK if marks_below else _ABOVE_MARK)
+    sentences = [
+        words("curves.row", name=name, first=_point_text(points[0], plot), last=_point_text(points[-1], plot))
+        for name, points in curves.items()
+    ]
+    sentences += [words("curves.mark", text=text) for _, _, text, *_ in (*marks, *gaps)]
+    height = _TOP + _HEIGHT + _BELOW
+    return Scene(width=width, height=height, title=title, summary=" ".join(sentences), items=tuple(items))
 
 
 def _colours(curves: Mapping[str, Points], paints: Mapping[str, str]) -> dict[str, str]:
-    pairs = zip(curves, COLOURS, strict=False)
-    return {name: next((paints[start] for start in paints if name.startswith(start)), own) for name, own in pairs}
+    defaults = dict(zip(curves, COLOURS, strict=False))  # there are at least as many colours as curves
+    return {
+        name: next((paints[start] for start in paints if name.startswith(start)), default)
+        for name, default in defaults.items()
+    }
 
 
-def _said(point: tuple[float, float], frame: _Frame) -> str:
-    return f"{frame.y.form.format(point[1])} ({frame.x.form.format(point[0])})"
+def _point_text(point: tuple[float, float], plot: _Plot) -> str:
+    return f"{plot.y.form.format(point[1])} ({plot.x.form.format(point[0])})"
 
 
-def _grid(frame: _Frame) -> Iterator[Label | Line]:
-    bottom = _TOP + _HIGH
-    for tick in frame.x.ticks:
-        at = _LEFT + frame.x.place(tick) * (frame.right - _LEFT)
-        yield Line(x1=at, y1=_TOP, x2=at, y2=bottom + 4)
-        yield Label(x=at, y=bottom + 14, text=frame.x.form.format(tick), size=12, anchor="middle", colour="muted")
-    for tick in frame.y.ticks:
-        at = _TOP + (1 - frame.y.place(tick)) * _HIGH
-        yield Line(x1=_LEFT - 4, y1=at, x2=frame.right, y2=at)
-        yield Label(x=_LEFT - 10, y=at, text=frame.y.form.format(tick), size=12, anchor="end", colour="muted")
-    yield Label(x=14, y=_TOP - 14, text=frame.y.name, size=12, colour="muted")
-    yield Label(x=(_LEFT + frame.right) / 2, y=bottom + 34, text=frame.x.name, size=12, anchor="middle", colour="muted")
+def _grid(plot: _Plot) -> Iterator[Label | Line]:
+    bottom = _TOP + _HEIGHT
+    for tick in plot.x.ticks:
+        x = _LEFT + plot.x.place(tick) * (plot.right - _LEFT)
+        yield Line(x1=x, y1=_TOP, x2=x, y2=bottom + 4)
+        yield Label(x=x, y=bottom + 14, text=plot.x.form.format(tick), size=12, anchor="middle", colour="muted")
+    for tick in plot.y.ticks:
+        y = _TOP + (1 - plot.y.place(tick)) * _HEIGHT
+        yield Line(x1=_LEFT - 4, y1=y, x2=plot.right, y2=y)
+        yield Label(x=_LEFT - 10, y=y, text=plot.y.form.format(tick), size=12, anchor="end", colour="muted")
+    yield Label(x=MARGIN, y=_TOP - 14, text=plot.y.name, size=12, colour="muted")
+    middle = (_LEFT + plot.right) / 2
+    yield Label(x=middle, y=bottom + 34, text=plot.x.name, size=12, anchor="middle", colour="muted")
 
 
-def _gap(start: float, end: float, text: str, frame: _Frame) -> Iterator[Rect | Label]:
-    x, right = (frame.at((at, frame.y.ticks[0]))[0] for at in (start, end))
-    yield Rect(x=x, y=_TOP, width=right - x, height=_HIGH, fill="waiting", texture="hatch", opacity=0.6, tooltip=text)
-    middle = min((x + right) / 2, frame.right - text_width(text, 12, bold=True) / 2)  # the curves' names stand beside
+def _gap(start: float, end: float, text: str, plot: _Plot) -> Iterator[Rect | Label]:
+    left, right = (plot.at((value, plot.y.ticks[0]))[0] for value in (start, end))
+    style = {"fill": "waiting", "texture": "hatch", "opacity": 0.6, "tooltip": text}
+    yield Rect(x=left, y=_TOP, width=right - left, height=_HEIGHT, **style)
+    # The curves' names stand right of the plot, so the words of a gap must end at its edge.
+    middle = min((left + right) / 2, plot.right - text_width(text, 12, bold=True) / 2)
     yield Label(x=middle, y=_TOP - 12, text=text, size=12, anchor="middle", bold=True)
 
 
 def _curve(
-    points: Points, colour: str, frame: _Frame, dots: bool, *, dashed: bool, is_band: bool
+    points: Points, colour: str, plot: _Plot, has_dots: bool, *, dashed: bool, is_band: bool
 ) -> Iterator[Line | Rect]:
-    placed = [frame.at(point) for point in points]
-    for (x1, y1), (x2, y2) in zip(placed, placed[1:], strict=False):
-        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=_BAND if is_band else _LINE, dashed=dashed)
-    for x, y in placed if dots and not is_band else ():
-        yield Rect(x=x - 5, y=y - 5, width=10, height=10, radius=4.9, fill="ink")
+    placed = [plot.at(point) for point in points]
+    for (x1, y1), (x2, y2) in pairwise(placed):
+        width = _BAND_WIDTH if is_band else _CURVE_WIDTH
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=width, dashed=dashed)
+    if has_dots and not is_band:
+        yield from (dot(x, y, 10, fill="ink") for x, y in placed)
 
 
-def _names(curves: Mapping[str, Points], colours: Mapping[str, str], frame: _Frame) -> Iterator[Rect | Label]:
-    """At the curves' ends, pushed apart where these are close."""
-    ends = sorted((frame.at(points[-1])[1], name) for name, points in curves.items())
+def _names(curves: Mapping[str, Points], colours: Mapping[str, str], plot: _Plot) -> Iterator[Rect | Label]:
+    """The names at the curves' ends, pushed apart where these are close."""
+    ends = sorted((plot.at(points[-1])[1], name) for name, points in curves.items())
     lowest = -math.inf
     for y, name in ends:
-        lowest = max(y, lowest + _APART)
-        yield Rect(x=frame.right + 10, y=lowest - 5, width=10, height=10, radius=2, fill=colours[name])
-        yield Label(x=frame.right + 26, y=lowest, text=name, size=13, bold=True)
+        lowest = max(y, lowest + _NAME_PITCH)
+        yield Rect(x=plot.right + 10, y=lowest - 5, width=10, height=10, radius=2, fill=colours[name])
+        yield Label(x=plot.right + 26, y=lowest, text=name, size=13, bold=True)
 
 
-def _mark(mark: Mark, frame: _Frame, *, lower: float) -> Iterator[Rect | Label]:
-    """A ring, and the words beside it on the side where there is room."""
-    across, down = frame.at((mark.x, mark.y))
-    wide = text_width(mark.words, 12, bold=True)
-    left = across + 14 if across + 24 + wide < frame.right and not mark.on_left else across - 22 - wide
-    lower = lower if mark.lower is None else mark.lower
-    yield Rect(x=across - 7, y=down - 7, width=14, height=14, radius=6.9, stroke="ink", stroke_width=2.5)
-    box = {"x": left - 4, "y": down + lower, "width": wide + 12, "height": 22, "radius": 4}
+def _mark(mark: Mark, plot: _Plot, *, default_lower: float) -> Iterator[Rect | Label]:
+    """A ring around the point, and the words on the side where there is room."""
+    x, y = plot.at((mark.x, mark.y))
+    words_width = text_width(mark.words, 12, bold=True)
+    has_room = x + 24 + words_width < plot.right
+    left = x + 14 if has_room and not mark.on_left else x - 22 - words_width
+    top = y + (default_lower if mark.lower is None else mark.lower)
+    yield dot(x, y, 14, stroke="ink", stroke_width=2.5)
+    box = {"x": left - 4, "y": top, "width": words_width + 12, "height": 22, "radius": 4}
     yield Rect(**box, fill="surface")
     yield Rect(**box, stroke="rule")
-    yield Label(x=left + 2, y=down + lower + 11, text=mark.words, size=12, bold=True)
+    yield Label(x=left + 2, y=top + 11, text=mark.words, size=12, bold=True)
+
+
+# -- lines_scene -----------------------------------------------------------------------------------------------------
+def lines_scene(
+    curves: Mapping[str, Points],
+    dots: Mapping[str, Points] | None = None,
+    *,
+    title: str,
+    x_name: str,
+    y_name: str,
+    x_text: Callable[[float], str] = "{:g}".format,
+    y_text: Callable[[float], str] = "{:g}".format,
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene with a line for each name in `curves`, named at its right end; every second line is dashed.
+
+    `dots` maps the same names to points that were measured or emulated. Both axes begin at 0. Raises ValueError for a
+    curve of fewer than two points, for more than four curves, or for dots of a name that has no curve.
+    """
+    dots = dots or {}
+    _check_lines(curves, dots)
+    names_width = 24 + max(text_width(name, 12, bold=True) for name in curves)
+    points = [point for group in (curves, dots) for of_name in group.values() for point in of_name]
+    largest_x, largest_y = max(x for x, _ in points), max(y for _, y in points) or 1.0
+    plot = _LinesPlot(largest_x=largest_x, top_y=largest_y * 1.06, width=width - _LINES_LEFT - names_width)
+    items: list[Rect | Label | Line] = [title_label(title)]
+    items.append(Label(x=MARGIN, y=40, text=y_name, colour="muted"))
+    items += plot.axes(x_text, y_text)
+    items.append(Label(x=_LINES_LEFT, y=_LINES_TOP + _LINES_HEIGHT + 38, text=x_name, colour="muted"))
+    for number, (name, of_name) in enumerate(curves.items()):
+        items += plot.curve(of_name, _LINES_COLOURS[number], dashed=number % 2 == 1)
+        items += plot.dots(dots.get(name, ()), _LINES_COLOURS[number], name)
+    items += _line_names(curves, plot)
+    height, summary = _LINES_TOP + _LINES_HEIGHT + 54, _lines_summary(curves, dots, y_text)
+    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LinesPlot:
+    """The plot of lines_scene: the values at its right and upper edges, and its width in pixels."""
+
+    largest_x: float
+    top_y: float
+    width: float
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        return _LINES_LEFT + x / self.largest_x * self.width, _LINES_TOP + _LINES_HEIGHT * (1 - y / self.top_y)
+
+    def axes(self, x_text: Callable[[float], str], y_text: Callable[[float], str]) -> Iterator[Label | Line]:
+        for value in ticks(self.top_y, 5):
+            _, y = self.at(0, value)
+            yield Line(x1=_LINES_LEFT, y1=y, x2=_LINES_LEFT + self.width, y2=y)
+            yield Label(x=_LINES_LEFT - 8, y=y, text=y_text(value), anchor="end", colour="muted")
+        for value in ticks(self.largest_x, 6):
+            x, _ = self.at(value, 0)
+            y = _LINES_TOP + _LINES_HEIGHT + 16
+            yield Label(x=x, y=y, text=x_text(value), anchor="middle", colour="muted")
+
+    def curve(self, points: Points, colour: str, *, dashed: bool) -> Iterator[Line]:
+        for (x1, y1), (x2, y2) in pairwise(self.at(*point) for point in points):
+            yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour=colour, width=2.5, dashed=dashed)
+
+    def dots(self, points: Points, colour: str, name: str) -> Iterator[Rect]:
+        for point in points:
+            x, y = self.at(*point)
+            style = {"fill": colour, "stroke": "ink", "radius": _LINES_DOT / 2, "tooltip": f"{name}: {point[1]:.3g}"}
+            left, top = x - _LINES_DOT / 2, y - _LINES_DOT / 2
+            yield Rect(x=left, y=top, width=_LINES_DOT, height=_LINES_DOT, **style)
+
+
+def _line_names(curves: Mapping[str, Points], plot: _LinesPlot) -> Iterator[Label]:
+    """Each name at its curve's end, from the top down, never on each other."""
+    ends = sorted((plot.at(*points[-1])[1], name) for name, points in curves.items())
+    free = 0.0
+    for y, name in ends:
+        free = max(y, free + _LINES_NAME_PITCH)
+        yield Label(x=_LINES_LEFT + plot.width + 10, y=free, text=name, bold=True)
+
+
+def _check_lines(curves: Mapping[str, Points], dots: Mapping[str, Points]) -> None:
+    most = len(_LINES_COLOURS)
+    if not 1 <= len(curves) <= most or any(len(points) < 2 for points in curves.values()):
+        raise ValueError(f"lines_scene draws 1 to {most} curves of at least two points each, not {curves!r}")
+    if unknown := [name for name in dots if name not in curves]:
+        raise ValueError(
+            f"lines_scene got dots of {', '.join(unknown)}, but curves of {', '.join(curves)}: use the same"
+        )
+
+
+def _lines_summary(curves: Mapping[str, Points], dots: Mapping[str, Points], y_text: Callable[[float], str]) -> str:
+    sentences = [
+        f"{name} goes from {y_text(points[0][1])} to {y_text(points[-1][1])}." for name, points in curves.items()
+    ]
+    return " ".join([*sentences, *(f"Dots on {name}." for name in dots)])

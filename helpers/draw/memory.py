@@ -1,32 +1,45 @@
-"""What fills the memory of each rank: stacked bars on one axis, and the device's limit as a line.
+"""Draws what fills the memory of ranks: stacked bars, a curve over the time of a step, and equal stacks of many ranks.
 
-What does not fit is framed and said in words beside its bar.
+`memory_scene` shows a bar per rank or plan against a device's limit, `memory_curve_scene` the bytes of one rank change
+by change, and `replicas_scene` how often the same states are stored in data parallelism. Chapters 05, 07 and 08 and the
+memory explorers use them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from helpers.draw.axis import bytes_axis
+from helpers.draw.axis import bytes_axis, round_step
 from helpers.draw.palette import PAINTS, kind_word
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, dot, heading, kinds_legend, text_width
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
-from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
 
-say = book("memory")
-_TOTALS = 116.0  # pixels right of the longest bar, for its total and what is over the limit
+words = book("memory")
+pictures_words = book("pictures")
+_TOTALS = 116.0  # pixels right of the longest bar, for its total and for what is over the limit
 _EXCESS = {"stroke": "ink", "stroke_width": 2.5}
+# Pixels of the curve: its left edge, its right margin, its height, and what stands below it.
+_CURVE_LEFT, _CURVE_RIGHT, _CURVE_HEIGHT, _CURVE_BELOW = 64.0, 20.0, 240.0, 52.0
+_PEAK_SPACE = 24.0  # pixels of the curve's height that stay free above its highest point, for that point's mark
+_OVERLAP = 0.3  # pixels by which a rectangle covers its right neighbour, so that no pale line shows between the two
+_PASSES = ("forward", "backward", "optimizer")
+_MOST_COLUMNS = 220  # more could not be told apart; of the changes that share a column the highest level is shown
+_REPLICAS_SIDE, _REPLICAS_HEIGHT = 14.0, 190.0  # pixels: the margins, and the height of the highest stack
+Level = dict[str, int]  # bytes by kind
 
 
+# -- bars ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """left, bar and pitch (from bar to bar) in pixels; scale in pixels a byte; limit in bytes, or None."""
+class _Bars:
+    """The layout in pixels, with `pitch` from bar to bar; `scale` is in pixels per byte, and `limit` in bytes."""
 
     left: float
     scale: float
-    bar: float
+    height: float
     pitch: float
     limit: float | None
 
@@ -34,7 +47,7 @@ class _Layout:
         return self.left + num_bytes * self.scale
 
     def excess(self, num_bytes: float) -> float:
-        """Bytes beyond the limit."""
+        """The bytes beyond the limit, 0 without one."""
         return max(0.0, num_bytes - self.limit) if self.limit else 0.0
 
 
@@ -46,96 +59,262 @@ def memory_scene(
     title: str = "",
     width: float = WIDTH,
 ) -> Scene:
-    """One stacked bar for each name ("rank 0", "ZeRO-1"); a line marks `capacity` (bytes) if given.
+    """One stacked bar for each name ("rank 0", "ZeRO-1"); a line marks `capacity` bytes, if given.
 
-    capacity_name is what stands before the bytes at that line, such as "H100".
-    ValueError when there is nothing to draw, or for a capacity that is not above 0.
+    What does not fit is framed, and said in words beside its bar. `capacity_name`, such as "H100", stands before the
+    bytes at the line. Raises ValueError when there is nothing to draw, or for a capacity that is not above 0.
     """
     if capacity is not None and not capacity > 0:
         raise ValueError(f"capacity is {capacity!r} bytes, but a limit lies above 0; leave it out to draw none")
-    largest = max([one.total for one in breakdowns.values()] + [capacity or 0], default=0)
+    largest = max([breakdown.total for breakdown in breakdowns.values()] + [capacity or 0], default=0)
     if not largest > 0:
         raise ValueError("memory_scene got no bytes to draw; give a dict such as {'rank 0': MemoryBreakdown(...)}")
-    title, capacity_name = title or say("where"), capacity_name or say("capacity")
-    kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in breakdowns.values())]
-    layout = _layout(breakdowns, largest, capacity, width)
-    limited = [(say("over_limit"), _EXCESS)] if any(layout.excess(one.total) for one in breakdowns.values()) else []
-    head, top = heading(title, kinds_legend(kinds) + limited, width)
-    top += 26 if capacity else 8
-    bottom = top + len(breakdowns) * layout.pitch - (layout.pitch - layout.bar) + 8
-    items: list[Rect | Label | Line] = [*head, *bytes_axis(largest, layout.left, layout.scale, top - 6, bottom)]
+    title, capacity_name = title or words("where"), capacity_name or words("capacity")
+    kinds = [kind for kind in MEMORY_KINDS if any(getattr(each, kind) for each in breakdowns.values())]
+    bars = _bars(breakdowns, largest, capacity, width)
+    has_excess = any(bars.excess(breakdown.total) for breakdown in breakdowns.values())
+    excess_legend = [(words("over_limit"), _EXCESS)] if has_excess else []
+    head, top = heading(title, kinds_legend(kinds) + excess_legend, width)
+    top += 26 if capacity else 8  # the name of the limit stands above the bars
+    bottom = top + len(breakdowns) * bars.pitch - (bars.pitch - bars.height) + 8
+    items: list[Rect | Label | Line] = [*head, *bytes_axis(largest, bars.left, bars.scale, top - 6, bottom)]
     for number, (name, breakdown) in enumerate(breakdowns.items()):
-        items += _stack(name, breakdown, kinds, layout, top + number * layout.pitch)
-    items += _line(capacity_name, layout, top - 6, bottom, width) if capacity else []
-    summary = " ".join(_sentence(name, one, layout) for name, one in breakdowns.items())
+        items += _bar(name, breakdown, kinds, bars, top + number * bars.pitch)
+    items += _limit(capacity_name, bars, top - 6, bottom, width) if capacity else []
+    summary = " ".join(_bar_sentence(name, breakdown, bars) for name, breakdown in breakdowns.items())
     return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
 
 
-def _layout(breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None, width: float) -> _Layout:
+def _bars(breakdowns: Mapping[str, MemoryBreakdown], largest: float, limit: float | None, width: float) -> _Bars:
     left = min(260.0, 28 + max((text_width(name, 12) for name in breakdowns), default=0.0))
-    bar = 28.0 if len(breakdowns) <= 8 else 20.0
-    return _Layout(left=left, scale=(width - left - _TOTALS) / largest, bar=bar, pitch=bar + 10, limit=limit)
+    height = 28.0 if len(breakdowns) <= 8 else 20.0
+    scale = (width - left - _TOTALS) / largest
+    return _Bars(left=left, scale=scale, height=height, pitch=height + 10, limit=limit)
 
 
-def _line(name: str, layout: _Layout, top: float, bottom: float, width: float) -> Iterator[Label | Line]:
-    x, text = layout.x(layout.limit), f"{name} {format_bytes(layout.limit)}"
+def _limit(name: str, bars: _Bars, top: float, bottom: float, width: float) -> Iterator[Label | Line]:
+    x, text = bars.x(bars.limit), f"{name} {format_bytes(bars.limit)}"
     half = text_width(text, 12, bold=True) / 2
     middle = min(max(x, half + 4), width - half - 4)
     yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
     yield Label(x=middle, y=top - 10, text=text, anchor="middle", bold=True)
 
 
-def _stack(
-    name: str, breakdown: MemoryBreakdown, kinds: list[str], layout: _Layout, y: float
-) -> Iterator[Rect | Label]:
-    yield Label(x=layout.left - 12, y=y + layout.bar / 2, text=name, anchor="end")
-    x = layout.left
+def _bar(name: str, breakdown: MemoryBreakdown, kinds: list[str], bars: _Bars, y: float) -> Iterator[Rect | Label]:
+    yield Label(x=bars.left - 12, y=y + bars.height / 2, text=name, anchor="end")
+    x = bars.left
     for kind in kinds:
         num_bytes = getattr(breakdown, kind)
-        yield from _part(name, kind, num_bytes, x, y, layout)
-        x += num_bytes * layout.scale
-    over = layout.excess(breakdown.total)
-    if over:
-        start = layout.x(layout.limit)
-        tooltip = say("over", name=name, over=over)
-        yield Rect(x=start, y=y - 2, width=x - start, height=layout.bar + 4, radius=2, tooltip=tooltip, **_EXCESS)
-    yield from _total(breakdown.total, over, x, y + layout.bar / 2, layout)
+        yield from _part(name, kind, num_bytes, x, y, bars)
+        x += num_bytes * bars.scale
+    excess = bars.excess(breakdown.total)
+    if excess:
+        start = bars.x(bars.limit)
+        tooltip = words("over", name=name, over=excess)
+        yield Rect(x=start, y=y - 2, width=x - start, height=bars.height + 4, radius=2, tooltip=tooltip, **_EXCESS)
+    yield from _total(breakdown.total, excess, x, y + bars.height / 2, bars)
 
 
-def _part(name: str, kind: str, num_bytes: float, x: float, y: float, layout: _Layout) -> Iterator[Rect | Label]:
+def _part(name: str, kind: str, num_bytes: float, x: float, y: float, bars: _Bars) -> Iterator[Rect | Label]:
     """A kind's share of a bar, with its bytes where they fit; left out below half a pixel."""
-    bar, text = num_bytes * layout.scale, format_bytes(num_bytes)
-    if bar >= 0.5:
-        tooltip = say("part", name=name, kind=kind_word(kind), num_bytes=num_bytes)
-        look = {"fill": kind, "texture": PAINTS[kind].texture if bar > 4 else "", "tooltip": tooltip}
-        yield Rect(x=x, y=y, width=max(bar - 1, 0.5), height=layout.bar, **look)
-    start, end = _longer_side(x, x + bar, layout)
+    width, text = num_bytes * bars.scale, format_bytes(num_bytes)
+    if width >= 0.5:
+        tooltip = words("part", name=name, kind=kind_word(kind), num_bytes=num_bytes)
+        style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
+        yield Rect(x=x, y=y, width=max(width - 1, 0.5), height=bars.height, **style)
+    start, end = _longer_side_of_limit(x, x + width, bars)
     if text_width(text, 11) < end - start - 8:
-        yield Label(x=(start + end) / 2, y=y + layout.bar / 2, text=text, size=11, anchor="middle", on=kind)
+        yield Label(x=(start + end) / 2, y=y + bars.height / 2, text=text, size=11, anchor="middle", on=kind)
 
 
-def _longer_side(start: float, end: float, layout: _Layout) -> tuple[float, float]:
-    """The stretch of pixels, or the longer part of it where the limit cuts it: its text is not crossed by the line."""
-    if not layout.limit or not start < layout.x(layout.limit) < end:
+def _longer_side_of_limit(start: float, end: float, bars: _Bars) -> tuple[float, float]:
+    """The stretch of pixels, or its longer part where the limit's line divides it, so that the line crosses no text."""
+    if not bars.limit or not start < bars.x(bars.limit) < end:
         return start, end
-    cut = layout.x(layout.limit)
-    return (start, cut) if cut - start > end - cut else (cut, end)
+    line = bars.x(bars.limit)
+    return (start, line) if line - start > end - line else (line, end)
 
 
-def _total(total: float, over: float, x: float, middle: float, layout: _Layout) -> Iterator[Label]:
-    """Right of the bar, and beyond the limit's line where that would cross it."""
-    text, x = format_bytes(total), x + 8
-    if layout.limit and x - 8 <= layout.x(layout.limit) <= x + text_width(text, 12, bold=True):
-        x = layout.x(layout.limit) + 8
-    yield Label(x=x, y=middle - (7 if over else 0), text=text, size=12, bold=True)
-    if over:
-        yield Label(x=x, y=middle + 8, text=say("too_much", size=format_bytes(over)), size=11)
+def _total(total: float, excess: float, x: float, middle: float, bars: _Bars) -> Iterator[Label]:
+    """The total right of the bar, moved beyond the limit's line where that would cross the text."""
+    text, start = format_bytes(total), x + 8
+    if bars.limit and x <= bars.x(bars.limit) <= start + text_width(text, 12, bold=True):
+        start = bars.x(bars.limit) + 8
+    yield Label(x=start, y=middle - (7 if excess else 0), text=text, size=12, bold=True)
+    if excess:
+        yield Label(x=start, y=middle + 8, text=words("too_much", size=format_bytes(excess)), size=11)
 
 
-def _sentence(name: str, breakdown: MemoryBreakdown, layout: _Layout) -> str:
+def _bar_sentence(name: str, breakdown: MemoryBreakdown, bars: _Bars) -> str:
+    parts = _kind_texts(breakdown)
+    excess = bars.excess(breakdown.total)
+    ending = words("ending_over" if excess else "ending_fits", size=format_bytes(excess)) if bars.limit else ""
+    listed = words("parts", parts=parts) if parts else ""
+    return words("bar", name=name, total=format_bytes(breakdown.total), parts=listed, ending=ending)
+
+
+def _kind_texts(breakdown: MemoryBreakdown) -> list[str]:
+    """ "parameters 40 GB" for each kind of which there is something."""
     kinds = (kind for kind in MEMORY_KINDS if getattr(breakdown, kind))
-    parts = [f"{kind_word(kind)} {format_bytes(getattr(breakdown, kind))}" for kind in kinds]
-    over = layout.excess(breakdown.total)
-    ending = say("ending_over" if over else "ending_fits", size=format_bytes(over)) if layout.limit else ""
-    listed = say("parts", parts=parts) if parts else ""
-    return say("bar", name=name, total=format_bytes(breakdown.total), parts=listed, ending=ending)
+    return [f"{kind_word(kind)} {format_bytes(getattr(breakdown, kind))}" for kind in kinds]
+
+
+# -- a curve over time -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _Curve:
+    """`column` is in pixels, `scale` in pixels per byte; `bottom` is the y of 0 bytes."""
+
+    column: float
+    scale: float
+    bottom: float
+
+
+def memory_curve_scene(timeline: Timeline, *, title: str, width: float = WIDTH) -> Scene:
+    """The bytes that a rank holds, stacked by kind, after each allocation and free that `timeline.held` records.
+
+    The axis counts allocations and frees instead of seconds, so the picture is the same on every machine. The highest
+    point has a mark, and below the axis stands the pass in which the rank was, where the timeline has spans.
+    Raises ValueError where nothing was held.
+    """
+    if not timeline.held:
+        raise ValueError("memory_curve_scene got a timeline that holds nothing; record it with record_memory")
+    changes = _changes(timeline)
+    levels = _columns(list(_levels(changes)))
+    totals = [sum(level.values()) for level in levels]
+    peak, kinds = max(totals), [kind for kind in MEMORY_KINDS if any(level[kind] for level in levels)]
+    head, y = heading(title, kinds_legend(kinds), width)
+    column = (width - _CURVE_LEFT - _CURVE_RIGHT) / len(levels)
+    curve = _Curve(column=column, scale=(_CURVE_HEIGHT - _PEAK_SPACE) / peak, bottom=y + _CURVE_HEIGHT)
+    items = [*head, *_curve_grid(peak, curve, width)]
+    for number, kind in enumerate(kinds):
+        below = [sum(level[lower_kind] for lower_kind in kinds[:number]) for level in levels]
+        items += _band(kind, [level[kind] for level in levels], below, curve)
+    items += _passes(timeline, [seconds for seconds, *_ in changes], curve, width)
+    items += _peak_mark(totals.index(peak), peak, curve, width)
+    summary, height = words("curve.says", top=format_bytes(peak)), curve.bottom + _CURVE_BELOW
+    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+
+
+def _changes(timeline: Timeline) -> list[tuple[float, str, int]]:
+    """(seconds, kind, bytes more or less), in the order of time."""
+    changes = [(holding.start, holding.kind, holding.num_bytes) for holding in timeline.held]
+    freed = (holding for holding in timeline.held if holding.end < timeline.end)
+    changes += [(holding.end, holding.kind, -holding.num_bytes) for holding in freed]
+    return sorted(changes)
+
+
+def _levels(changes: list[tuple[float, str, int]]) -> Iterator[Level]:
+    """The bytes by kind after each change."""
+    level = dict.fromkeys(MEMORY_KINDS, 0)
+    for _, kind, num_bytes in changes:
+        level[kind] += num_bytes
+        yield dict(level)
+
+
+def _changes_per_column(num_changes: int) -> int:
+    return -(-num_changes // _MOST_COLUMNS)  # rounded up
+
+
+def _columns(levels: list[Level]) -> list[Level]:
+    size = _changes_per_column(len(levels))
+    groups = (levels[start : start + size] for start in range(0, len(levels), size))
+    return [max(group, key=lambda level: sum(level.values())) for group in groups]
+
+
+def _passes(timeline: Timeline, seconds: list[float], curve: _Curve, width: float) -> Iterator[Line | Label]:
+    """The name of each pass below the changes that it made; what the loss allocates counts as forward."""
+    spans = sorted((span for span in timeline.spans if span.kind in _PASSES), key=lambda span: span.start)
+    pairs = zip([None, *spans], spans, strict=False)  # each span with the one before it; the last has no successor
+    first_spans = [span for before, span in pairs if not before or before.kind != span.kind]
+    size = _changes_per_column(len(seconds))
+    starts = [_CURVE_LEFT + bisect_left(seconds, span.start) / size * curve.column for span in first_spans]
+    for span, start, end in zip(first_spans, starts, [*starts, width - _CURVE_RIGHT][1:], strict=True):
+        yield Line(x1=start, y1=curve.bottom, x2=start, y2=curve.bottom + 24, colour="muted")
+        yield Label(x=(start + end) / 2, y=curve.bottom + 15, text=kind_word(span.kind), size=11, anchor="middle")
+
+
+def _band(kind: str, sizes: list[int], below: list[int], curve: _Curve) -> Iterator[Rect]:
+    """The rectangles of one kind; neighbouring columns of the same height and place become one rectangle."""
+    start = 0
+    for end in range(1, len(sizes) + 1):
+        is_same = end < len(sizes) and (sizes[end], below[end]) == (sizes[start], below[start])
+        if is_same:
+            continue
+        height = sizes[start] * curve.scale
+        if height >= 0.5:
+            y = curve.bottom - (below[start] + sizes[start]) * curve.scale
+            width = (end - start) * curve.column + _OVERLAP
+            yield Rect(x=_CURVE_LEFT + start * curve.column, y=y, width=width, height=height, fill=kind)
+        start = end
+
+
+def _curve_grid(peak: float, curve: _Curve, width: float) -> Iterator[Label | Line]:
+    step = round_step(peak, 5)
+    for number in range(int(peak / step) + 1):
+        y = curve.bottom - number * step * curve.scale
+        yield Line(x1=_CURVE_LEFT - 4, y1=y, x2=width - _CURVE_RIGHT, y2=y)
+        text = format_bytes(number * step).replace(".0 ", " ") if number else "0"
+        yield Label(x=_CURVE_LEFT - 10, y=y, text=text, size=12, anchor="end", colour="muted")
+    middle = (_CURVE_LEFT + width - _CURVE_RIGHT) / 2
+    yield Label(x=middle, y=curve.bottom + 38, text=words("curve.axis"), size=12, anchor="middle", colour="muted")
+
+
+def _peak_mark(column: int, peak: float, curve: _Curve, width: float) -> Iterator[Rect | Label]:
+    x, y = _CURVE_LEFT + (column + 0.5) * curve.column, curve.bottom - peak * curve.scale
+    text = words("curve.peak", top=format_bytes(peak))
+    yield dot(x, y, 12, stroke="ink", stroke_width=2.5)
+    text_pixels = text_width(text, 13, bold=True)
+    left = x + 14 if x + 20 + text_pixels < width else x - 14 - text_pixels
+    yield Label(x=left, y=y - 6, text=text, size=13, bold=True)
+
+
+# -- equal stacks ----------------------------------------------------------------------------------------------------
+def replicas_scene(
+    per_rank: MemoryBreakdown, num_ranks: int, *, capacity: float, title: str, width: float = WIDTH
+) -> Scene:
+    """`num_ranks` equal stacks of what each rank holds, and a dashed line at `capacity` bytes, a device's memory.
+
+    Raises ValueError for no rank or no bytes.
+    """
+    if num_ranks < 1 or not per_rank.total > 0:
+        raise ValueError(
+            f"replicas_scene got {num_ranks} ranks of {per_rank.total} bytes; give at least one rank and byte"
+        )
+    kinds = [kind for kind in MEMORY_KINDS if getattr(per_rank, kind)]
+    head, top = heading(title, kinds_legend(kinds), width)
+    scale = _REPLICAS_HEIGHT / max(per_rank.total, capacity)
+    bottom, pitch = top + 10 + _REPLICAS_HEIGHT, (width - 2 * _REPLICAS_SIDE) / num_ranks
+    items: list[Rect | Label | Line] = [*head]
+    for rank in range(num_ranks):
+        items += _stack(per_rank, kinds, rank, _REPLICAS_SIDE + rank * pitch, bottom, max(1.0, pitch * 0.75), scale)
+    items += _device_limit(capacity, bottom - capacity * scale, width)
+    text = f"{num_ranks} × {format_bytes(per_rank.total)}"
+    items.append(Label(x=width / 2, y=bottom + 18, text=text, size=13, anchor="middle", bold=True))
+    total, parts = format_bytes(per_rank.total), _kind_texts(per_rank)
+    summary = pictures_words("copies.summary", num=num_ranks, total=total, parts=parts)
+    return Scene(width=width, height=bottom + 34, title=title, summary=summary, items=tuple(items))
+
+
+def _stack(
+    per_rank: MemoryBreakdown, kinds: list[str], rank: int, x: float, bottom: float, width: float, scale: float
+) -> Iterator[Rect]:
+    y = bottom
+    for kind in kinds:
+        height = getattr(per_rank, kind) * scale
+        y -= height
+        size = format_bytes(getattr(per_rank, kind))
+        tooltip = f"{pictures_words('copies.gpu', number=rank)} · {kind_word(kind)} · {size}"
+        texture = PAINTS[kind].texture if width > 4 else ""
+        yield Rect(x=x, y=y, width=width, height=max(0.5, height - 1), fill=kind, texture=texture, tooltip=tooltip)
+
+
+def _device_limit(capacity: float, y: float, width: float) -> Iterator[Rect | Label | Line]:
+    """The line and its words, which stand on a background of their own because they lie over the stacks."""
+    text = pictures_words("copies.limit", limit=format_bytes(capacity).replace(".0 ", " "))
+    text_pixels = text_width(text, 13, bold=True) + 16
+    right = width - _REPLICAS_SIDE + 6
+    yield Line(x1=_REPLICAS_SIDE - 6, y1=y, x2=right, y2=y, colour="ink", width=2, dashed=True)
+    box = {"x": width / 2 - text_pixels / 2, "y": y - 12, "width": text_pixels, "height": 24, "radius": 4}
+    yield Rect(**box, fill="surface")
+    yield Rect(**box, stroke="ink")
+    yield Label(x=width / 2, y=y, text=text, size=13, anchor="middle", bold=True)

@@ -1,25 +1,62 @@
-"""A device mesh on its nodes: which ranks one rank shares each axis with, and which of those groups cross nodes.
+"""Draws a device mesh: ranks on their nodes (mesh_scene), or dp x pp x tp as a solid with three axes (cube_scene).
 
-Ranks are numbered as `helpers.specs.mesh` does. Nodes hold neighbouring ranks, as torchrun numbers them.
+Both light the groups of one rank, each in the colour of its axis: the ranks with which it shares that axis. Ranks are
+numbered as `helpers.specs.mesh` does, and nodes hold neighbouring ranks, as torchrun numbers them. Chapters 07, 09 and
+11 use the scenes; `mesh_plan.py` draws its nodes and cards with `NodeLayout` and `card`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import WIDTH, Label, Rect, Scene, text_width
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, text_width, title_label
+from helpers.learner.words import book
 from helpers.specs.mesh import Mesh
 
+words = book("mesh").section("cube")
 AXIS_KINDS = {"pp": "buffers", "dp": "gradients", "cp": "optimizer", "tp": "activations"}
+CHOSEN = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}  # the style of the rank whose groups are lit
 _MOST_RANKS = 512
-_SIDE, _PAD, _GAP, _BETWEEN, _NODE_TITLE, _LINE = 14.0, 10.0, 6.0, 16.0, 22.0, 22.0
+_LINE = 22.0  # pixels from one line of the legend to the next
+# Pixels of a node in mesh_scene: padding around its boxes, between two boxes, between two nodes, and its title.
+_PAD, _GAP, _BETWEEN, _NODE_TITLE = 10.0, 6.0, 16.0, 22.0
+
+# Pixels of a card: the strip at its foot that carries the axis's texture, from line to line, and letters of its name
+# and of a small text. From a height of _TALL on it has a line per axis; below _LOW everything on it is smaller.
+_STRIP, _LINE_PITCH, _NAME, _SMALL, _TALL, _LOW = 7.0, 15.0, 13.0, 9.7, 60.0, 31.0
+
+SOLID_AXES = ("dp", "pp", "tp")
+RANK_ORDER = ("pp", "dp", "tp")  # how ranks are numbered: what changes fastest comes last
+# Pixels of the solid at full size: a card, how far a replica lies right of and above the one in front, and the gap.
+_CARD_WIDTH, _CARD_HEIGHT, _DEPTH, _RISE, _SOLID_GAP = 104.0, 52.0, 124.0, 72.0, 24.0
+_SOLID_LEFT, _SOLID_TOP, _PLANE = 26.0, 66.0, 12.0  # pixels: its left and upper edge, and the margin of a plane
+_SOLID_SIZE, _SMALLEST_CARD = (482.0, 440.0), 64.0  # pixels: the solid's largest size, a card's smallest width
+_TEXT_LEFT, _TEXT_LINE = 556.0, 18.0  # pixels: where the text beside the solid begins, and from line to line
 
 
+def axis_style(axis: str) -> dict[str, str]:
+    """Fill and texture of an axis of the mesh, the same in every picture."""
+    return kind_style(AXIS_KINDS[axis])
+
+
+def members_text(group: list[int], most: int = 10) -> str:
+    """The ranks of a group as text; of more than `most` the first four and the last."""
+    shown = group if len(group) <= most else [*group[:4], "…", group[-1]]
+    return ", ".join(map(str, shown))
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class NodeLayout:
-    """columns: boxes beside each other in a node; nodes_across: frames beside each other; all sizes in pixels."""
+    """Where nodes and the boxes of their ranks lie; all sizes in pixels.
+
+    `columns` boxes stand side by side in a node, and `nodes_across` nodes side by side in the picture. `box` and
+    `box_height` are the size of a rank's box, `pad` and `gap` the space around and between boxes, `between` the space
+    between nodes, `side` the left margin, `title` the height of a node's name.
+    """
 
     world_size: int
     gpus_per_node: int
@@ -31,7 +68,7 @@ class NodeLayout:
     pad: float = _PAD
     gap: float = _GAP
     between: float = _BETWEEN
-    side: float = _SIDE
+    side: float = MARGIN
     title: float = _NODE_TITLE
     font: float = 11.0
 
@@ -41,34 +78,36 @@ class NodeLayout:
 
     @property
     def node_height(self) -> float:
-        rows = -(-self.gpus_per_node // self.columns)
+        rows = -(-self.gpus_per_node // self.columns)  # rounded up
         return rows * (self.box_height + self.gap) - self.gap + 2 * self.pad + self.title
 
     @property
-    def has_places(self) -> bool:
-        """Whether the boxes are large enough for coordinates."""
+    def has_coordinates(self) -> bool:
+        """Whether the boxes are large enough to show the rank's coordinates."""
         return self.box_height > 30
 
     @property
     def num_nodes(self) -> int:
-        return -(-self.world_size // self.gpus_per_node)
+        return -(-self.world_size // self.gpus_per_node)  # rounded up
 
     @property
     def bottom(self) -> float:
-        rows = -(-self.num_nodes // self.nodes_across)
+        rows = -(-self.num_nodes // self.nodes_across)  # rounded up
         return self.top + rows * (self.node_height + self.between)
 
     def corner(self, node: int) -> tuple[float, float]:
+        """The top left corner of a node."""
         row, column = divmod(node, self.nodes_across)
         return self.side + column * (self.node_width + self.between), self.top + row * (self.node_height + self.between)
 
-    def box_of(self, rank: int, **kind_style: object) -> Rect:
-        node, place = divmod(rank, self.gpus_per_node)
-        row, column = divmod(place, self.columns)
+    def box_of(self, rank: int, **style: object) -> Rect:
+        """The box of a rank."""
+        node, position = divmod(rank, self.gpus_per_node)
+        row, column = divmod(position, self.columns)
         left, top = self.corner(node)
         x = left + self.pad + column * (self.box + self.gap)
         y = top + self.title + self.pad + row * (self.box_height + self.gap)
-        return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **kind_style)
+        return Rect(x=x, y=y, width=self.box, height=self.box_height, radius=4, **style)
 
 
 def mesh_scene(
@@ -81,26 +120,27 @@ def mesh_scene(
 ) -> Scene:
     """A Scene of a mesh such as Mesh(pp=2, dp=2, tp=4): nodes as frames, ranks as boxes with their coordinates.
 
-    The group of `rank` along each axis has the colour and texture of that axis; below stands which ranks it holds and
-    whether it stays inside a node. Without a `rank` no group is marked. Axes of size 1 are left out.
-    ValueError for a node without GPUs, a rank outside the mesh, or more than 512 ranks.
+    The group of `rank` along each axis has the colour and texture of that axis; the text below says which ranks it
+    holds and whether it stays inside a node. Without a `rank` no group is marked. Axes of size 1 are left out.
+    Raises ValueError for a node without GPUs, a rank outside the mesh, or more than 512 ranks.
     """
     _check(mesh, gpus_per_node, rank)
     axes = {name: size for name in AXIS_KINDS if (size := getattr(mesh, name)) > 1} or {"dp": 1}
-    layout = _layout(mesh, axes, gpus_per_node, width)
+    layout = _node_layout(mesh, axes, gpus_per_node, width)
     title = title or "Device mesh: " + " × ".join(f"{name} {size}" for name, size in axes.items())
-    caption = f"Each rank with its place ({', '.join(axes)})" if layout.has_places else "Each rank by its number"
-    items: list[Rect | Label] = [Label(x=_SIDE, y=20, text=title, size=14, bold=True)]
-    items.append(Label(x=_SIDE, y=42, text=caption, size=12, colour="muted"))
+    caption = f"Each rank with its place ({', '.join(axes)})" if layout.has_coordinates else "Each rank by its number"
+    items: list[Rect | Label] = [title_label(title)]
+    items.append(Label(x=MARGIN, y=42, text=caption, size=12, colour="muted"))
     for node in range(layout.num_nodes):
         items += node_frame(node, layout, f"node {node}")
     groups = {} if rank is None else {name: mesh.ranks_along(name, rank) for name in axes}
-    shared = {member: name for name, group in groups.items() for member in group if member != rank}
+    shared_axis = {member: name for name, group in groups.items() for member in group if member != rank}
     for member in range(layout.world_size):
-        items += _rank(member, _coordinates(mesh, axes, member), layout, shared.get(member), member == rank)
+        coordinates = _coordinates(mesh, axes, member)
+        items += _rank_box(member, coordinates, layout, shared_axis.get(member), member == rank)
     items += _legend(rank, groups, layout)
-    height = layout.bottom + 4 + len(groups) * _LINE
-    return Scene(width=width, height=height, title=title, summary=_summary(axes, rank, groups, layout), items=items)
+    height, summary = layout.bottom + 4 + len(groups) * _LINE, _mesh_summary(axes, rank, groups, layout)
+    return Scene(width=width, height=height, title=title, summary=summary, items=items)
 
 
 def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
@@ -109,25 +149,26 @@ def _check(mesh: Mesh, gpus_per_node: int, rank: int | None) -> None:
     if mesh.world_size > _MOST_RANKS:
         raise ValueError(f"the mesh has {mesh.world_size} ranks; a picture holds {_MOST_RANKS}, so draw a smaller one")
     if rank is not None:
-        mesh.coordinates(rank)  # ValueError where it is not there
+        mesh.coordinates(rank)  # raises ValueError where the mesh has no such rank
 
 
 def _coordinates(mesh: Mesh, axes: Iterable[str], rank: int) -> dict[str, int]:
-    place = mesh.coordinates(rank)
-    return {name: place[name] for name in axes}
+    coordinates = mesh.coordinates(rank)
+    return {name: coordinates[name] for name in axes}
 
 
-def _layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) -> NodeLayout:
-    """Rows of four in a node, or of up to eight where the last axis is longer: its groups lie in rows."""
-    world_size, last = mesh.world_size, list(axes.values())[-1]
+def _node_layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) -> NodeLayout:
+    """Four boxes per row of a node, or up to eight where the last axis is longer, so that its groups lie in rows."""
+    world_size, last_size = mesh.world_size, list(axes.values())[-1]
     gpus_per_node = min(gpus_per_node, world_size)
-    columns = 4 if last <= 4 and gpus_per_node % 4 == 0 else min(gpus_per_node, 8)
-    words = max(text_width(_place(_coordinates(mesh, axes, member)), 10) for member in (0, world_size - 1)) + 8
-    box, height = (max(70.0, words), 38.0) if world_size <= 64 else (34.0, 24.0)
-    room = width - 2 * _SIDE + _BETWEEN
-    across = max(1, int(room / (columns * (box + _GAP) - _GAP + 2 * _PAD + _BETWEEN)))
-    across = min(across, -(-world_size // gpus_per_node))
-    widest = (room / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP
+    columns = 4 if last_size <= 4 and gpus_per_node % 4 == 0 else min(gpus_per_node, 8)
+    texts = (_coordinates_text(_coordinates(mesh, axes, member)) for member in (0, world_size - 1))
+    needed = max(text_width(text, 10) for text in texts) + 8
+    box, height = (max(70.0, needed), 38.0) if world_size <= 64 else (34.0, 24.0)
+    available = width - 2 * MARGIN + _BETWEEN
+    across = max(1, int(available / (columns * (box + _GAP) - _GAP + 2 * _PAD + _BETWEEN)))
+    across = min(across, -(-world_size // gpus_per_node))  # the number of nodes, rounded up
+    widest = (available / across - _BETWEEN - 2 * _PAD + _GAP) / columns - _GAP
     return NodeLayout(
         world_size=world_size,
         gpus_per_node=gpus_per_node,
@@ -139,59 +180,213 @@ def _layout(mesh: Mesh, axes: dict[str, int], gpus_per_node: int, width: float) 
     )
 
 
-def _place(coordinates: dict[str, int]) -> str:
-    """The coordinates alone, in the order of the axes."""
+def _coordinates_text(coordinates: dict[str, int]) -> str:
+    """The numbers alone, in the order of the axes."""
     return ", ".join(map(str, coordinates.values()))
 
 
 def node_frame(node: int, layout: NodeLayout, name: str) -> Iterator[Rect | Label]:
+    """The frame of a node, with its name."""
     x, y = layout.corner(node)
     yield Rect(x=x, y=y, width=layout.node_width, height=layout.node_height, radius=8, fill="panel", stroke="rule")
     x, y = x + max(4.0, layout.pad), y + layout.title - 7
     yield Label(x=x, y=y, text=name, size=layout.font, bold=True, colour="muted")
 
 
-def axis_look(axis: str) -> dict[str, str]:
-    """Fill and texture of an axis, the same in every picture."""
-    return kind_style(AXIS_KINDS[axis])
-
-
-def _rank(
-    rank: int, place: dict[str, int], layout: NodeLayout, axis: str | None, is_chosen: bool
+def _rank_box(
+    rank: int, coordinates: dict[str, int], layout: NodeLayout, axis: str | None, is_chosen: bool
 ) -> Iterator[Rect | Label]:
-    chosen = {"fill": "parameters", "stroke": "ink", "stroke_width": 2.5}
-    kind_style = chosen if is_chosen else axis_look(axis) if axis else {"fill": "surface", "stroke": "rule"}
-    words = ", ".join(f"{name} {number}" for name, number in place.items())
-    box = layout.box_of(rank, tooltip=f"rank {rank}: {words}", **kind_style)
+    style = CHOSEN if is_chosen else axis_style(axis) if axis else {"fill": "surface", "stroke": "rule"}
+    pairs = ", ".join(f"{name} {number}" for name, number in coordinates.items())
+    box = layout.box_of(rank, tooltip=f"rank {rank}: {pairs}", **style)
     yield box
-    x, y, on = box.x + box.width / 2, box.y + box.height / 2, kind_style["fill"] if is_chosen or axis else ""
-    text, size = (f"rank {rank}", 12.0) if layout.has_places else (str(rank), 11.0)
-    yield Label(x=x, y=y - (8 if layout.has_places else 0), text=text, size=size, anchor="middle", on=on)
-    if layout.has_places:
-        yield Label(x=x, y=y + 8, text=_place(place), size=10, anchor="middle", on=on)
+    x, y, on = box.x + box.width / 2, box.y + box.height / 2, style["fill"] if is_chosen or axis else ""
+    if layout.has_coordinates:
+        yield Label(x=x, y=y - 8, text=f"rank {rank}", size=12.0, anchor="middle", on=on)
+        yield Label(x=x, y=y + 8, text=_coordinates_text(coordinates), size=10, anchor="middle", on=on)
+    else:
+        yield Label(x=x, y=y, text=str(rank), size=11.0, anchor="middle", on=on)
 
 
-def _nodes(group: list[int], layout: NodeLayout) -> str:
+def _nodes_text(group: list[int], layout: NodeLayout) -> str:
     nodes = sorted({member // layout.gpus_per_node for member in group})
     return f"inside node {nodes[0]}" if len(nodes) == 1 else f"across {len(nodes)} nodes"
-
-
-def members(group: list[int], most: int = 10) -> str:
-    """The ranks of a group; of more than `most` the first four and the last."""
-    shown = group if len(group) <= most else [*group[:4], "…", group[-1]]
-    return ", ".join(map(str, shown))
 
 
 def _legend(rank: int | None, groups: dict, layout: NodeLayout) -> Iterator[Rect | Label]:
     for number, (name, group) in enumerate(groups.items()):
         y = layout.bottom + 4 + number * _LINE
-        yield Rect(x=_SIDE, y=y - 6, width=18, height=12, radius=2, **axis_look(name))
-        text = f"{name} group of rank {rank}: {members(group)}, {_nodes(group, layout)}"
-        yield Label(x=_SIDE + 28, y=y, text=text, size=12)
+        yield Rect(x=MARGIN, y=y - 6, width=18, height=12, radius=2, **axis_style(name))
+        text = f"{name} group of rank {rank}: {members_text(group)}, {_nodes_text(group, layout)}"
+        yield Label(x=MARGIN + 28, y=y, text=text, size=12)
 
 
-def _summary(axes: dict[str, int], rank: int | None, groups: dict, layout: NodeLayout) -> str:
+def _mesh_summary(axes: dict[str, int], rank: int | None, groups: dict, layout: NodeLayout) -> str:
     sizes = ", ".join(f"{name} {size}" for name, size in axes.items())
     first = f"{layout.world_size} ranks on {layout.num_nodes} nodes of {layout.gpus_per_node}; axes {sizes}."
-    sentences = [f"Rank {rank} shares {name} with {members(g)}, {_nodes(g, layout)}." for name, g in groups.items()]
+    sentences = [
+        f"Rank {rank} shares {name} with {members_text(group)}, {_nodes_text(group, layout)}."
+        for name, group in groups.items()
+    ]
     return " ".join([first, *sentences])
+
+
+# -- cards -----------------------------------------------------------------------------------------------------------
+def card(
+    box: Rect, rank: int, coordinates: Mapping[str, int], axis: str = "", *, size: float = 0.0
+) -> Iterator[Rect | Label]:
+    """A rank as a card with its coordinates: a line for each axis where `box` is tall enough, else all in one line.
+
+    `axis` is the one whose group it shares with the chosen rank, "chosen" for that rank itself, and "" for all others.
+    `size` is that of the letters; 0 makes them as large as there is room for.
+    """
+    is_tall, is_low = box.height >= _TALL, box.height < _LOW
+    size = size or (11 if is_tall else _SMALL)
+    strip, pitch = (_STRIP - 3, _LINE_PITCH - 2) if is_low else (_STRIP, _LINE_PITCH)
+    style = CHOSEN if axis == "chosen" else axis_style(axis) if axis else {"fill": "surface", "stroke": "rule"}
+    lines = {name: f"{name} {number}" for name, number in coordinates.items()}
+    box = replace(box, tooltip=f"rank {rank}: {', '.join(lines.values())}", **(style | {"texture": ""}))
+    yield box
+    if style.get("texture"):  # only on a strip below the text, which stays easy to read
+        yield replace(box, y=box.y + box.height - strip, height=strip, texture=style["texture"], tooltip="")
+    x, on = box.x + box.width / 2, style["fill"] if axis else ""
+    if not is_tall or any(text_width(line, size, bold=True) > box.width for line in lines.values()):
+        line = _one_line(coordinates, box.width - 2, size)
+        lines = {"": line} if line else {}
+    top = box.y + (box.height - strip) / 2 - pitch * len(lines) / 2 + (0 if is_low else 2)
+    name = f"rank {rank}" if text_width(f"rank {rank}", _NAME, bold=True) < box.width - 4 else str(rank)
+    yield Label(x=x, y=top, text=name, size=_NAME, anchor="middle", bold=True, on=on)
+    for number, (line_axis, line) in enumerate(lines.items(), 1):
+        is_bold = line_axis == axis != ""
+        yield Label(x=x, y=top + pitch * number, text=line, size=size, anchor="middle", on=on, bold=is_bold)
+
+
+def _one_line(coordinates: Mapping[str, int], available: float, size: float) -> str:
+    """All coordinates in one line, with the axes' names if they fit, else without; "" where neither fits."""
+    named = "  ".join(f"{name} {number}" for name, number in coordinates.items())
+    numbers = (separator.join(map(str, coordinates.values())) for separator in (", ", ","))
+    return next((text for text in (named, *numbers) if text_width(text, size) < available), "")
+
+
+# -- a solid ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _Solid:
+    """`at` is the middle of each rank's card, `width` and `height` are a card's, `bottom` is the solid's lower edge."""
+
+    mesh: Mesh
+    at: dict[int, tuple[float, float]]
+    width: float
+    height: float
+    bottom: float
+
+
+def cube_scene(mesh: Mesh, rank: int | None = 0, *, title: str = "") -> Scene:
+    """A Scene of Mesh(dp=2, pp=2, tp=2) or a little more: a card per rank, and an edge to the next rank on each axis.
+
+    Pipeline stages go from left to right, tensor-parallel ranks downward, and replicas lie behind each other. The
+    groups of `rank` are lit. The text beside the solid says what each axis splits and sends.
+    Raises ValueError for axes besides dp, pp and tp, for a rank that the mesh lacks, or for more ranks than fit.
+    """
+    solid = _solid(mesh)
+    axes = [axis for axis in SOLID_AXES if getattr(mesh, axis) > 1]
+    groups = {} if rank is None else {axis: mesh.ranks_along(axis, rank) for axis in axes}
+    sizes = " × ".join(f"{axis} {getattr(mesh, axis)}" for axis in SOLID_AXES)
+    title = title or words("title", sizes=sizes, ranks=mesh.world_size)
+    items: list[Rect | Label | Line] = [title_label(title)]
+    if solid.width < _CARD_WIDTH:  # too narrow for the axes' names on the cards
+        items.append(Label(x=MARGIN, y=38, text=words("order", axes=", ".join(RANK_ORDER)), size=11, colour="muted"))
+    back_to_front = sorted(solid.at, key=lambda each: -mesh.coordinates(each)["dp"])
+    for replica, members in groupby(back_to_front, lambda each: mesh.coordinates(each)["dp"]):
+        items += _plane(replica, solid)
+        items += _edges(members, solid, ("pp", "tp"))
+    items += _edges(back_to_front, solid, ("dp",))
+    items += _edges(back_to_front, solid, axes, groups)
+    for each in back_to_front:
+        items += _solid_card(each, solid, rank, groups)
+    texts = list(_axis_texts(axes, mesh, rank, groups))
+    height = max([solid.bottom + 2 * _PLANE, *(text.y + 20 for text in texts)])
+    shares = [words("shares", rank=rank, axis=axis, ranks=members_text(group)) for axis, group in groups.items()]
+    summary = words("summary", ranks=mesh.world_size, dp=mesh.dp, pp=mesh.pp, tp=mesh.tp, said=shares or [""])
+    return Scene(width=WIDTH, height=height, title=title, summary=summary, items=(*items, *texts))
+
+
+def _solid(mesh: Mesh) -> _Solid:
+    """The layout. No card hides another, since a step to the right or down is longer than all replicas behind it."""
+    if mesh.cp * mesh.ep > 1:
+        raise ValueError(f"cube_scene draws dp, pp and tp; the mesh has cp={mesh.cp}, ep={mesh.ep}: see mesh_scene")
+    behind, card_size = mesh.dp - 1, (_CARD_WIDTH, _CARD_HEIGHT)
+    right, down = behind * _DEPTH + _CARD_WIDTH + _SOLID_GAP, behind * _RISE + _CARD_HEIGHT + _SOLID_GAP
+    steps = {"pp": (right, 0), "tp": (0, down), "dp": (_DEPTH, -_RISE)}  # (x, y) in pixels from a rank to the next
+    spans = [[(getattr(mesh, axis) - 1) * abs(step[xy]) for axis, step in steps.items()] for xy in (0, 1)]
+    scale = min(
+        1.0, *(most / (sum(span) + card) for most, span, card in zip(_SOLID_SIZE, spans, card_size, strict=True))
+    )
+    if _CARD_WIDTH * scale < _SMALLEST_CARD:
+        sizes = f"dp {mesh.dp} × pp {mesh.pp} × tp {mesh.tp}"
+        raise ValueError(f"cube_scene has no room for {sizes}; take a smaller mesh, or mesh_scene")
+    width, height = _CARD_WIDTH * scale, _CARD_HEIGHT * scale
+    first = (_SOLID_LEFT + width / 2, _SOLID_TOP + behind * _RISE * scale + height / 2)
+    at = {}
+    for rank in range(mesh.world_size):
+        coordinates = mesh.coordinates(rank)
+        x, y = (
+            first[xy] + scale * sum(coordinates[axis] * step[xy] for axis, step in steps.items()) for xy in (0, 1)
+        )
+        at[rank] = x, y
+    bottom = max(y for _, y in at.values()) + height / 2
+    return _Solid(mesh=mesh, at=at, width=width, height=height, bottom=bottom)
+
+
+def _plane(replica: int, solid: _Solid) -> Iterator[Rect | Label]:
+    """The plane on which the cards of a replica stand; what lies behind it looks pale."""
+    mesh = solid.mesh
+    x, y = solid.at[mesh.rank_at(dp=replica)]
+    right, bottom = solid.at[mesh.rank_at(dp=replica, pp=mesh.pp - 1, tp=mesh.tp - 1)]
+    half_width, half_height = solid.width / 2 + _PLANE, solid.height / 2 + _PLANE
+    size = {"width": right - x + 2 * half_width, "height": bottom - y + 2 * half_height}
+    frame = {"x": x - half_width, "y": y - half_height, **size, "radius": 8}
+    for fill, opacity in (("surface", 0.55), ("other", 0.12)):
+        yield Rect(**frame, fill=fill, opacity=opacity)
+    yield Rect(**frame, stroke="rule")
+    if mesh.dp > 1:
+        corner = {"x": right + half_width, "y": y - half_height - 9, "anchor": "end"}
+        yield Label(**corner, text=words("copy", copy=replica), size=11, colour="muted")
+
+
+def _edges(
+    ranks: Iterable[int], solid: _Solid, axes: Iterable[str], groups: Mapping[str, list[int]] | None = None
+) -> Iterator[Line]:
+    """Lines from these ranks to the next on each axis; with `groups` only those inside the groups, and thick."""
+    for rank, axis in product(ranks, axes):
+        coordinates = {name: solid.mesh.coordinates(rank)[name] for name in SOLID_AXES}
+        is_last = coordinates[axis] + 1 == getattr(solid.mesh, axis)
+        if is_last or (groups is not None and rank not in groups.get(axis, ())):
+            continue
+        after = solid.mesh.rank_at(**coordinates | {axis: coordinates[axis] + 1})
+        (x1, y1), (x2, y2) = solid.at[rank], solid.at[after]
+        ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "tooltip": words("edge", axis=axis, rank=rank, after=after)}
+        if groups is not None:
+            yield Line(**ends, colour="ink", width=9)
+        yield Line(**ends, colour=AXIS_KINDS[axis], width=2 if groups is None else 6)
+
+
+def _solid_card(
+    rank: int, solid: _Solid, chosen: int | None, groups: Mapping[str, list[int]]
+) -> Iterator[Rect | Label]:
+    axis = "chosen" if rank == chosen else next((name for name, group in groups.items() if rank in group), "")
+    x, y = solid.at[rank]
+    box = Rect(x=x - solid.width / 2, y=y - solid.height / 2, width=solid.width, height=solid.height, radius=5)
+    yield from card(box, rank, {name: solid.mesh.coordinates(rank)[name] for name in RANK_ORDER}, axis)
+
+
+def _axis_texts(axes: Iterable[str], mesh: Mesh, rank: int | None, groups: Mapping) -> Iterator[Rect | Label]:
+    """What each axis splits and sends, and the group of the chosen rank on it."""
+    y = _SOLID_TOP
+    for axis in axes:
+        yield Rect(x=_TEXT_LEFT - 24, y=y - 7, width=16, height=14, radius=2, **axis_style(axis))
+        yield Label(x=_TEXT_LEFT, y=y, text=words(f"{axis}.head", size=getattr(mesh, axis)), size=12, bold=True)
+        group = [words("group", rank=rank, ranks=members_text(groups[axis]))] if axis in groups else []
+        for line in (words(f"{axis}.cuts"), words(f"{axis}.sends"), *group):
+            y += _TEXT_LINE
+            yield Label(x=_TEXT_LEFT, y=y, text=line, size=11)
+        y += 2 * _TEXT_LINE

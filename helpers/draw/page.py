@@ -1,15 +1,16 @@
-"""The style of a page on which our pictures stand: saved ones turn dark with JupyterLab's theme.
+"""Provides STYLE, the CSS that gives saved pictures a dark background on a page whose theme is dark.
 
-A saved picture is a PNG on white. Where the page says that its theme is dark, lightness is turned over and hues stay:
-white becomes the page's own near black, blue stays blue. Other images of the page are left alone: ours carry the class
-that stands for "made for a light page". What shows the picture brings the style along: every explorer, the timeline
-viewer and every `show`; `make course` serves it as JupyterLab's custom.css, so that it is there before anything runs.
-What the file has for JupyterLab alone is in no saved output.
+A saved picture is a PNG on white. Where the page says that its theme is dark, the CSS inverts the picture's lightness
+and keeps its hues: white becomes the page's own near black, and blue stays blue. It leaves other images of the page
+alone, because only our pictures carry the class that stands for "made for a light page". Whatever shows a picture
+brings the CSS along: every explorer, the timeline viewer and every `show`. `make course` also serves the file as
+JupyterLab's custom.css, so that the CSS is there before anything runs. The part of the file that only JupyterLab needs
+is left out of STYLE, and therefore of saved outputs.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-CUSTOM = Path(__file__).parent / "static" / "custom"  # a folder as JupyterLab wants it, with its custom.css
+CUSTOM = Path(__file__).parent / "static" / "custom"  # JupyterLab expects a folder with a file named custom.css.
 STYLE = (CUSTOM / "custom.css").read_text(encoding="utf-8").partition("/* For JupyterLab alone")[0]

@@ -1,38 +1,48 @@
-"""A Scene as something that a notebook shows: a PNG with its width and a description, and a short text for tests.
+"""Provides what a notebook cell shows: `picture` wraps a Scene, and `chart` wraps a plot drawn with matplotlib.
 
-No SVG beside it: JupyterLab shows that as an image too, without the theme, without hover, and cut off where the window
-is narrow. A PNG it shrinks, and the style of `page.py` gives it the dark theme.
+Both are saved as a PNG with its width and a description, and as a short text for tests. They bring no SVG along:
+JupyterLab would show that as an image too, but without the theme, without hover, and cut off in a narrow window. It
+shrinks a PNG instead, and the style of `page.py` gives the PNG the dark theme. A chart is as wide as a Scene and has
+letters of the same size.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Any
+import io
+from typing import TYPE_CHECKING, Any
 
-from helpers.draw.png import to_png
-from helpers.draw.scene import SHOWN, Scene
+from helpers.draw.png import DPI, to_png
+from helpers.draw.scene import SHOWN, WIDTH, Scene
 
-Bundle = tuple[dict[str, Any], dict[str, Any]]  # data and metadata by MIME type
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Bundle = tuple[dict[str, Any], dict[str, Any]]  # data and metadata by MIME type, as IPython's display wants them
+_CHART_STYLE = {"font.size": 12, "axes.titlesize": 14, "axes.titleweight": "bold", "axes.titlelocation": "left"}
+_CHART_STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}
+_CHART_COLOURS = 64  # as many colours take a third of the bytes in a saved notebook and look alike
 
 
-def described(width: float, words: str) -> dict[str, Any]:
-    """What is said of a saved PNG of so many of the Scene's pixels: its metadata.
+def png_metadata(width: float, description: str) -> dict[str, Any]:
+    """The metadata of a saved PNG that shows `width` pixels of a Scene.
 
-    width: without it a page shows each of the PNG's pixels, which are more than the Scene's. The height follows.
-    alt: nbconvert's classic page reads it, its newer one and JupyterLab do not, so a text always stands beside the PNG.
-    needs_background: made for a light page. `page.py` looks for the class that JupyterLab and nbconvert make of this.
+    Without the width a page would show each pixel of the PNG, which are more than the Scene's; the height follows.
+    nbconvert's classic page reads `alt`; its newer page and JupyterLab do not, so a text always stands beside the PNG.
+    JupyterLab and nbconvert turn `needs_background` into the class that the style of `page.py` looks for.
     """
-    return {"image/png": {"width": round(width * SHOWN), "alt": words.strip()}, "needs_background": "light"}
+    return {"image/png": {"width": round(width * SHOWN), "alt": description.strip()}, "needs_background": "light"}
 
 
-def saved(scene: Scene, **look: int) -> Bundle:
-    """What a saved notebook keeps of a Scene: data and metadata. look: as of `to_png`."""
-    png = base64.b64encode(to_png(scene, **look)).decode()
-    return {"image/png": png}, described(scene.width, f"{scene.title}. {scene.summary}")
+def saved_bundle(scene: Scene, **png_options: int) -> Bundle:
+    """What a saved notebook keeps of a Scene. `png_options` are those of `to_png`."""
+    png = base64.b64encode(to_png(scene, **png_options)).decode()
+    return {"image/png": png}, png_metadata(scene.width, f"{scene.title}. {scene.summary}")
 
 
 class Picture:
-    """What `picture` returns. Its text is the title and never changes with the numbers in the picture."""
+    """What `picture` returns. Its text is the title, which does not change with the numbers in the picture."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -42,13 +52,63 @@ class Picture:
         return f"[picture] {self.scene.title}"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        self._saved = self._saved or saved(self.scene)
+        self._saved = self._saved or saved_bundle(self.scene)
         data, metadata = self._saved
         return {"text/plain": repr(self)} | data, dict(metadata)
 
 
 def picture(scene: Scene) -> Picture:
-    """Show this as the last expression of a cell. ValueError when given something else than a Scene."""
+    """Shows a Scene, as the last expression of a cell. Raises ValueError when given something else."""
     if not isinstance(scene, Scene):
         raise ValueError(f"picture got a {type(scene).__name__}; give a Scene, such as timeline_scene(timeline)")
     return Picture(scene)
+
+
+def chart_axes(title: str, *, height: float = 340) -> Axes:
+    """Matplotlib axes to draw on; `height` in pixels includes the title and the labels.
+
+    End the cell with `chart(axes, description)`.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_CHART_STYLE):
+        axes = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, layout="constrained").subplots()
+        axes.set_title(title)
+        axes.tick_params(labelsize=12)
+    return axes
+
+
+class Chart:
+    """What `chart` returns. Its text is the title, which does not change with the numbers."""
+
+    def __init__(self, axes: Axes, description: str) -> None:
+        self.axes, self.description = axes, description
+
+    def __repr__(self) -> str:
+        return f"[chart] {self.axes.get_title(loc='left')}"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        from matplotlib import rc_context
+
+        with rc_context(_CHART_STYLE):
+            png = encoded_figure(self.axes.figure, dpi=1.5 * SHOWN * DPI)  # 1.5 PNG pixels per pixel on the page
+        metadata = png_metadata(WIDTH, f"{self.axes.get_title(loc='left')}. {self.description}")
+        return {"text/plain": repr(self), "image/png": png}, metadata
+
+
+def encoded_figure(figure: Figure, **savefig_options: object) -> str:
+    """A matplotlib figure as PNG in base64, reduced to few colours to keep saved notebooks small."""
+    from PIL import Image
+
+    full, reduced = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, **savefig_options)
+    Image.open(full).convert("RGB").quantize(_CHART_COLOURS).save(reduced, "PNG")
+    return base64.b64encode(reduced.getvalue()).decode()
+
+
+def chart(axes: Axes, description: str) -> Chart:
+    """Shows a plot, as the last expression of a cell. `description` says what it shows, for those who cannot see it."""
+    if not description:
+        raise ValueError("chart got no words: say in a sentence what the plot shows, for those who cannot see it")
+    return Chart(axes, description)

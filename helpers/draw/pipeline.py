@@ -1,29 +1,31 @@
-"""A pipeline's step, rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
+"""Draws a pipeline's step rank by rank: which micro-batch each rank works on, where it idles, and how many it holds.
 
-The number in a bar is its micro-batch. Bars of a rank's later chunks are marked at their foot. On the right: the
-micro-batches whose activations the rank holds, at most or at one instant; of a chunk it holds a part of one. Above each
-timeline stand its duration and its idle share.
+`pipeline_scene` takes Timelines as `predict.time.pipeline.simulate` returns them; chapter 06 and the pipeline explorer
+use it. The number in a bar is its micro-batch, and bars of a rank's later chunks are marked at their foot. On the right
+stand the micro-batches whose activations the rank holds, at most or at one instant; of a chunk it holds a part of one.
+Above each timeline stand its duration and its idle share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS, kind_word, words
-from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
-from helpers.draw.timelines import panel_titles, shared_title
+from helpers.draw.palette import PAINTS, kind_style, kind_word
+from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.timelines import IDLE, panel_titles, shared_title
 from helpers.learner.words import book
 from helpers.quantities.units import format_seconds
 from helpers.records import KINDS, Span, Timeline
 from helpers.schedules import Action
 
-_WORDS = book("timelines").section("pipeline")
-_LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0
-_MEMORY = 84.0  # pixels of the bar of the rank that holds most
-_IDLE = {"fill": "panel", "texture": "hatch"}
-_EDGE = {"stroke_width": 3.0, "radius": 2}
+words = book("draw")
+timelines_words = book("timelines").section("pipeline")
+_LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0  # pixels: left and right of the bars, and between two timelines
+_MEMORY_LEFT = 16.0  # pixels between the bars and the memory on their right
+_MEMORY = 84.0  # pixels of the memory bar of the rank that holds most
+_OUTLINE = {"stroke": "ink", "stroke_width": 3.0, "radius": 2}  # around the first of several steps
 
 
 def pipeline_scene(
@@ -38,33 +40,43 @@ def pipeline_scene(
 ) -> Scene:
     """A Scene of one or several Timelines of a pipeline, one above the other; each starts at 0, all share one axis.
 
-    Spans carry the names of `schedules.Action`, such as "2F0". num_ranks tells chunks apart: stage // num_ranks
-    (default: the timeline's ranks). end: seconds that the axis reaches at least. instant: a play head at that second;
-    then memory is what is held there, otherwise the most that was held. Memory shows where a timeline has `held`.
-    per_step: micro-batches of a step, of several that follow each other; each rank's first step gets an outline, and
-    no bar a number. numbers=False: none either, where the shape is what counts.
+    Spans carry the names of `schedules.Action`, such as "2F0". num_ranks tells chunks apart: a stage belongs to chunk
+    stage // num_ranks (default: the timeline's ranks). end: seconds that the axis reaches at least. instant: the second
+    at which a play head stands; the memory is then what is held at that moment, otherwise the most that was ever held.
+    Memory is drawn where a timeline has `held`. per_step: micro-batches per step, for several steps in one timeline;
+    each rank's first step gets an outline, and bars have no numbers. numbers=False leaves out the numbers too, where
+    only the shape counts.
     Raises ValueError without a timeline, or for one without spans.
     """
     if not timelines or not all(timeline.spans for timeline in timelines):
         raise ValueError("pipeline_scene got no timeline, or one without spans: give one, such as that of simulate(…)")
-    shown = [_named(timeline.shifted_to_zero()) for timeline in timelines]
+    shown = [_with_schedule_name(timeline.shifted_to_zero()) for timeline in timelines]
     end = max(end, *(timeline.duration for timeline in shown)) or 1e-9
     title = title or shared_title(shown)
     used = {span.kind for timeline in shown for span in timeline.spans}
-    items, y = heading(title, [*kinds_legend([k for k in KINDS if k in used]), (words("idle"), _IDLE)], width)
-    scale, marks, most = (width - _LEFT - _RIGHT) / end, [], _most(shown, num_ranks)
+    legend = [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)]
+    items, y = heading(title, legend, width)
+    scale, bars, most = (width - _LEFT - _RIGHT) / end, [], _most_in_flight(shown, num_ranks) or 1.0
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
-        panel = _Panel(timeline, num_ranks or timeline.num_ranks, scale, instant, per_step, most, numbers)
-        marks.append(Label(x=14, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
-        marks += panel.headings(width, y)
-        top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row
-        marks += panel.rows(top, width)
+        panel = _Panel(
+            timeline=timeline,
+            num_ranks=num_ranks or timeline.num_ranks,
+            scale=scale,
+            instant=instant,
+            per_step=per_step,
+            most_in_flight=most,
+            has_numbers=numbers and not per_step,
+        )
+        bars.append(Label(x=MARGIN, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
+        bars += panel.memory_title(width, y)
+        top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row_height
+        bars += panel.rows(top, width)
         items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
-        marks += _play_head(instant, timeline, scale, top, bottom)
+        bars += _play_head(instant, timeline, scale, top, bottom)
         y = bottom + _GAP
     pairs = zip(shown, panel_titles(shown), strict=True)
-    summary = " ".join(_words(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
-    return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *marks))
+    summary = " ".join(_sentence(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
+    return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *bars))
 
 
 def _play_head(instant: float | None, timeline: Timeline, scale: float, top: float, bottom: float) -> list[Line]:
@@ -74,79 +86,96 @@ def _play_head(instant: float | None, timeline: Timeline, scale: float, top: flo
     return [Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Panel:
-    def __init__(
-        self,
-        timeline: Timeline,
-        num_ranks: int,
-        scale: float,
-        instant: float | None,
-        per_step: int | None,
-        most: float,
-        numbers: bool,
-    ) -> None:
-        self.per_step, self.most, self.numbers = per_step, most or 1.0, numbers and not per_step
-        self.timeline, self.num_ranks, self.scale, self.instant = timeline, num_ranks, scale, instant
-        self.num_chunks = _num_chunks(timeline, num_ranks)
-        self.bar = 24.0 if timeline.num_ranks <= 4 else 18.0 if timeline.num_ranks <= 8 else 12.0
-        self.row = self.bar + 5
-        self.held = {rank: held_by(timeline, rank, instant) for rank in timeline.ranks} if timeline.held else {}
+    """One timeline of the picture.
 
-    def headings(self, width: float, y: float) -> Iterator[Label]:
-        if self.held:
-            text = words("holds.most" if self.instant is None else "holds.now")
-            yield Label(x=width - _RIGHT + 16, y=y + 10, text=text, size=12, bold=True, colour="muted")
+    `scale` is in pixels per second, and `instant` is where the play head stands. `most_in_flight` is the number of
+    micro-batches at which a memory bar has its full length; all panels share it.
+    """
+
+    timeline: Timeline
+    num_ranks: int
+    scale: float
+    instant: float | None
+    per_step: int | None
+    most_in_flight: float
+    has_numbers: bool
+
+    @property
+    def bar_height(self) -> float:
+        return 24.0 if self.timeline.num_ranks <= 4 else 18.0 if self.timeline.num_ranks <= 8 else 12.0
+
+    @property
+    def row_height(self) -> float:
+        return self.bar_height + 5
+
+    def memory_title(self, width: float, y: float) -> Iterator[Label]:
+        if self.timeline.held:
+            text, x = words("holds.most" if self.instant is None else "holds.now"), width - _RIGHT + _MEMORY_LEFT
+            yield Label(x=x, y=y + 10, text=text, size=12, bold=True, colour="muted")
 
     def rows(self, top: float, width: float) -> Iterator[Rect | Label]:
         until = self.timeline.duration * self.scale
         for number, rank in enumerate(self.timeline.ranks):
-            y = top + number * self.row
-            yield Label(x=14, y=y + self.bar / 2, text=f"rank {rank}", size=12 if self.bar > 14 else 10)
-            yield Rect(x=_LEFT, y=y, width=until, height=self.bar, **_IDLE)
+            y = top + number * self.row_height
+            name_size = 12 if self.bar_height > 14 else 10
+            yield Label(x=MARGIN, y=y + self.bar_height / 2, text=f"rank {rank}", size=name_size)
+            yield Rect(x=_LEFT, y=y, width=until, height=self.bar_height, **IDLE)
             for span in self.timeline.for_rank(rank).spans:
                 yield from self._action(span, y)
-            yield from self._outline(rank, y)
-            if self.held:
-                yield from self._memory(rank, width - _RIGHT + 16, y)
+            yield from self._first_step_outline(rank, y)
+            if self.timeline.held:
+                yield from self._memory(rank, width - _RIGHT + _MEMORY_LEFT, y)
 
     def _action(self, span: Span, y: float) -> Iterator[Rect | Label]:
-        x, width = _LEFT + span.start * self.scale, span.duration * self.scale
-        paint, action = PAINTS[span.kind], Action.parse(span.name)
+        """The bar of an action; texture, rounded corners, mark and number only where they can be seen."""
+        x, width, height = _LEFT + span.start * self.scale, span.duration * self.scale, self.bar_height
+        texture, action = PAINTS[span.kind].texture, Action.parse(span.name)
         tooltip = f"rank {span.rank} · {span.name} · {kind_word(span.kind)} · {format_seconds(span.duration)}"
-        room = 1.0 if width > 6 else 0.0
-        look = {"texture": paint.texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
-        yield Rect(x=x, y=y, width=max(0.7, width - room), height=self.bar, fill=span.kind, **look)
-        if action.stage >= self.num_ranks and width > 3:
-            mark = min(5.0, self.bar / 4) * min(3, action.stage // self.num_ranks) / 3 + 2
-            yield Rect(x=x, y=y + self.bar - mark, width=width - room, height=mark, fill="ink", opacity=0.75)
-        text = str(action.microbatch) if self.numbers else ""
-        sizes = [size for size in (min(11.0, self.bar - 6), SMALLEST) if text_width(text, size) < width - 3]
-        if text and sizes and (size := sizes[0]) >= SMALLEST:
-            yield Label(x=x + width / 2, y=y + self.bar / 2, text=text, size=size, anchor="middle", on=span.kind)
+        gap = 1.0 if width > 6 else 0.0  # between this bar and the next
+        style = {"texture": texture if width > 14 else "", "radius": 2 if width > 8 else 0, "tooltip": tooltip}
+        yield Rect(x=x, y=y, width=max(0.7, width - gap), height=height, fill=span.kind, **style)
+        chunk = action.stage // self.num_ranks
+        if chunk > 0 and width > 3:
+            mark = min(5.0, height / 4) * min(3, chunk) / 3 + 2  # higher for later chunks
+            yield Rect(x=x, y=y + height - mark, width=width - gap, height=mark, fill="ink", opacity=0.75)
+        text = str(action.microbatch) if self.has_numbers else ""
+        fitting = [size for size in (min(11.0, height - 6), SMALLEST) if text_width(text, size) < width - 3]
+        if text and fitting and fitting[0] >= SMALLEST:
+            middle = {"x": x + width / 2, "y": y + height / 2, "anchor": "middle"}
+            yield Label(**middle, text=text, size=fitting[0], on=span.kind)
 
-    def _outline(self, rank: int, y: float) -> Iterator[Rect]:
-        """Around what this rank does for the first of several steps."""
-        spans = self.timeline.for_rank(rank).spans if self.per_step else ()
-        first = [span for span in spans if Action.parse(span.name).microbatch < self.per_step]
-        if first:
-            start = min(span.start for span in first) * self.scale
-            end = max(span.end for span in first) * self.scale
-            yield Rect(x=_LEFT + start - 1, y=y - 2, width=end - start + 1, height=self.bar + 4, stroke="ink", **_EDGE)
+    def _first_step_outline(self, rank: int, y: float) -> Iterator[Rect]:
+        """An outline around what this rank does for the first of several steps."""
+        if not self.per_step:
+            return
+        spans = self.timeline.for_rank(rank).spans
+        first_step = [span for span in spans if Action.parse(span.name).microbatch < self.per_step]
+        if first_step:
+            start = min(span.start for span in first_step) * self.scale
+            end = max(span.end for span in first_step) * self.scale
+            x, width = _LEFT + start - 1, end - start + 1
+            yield Rect(x=x, y=y - 2, width=width, height=self.bar_height + 4, **_OUTLINE)
 
     def _memory(self, rank: int, x: float, y: float) -> Iterator[Rect | Label]:
-        whole = self.held[rank] / self.num_chunks
-        yield Rect(x=x, y=y + 2, width=_MEMORY, height=self.bar - 4, fill="panel")
-        paint = {"fill": "activations", "texture": PAINTS["activations"].texture}
-        yield Rect(x=x, y=y + 2, width=_MEMORY * whole / self.most, height=self.bar - 4, **paint)
-        yield Label(x=x + _MEMORY + 8, y=y + self.bar / 2, text=f"{whole:.3g}", size=max(SMALLEST, min(12, self.bar)))
+        """How many micro-batches a rank holds, as a bar and as a number."""
+        num_chunks = _num_chunks(self.timeline, self.num_ranks)
+        in_flight = microbatches_in_flight(self.timeline, rank, self.instant) / num_chunks
+        width, height = _MEMORY * in_flight / self.most_in_flight, self.bar_height - 4
+        yield Rect(x=x, y=y + 2, width=_MEMORY, height=height, fill="panel")
+        yield Rect(x=x, y=y + 2, width=width, height=height, **kind_style("activations"))
+        text, size = f"{in_flight:.3g}", max(SMALLEST, min(12, self.bar_height))
+        yield Label(x=x + _MEMORY + 8, y=y + self.bar_height / 2, text=text, size=size)
 
 
-def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:
-    """Micro-batches, times chunks, that a rank holds at an instant; without one the most that it ever holds."""
-    held = [holding for holding in timeline.held if holding.rank == rank]
+def microbatches_in_flight(timeline: Timeline, rank: int, instant: float | None = None) -> int:
+    """Micro-batches, times chunks, whose activations a rank holds at an instant; without one, the most ever held."""
+    holdings = [holding for holding in timeline.held if holding.rank == rank]
     if instant is not None:
-        return sum(holding.start <= instant < holding.end for holding in held)
-    changes = sorted([(h.end, -1) for h in held] + [(h.start, 1) for h in held])
+        return sum(holding.start <= instant < holding.end for holding in holdings)
+    # At equal times an end (-1) sorts before a start (+1), so that a replaced micro-batch is not counted twice.
+    changes = sorted([(holding.end, -1) for holding in holdings] + [(holding.start, 1) for holding in holdings])
     count = most = 0
     for _, change in changes:
         count += change
@@ -154,36 +183,40 @@ def held_by(timeline: Timeline, rank: int, instant: float | None = None) -> int:
     return most
 
 
-def _named(timeline: Timeline) -> Timeline:
-    """A schedule's name as people write it: 1F1B for one_f_one_b."""
+def _with_schedule_name(timeline: Timeline) -> Timeline:
+    """The timeline, titled with its schedule's name as people write it: 1F1B for one_f_one_b."""
     name = f"names.{timeline.title}"
-    return replace(timeline, title=_WORDS(name)) if name in _WORDS else timeline
+    return replace(timeline, title=timelines_words(name)) if name in timelines_words else timeline
 
 
 def _titles(timelines: list[Timeline], per_step: int | None) -> list[str]:
-    """The name of each where names differ, whether it is predicted, its duration, and of one step the idle share."""
-    wholes = [format_seconds(timeline.duration) for timeline in timelines]
-    idles = [timeline.bubble_fraction for timeline in timelines]
-    numbers = [
-        whole if per_step else words("lasts", whole=whole, idle=idle) for whole, idle in zip(wholes, idles, strict=True)
-    ]
-    return [f"{text} · {says}" for text, says in zip(panel_titles(timelines), numbers, strict=True)]
+    """Per timeline its name where names differ, its source, its duration, and the idle share if it is one step."""
+    titles = []
+    for timeline, title in zip(timelines, panel_titles(timelines), strict=True):
+        duration = format_seconds(timeline.duration)
+        text = duration if per_step else words("lasts", whole=duration, idle=timeline.bubble_fraction)
+        titles.append(f"{title} · {text}")
+    return titles
 
 
-def _most(timelines: list[Timeline], num_ranks: int | None) -> float:
-    """Micro-batches that the fullest rank of all timelines holds: their memory bars share one scale."""
-    return max(held_by(t, rank) / _num_chunks(t, num_ranks or t.num_ranks) for t in timelines for rank in t.ranks)
+def _most_in_flight(timelines: list[Timeline], num_ranks: int | None) -> float:
+    """The micro-batches that the fullest rank of all timelines holds."""
+    return max(
+        microbatches_in_flight(timeline, rank) / _num_chunks(timeline, num_ranks or timeline.num_ranks)
+        for timeline in timelines
+        for rank in timeline.ranks
+    )
 
 
 def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
+    """How many stages each rank holds."""
     return 1 + max(Action.parse(span.name).stage for span in timeline.spans) // num_ranks
 
 
-def _words(timeline: Timeline, title: str, num_ranks: int) -> str:
-    whole = format_seconds(timeline.duration)
-    says = words("bubble", share=timeline.bubble_fraction, whole=whole)
+def _sentence(timeline: Timeline, title: str, num_ranks: int) -> str:
+    text = words("bubble", share=timeline.bubble_fraction, whole=format_seconds(timeline.duration))
     if timeline.held:
         chunks = _num_chunks(timeline, num_ranks)
-        peaks = [f"{held_by(timeline, rank) / chunks:.3g}" for rank in timeline.ranks]
-        says = words("held", says=says, peaks=peaks)
-    return words("panel", title=title, num_ranks=timeline.num_ranks, says=says)
+        peaks = [f"{microbatches_in_flight(timeline, rank) / chunks:.3g}" for rank in timeline.ranks]
+        text = words("held", says=text, peaks=peaks)
+    return words("panel", title=title, num_ranks=timeline.num_ranks, says=text)

@@ -1,7 +1,8 @@
-"""A Scene as PNG, for saved notebooks: shapes by matplotlib, letters by Pillow.
+"""Draws a Scene as PNG bytes (`to_png`) or as a matplotlib figure (`to_figure`), for saved notebooks.
 
-A widget's first display waits for its PNG. matplotlib lays out and paints each letter anew: of a picture of 130 words
-that was two thirds of the time, and Pillow writes them in a tenth of that.
+matplotlib draws the shapes and Pillow the letters. matplotlib lays out and paints every letter anew, which took two
+thirds of the time of a picture of 130 words, while a widget's first display waits for its PNG; Pillow writes the
+letters in a tenth of that. Both libraries are imported when the first picture is drawn.
 """
 
 from __future__ import annotations
@@ -10,57 +11,186 @@ import io
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from helpers.draw.figure import DPI, label_colour, to_figure
-from helpers.draw.palette import LIGHT, PAINTS, Theme
-from helpers.draw.scene import WIDE, Label, Rect, Scene
+from helpers.draw.palette import GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL_OPACITY, RULE_OPACITY, Theme, blend
+from helpers.draw.scene import WIDE, Label, Line, Rect, Scene
+from helpers.draw.svg import arrow_head, is_thin, outline
 from helpers.learner.words import language
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
 
-_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names: left, middle or right end of the base line
-_BASE_LINE = 0.35  # of the size, below the middle, as in the SVG
-_CHINESE = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
-_CHINESE += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
-_SCALE = 1.5  # with SHOWN 1.2 pixels a pixel; more would take chapter 01 above the 500 kB of a notebook
+DPI = 72  # With 72 dots per inch, one pixel of the Scene is one point of the figure.
+_HATCHES = {"stripes": "////", "lines": "---", "dots": "...", "hatch": "\\\\\\\\"}
+_HATCH_OPACITY = {"stripes": 0.32, "lines": 0.45, "dots": 0.6, "hatch": 0.9}
+_FIGURE_LETTERS = 0.93  # matplotlib's font DejaVu is wider than a browser's letters, so its size is reduced
+_PNG_LETTERS = 0.93  # the same for the letters that Pillow writes
+_PILLOW_ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # left, middle or right end of the base line
+_BASE_LINE = 0.35  # of the font size: how far the base line lies below the middle, as in the SVG
+_CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei")
+_CHINESE_FONTS += ("Microsoft YaHei", "PingFang SC", "Hiragino Sans GB", "SimHei", "Droid Sans Fallback")
+# PNG pixels per pixel of the Scene: with SHOWN, 1.2 per pixel on the page. More would make chapter 01 larger than the
+# 500 kB that a notebook may have.
+_SCALE = 1.5
 _COLOURS = 64
-_WIDTH = 0.93  # DejaVu, which matplotlib brings, is wider than a browser's letters
+_NEAR = 8  # of 255: colours that differ by no more than this in any channel are one for Pillow
 
 
+# -- as a figure -----------------------------------------------------------------------------------------------------
+def to_figure(scene: Scene, theme: Theme = LIGHT) -> Figure:
+    """The Scene as a matplotlib Figure whose axes count pixels from the top left corner, as in the SVG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(scene.width / DPI, scene.height / DPI), dpi=DPI, facecolor=theme.surface)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, scene.width)
+    axes.set_ylim(scene.height, 0)
+    axes.axis("off")
+    numbered = enumerate(scene.items)
+    for is_plain, run in groupby(numbered, lambda pair: _is_plain(pair[1])):
+        if is_plain:
+            _add_plain_rects(axes, list(run), theme)
+        else:
+            for order, item in run:
+                _add(axes, item, theme, order)
+    return figure
+
+
+def _colour(name: str, theme: Theme) -> str:
+    if name in PAINTS:
+        return PAINTS[name].fill
+    mixed = {"panel": PANEL_OPACITY, "rule": RULE_OPACITY}
+    if name in mixed:
+        return blend(GREY, theme.surface, mixed[name])
+    return {"surface": theme.surface, "ink": theme.ink, "muted": blend(theme.ink, theme.surface, MUTED_OPACITY)}[name]
+
+
+def _label_colour(label: Label, theme: Theme) -> str:
+    return PAINTS[label.on].text if label.on else _colour(label.colour, theme)
+
+
+def _add(axes: Axes, item: Rect | Label | Line, theme: Theme, order: int) -> None:
+    add = _add_rect if isinstance(item, Rect) else _add_label if isinstance(item, Label) else _add_line
+    add(axes, item, theme, order)
+
+
+def _is_plain(item: Rect | Label | Line) -> bool:
+    """Whether the item is a filled rectangle and nothing else.
+
+    A picture of 20,000 spans has thousands of them, which take seconds when added one by one.
+    """
+    if not isinstance(item, Rect) or not item.fill or item.texture or item.stroke:
+        return False
+    is_round = item.radius and min(item.width, item.height) > 2 * item.radius
+    return not is_round and not (outline(item) and not is_thin(item))
+
+
+def _add_plain_rects(axes: Axes, run: list[tuple[int, Rect]], theme: Theme) -> None:
+    """Adds rectangles that follow each other in the drawing order as one collection."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_rgba
+
+    items = [item for _, item in run]
+    colours = [to_rgba(outline(item) or _colour(item.fill, theme), item.opacity) for item in items]
+    corners = [_corners(item) for item in items]
+    axes.add_artist(PolyCollection(corners, facecolors=colours, linewidths=0, zorder=run[0][0]))
+
+
+def _corners(item: Rect) -> list[tuple[float, float]]:
+    left, top, right, bottom = item.x, item.y, item.x + item.width, item.y + item.height
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def _shape(item: Rect, **style: object):
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    if not item.radius or min(item.width, item.height) <= 2 * item.radius:
+        return Rectangle((item.x, item.y), item.width, item.height, **style)
+    box_style = f"round,pad=0,rounding_size={item.radius}"
+    return FancyBboxPatch((item.x, item.y), item.width, item.height, boxstyle=box_style, **style)
+
+
+def _add_rect(axes: Axes, item: Rect, theme: Theme, order: int) -> None:
+    """Fill, texture and outline are three shapes; their fractions of `order` keep them in this order."""
+    edge = outline(item)
+    if item.fill:
+        fill = edge if edge and is_thin(item) else _colour(item.fill, theme)
+        axes.add_artist(_shape(item, facecolor=fill, linewidth=0, alpha=item.opacity, zorder=order))
+    if item.texture:
+        over = PAINTS[item.fill].overlay if item.fill in PAINTS else GREY
+        under = _colour(item.fill, theme) if item.fill else theme.surface
+        ink = blend(over, under, _HATCH_OPACITY[item.texture])
+        style = {"fill": False, "edgecolor": ink, "hatch": _HATCHES[item.texture], "linewidth": 0}
+        axes.add_artist(_shape(item, **style, zorder=order + 0.1))
+    if item.stroke:
+        style = {"fill": False, "edgecolor": _colour(item.stroke, theme), "linewidth": item.stroke_width}
+        axes.add_artist(_shape(item, **style, zorder=order + 0.2))
+    elif edge and not is_thin(item):
+        inner = replace(item, x=item.x + 0.5, y=item.y + 0.5, width=item.width - 1, height=item.height - 1)
+        axes.add_artist(_shape(inner, fill=False, edgecolor=edge, linewidth=1.0, zorder=order + 0.2))
+
+
+def _add_label(axes: Axes, item: Label, theme: Theme, order: int) -> None:
+    align = {"start": "left", "middle": "center", "end": "right"}[item.anchor]
+    style = {
+        "fontsize": item.size * _FIGURE_LETTERS,
+        "color": _label_colour(item, theme),
+        "fontweight": "bold" if item.bold else "normal",
+    }
+    text = item.text.replace("$", r"\$")  # matplotlib would read what stands between two dollar signs as a formula
+    axes.text(item.x, item.y, text, ha=align, va="center_baseline", zorder=order, **style)
+
+
+def _add_line(axes: Axes, item: Line, theme: Theme, order: int) -> None:
+    colour = _colour(item.colour, theme)
+    style = (0, (4, 3)) if item.dashed else "solid"
+    xs, ys = (item.x1, item.x2), (item.y1, item.y2)
+    axes.plot(xs, ys, color=colour, linewidth=item.width, linestyle=style, zorder=order, solid_capstyle="butt")
+    if item.arrow:
+        axes.fill(*zip(*arrow_head(item), strict=True), color=colour, linewidth=0, zorder=order)
+
+
+# -- as PNG ----------------------------------------------------------------------------------------------------------
 def to_png(scene: Scene, *, scale: float = _SCALE, theme: Theme = LIGHT, colours: int = _COLOURS) -> bytes:
-    """PNG bytes, `scale` times the Scene's pixels, with at most so many colours to keep saved notebooks small.
+    """The Scene as PNG bytes, with `scale` PNG pixels per pixel of the Scene and at most `colours` colours.
 
-    Labels are written last, so nothing covers them. Straight from matplotlib's buffer: a PNG in between, or one packed
-    as tightly as can be, takes as long as drawing does.
+    Few colours keep saved notebooks small. Labels are written last, so nothing covers them. The pixels come straight
+    from matplotlib's buffer, since a PNG in between, or tighter compression, would take as long as the drawing itself.
     """
     labels = [item for item in scene.items if isinstance(item, Label)]
     shapes = tuple(item for item in scene.items if not isinstance(item, Label))
-    whole, small = _painted(replace(scene, items=shapes), scale, theme), io.BytesIO()
-    _write(whole, labels, scale, theme)
-    _with_few_colours(whole, shapes, theme, colours).save(small, "PNG", compress_level=6)
-    return small.getvalue()
+    image, file = _painted(replace(scene, items=shapes), scale, theme), io.BytesIO()
+    _write_labels(image, labels, scale, theme)
+    _with_few_colours(image, shapes, theme, colours).save(file, "PNG", compress_level=6)
+    return file.getvalue()
 
 
-def _with_few_colours(whole: Image, shapes: Iterable, theme: Theme, colours: int) -> Image:
-    """The ground and the kinds drawn keep their colours: a cut alone mixes rare ones, an orange into grey."""
+def _with_few_colours(image: Image, shapes: Iterable, theme: Theme, colours: int) -> Image:
+    """The image with at most `colours` colours, among which the background and the kinds drawn stay exact.
+
+    A plain reduction would mix rare colours, such as an orange into grey.
+    """
     from PIL.Image import Dither, new
 
-    fills = {PAINTS[one.fill].fill for one in shapes if isinstance(one, Rect) and one.fill in PAINTS}
-    kept = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({theme.surface, *fills})]
-    cut = whole.quantize(colours - len(kept), dither=Dither.NONE).getpalette()
-    others = [one for one in zip(*[iter(cut)] * 3, strict=True) if not any(_is_near(one, own) for own in kept)]
+    fills = {PAINTS[shape.fill].fill for shape in shapes if isinstance(shape, Rect) and shape.fill in PAINTS}
+    exact = [tuple(bytes.fromhex(colour[1:])) for colour in sorted({theme.surface, *fills})]
+    channels = image.quantize(colours - len(exact), dither=Dither.NONE).getpalette()
+    reduced = zip(*[iter(channels)] * 3, strict=True)  # one iterator three times: red, green and blue of each colour
+    others = [colour for colour in reduced if not any(_is_near(colour, kind) for kind in exact)]
     palette = new("P", (1, 1))
-    palette.putpalette([channel for colour in [*kept, *others] for channel in colour])
-    return whole.quantize(palette=palette, dither=Dither.NONE)
+    palette.putpalette([channel for colour in [*exact, *others] for channel in colour])
+    return image.quantize(palette=palette, dither=Dither.NONE)
 
 
-def _is_near(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Pillow, which looks for a colour roughly, would take the one for the other."""
-    return max(abs(a - b) for a, b in zip(one, other, strict=True)) <= 8
+def _is_near(colour: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether Pillow, which looks for a colour only roughly, could take the one for the other."""
+    return max(abs(a - b) for a, b in zip(colour, other, strict=True)) <= _NEAR
 
 
 def _painted(scene: Scene, scale: float, theme: Theme) -> Image:
@@ -74,36 +204,38 @@ def _painted(scene: Scene, scale: float, theme: Theme) -> Image:
     return Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
 
 
-def _write(image: Image, labels: Iterable[Label], scale: float, theme: Theme) -> None:
+def _write_labels(image: Image, labels: Iterable[Label], scale: float, theme: Theme) -> None:
     from PIL.ImageDraw import Draw
 
     draw = Draw(image)
     for label in labels:
-        place = label.x * scale, (label.y + _BASE_LINE * label.size) * scale
-        font = _font(max(1, round(label.size * _WIDTH * scale)), label.bold, any(one >= WIDE for one in label.text))
-        draw.text(place, label.text, fill=label_colour(label, theme), font=font, anchor=_ANCHORS[label.anchor])
+        position = label.x * scale, (label.y + _BASE_LINE * label.size) * scale
+        is_wide = any(letter >= WIDE for letter in label.text)
+        font = _font(max(1, round(label.size * _PNG_LETTERS * scale)), label.bold, is_wide)
+        colour, anchor = _label_colour(label, theme), _PILLOW_ANCHORS[label.anchor]
+        draw.text(position, label.text, fill=colour, font=font, anchor=anchor)
 
 
 @cache
-def _font(size: int, bold: bool, wide: bool) -> FreeTypeFont:
-    """size: pixels of an em. wide: for Chinese, where this machine has a font for it."""
+def _font(size: int, bold: bool, is_wide: bool) -> FreeTypeFont:
+    """A font of `size` pixels; `is_wide` asks for one with Chinese letters, where this machine has such a font."""
     from matplotlib import get_data_path
     from PIL.ImageFont import Layout, truetype
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    path = (wide and chinese_font()) or Path(get_data_path(), "fonts", "ttf", name)
+    path = (is_wide and chinese_font()) or Path(get_data_path(), "fonts", "ttf", name)
     return truetype(path, size, layout_engine=Layout.BASIC)
 
 
 @cache
 def chinese_font() -> str | None:
-    """The file of a font with Chinese letters, None where this machine has none."""
+    """The file of a font with Chinese letters, or None where this machine has none."""
     from matplotlib.font_manager import fontManager
 
-    found = {one.name: one.fname for one in fontManager.ttflist}
-    return next((found[name] for name in _CHINESE if name in found), None)
+    files = {font.name: font.fname for font in fontManager.ttflist}
+    return next((files[name] for name in _CHINESE_FONTS if name in files), None)
 
 
 def png_language() -> str | None:
-    """The language of a PNG where it cannot be the one that was chosen: English needs no font of the machine's own."""
+    """The language in which to draw a PNG: None for the chosen one, "en" where this machine has no font for it."""
     return None if language() == "en" or chinese_font() else "en"

@@ -1,39 +1,45 @@
-"""A picture as plain data: rectangles, labels and lines, in pixels from the top left corner.
+"""Provides Scene, a picture as plain data: rectangles, labels and lines, in pixels from the top left corner.
 
-`to_svg` and `to_figure` draw the same Scene. `fill`, `stroke` and `colour` name a kind of the palette ("forward") or a
-role that follows the theme: "surface", "panel", "rule", "ink", "muted".
+Every function of `helpers.draw` whose name ends in `_scene` returns a Scene; `svg.to_svg` draws it for a live view and
+`png.to_png` for a saved notebook. `fill`, `stroke` and `colour` name a kind of the palette ("forward") or a role whose
+colour follows the theme: "surface", "panel", "rule", "ink", "muted".
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from helpers.draw.palette import PAINTS, TEXTURES, kind_word, look
+from helpers.draw.palette import PAINTS, TEXTURES, kind_style, kind_word
 
 ROLES = ("surface", "panel", "rule", "ink", "muted")
 ANCHORS = ("start", "middle", "end")
-WIDTH = 800  # pixels: in a narrow window a Scene is shown as it is
-SHOWN = 1.25  # times its pixels is a Scene shown where a notebook's column has room: 1000, and the smallest word 12
-SMALLEST = 12 / SHOWN  # pixels of a letter; what does not fit at that size is left to the tooltip
+WIDTH = 800  # pixels of most Scenes: a narrow window shows such a Scene unscaled
+SHOWN = 1.25  # A notebook's column shows a Scene this many times its own size: 1000 pixels wide, smallest letters 12.
+SMALLEST = 12 / SHOWN  # pixels of the smallest letters; a text that does not fit at that size is left to the tooltip
+MARGIN = 14.0  # pixels from the left edge to the title and to the names of rows
+TITLE_Y = 20.0  # pixels from the top edge to the middle of the title
+_STACK_GAP = 22.0  # pixels between two pictures of `stacked_scene`
 
 
-def _known(what: str, given: str, known: Collection[str]) -> None:
+def _check_name(what: str, given: str, known: Collection[str]) -> None:
     if given not in known:
         raise ValueError(f"{what} is {given!r}, but it must be one of {', '.join(filter(None, known))}")
 
 
-COLOURS = dict.fromkeys((*PAINTS, *ROLES))  # a dict keeps the order for the sentence and finds a name at once
-_COLOURS_OR_NONE, _PAINTS_OR_NONE, _TEXTURES_OR_NONE = (
-    {"": None, **dict.fromkeys(k)} for k in (COLOURS, PAINTS, TEXTURES)
-)
+# Dicts without values: they find a name at once, and keep the order in which the error message lists the names.
+COLOURS = dict.fromkeys((*PAINTS, *ROLES))
+_COLOURS_OR_NONE = {"": None, **COLOURS}
+_PAINTS_OR_NONE = {"": None, **dict.fromkeys(PAINTS)}
+_TEXTURES_OR_NONE = {"": None, **dict.fromkeys(TEXTURES)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rect:
-    """A rectangle. fill: kind or role, "" for none. stroke: role or kind, "" for none. tooltip: shown on hover.
+    """A rectangle. `fill` and `stroke` name a kind or a role, or are "" for none; `tooltip` is shown on hover.
 
-    pick: what a click or Enter on it chooses, where a widget listens (widgets/picks.py); "" for nothing.
+    `pick` is what a click or the Enter key on the rectangle chooses, where a widget listens (widgets/picks.py); ""
+    makes it no button.
     """
 
     x: float
@@ -51,16 +57,19 @@ class Rect:
     is_picked: bool = False
 
     def __post_init__(self) -> None:
-        _known("the fill of a Rect", self.fill, _COLOURS_OR_NONE)
-        _known("the stroke of a Rect", self.stroke, _COLOURS_OR_NONE)
-        _known("the texture of a Rect", self.texture, _TEXTURES_OR_NONE)
+        _check_name("the fill of a Rect", self.fill, _COLOURS_OR_NONE)
+        _check_name("the stroke of a Rect", self.stroke, _COLOURS_OR_NONE)
+        _check_name("the texture of a Rect", self.texture, _TEXTURES_OR_NONE)
         if not (self.width >= 0 and self.height >= 0):
             raise ValueError(f"a Rect is {self.width!r} x {self.height!r} pixels; both must be 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """A line of text; y is its middle. on: the kind on whose fill it stands, which then sets its colour."""
+    """A line of text whose vertical middle is at `y`.
+
+    `on` is the kind on whose fill the text stands, or ""; the text then has the colour that is legible on that fill.
+    """
 
     x: float
     y: float
@@ -72,13 +81,13 @@ class Label:
     bold: bool = False
 
     def __post_init__(self) -> None:
-        _known("the anchor of a Label", self.anchor, ANCHORS)
-        _known("the colour of a Label", self.colour, ("ink", "muted"))
-        _known("`on` of a Label", self.on, _PAINTS_OR_NONE)
+        _check_name("the anchor of a Label", self.anchor, ANCHORS)
+        _check_name("the colour of a Label", self.colour, ("ink", "muted"))
+        _check_name("`on` of a Label", self.on, _PAINTS_OR_NONE)
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """left, top, right, bottom in pixels, from the estimated width."""
+        """Left, top, right and bottom of the text in pixels, from its estimated width."""
         width = text_width(self.text, self.size, self.bold)
         left = self.x - width * ANCHORS.index(self.anchor) / 2
         return left, self.y - self.size / 2, left + width, self.y + self.size / 2
@@ -86,7 +95,7 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A straight line, with an arrow head at its end if wanted."""
+    """A straight line from (x1, y1) to (x2, y2), with an arrow head at its end if `arrow` is set."""
 
     x1: float
     y1: float
@@ -99,21 +108,27 @@ class Line:
     tooltip: str = ""
 
     def __post_init__(self) -> None:
-        _known("the colour of a Line", self.colour, COLOURS)
+        _check_name("the colour of a Line", self.colour, COLOURS)
+
+
+SceneItem = Rect | Label | Line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """title: one line. summary: what the picture shows, for those who cannot see it. Sizes in pixels."""
+    """A picture: its size in pixels, a title of one line, and its items in the order in which they are drawn.
+
+    `summary` says in sentences what the picture shows, for readers who cannot see it.
+    """
 
     width: float
     height: float
     title: str
     summary: str
-    items: tuple[Rect | Label | Line, ...] = field(default=())
+    items: tuple[SceneItem, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "items", tuple(self.items))
+        object.__setattr__(self, "items", tuple(self.items))  # the class is frozen, so plain assignment is refused
         if not (self.width > 0 and self.height > 0):
             raise ValueError(f"a Scene is {self.width!r} x {self.height!r} pixels; both must be above 0")
 
@@ -122,25 +137,43 @@ class Scene:
         return tuple(item for item in self.items if isinstance(item, Label))
 
 
-WIDE = "\u2e80"  # the first of the letters that are as wide as they are high, as Chinese ones are
-_EMS = dict.fromkeys("iljI.,:;|!'()[] -", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
+WIDE = "\u2e80"  # From this letter on, letters are as wide as they are high; Chinese letters are among them.
+# Widths of letters in parts of the font size, where they differ from the usual 0.64.
+_LETTER_WIDTHS = (
+    dict.fromkeys("iljI.,:;|!'()[] -", 0.4) | dict.fromkeys("+=<>~×→", 0.84) | dict.fromkeys("mwMW@%", 0.98)
+)
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Pixels that the text takes at most in the fonts we use, estimated by classes of letters."""
-    ems = sum(_EMS.get(letter, 0.64 if letter < WIDE else 1.0) for letter in text)
-    return ems * size * (1.1 if bold else 1.0)
+    in_font_sizes = sum(_LETTER_WIDTHS.get(letter, 0.64 if letter < WIDE else 1.0) for letter in text)
+    return in_font_sizes * size * (1.1 if bold else 1.0)
+
+
+def title_label(title: str) -> Label:
+    """The title of a Scene that has no legend beside it; `heading` makes both."""
+    return Label(x=MARGIN, y=TITLE_Y, text=title, size=14, bold=True)
+
+
+def dot(x: float, y: float, diameter: float, **style: object) -> Rect:
+    """A circle around (x, y).
+
+    Its corner radius is a little less than half the diameter, because `to_figure` draws plain corners from half on.
+    """
+    left, top = x - diameter / 2, y - diameter / 2
+    return Rect(x=left, y=top, width=diameter, height=diameter, radius=diameter / 2 - 0.1, **style)
 
 
 def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[list[Rect | Label], float]:
-    """The title and, at the right end, a swatch and a word for each entry: (word, look of its Rect).
+    """The title and a legend at the right end, and the y at which both end.
 
-    The legend goes below the title where both do not fit beside each other. Also returns the y at which they end.
+    Each entry of the legend is (word, fields of the Rect that is its swatch). The legend goes below the title where
+    the two do not fit beside each other.
     """
     needed = sum(text_width(word, 11) + 32 for word, _ in entries)
-    beside = 14 + text_width(title, 14, bold=True) + needed < width
-    items: list[Rect | Label] = [Label(x=14, y=20, text=title, size=14, bold=True)]
-    right, y = (width - 20, 20.0) if beside else (needed, 42.0)
+    fits = MARGIN + text_width(title, 14, bold=True) + needed < width
+    items: list[Rect | Label] = [title_label(title)]
+    right, y = (width - 20, TITLE_Y) if fits else (needed, TITLE_Y + 22)
     for word, swatch in reversed(entries):
         left = right - text_width(word, 11)
         items.append(Label(x=left, y=y, text=word, size=11, colour="muted"))
@@ -151,4 +184,27 @@ def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[
 
 def kinds_legend(kinds: list[str]) -> list[tuple[str, dict]]:
     """The entries of `heading` for kinds of the palette."""
-    return [(kind_word(kind), look(kind)) for kind in kinds]
+    return [(kind_word(kind), kind_style(kind)) for kind in kinds]
+
+
+def stacked_scene(*scenes: Scene, title: str) -> Scene:
+    """One Scene that shows all given ones, one below the other, each under its own title.
+
+    A saved notebook keeps a single picture per result, so several pictures have to be one. `title` is what a reader is
+    told who cannot see the picture. Raises ValueError without a scene.
+    """
+    if not scenes:
+        raise ValueError("stacked_scene got no scene: give at least one")
+    items, top = [], 0.0
+    for scene in scenes:
+        items += [_moved_down(item, top) for item in scene.items]
+        top += scene.height + _STACK_GAP
+    summary = " ".join(f"{scene.title}: {scene.summary}" for scene in scenes)
+    width = max(scene.width for scene in scenes)
+    return Scene(width=width, height=top - _STACK_GAP, title=title, summary=summary, items=items)
+
+
+def _moved_down(item: SceneItem, pixels: float) -> SceneItem:
+    if isinstance(item, Line):
+        return replace(item, y1=item.y1 + pixels, y2=item.y2 + pixels)
+    return replace(item, y=item.y + pixels)

@@ -12,7 +12,7 @@ from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import PAINTS, kind_word
 from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.learner.words import book
-from helpers.predict.advice.plans import Ranked
+from helpers.predict.advice.plans import PlanEstimate
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
 
@@ -22,7 +22,7 @@ _WORDS, _BREAK, _TIMES = 178.0, 12.0, 78.0  # pixels right of the longest bar; o
 
 
 def strategies_scene(
-    candidates: Sequence[Ranked], *, limit: float, limit_name: str, title: str, width: float = WIDTH
+    candidates: Sequence[PlanEstimate], *, limit: float, limit_name: str, title: str, width: float = WIDTH
 ) -> Scene:
     """A row for each candidate. limit: usable bytes of a GPU, with its name. ValueError for nothing to draw."""
     largest = max((one.held.total for one in candidates if one.held), default=0)
@@ -48,14 +48,14 @@ class _Row:
     """Where things stand. scale: pixels a byte. shown: bytes at which bars are cut."""
 
     def __init__(
-        self, candidates: Sequence[Ranked], kinds: list[str], limit: float, shown: float, width: float
+        self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float, shown: float, width: float
     ) -> None:
         self.kinds, self.limit, self.shown, self.width = kinds, limit, shown, width
         self.left = 34 + max(text_width(_name(one), 12, bold=one.is_chosen) for one in candidates)
         behind = _BREAK + _TIMES if any(one.held and one.held.total > shown for one in candidates) else 0.0
         self.scale = (width - self.left - _WORDS - behind) / shown
 
-    def draw(self, one: Ranked, y: float) -> Iterator[Rect | Label]:
+    def draw(self, one: PlanEstimate, y: float) -> Iterator[Rect | Label]:
         middle = y + _BAR / 2
         if one.is_chosen:
             box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8}
@@ -67,7 +67,7 @@ class _Row:
         yield from self._bar(one, y)
         yield Label(x=self.width - 14, y=middle, text=_words(one), anchor="end", bold=one.is_chosen)
 
-    def _bar(self, one: Ranked, y: float) -> Iterator[Rect | Label | Line]:
+    def _bar(self, one: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
         held = 0.0
         for kind in self.kinds:
             num_bytes = getattr(one.held, kind)
@@ -95,19 +95,19 @@ class _Row:
         yield Label(x=x, y=top - 10, text=text, anchor="middle", bold=True)
 
 
-def _name(one: Ranked) -> str:
+def _name(one: PlanEstimate) -> str:
     return f"✓ {one.title}" if one.is_chosen else one.title
 
 
-def _words(one: Ranked) -> str:
+def _words(one: PlanEstimate) -> str:
     return f"{format_bytes(one.held.total)} · {_step(one)}"
 
 
-def _step(one: Ranked) -> str:
+def _step(one: PlanEstimate) -> str:
     return format_seconds(one.seconds) if one.fits else say("too_much")
 
 
-def _said(one: Ranked) -> str:
+def _said(one: PlanEstimate) -> str:
     if one.held is None:
         return say("refused", name=one.title, why=one.why)
     held = format_bytes(one.held.total)

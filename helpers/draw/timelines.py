@@ -1,31 +1,45 @@
-"""Timelines one above the other on one axis: per rank a lane of compute, and lower ones of communication and the rest.
+"""Draws timelines: per rank a lane of compute, and below it lanes of communication and, in a trace, of everything else.
 
-Where a rank computes nothing its lane is hatched. Spans too short to see are joined with their neighbours of the same
-kind, so that a picture has at most a few marks a pixel.
+`timeline_scene` puts one or several timelines of a step above each other on one axis; most chapters use it.
+`trace_scene` shows a stretch of a run's traces, for chapter 10 and the trace explorer. Where a rank computes nothing,
+its lane is hatched. Spans too short to see are joined with their neighbours of the same kind, so that a picture has at
+most a few marks per pixel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from helpers.draw.axis import time_axis
-from helpers.draw.palette import PAINTS, kind_word, words
-from helpers.draw.scene import SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.palette import PAINTS, kind_word
+from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import KINDS, LANES, Span, Timeline
 
-LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0
-_SHORTEST = 0.7  # pixels; anything shorter is joined or widened to this
+words = book("draw")
+LEFT, RIGHT, _GAP = 76.0, 20.0, 14.0  # pixels: left and right of the lanes, and between two timelines
+_PANEL_TITLE = 28.0  # pixels above the lanes of a timeline, for its title
+_LONGEST_TITLE = 44  # letters of a timeline's title
+_SHORTEST = 0.7  # pixels; anything shorter is joined with its neighbours or widened to this
 IDLE = {"fill": "panel", "texture": "hatch"}
+# Of trace_scene: pixels above the lanes for the names of steps, between two ranks, and the heights of lanes and
+# letters.
+_STEP_NAMES, _RANK_GAP = 20.0, 3.0
+_TRACE_HEIGHTS = {"compute": 22.0, "lower": 15.0, "small": 12.0}
+_TRACE_WIDTH = 640.0  # what a window of 1100 pixels leaves for an output, so the letters keep their size there
+_TRACE_LEGEND = [kind for kind in KINDS if kind not in ("data", "other")]  # these two have lanes with their names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """scale: pixels per second. compute, lower: heights in pixels of that lane and of each other. lanes: per rank.
+class LaneLayout:
+    """Where the lanes of a rank lie.
 
-    names: of the ranks, by rank; none: "rank 0" and so on. small: the size of the lanes' names.
+    `end` is the last second of the axis. `compute` and `lower` are the heights in pixels of the compute lane and of
+    each other lane; `lanes` are the lanes of every rank. `names` are the ranks' names ("rank 0" and so on without
+    them). With `axes`, messages get a lane for each of these mesh axes. `small` is the size of the lanes' names.
     """
 
     width: float
@@ -39,20 +53,22 @@ class Layout:
 
     @property
     def scale(self) -> float:
+        """Pixels per second."""
         return (self.width - LEFT - RIGHT) / self.end
 
     @property
-    def rank(self) -> float:
-        return self.compute + 1 + (len(self.lanes) - 1 + max(0, len(self.axes) - 1)) * (self.lower + 1) + 6
+    def rank_height(self) -> float:
+        num_lower = len(self.lanes) - 1 + max(0, len(self.axes) - 1)
+        return self.compute + 1 + num_lower * (self.lower + 1) + 6
 
-    def below(self, spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:
-        """The name of each lane below compute, where it has one, and its spans: messages by axis, if axes are given."""
+    def lower_lanes(self, spans: Sequence[Span]) -> Iterator[tuple[str, list[Span]]]:
+        """The name of each lane below compute, where it has one, and its spans; messages by axis if axes are given."""
         for lane in self.lanes[1:]:
-            own = [span for span in spans if span.lane == lane]
+            in_lane = [span for span in spans if span.lane == lane]
             if lane == "communication" and self.axes:
-                yield from ((axis, [one for one in own if one.name.startswith(axis)]) for axis in self.axes)
+                yield from ((axis, [span for span in in_lane if span.name.startswith(axis)]) for axis in self.axes)
             else:
-                yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", own
+                yield words(f"lane.{lane}") if len(self.lanes) > 2 else "", in_lane
 
     def x(self, seconds: float) -> float:
         return LEFT + seconds * self.scale
@@ -67,13 +83,13 @@ def timeline_scene(
     names: Sequence[str] = (),
     axes: Sequence[str] = (),
 ) -> Scene:
-    """A Scene of one or several Timelines; each starts at 0, all share one axis, in seconds.
+    """A Scene of one or several Timelines; each starts at 0, and all share one axis, in seconds.
 
-    The axis reaches to the longest timeline, or to `end` seconds if that is later (so that a dial moves bars only).
-    marks: for each timeline, seconds at which a line stands and a word beside it, such as where another step ended.
-    names: by rank, where "rank 0" is no name for it.
-    axes: a lane for each, with the messages whose names begin with it.
-    Height follows the number of ranks. ValueError without a timeline or for a timeline without spans.
+    The axis reaches to the end of the longest timeline, or to `end` seconds if that is later, so that a dial moves bars
+    only. marks: for each timeline, the second at which a line stands and a word beside it, such as where another step
+    ended. names: the ranks' names, where "rank 0" would be wrong. axes: mesh axes; each gets a lane with the messages
+    whose names begin with it. The height follows the number of ranks.
+    Raises ValueError without a timeline, or for a timeline without spans.
     """
     _check(timelines)
     shown = [timeline.shifted_to_zero() for timeline in timelines]
@@ -82,25 +98,25 @@ def timeline_scene(
     compute = 26.0 if num_ranks <= 4 else 18.0 if num_ranks <= 8 else 13.0
     lanes = tuple(lane for lane in LANES if any(lane in timeline.lanes for timeline in shown))
     lower = max(11.0 if axes else 8.0, compute * 0.6)
-    also = {"names": tuple(names), "axes": tuple(axes)}
-    layout = Layout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **also)
-    shared = title or shared_title(shown)
-    head, y = _head(shared, shown, width)
+    texts = {"names": tuple(names), "axes": tuple(axes)}
+    layout = LaneLayout(width=width, end=end, compute=compute, lower=lower, lanes=lanes, **texts)
+    title = title or shared_title(shown)
+    head, y = _heading(title, shown, width)
     panels, grid = [], []
     for timeline, panel_title, mark in zip_longest(shown, panel_titles(shown), marks):
-        panel_top = y + 28
+        panel_top = y + _PANEL_TITLE
         panels += _panel(timeline, panel_title, layout, y)
         panels += _mark(*mark, layout, panel_top) if mark else ()
-        y = panel_top + timeline.num_ranks * layout.rank + _GAP
-        with_labels = timeline is shown[-1]
-        grid += time_axis(LEFT, width - LEFT - RIGHT, panel_top - 4, y - _GAP - 4, end, with_labels)
+        y = panel_top + timeline.num_ranks * layout.rank_height + _GAP
+        has_labels = timeline is shown[-1]
+        grid += time_axis(LEFT, width - LEFT - RIGHT, panel_top - 4, y - _GAP - 4, end, has_labels)
     items = [*head, *grid, *panels]
-    return Scene(width=width, height=y + 14, title=shared, summary=_summary(shown), items=tuple(items))
+    return Scene(width=width, height=y + 14, title=title, summary=_summary(shown), items=tuple(items))
 
 
-def _mark(seconds: float, word: str, layout: Layout, top: float) -> Iterator[Line | Label]:
+def _mark(seconds: float, word: str, layout: LaneLayout, top: float) -> Iterator[Line | Label]:
     x = layout.x(seconds)
-    yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank, colour="ink", width=2, dashed=True)
+    yield Line(x1=x, y1=top - 4, x2=x, y2=top + layout.rank_height, colour="ink", width=2, dashed=True)
     yield Label(x=x - 6, y=top + layout.compute / 2, text=word, size=11, anchor="end")
 
 
@@ -116,32 +132,34 @@ def _check(timelines: tuple[Timeline, ...]) -> None:
             raise ValueError(f"timeline {number} has no span, so there is nothing to draw; did the recorded block run?")
 
 
-def _titles(timelines: list[Timeline]) -> set[str]:
+# -- titles and sentences --------------------------------------------------------------------------------------------
+def _different_titles(timelines: list[Timeline]) -> set[str]:
     return {timeline.title for timeline in timelines if timeline.title}
 
 
 def shared_title(timelines: list[Timeline]) -> str:
-    titles = _titles(timelines)
+    """The title of all timelines if they have the same one, else "One step, rank by rank"."""
+    titles = _different_titles(timelines)
     return titles.pop() if len(titles) == 1 else words("one_step")
 
 
 def panel_titles(timelines: list[Timeline]) -> list[str]:
-    """What each timeline is: its source and, where titles differ, its own one before that."""
-    differ = len(_titles(timelines)) > 1
+    """What each timeline is: whether it is predicted or recorded, after its own title where titles differ."""
+    differ = len(_different_titles(timelines)) > 1
     return [_panel_title(timeline.title if differ else "", words(timeline.source)) for timeline in timelines]
 
 
 def _panel_title(title: str, source: str) -> str:
-    short = title if len(title) <= 44 else f"{title[:43]}…"
+    short = title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
     return f"{short} · {source}" if title else source
 
 
-def exposed_sentence(timeline: Timeline, *, whose: bool = False) -> str:
-    """The sentence of the worst rank, since the others wait for it. whose: with its name."""
+def exposed_sentence(timeline: Timeline, *, with_rank: bool = False) -> str:
+    """How much communication is exposed on the worst rank, since the others wait for it; names the rank if asked to."""
     worst = max(timeline.ranks, key=timeline.exposed_communication)
-    exposed, whole = timeline.exposed_communication(worst), timeline.duration
-    words = words("exposed", exposed=format_seconds(exposed), whole=format_seconds(whole))
-    return words("exposed_by", rank=worst, words=words) if whose else words
+    exposed = format_seconds(timeline.exposed_communication(worst))
+    text = words("exposed", exposed=exposed, whole=format_seconds(timeline.duration))
+    return words("exposed_by", rank=worst, words=text) if with_rank else text
 
 
 def _summary(timelines: list[Timeline]) -> str:
@@ -152,47 +170,51 @@ def _summary(timelines: list[Timeline]) -> str:
     )
 
 
-def _head(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
+def _heading(title: str, timelines: list[Timeline], width: float) -> tuple[list[Rect | Label], float]:
     used = {span.kind for timeline in timelines for span in timeline.spans}
     return heading(title, [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)], width)
 
 
-def _panel(timeline: Timeline, text: str, layout: Layout, top: float) -> Iterator[Rect | Label]:
-    yield Label(x=14, y=top + 12, text=text, size=12, bold=True, colour="muted")
-    said = exposed_sentence(timeline, whose=bool(layout.axes))
-    yield Label(x=layout.width - RIGHT, y=top + 12, text=said, size=12, anchor="end", colour="muted")
+# -- lanes -----------------------------------------------------------------------------------------------------------
+def _panel(timeline: Timeline, title: str, layout: LaneLayout, top: float) -> Iterator[Rect | Label]:
+    yield Label(x=MARGIN, y=top + 12, text=title, size=12, bold=True, colour="muted")
+    sentence = exposed_sentence(timeline, with_rank=bool(layout.axes))
+    yield Label(x=layout.width - RIGHT, y=top + 12, text=sentence, size=12, anchor="end", colour="muted")
     for row, rank in enumerate(timeline.ranks):
-        yield from rank_band(timeline, rank, layout, top + 28 + row * layout.rank, timeline.duration)
+        y = top + _PANEL_TITLE + row * layout.rank_height
+        yield from rank_lanes(timeline, rank, layout, y, timeline.duration)
 
 
-def rank_band(timeline: Timeline, rank: int, layout: Layout, top: float, duration: float) -> Iterator[Rect | Label]:
+def rank_lanes(
+    timeline: Timeline, rank: int, layout: LaneLayout, top: float, duration: float
+) -> Iterator[Rect | Label]:
     """The lanes of one rank, `duration` seconds long from 0 on."""
     spans = [span for span in timeline.spans if span.rank == rank]
     compute = [span for span in spans if span.lane == "compute"]
-    name = layout.names[rank] if layout.names else f"rank {rank}"
-    yield Label(x=14, y=top + layout.compute / 2, text=name, size=12)
-    until = layout.x(duration) - LEFT
-    yield Rect(x=LEFT, y=top, width=until, height=layout.compute, fill="panel")
-    for start, end in _idle(compute, duration, layout):
+    rank_name = layout.names[rank] if layout.names else f"rank {rank}"
+    yield Label(x=MARGIN, y=top + layout.compute / 2, text=rank_name, size=12)
+    width, height = layout.x(duration) - LEFT, layout.lower
+    yield Rect(x=LEFT, y=top, width=width, height=layout.compute, fill="panel")
+    for start, end in _idle_stretches(compute, duration, layout):
         yield Rect(x=start, y=top, width=end - start, height=layout.compute, **IDLE)
     yield from _bars(compute, layout, top, layout.compute)
-    for number, (name, lane) in enumerate(layout.below(spans)):
-        y = top + layout.compute + 1 + number * (layout.lower + 1)
-        yield Rect(x=LEFT, y=y, width=until, height=layout.lower, fill="panel")
+    for number, (name, in_lane) in enumerate(layout.lower_lanes(spans)):
+        y = top + layout.compute + 1 + number * (height + 1)
+        yield Rect(x=LEFT, y=y, width=width, height=height, fill="panel")
         if name:
-            yield Label(x=LEFT - 6, y=y + layout.lower / 2, text=name, size=layout.small, anchor="end", colour="muted")
-        yield from _lower_lane(lane, layout, y)
+            yield Label(x=LEFT - 6, y=y + height / 2, text=name, size=layout.small, anchor="end", colour="muted")
+        yield from _lower_lane(in_lane, layout, y)
 
 
-def _lower_lane(spans: list[Span], layout: Layout, top: float) -> Iterator[Rect | Label]:
-    rows = _rows(spans, layout.scale)
+def _lower_lane(spans: list[Span], layout: LaneLayout, top: float) -> Iterator[Rect | Label]:
+    rows = _rows_without_overlap(spans, layout.scale)
     height = layout.lower / max(1, len(rows))
     for number, row in enumerate(rows):
         yield from _bars(row, layout, top + number * height, height)
 
 
-def _idle(compute: list[Span], duration: float, layout: Layout) -> Iterator[tuple[float, float]]:
-    """From where to where, in pixels, a rank computes nothing, as long as that can be seen."""
+def _idle_stretches(compute: list[Span], duration: float, layout: LaneLayout) -> Iterator[tuple[float, float]]:
+    """From where to where, in pixels, a rank computes nothing, if the stretch is long enough to be seen."""
     busy_until = LEFT
     for span in sorted(compute, key=lambda span: span.start):
         start = layout.x(span.start)
@@ -203,8 +225,8 @@ def _idle(compute: list[Span], duration: float, layout: Layout) -> Iterator[tupl
         yield busy_until, layout.x(duration)
 
 
-def _rows(spans: list[Span], scale: float) -> list[list[Span]]:
-    """Spans that overlap in time go to different rows, unless by too little to see: messages together are seen so."""
+def _rows_without_overlap(spans: list[Span], scale: float) -> list[list[Span]]:
+    """The spans in rows: those that overlap visibly are in different rows, so that no message hides another."""
     rows: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         row = next((row for row in rows if (row[-1].end - span.start) * scale < _SHORTEST), None)
@@ -215,30 +237,29 @@ def _rows(spans: list[Span], scale: float) -> list[list[Span]]:
     return rows
 
 
-def _bars(spans: Iterable[Span], layout: Layout, top: float, height: float) -> Iterator[Rect | Label]:
-    for spans_of_bar in _joined(sorted(spans, key=lambda span: span.start), layout.scale):
-        first, last = spans_of_bar[0], spans_of_bar[-1]
+def _bars(spans: Iterable[Span], layout: LaneLayout, top: float, height: float) -> Iterator[Rect | Label]:
+    for joined in _joined(sorted(spans, key=lambda span: span.start), layout.scale):
+        first, last = joined[0], joined[-1]
         x = layout.x(first.start)
         width = max(_SHORTEST, layout.x(last.end) - x)
-        paint = PAINTS[first.kind]
-        room = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # a slit between neighbours
-        look = {"texture": paint.texture if width > 3 else "", "radius": 2 if width > 8 and height > 8 else 0}
-        tooltip = _tooltip(spans_of_bar)
-        bar = Rect(x=x, y=top, width=width - room, height=height, fill=first.kind, tooltip=tooltip, **look)
+        gap = 1.0 if width > 6 else 0.5 if width > 2 else 0.0  # between neighbouring bars
+        texture = PAINTS[first.kind].texture if width > 3 else ""
+        style = {"fill": first.kind, "texture": texture, "radius": 2 if width > 8 and height > 8 else 0}
+        bar = Rect(x=x, y=top, width=width - gap, height=height, tooltip=_tooltip(joined), **style)
         yield bar
         yield from _bar_label(first, bar)
 
 
 def _joined(spans: list[Span], scale: float) -> Iterator[list[Span]]:
-    """Groups of neighbours that belong in one bar: same kind, each too short to see, with no gap to see."""
+    """Groups of neighbours that share a bar: of the same kind, each too short to see, and with no visible gap."""
     group: list[Span] = []
     for span in spans:
-        short = span.duration * scale < _SHORTEST
-        if group and (span.kind != group[0].kind or not short or (span.start - group[-1].end) * scale >= _SHORTEST):
+        is_short = span.duration * scale < _SHORTEST
+        if group and (span.kind != group[0].kind or not is_short or (span.start - group[-1].end) * scale >= _SHORTEST):
             yield group
             group = []
         group.append(span)
-        if not short:
+        if not is_short:
             yield group
             group = []
     if group:
@@ -255,6 +276,7 @@ def _tooltip(spans: list[Span]) -> str:
 
 
 def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
+    """The bytes of a message, or the span's name; of a wait from the arrow on, of a module its last part if need be."""
     size = min(11.0, bar.height - 3)
     short = span.name[span.name.find("←") :] if span.kind == "waiting" else span.name.rpartition(".")[2]
     texts = [format_bytes(span.num_bytes)] if span.num_bytes else [span.name, short]
@@ -262,3 +284,73 @@ def _bar_label(span: Span, bar: Rect) -> Iterator[Label]:
     if text and size >= SMALLEST:
         middle = bar.x + bar.width / 2
         yield Label(x=middle, y=bar.y + bar.height / 2, text=text, size=size, anchor="middle", on=span.kind)
+
+
+# -- a stretch of a trace --------------------------------------------------------------------------------------------
+def trace_scene(
+    timeline: Timeline,
+    *,
+    start: float,
+    end: float,
+    ranks: Collection[int],
+    steps: Mapping[int, Sequence[tuple[float, str]]],
+    title: str,
+    summary: str,
+    width: float = _TRACE_WIDTH,
+) -> Scene:
+    """What lies between `start` and `end`, in seconds of the timeline, on an axis that begins at 0.
+
+    `steps` maps a rank to (when a step begins, its name) of each of its steps. Lanes and legend are those of the entire
+    timeline, so that they stay while the stretch moves. Raises ValueError where the stretch has no length.
+    """
+    if not end > start:
+        raise ValueError(f"trace_scene got a stretch from {start!r} s to {end!r} s; its end must lie behind its start")
+    layout = LaneLayout(width=width, end=end - start, lanes=timeline.lanes, **_TRACE_HEIGHTS)
+    used = {span.kind for span in timeline.spans}
+    kinds = kinds_legend([kind for kind in _TRACE_LEGEND if kind in used])
+    head, y = heading(title, [*kinds, (words("idle"), IDLE)], width)
+    top = y + _STEP_NAMES
+    bottom = top + len(ranks) * (layout.rank_height + _RANK_GAP) - _RANK_GAP
+    stretch = _stretch(timeline, start, end)
+    items = [*head, *time_axis(LEFT, width - LEFT - RIGHT, top - 4, bottom, end - start, with_labels=True)]
+    for row, rank in enumerate(ranks):
+        y = top + row * (layout.rank_height + _RANK_GAP)
+        items += rank_lanes(stretch, rank, layout, y, end - start)
+        items += _step_starts(steps.get(rank, ()), layout, start, y, has_names=row == 0)
+    return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=items)
+
+
+def _stretch(timeline: Timeline, start: float, end: float) -> Timeline:
+    """What overlaps with the stretch, cut off at its ends, with the stretch's start at 0.
+
+    Of messages that wait at the same time, the later ones are drawn from where the earlier ones end, in one row.
+    """
+    spans, waited_until = [], dict.fromkeys(timeline.ranks, start)
+    overlapping = (span for span in timeline.spans if span.start < end and span.end > start)
+    for span in sorted(overlapping, key=lambda span: span.start):
+        span_start, span_end = max(span.start, start), min(span.end, end)
+        if span.lane == "waiting":
+            span_start = max(span_start, waited_until[span.rank])
+            waited_until[span.rank] = max(span_end, waited_until[span.rank])
+        if span_start < span_end:
+            kind = "other" if span.lane == "host" else span.kind  # the host only launches what the span's kind names
+            spans.append(replace(span, start=span_start - start, end=span_end - start, kind=kind))
+    return replace(timeline, spans=spans, held=())
+
+
+def _step_starts(
+    steps: Sequence[tuple[float, str]], layout: LaneLayout, start: float, top: float, *, has_names: bool
+) -> Iterator[Line | Label]:
+    """A line where a step of this rank begins, with its name; at the left end the name of the step in progress."""
+    shown = [
+        (layout.x(max(0.0, step_start - start)), step_start >= start, name)
+        for step_start, name in steps
+        if step_start < start + layout.end
+    ]
+    ends = [*(x for x, *_ in shown[1:]), layout.width]
+    for (x, is_inside, name), end in zip(shown, ends, strict=True):
+        if is_inside:
+            bottom = top + layout.rank_height - 4
+            yield Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=1.5, dashed=True)
+        if has_names and x + 4 + text_width(name, 12, bold=True) < end:
+            yield Label(x=x + 4, y=top - 12, text=name, size=12, bold=True)

@@ -1,15 +1,19 @@
-"""Who sends to whom: ranks as boxes on a ring, in a tree or around a master, with an arrow for each message."""
+"""Draws who sends to whom: ranks as boxes on a ring, in a tree or around a master, with an arrow for each message.
+
+Chapters 01 and 02 and the labs 01 to 03 use it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 
-from helpers.draw.scene import Label, Line, Rect, Scene, text_width
+from helpers.draw.scene import Label, Line, Rect, Scene, text_width, title_label
 
 TOPOLOGIES = ("ring", "tree", "star")
-_BOX, _RADIUS, _HEADER, _WIDTH = 30.0, 104.0, 44.0, 440.0  # _BOX is half the width of a rank's box
-Edge = tuple[int, int]
+_HALF_BOX, _RADIUS = 30.0, 104.0  # pixels: half the width of a rank's box, and the circle's height from its middle
+_HEADER, _WIDTH = 44.0, 440.0  # pixels: above the boxes, and the width of the picture
+Edge = tuple[int, int]  # (sender, receiver)
 
 
 def topology_scene(
@@ -21,68 +25,69 @@ def topology_scene(
     names: Mapping[int, str] | None = None,
     width: float = _WIDTH,
 ) -> Scene:
-    """A Scene of `num_ranks` ranks; `edges` maps (from, to) to the text at that arrow, by default the topology's own.
+    """A Scene of `num_ranks` ranks; `edges` maps (sender, receiver) to the text at that arrow.
 
-    ring: each to the next. tree: each parent (i - 1) // 2 to its children. star: rank 0 to every other rank.
-    `names` replaces "rank 0" by, say, "master". ValueError for an unknown topology or an edge to a missing rank.
+    Without `edges` each topology has its own. ring: each rank sends to the next. tree: each parent (i - 1) // 2 sends
+    to its children. star: rank 0 sends to every other rank. `names` replaces "rank 0" by, say, "master".
+    Raises ValueError for an unknown topology, or for an edge to a missing rank.
     """
     if kind not in TOPOLOGIES:
         raise ValueError(f"no topology {kind!r}; the known ones are {', '.join(TOPOLOGIES)}")
     if num_ranks < 2:
         raise ValueError(f"num_ranks is {num_ranks!r}, but a topology needs at least 2")
-    arrows = dict.fromkeys(_own_edges(kind, num_ranks), "") if edges is None else dict(edges)
+    arrows = dict.fromkeys(_default_edges(kind, num_ranks), "") if edges is None else dict(edges)
     wrong = [edge for edge in arrows if not all(0 <= rank < num_ranks for rank in edge) or edge[0] == edge[1]]
     if wrong:
         raise ValueError(f"edge {wrong[0]} does not join two of the ranks 0 to {num_ranks - 1}")
-    places = _places(kind, num_ranks, width)
-    height = max(y for _, y in places) + 32
+    middles = _middles(kind, num_ranks, width)
+    height = max(y for _, y in middles) + 32
     title = title or f"{kind} of {num_ranks} ranks"
-    items = [Label(x=14, y=20, text=title, size=14, bold=True)]
-    for edge, text in arrows.items():
-        items += _arrow(places[edge[0]], places[edge[1]], text, (edge[1], edge[0]) in arrows)
-    for rank, place in enumerate(places):
-        items += _box((names or {}).get(rank, f"rank {rank}"), place, is_first=kind == "star" and rank == 0)
+    items = [title_label(title)]
+    for (sender, receiver), text in arrows.items():
+        items += _arrow(middles[sender], middles[receiver], text, (receiver, sender) in arrows)
+    for rank, middle in enumerate(middles):
+        items += _box((names or {}).get(rank, f"rank {rank}"), middle, is_master=kind == "star" and rank == 0)
     summary = f"Messages: {'; '.join(f'{a} to {b} {text}'.strip() for (a, b), text in arrows.items())}."
     return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
 
 
-def _own_edges(kind: str, num_ranks: int) -> list[Edge]:
+def _default_edges(kind: str, num_ranks: int) -> list[Edge]:
     if kind == "ring":
         return [(rank, (rank + 1) % num_ranks) for rank in range(num_ranks)]
     parent = {"tree": lambda rank: (rank - 1) // 2, "star": lambda rank: 0}[kind]
     return [(parent(rank), rank) for rank in range(1, num_ranks)]
 
 
-def _places(kind: str, num_ranks: int, width: float) -> list[tuple[float, float]]:
-    """The middle of each box."""
+def _middles(kind: str, num_ranks: int, width: float) -> list[tuple[float, float]]:
+    """The middle of each rank's box."""
     if kind == "tree":
-        return [_tree_place(rank, width) for rank in range(num_ranks)]
+        return [_tree_middle(rank, width) for rank in range(num_ranks)]
     on_circle = num_ranks if kind == "ring" else num_ranks - 1
-    turns = [number / on_circle * 2 * math.pi - math.pi / 2 for number in range(on_circle)]
-    middle = width / 2, _HEADER + 24 + _RADIUS
-    circle = [(middle[0] + (width / 2 - 80) * math.cos(t), middle[1] + _RADIUS * math.sin(t)) for t in turns]
-    return circle if kind == "ring" else [middle, *circle]
+    angles = [number / on_circle * 2 * math.pi - math.pi / 2 for number in range(on_circle)]
+    centre = width / 2, _HEADER + 24 + _RADIUS
+    circle = [(centre[0] + (width / 2 - 80) * math.cos(a), centre[1] + _RADIUS * math.sin(a)) for a in angles]
+    return circle if kind == "ring" else [centre, *circle]
 
 
-def _tree_place(rank: int, width: float) -> tuple[float, float]:
-    level = (rank + 1).bit_length() - 1
-    place = rank + 1 - 2**level
-    return (place + 0.5) / 2**level * (width - 40) + 20, _HEADER + 24 + level * 90
+def _tree_middle(rank: int, width: float) -> tuple[float, float]:
+    level = (rank + 1).bit_length() - 1  # level k holds the ranks 2**k - 1 to 2**(k + 1) - 2
+    position = rank + 1 - 2**level
+    return (position + 0.5) / 2**level * (width - 40) + 20, _HEADER + 24 + level * 90
 
 
 def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Line | Label]:
-    """From the edge of one box to the edge of the other; two opposite arrows lie beside each other."""
+    """An arrow from the edge of one box to the edge of the other; two opposite arrows lie side by side."""
     (x1, y1), (x2, y2) = start, end
     length = math.hypot(x2 - x1, y2 - y1)
-    ux, uy = (x2 - x1) / length, (y2 - y1) / length
-    aside = 5.0 if is_double else 0.0
-    sx, sy = -uy * aside, ux * aside
-    keep = _distance(ux, uy)
+    unit_x, unit_y = (x2 - x1) / length, (y2 - y1) / length
+    sideways = 5.0 if is_double else 0.0
+    shift_x, shift_y = -unit_y * sideways, unit_x * sideways
+    inside_box = _distance_to_edge(unit_x, unit_y)
     line = Line(
-        x1=x1 + ux * keep + sx,
-        y1=y1 + uy * keep + sy,
-        x2=x2 - ux * keep + sx,
-        y2=y2 - uy * keep + sy,
+        x1=x1 + unit_x * inside_box + shift_x,
+        y1=y1 + unit_y * inside_box + shift_y,
+        x2=x2 - unit_x * inside_box + shift_x,
+        y2=y2 - unit_y * inside_box + shift_y,
         colour="communication",
         width=1.8,
         arrow=True,
@@ -90,26 +95,26 @@ def _arrow(start: tuple, end: tuple, text: str, is_double: bool) -> Iterator[Lin
     )
     yield line
     if text:
-        yield _edge_label(line, -uy, ux, text, is_double)
+        yield _arrow_label(line, -unit_y, unit_x, text, is_double)
 
 
-def _distance(ux: float, uy: float) -> float:
-    """From the middle of a box to where a ray leaves it, and a little more."""
-    to_side = (_BOX + 4) / abs(ux) if abs(ux) > 1e-9 else math.inf
-    to_top = 17 / abs(uy) if abs(uy) > 1e-9 else math.inf
+def _distance_to_edge(unit_x: float, unit_y: float) -> float:
+    """From the middle of a box to where a ray leaves it, and four pixels more."""
+    to_side = (_HALF_BOX + 4) / abs(unit_x) if abs(unit_x) > 1e-9 else math.inf
+    to_top = 17 / abs(unit_y) if abs(unit_y) > 1e-9 else math.inf
     return min(to_side, to_top)
 
 
-def _edge_label(line: Line, nx: float, ny: float, text: str, is_double: bool) -> Label:
-    """On the right of the arrow (of two opposite ones each has its own side), clear of it by the text's width."""
-    away = 8 + abs(nx) * text_width(text, 11) / 2
-    share = 0.42 if is_double else 0.5
+def _arrow_label(line: Line, normal_x: float, normal_y: float, text: str, is_double: bool) -> Label:
+    """The text on the right of the arrow, clear of it by the text's width; opposite arrows each have their own side."""
+    distance = 8 + abs(normal_x) * text_width(text, 11) / 2
+    share = 0.42 if is_double else 0.5  # of the arrow's length: not in the middle where two labels would meet
     x, y = line.x1 + (line.x2 - line.x1) * share, line.y1 + (line.y2 - line.y1) * share
-    return Label(x=x + nx * away, y=y + ny * away, text=text, size=11, anchor="middle")
+    return Label(x=x + normal_x * distance, y=y + normal_y * distance, text=text, size=11, anchor="middle")
 
 
-def _box(name: str, place: tuple[float, float], *, is_first: bool) -> Iterator[Rect | Label]:
-    x, y = place
-    fill = "parameters" if is_first else "buffers"
-    yield Rect(x=x - _BOX, y=y - 13, width=2 * _BOX, height=26, radius=5, fill=fill)
+def _box(name: str, middle: tuple[float, float], *, is_master: bool) -> Iterator[Rect | Label]:
+    x, y = middle
+    fill = "parameters" if is_master else "buffers"
+    yield Rect(x=x - _HALF_BOX, y=y - 13, width=2 * _HALF_BOX, height=26, radius=5, fill=fill)
     yield Label(x=x, y=y, text=name, size=12, anchor="middle", on=fill)

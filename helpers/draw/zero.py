@@ -1,29 +1,45 @@
-"""One step of training with ZeRO: every number that a rank holds, what it weighs, and a model of real size."""
+"""Draws one step of training with ZeRO: every number that a rank holds, the bytes they take, and a model of real size.
+
+The ZeRO explorer shows it for each step of `predict.by_hand.zero_steps`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from helpers.draw.equations import number_text
-from helpers.draw.palette import PAINTS, kind_word
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.palette import PAINTS, kind_style, kind_word
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.tensor_parallel import number_text
 from helpers.learner.words import book
-from helpers.predict.by_hand.zero_steps import BYTES, EVERY, KINDS, LAYERS, NUMBERS, OWN, STALE, TERM, Number, ZeroStep
+from helpers.predict.by_hand.zero_steps import (
+    BYTES,
+    EVERY,
+    KINDS,
+    LAYERS,
+    NUMBERS,
+    OWN,
+    STALE,
+    TERM,
+    ElementCopy,
+    ZeroStep,
+)
 from helpers.quantities.units import format_bytes
 from helpers.records import MemoryBreakdown
 
-_LEFT, _CELL, _HIGH, _APART, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0  # pixels: grids, and from rank to rank
-_BARS, _SCALE, _BAR = 478.0, 1.5, 13.0  # pixels: where bars start, of a byte, height
-_OWNERS = ("rank4", "rank1", "rank6")  # colours of ranks 0 to 2 here: blue and green mean kinds in the same picture
-_PALE = 0.35  # the opacity of what is not final; ink is legible on it in both themes
-say = book("zero")
-_STATES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # names in zero.yaml
+# Pixels of the numbers: the left edge, a cell's width and height, between two kinds, and from rank to rank.
+_LEFT, _CELL_WIDTH, _CELL_HEIGHT, _KINDS_GAP, _PITCH = 92.0, 36.0, 19.0, 24.0, 84.0
+_BYTES_LEFT, _PIXELS_PER_BYTE, _BAR = 478.0, 1.5, 13.0  # pixels: where the bars of bytes begin, per byte, their height
+_STAGES_LEFT, _STAGE_PITCH, _STAGE_BAR = 92.0, 27.0, 20.0  # pixels of the bars of the model of real size
+_OWNER_COLOURS = ("rank4", "rank1", "rank6")  # of ranks 0 to 2; blue and green stand for kinds in this picture
+_PALE = 0.35  # the opacity of partial sums; ink is legible on it in both themes
+words = book("zero")
+_STATE_NAMES = {TERM: "term", EVERY: "every", STALE: "stale", OWN: "own"}  # in zero.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageBar:
-    """A model of real size at one stage. words: what stands right of the bar, after the bytes."""
+    """A model of real size at one stage of ZeRO. `words` stands right of the bar, after the bytes."""
 
     name: str
     memory: MemoryBreakdown
@@ -32,142 +48,149 @@ class StageBar:
 
 
 def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_title: str, width: float = WIDTH) -> Scene:
-    """A row for each rank: its parameters, gradients and optimizer state by layer, and their bytes. Below, `bars`.
+    """A row for each rank with its parameters, gradients and optimizer state by layer, and their bytes; below, `bars`.
 
     What this step computed is framed in ink, what it sent in the colour of communication.
     """
     ranks = range(len(step.held))
-    head, top = heading(title, _legend(step), 0)  # below the title, whatever its length
-    items: list[Rect | Label | Line] = [*head, *_headings(top + 14)]
+    head, top = heading(title, _legend(step), 0)  # width 0 puts the legend below the title, however short that is
+    items: list[Rect | Label | Line] = [*head, *_kind_names(top + 14)]
     top += 30
     for rank in ranks:
         items += _rank(step, rank, top + rank * _PITCH)
     if step.message:
-        items += _arrows(step, len(step.held), top)
-    below, height = _model(bars, bars_title, top + len(step.held) * _PITCH - 8, width)
-    real = [f"{one.name} {format_bytes(one.memory.total)}" for one in bars]
-    summary = say("summary", held=[_said(step, rank) for rank in ranks], title=bars_title, real=real)
+        items += _message_arrows(step, len(step.held), top)
+    below, height = _stages(bars, bars_title, top + len(step.held) * _PITCH - 8, width)
+    totals = [f"{bar.name} {format_bytes(bar.memory.total)}" for bar in bars]
+    summary = words("summary", held=[_rank_text(step, rank) for rank in ranks], title=bars_title, real=totals)
     return Scene(width=width, height=height, title=title, summary=summary, items=(*items, *below))
 
 
 def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
-    """The same at every step, so that nothing moves from one to the next."""
-    owners = [(say("own", rank=rank), _look(OWN, rank)) for rank in range(len(step.held))]
-    return owners + [(say(f"legend.{_STATES[state]}"), _look(state, 0)) for state in (TERM, EVERY, STALE)]
+    """The same entries at every step, so that nothing moves from one step to the next."""
+    owners = [(words("own", rank=rank), _number_style(OWN, rank)) for rank in range(len(step.held))]
+    states = [(words(f"legend.{_STATE_NAMES[state]}"), _number_style(state, 0)) for state in (TERM, EVERY, STALE)]
+    return owners + states
 
 
-def _look(state: str, rank: int) -> dict[str, str | float]:
+def _number_style(state: str, rank: int) -> dict[str, str | float]:
     if state == EVERY:
         return {"fill": "panel", "stroke": "rule"}
     if state == STALE:
         return {"texture": "hatch", "stroke": "rule"}
-    return {"fill": _OWNERS[rank], "opacity": _PALE if state == TERM else 1.0}
+    return {"fill": _OWNER_COLOURS[rank], "opacity": _PALE if state == TERM else 1.0}
 
 
-def _grid(kind: str) -> float:
-    """Where the numbers of a kind start, from the left."""
-    return _LEFT + KINDS.index(kind) * (NUMBERS * _CELL + _APART)
+def _kind_left(kind: str) -> float:
+    """The left edge of the numbers of a kind."""
+    return _LEFT + KINDS.index(kind) * (NUMBERS * _CELL_WIDTH + _KINDS_GAP)
 
 
-def _headings(y: float) -> Iterator[Label]:
+def _kind_names(y: float) -> Iterator[Label]:
     for kind in KINDS:
-        x = _grid(kind) + NUMBERS * _CELL / 2
-        yield Label(x=x, y=y, text=say(f"heading.{kind}"), size=11, anchor="middle", bold=True)
-    yield Label(x=_BARS, y=y, text=say("heading.now"), size=11, bold=True)
+        x = _kind_left(kind) + NUMBERS * _CELL_WIDTH / 2
+        yield Label(x=x, y=y, text=words(f"heading.{kind}"), size=11, anchor="middle", bold=True)
+    yield Label(x=_BYTES_LEFT, y=y, text=words("heading.now"), size=11, bold=True)
 
 
 def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
-    middle = top + len(LAYERS) * _HIGH / 2
-    yield Label(x=14, y=middle - 8, text=f"rank {rank}")
-    yield Label(x=14, y=middle + 9, text=f"{step.total_bytes(rank)} B", bold=True)
+    middle = top + len(LAYERS) * _CELL_HEIGHT / 2
+    yield Label(x=MARGIN, y=middle - 8, text=f"rank {rank}")
+    yield Label(x=MARGIN, y=middle + 9, text=f"{step.total_bytes(rank)} B", bold=True)
     for row, layer in enumerate(LAYERS):
-        y = top + row * _HIGH
-        yield Label(x=_LEFT - 14, y=y + _HIGH / 2 - 1, text=layer, size=11, anchor="middle", colour="muted")
+        y = top + row * _CELL_HEIGHT
+        yield Label(x=_LEFT - 14, y=y + _CELL_HEIGHT / 2 - 1, text=layer, size=11, anchor="middle", colour="muted")
         for kind in KINDS:
-            for number in range(NUMBERS):
-                held = step.held[rank][kind].get((layer, number))
-                yield from _number(held, rank, f"{layer}{number}", kind, _grid(kind) + number * _CELL, y)
-        yield from _bytes(step, rank, KINDS[row], y)
+            for column in range(NUMBERS):
+                number = step.held[rank][kind].get((layer, column))
+                x = _kind_left(kind) + column * _CELL_WIDTH
+                yield from _number(number, rank, f"{layer}{column}", kind, x, y)
+        yield from _kind_bytes(step, rank, KINDS[row], y)  # there are as many kinds as layers, one bar per row
     yield from _frames(step, top)
 
 
-def _number(held: Number | None, rank: int, name: str, kind: str, x: float, y: float) -> Iterator[Rect | Label]:
-    box = {"x": x, "y": y, "width": _CELL - 2, "height": _HIGH - 2, "radius": 2}
-    if held is None:
-        yield Rect(**box, stroke="rule", tooltip=say("lacks", rank=rank, name=name, kind=kind_word(kind)))
+def _number(number: ElementCopy | None, rank: int, name: str, kind: str, x: float, y: float) -> Iterator[Rect | Label]:
+    box = {"x": x, "y": y, "width": _CELL_WIDTH - 2, "height": _CELL_HEIGHT - 2, "radius": 2}
+    if number is None:
+        yield Rect(**box, stroke="rule", tooltip=words("lacks", rank=rank, name=name, kind=kind_word(kind)))
         return
-    text = number_text(held.value)
-    state = say(f"state.{_STATES[held.state]}")
-    tooltip = say("number", rank=rank, kind=kind_word(kind), name=name, text=text, state=state)
-    yield Rect(**box, **_look(held.state, rank), tooltip=tooltip)
-    if held.state != STALE:  # the hatching says it; the number is in the tooltip
-        on = _OWNERS[rank] if held.state == OWN else ""
-        at = {"x": x + (_CELL - 2) / 2, "y": y + (_HIGH - 2) / 2}
-        yield Label(**at, text=text, size=11, anchor="middle", on=on)
+    text = number_text(number.value)
+    state = words(f"state.{_STATE_NAMES[number.state]}")
+    tooltip = words("number", rank=rank, kind=kind_word(kind), name=name, text=text, state=state)
+    yield Rect(**box, **_number_style(number.state, rank), tooltip=tooltip)
+    if number.state != STALE:  # a stale number is hatched, and its value is in the tooltip only
+        on = _OWNER_COLOURS[rank] if number.state == OWN else ""
+        middle = {"x": x + (_CELL_WIDTH - 2) / 2, "y": y + (_CELL_HEIGHT - 2) / 2}
+        yield Label(**middle, text=text, size=11, anchor="middle", on=on)
 
 
 def _frames(step: ZeroStep, top: float) -> Iterator[Rect]:
-    """Around the layers that this step computed or sent: one, or all."""
+    """A frame around the layers that this step computed or sent: one layer, or all."""
     colour = "communication" if step.message else "ink"
-    word = step.message.op.replace("_", "-") if step.message else say("computed")
+    word = step.message.op.replace("_", "-") if step.message else words("computed")
     for kind in dict.fromkeys(kind for kind, _ in sorted(step.touched)):
-        rows = [LAYERS.index(layer) for touched, layer in step.touched if touched == kind]
-        x, y = _grid(kind) - 2.5, top + min(rows) * _HIGH - 2
-        box = {"x": x, "y": y, "width": NUMBERS * _CELL + 3, "height": len(rows) * _HIGH + 2}
-        yield Rect(**box, radius=3, stroke=colour, stroke_width=2, tooltip=say("touched", word=word))
+        rows = [LAYERS.index(layer) for touched_kind, layer in step.touched if touched_kind == kind]
+        x, y = _kind_left(kind) - 2.5, top + min(rows) * _CELL_HEIGHT - 2
+        box = {"x": x, "y": y, "width": NUMBERS * _CELL_WIDTH + 3, "height": len(rows) * _CELL_HEIGHT + 2}
+        yield Rect(**box, radius=3, stroke=colour, stroke_width=2, tooltip=words("touched", word=word))
 
 
-def _bytes(step: ZeroStep, rank: int, kind: str, y: float) -> Iterator[Rect | Label]:
+def _kind_bytes(step: ZeroStep, rank: int, kind: str, y: float) -> Iterator[Rect | Label]:
     """The bar of one kind, with its bytes."""
     num_bytes = step.num_bytes(rank, kind)
-    long = num_bytes * _SCALE
-    if long:
-        tooltip = say("bytes", rank=rank, num_bytes=num_bytes, kind=kind_word(kind), each=BYTES[kind])
-        box = {"x": _BARS, "y": y + 2, "width": long, "height": _BAR, "tooltip": tooltip}
-        yield Rect(**box, fill=kind, texture=PAINTS[kind].texture)
-    text = f"{kind_word(kind)} {num_bytes} B"
-    yield Label(x=_BARS + long + (6 if long else 0), y=y + 2 + _BAR / 2, text=text, size=11)
+    width = num_bytes * _PIXELS_PER_BYTE
+    if width:
+        tooltip = words("bytes", rank=rank, num_bytes=num_bytes, kind=kind_word(kind), each=BYTES[kind])
+        yield Rect(x=_BYTES_LEFT, y=y + 2, width=width, height=_BAR, tooltip=tooltip, **kind_style(kind))
+    text, x = f"{kind_word(kind)} {num_bytes} B", _BYTES_LEFT + width + (6 if width else 0)
+    yield Label(x=x, y=y + 2 + _BAR / 2, text=text, size=11)
 
 
-def _arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line | Label]:
-    """Between neighbouring ranks, where the numbers that are sent stand."""
-    x = _grid(step.message.kind) + NUMBERS * _CELL / 2
-    word = step.message.op.replace("_", "-")
+def _message_arrows(step: ZeroStep, num_ranks: int, top: float) -> Iterator[Line | Label]:
+    """Arrows both ways between neighbouring ranks, in the column of the numbers that are sent."""
+    x = _kind_left(step.message.kind) + NUMBERS * _CELL_WIDTH / 2
+    op_name = step.message.op.replace("_", "-")
+    tooltip = words("of", op=op_name, kind=kind_word(step.message.kind))
+    style = {"colour": "communication", "width": 2.0, "arrow": True, "tooltip": tooltip}
     for rank in range(num_ranks - 1):
-        upper, lower = top + rank * _PITCH + len(LAYERS) * _HIGH + 3, top + (rank + 1) * _PITCH - 5
-        for start, end, side in ((upper, lower, -36), (lower, upper, -46)):
-            look = {"colour": "communication", "width": 2.0, "arrow": True}
-            tooltip = say("of", op=word, kind=kind_word(step.message.kind))
-            yield Line(x1=x + side, y1=start, x2=x + side, y2=end, tooltip=tooltip, **look)
-        yield Label(x=x - 28, y=(upper + lower) / 2, text=word, size=11, bold=True)
+        upper = top + rank * _PITCH + len(LAYERS) * _CELL_HEIGHT + 3
+        lower = top + (rank + 1) * _PITCH - 5
+        yield Line(x1=x - 36, y1=upper, x2=x - 36, y2=lower, **style)
+        yield Line(x1=x - 46, y1=lower, x2=x - 46, y2=upper, **style)
+        yield Label(x=x - 28, y=(upper + lower) / 2, text=op_name, size=11, bold=True)
 
 
-def _model(bars: Sequence[StageBar], title: str, top: float, width: float) -> tuple[list[Rect | Label | Line], float]:
+def _stages(bars: Sequence[StageBar], title: str, top: float, width: float) -> tuple[list[Rect | Label | Line], float]:
     """The bars of the model of real size, and the y at which they end."""
     head, bottom = heading(title, kinds_legend(list(KINDS)), width)
-    items: list[Rect | Label | Line] = [Line(x1=14, y1=top, x2=width - 14, y2=top)]
+    items: list[Rect | Label | Line] = [Line(x1=MARGIN, y1=top, x2=width - MARGIN, y2=top)]
     items += [replace(item, y=item.y + top) for item in head]
-    room = max(text_width(f"{format_bytes(one.memory.total)}{one.words}", 12, bold=True) for one in bars) + 30
-    scale = (width - 92 - room) / max(one.memory.total for one in bars)
-    for number, one in enumerate(bars):
-        items += _stage(one, top + bottom + 8 + number * 27, scale)
-    return items, top + bottom + 8 + len(bars) * 27 + 4
+    texts_width = max(text_width(_stage_text(bar), 12, bold=True) for bar in bars) + 30
+    scale = (width - _STAGES_LEFT - texts_width) / max(bar.memory.total for bar in bars)
+    first_y = top + bottom + 8
+    for number, bar in enumerate(bars):
+        items += _stage(bar, first_y + number * _STAGE_PITCH, scale)
+    return items, first_y + len(bars) * _STAGE_PITCH + 4
 
 
-def _stage(one: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
-    yield Label(x=80, y=y + 10, text=one.name, anchor="end", bold=one.chosen)
-    x = 92.0
+def _stage_text(bar: StageBar) -> str:
+    return f"{format_bytes(bar.memory.total)}{bar.words}"
+
+
+def _stage(bar: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
+    yield Label(x=_STAGES_LEFT - 12, y=y + 10, text=bar.name, anchor="end", bold=bar.chosen)
+    x = _STAGES_LEFT
     for kind in KINDS:
-        num_bytes = getattr(one.memory, kind)
-        long = num_bytes * scale
-        tooltip = say("real", name=one.name, num_bytes=num_bytes, kind=kind_word(kind))
-        texture = PAINTS[kind].texture if long > 4 else ""
-        yield Rect(x=x, y=y, width=max(0.5, long - 1), height=20, fill=kind, texture=texture, tooltip=tooltip)
-        x += long
-    yield Label(x=x + 8, y=y + 10, text=f"{format_bytes(one.memory.total)}{one.words}", bold=one.chosen)
+        num_bytes = getattr(bar.memory, kind)
+        width = num_bytes * scale
+        tooltip = words("real", name=bar.name, num_bytes=num_bytes, kind=kind_word(kind))
+        style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
+        yield Rect(x=x, y=y, width=max(0.5, width - 1), height=_STAGE_BAR, **style)
+        x += width
+    yield Label(x=x + 8, y=y + 10, text=_stage_text(bar), bold=bar.chosen)
 
 
-def _said(step: ZeroStep, rank: int) -> str:
+def _rank_text(step: ZeroStep, rank: int) -> str:
     """What a rank holds, in words."""
-    counts = [say("count", count=len(step.held[rank][kind]), kind=kind_word(kind)) for kind in KINDS]
-    return say("held", rank=rank, counts=counts, total=step.total_bytes(rank))
+    counts = [words("count", count=len(step.held[rank][kind]), kind=kind_word(kind)) for kind in KINDS]
+    return words("held", rank=rank, counts=counts, total=step.total_bytes(rank))

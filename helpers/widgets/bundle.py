@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.draw.picture import Bundle
-from helpers.draw.picture import saved as png_of  # what shows a Scene on GitHub and in a reopened JupyterLab
+from helpers.draw.picture import saved_bundle as png_of  # what shows a Scene on GitHub and in a reopened JupyterLab
 
 __all__ = ["Bundle", "bundle", "png_of"]
 

@@ -7,7 +7,7 @@ from html import escape
 
 import ipywidgets
 
-from helpers.draw.palette import SAYS
+from helpers.draw.palette import words
 from helpers.records import Timeline
 
 _NOTICE = "margin:2px 14px;padding:6px 14px;border-left:4px solid var(--jp-warn-color1,#c60);white-space:pre-wrap"
@@ -23,7 +23,7 @@ class Runs:
     def _runs(self, run: Callable[..., Timeline] | None, tooltip: str) -> list[ipywidgets.Widget]:
         self._run = run
         self._played: dict[tuple, Timeline] = {}  # by setting
-        self.button = ipywidgets.Button(description=SAYS("run.run"), tooltip=tooltip)
+        self.button = ipywidgets.Button(description=words("run.run"), tooltip=tooltip)
         self.button.layout.margin = "2px 14px"  # where the sentence below it begins
         self.button.on_click(lambda button: self.run_now())
         self.notice, self.failure = ipywidgets.HTML(), ""
@@ -47,7 +47,7 @@ class Runs:
             name = type(self).__name__
             raise ValueError(f"this {name} has nothing to run; give it run=, such as {self.RUN}")
         self._tell("")
-        self.button.disabled, self.button.description = True, SAYS("run.running")
+        self.button.disabled, self.button.description = True, words("run.running")
         try:
             args, kwargs = self._arguments
             self._played[self._setting] = _checked(self._run(*args, **kwargs))
@@ -55,7 +55,7 @@ class Runs:
             self._played.pop(self._setting, None)
             self._tell(str(error) or type(error).__name__)
         finally:
-            self.button.disabled, self.button.description = False, SAYS("run.run")
+            self.button.disabled, self.button.description = False, words("run.run")
         super()._draw()
         return self
 

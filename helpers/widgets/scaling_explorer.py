@@ -9,14 +9,13 @@ import ipywidgets
 
 from helpers.draw.failures import duration_text
 from helpers.draw.scaling import speedup_scene
-from helpers.draw.scene import Scene
-from helpers.draw.stack import stacked_scene
+from helpers.draw.scene import Scene, stacked_scene
 from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
 from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.plans import Ranked, Work
-from helpers.predict.advice.search import batched, timed
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest
+from helpers.predict.advice.search import plans_by_micro_batch, timed_plans
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
 from helpers.predict.scaling.laws import points_of
 from helpers.predict.time.step import StepTime
@@ -68,7 +67,7 @@ class ScalingExplorer(Explorer):
         super().__init__((*cluster, self.tp, self.pp, self.cp, self.zero, self.recompute), controls=(self.planner,))
 
     @property
-    def found(self) -> Ranked:
+    def found(self) -> PlanEstimate:
         """The plan of the dials, its memory, step, MFU and tokens per second. ValueError where it cannot be or fit."""
         found = self._planned(self.gpus.value)
         if isinstance(found, str):
@@ -82,7 +81,7 @@ class ScalingExplorer(Explorer):
         ValueError where it does not fit on the dial's count.
         """
         assert self.found  # or its sentence
-        found = {gpus: one for gpus in COUNTS if isinstance(one := self._planned(gpus), Ranked)}
+        found = {gpus: one for gpus in COUNTS if isinstance(one := self._planned(gpus), PlanEstimate)}
         steps = [one.step for one in found.values()]
         seconds = [step.seconds for step in steps]
         points = points_of(tuple(found), [self.batch.value / each for each in seconds], seconds, steps)
@@ -101,7 +100,7 @@ class ScalingExplorer(Explorer):
         steps = self.tokens.value / (self.batch.value * PRESETS[self.model.value].seq)
         return TrainingTime(gpus=point.gpus, seconds=steps * point.seconds)
 
-    def _planned(self, gpus: int) -> Ranked | str:
+    def _planned(self, gpus: int) -> PlanEstimate | str:
         layout = tuple(getattr(self, name).value for name in LAYOUT)
         cluster = (self.gpu.value, self.network.value, gpus)
         return _fastest(self.model.value, cluster, self.batch.value, layout, language())
@@ -174,7 +173,7 @@ class ScalingExplorer(Explorer):
 
 
 @lru_cache(maxsize=4096)
-def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple, lang: str) -> Ranked | str:
+def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple, lang: str) -> PlanEstimate | str:
     """The plan of a LAYOUT with the fastest micro-batch and chunks that fit; else why not."""
     spec, cluster, gpus, (tp, pp, cp, zero, recompute) = PRESETS[model], _cluster(*where), where[2], layout
     if gpus < (needed := tp * pp * cp):
@@ -186,8 +185,8 @@ def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple,
         spread.check(spec)
     except ValueError as error:
         return str(error)
-    work = Work(model=spec, cluster=cluster, global_batch=batch)
-    every = (row for rows in batched(work, spread) for row in rows)
+    work = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
+    every = (row for rows in plans_by_micro_batch(work, spread) for row in rows)
     rows = [[plan for plan in row if plan.recompute == recompute] for row in every]
     held = {plan: fullest(spec, plan) for row in rows for plan in row}
     fits = [[(plan, *held[plan]) for plan in row if held[plan][1].total <= work.usable] for row in rows]
@@ -195,7 +194,7 @@ def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple,
     if not fitting:
         least = format_bytes(min(bytes_.total for _, bytes_ in held.values()))
         return say("large", held=least, usable=format_bytes(work.usable))
-    return min(timed(work, fitting), key=lambda one: one.seconds)
+    return min(timed_plans(work, fitting), key=lambda one: one.seconds)
 
 
 def _cluster(gpu: str, network: str, gpus: int) -> Cluster:

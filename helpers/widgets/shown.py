@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from helpers.draw import Chart, Picture, Scene, to_svg
-from helpers.draw.chart import encoded
+from helpers.draw.picture import encoded_figure
 from helpers.draw.picture import Bundle, png_metadata
 from helpers.draw.picture import saved_bundle as saved_scene
 from helpers.draw.scene import WIDTH
@@ -69,6 +69,6 @@ def _png(figure: Figure) -> str:
     """The figure as PNG; it is closed, or Jupyter would show it beside the fold."""
     from matplotlib import pyplot
 
-    written = encoded(figure, bbox_inches="tight", dpi=110)
+    written = encoded_figure(figure, bbox_inches="tight", dpi=110)
     pyplot.close(figure)
     return written

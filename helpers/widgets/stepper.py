@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import ipywidgets
 
-from helpers.draw.palette import SAYS
+from helpers.draw.palette import words
 from helpers.widgets.explorer import Explorer
 
 _INTERVAL = 1200  # milliseconds a step stays: time to read its sentence
@@ -16,10 +16,10 @@ class Stepper(ipywidgets.HBox):
     """`step` is the slider, 1 to the number of steps. Play moves it in a browser; without one set `step.value`."""
 
     def __init__(self) -> None:
-        said = {"description": SAYS("step.step"), "tooltip": SAYS("step.which")}
+        said = {"description": words("step.step"), "tooltip": words("step.which")}
         self.step = ipywidgets.IntSlider(value=1, min=1, max=1, **said)
         self.step.style.description_width, self.step.layout.width = "initial", "270px"
-        options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": SAYS("step.plays")}
+        options = {"interval": _INTERVAL, "show_repeat": False, "tooltip": words("step.plays")}
         self.play = ipywidgets.Play(value=1, min=1, max=1, **options)
         ipywidgets.jslink((self.play, "value"), (self.step, "value"))
         self.play.layout.width = "96px"
@@ -39,7 +39,7 @@ class Stepper(ipywidgets.HBox):
 
 
 def _button(word: str, act: object) -> ipywidgets.Button:
-    said = {"description": SAYS(f"step.{word}"), "tooltip": SAYS(f"step.the_{word}")}
+    said = {"description": words(f"step.{word}"), "tooltip": words(f"step.the_{word}")}
     button = ipywidgets.Button(**said, layout=ipywidgets.Layout(width="80px"))
     button.on_click(act)
     return button

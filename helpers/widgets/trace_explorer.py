@@ -11,7 +11,7 @@ from helpers.commands.traces.example import example
 from helpers.commands.traces.stragglers import CAUSES, beyond, find_straggler
 from helpers.commands.traces.waterfall import PARTS, Waterfall
 from helpers.draw.scene import Scene
-from helpers.draw.trace import trace_scene
+from helpers.draw.timelines import trace_scene
 from helpers.learner.words import book
 from helpers.quantities.units import format_seconds
 from helpers.widgets.dials import dial

@@ -46,12 +46,16 @@ from helpers.draw import (
     zero_messages,
     zero_shares,
 )
-from helpers.draw.calls import blocking_sends_scene
-from helpers.draw.cuts import stage_splits_scene
-from helpers.draw.faults import generations_scene, heartbeats_scene, loss_differences_scene, loss_over_time_scene
-from helpers.draw.recut import reshard_scene
+from helpers.draw.chapters.fault_tolerance import (
+    generations_scene,
+    heartbeats_scene,
+    loss_differences_scene,
+    loss_over_time_scene,
+)
+from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_scene
+from helpers.draw.chapters.zero import reshard_scene
 from helpers.draw.strategies import strategies_scene
-from helpers.draw.tensor_split import tensor_split_scene
+from helpers.draw.tensor_parallel import tensor_split_scene
 from helpers.draw.zero import StageBar, zero_scene
 from helpers.predict.advice.advise import advise
 from helpers.predict.by_hand.tensor_split import split

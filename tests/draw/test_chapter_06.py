@@ -5,10 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.draw import Line, Rect, calls_scene, lines_scene, pipeline_scene
-from helpers.draw.calls import blocking_sends
-from helpers.draw.cuts import cuts_scene
-from helpers.draw.stack import stacked_scene
-from helpers.draw.tied import tied_scene
+from helpers.draw.chapters.pipeline import blocking_sends_scene, stage_splits_scene, tied_weights_scene
+from helpers.draw.scene import stacked_scene
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import eager_one_f_one_b, gpipe, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
@@ -34,9 +32,9 @@ def test_what_cannot_be_drawn_gets_a_sentence():
 
 
 def test_both_ranks_wait_in_the_second_call():
-    waiting = [label.text for label in blocking_sends().labels() if label.text.endswith("waits")]
+    waiting = [label.text for label in blocking_sends_scene().labels() if label.text.endswith("waits")]
     assert waiting == ["send activation 1 · waits", "send gradient 0 · waits"]
-    assert [item.dashed for item in blocking_sends().items if isinstance(item, Line) and item.arrow] == [
+    assert [item.dashed for item in blocking_sends_scene().items if isinstance(item, Line) and item.arrow] == [
         False,
         True,
         True,
@@ -44,11 +42,11 @@ def test_both_ranks_wait_in_the_second_call():
 
 
 def test_the_slowest_stage_of_each_cut_is_marked():
-    scene = cuts_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="cuts")
+    scene = stage_splits_scene([1, 1, 1, 3], {"even": [2, 2], "best": [3, 1]}, title="cuts")
     assert scene.summary == "even: 2, 4. best: 3, 3."
     assert [label.text for label in scene.labels() if label.bold and "=" in label.text] == ["= 4", "= 3", "= 3"]
     with pytest.raises(ValueError, match="shares out 3 layers of 4"):
-        cuts_scene([1, 1, 1, 3], {"short": [2, 1]}, title="cuts")
+        stage_splits_scene([1, 1, 1, 3], {"short": [2, 1]}, title="cuts")
 
 
 def test_pictures_stand_below_each_other():
@@ -91,6 +89,6 @@ def test_what_the_chapter_says_of_its_steps_is_so():
 
 def test_a_tied_matrix_has_its_losses_above_and_its_copies_below():
     runs = {"forgotten": SimpleNamespace(losses=[4.0, 3.0], apart=[0.0, 0.1, 0.2])}
-    assert tied_scene(runs).summary == (
+    assert tied_weights_scene(runs).summary == (
         "Loss: forgotten goes from 4 to 3. Largest difference between the two copies: forgotten goes from 0 to 0.2."
     )

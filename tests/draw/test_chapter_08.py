@@ -6,14 +6,14 @@ from helpers.draw import (
     Axis,
     Line,
     Rect,
-    copies_scene,
     curves_scene,
     messages_scene,
+    replicas_scene,
     shares_scene,
     zero_messages,
     zero_shares,
 )
-from helpers.draw.recut import recut_scene
+from helpers.draw.chapters.zero import reshard_scene
 from helpers.predict.traffic.zero import data_parallel_share, stage1_share, stage2_share, stage3_share
 from helpers.records import MemoryBreakdown
 from tests.draw.scenes import WALK
@@ -23,11 +23,11 @@ X, Y = Axis(name="x", ticks=(1, 10, 100), log=True), Axis(name="y", ticks=(0, 5,
 
 def test_every_copy_is_a_stack_of_its_kinds():
     held = MemoryBreakdown(parameters=10, gradients=10, optimizer=40)
-    scene = copies_scene(held, 8, capacity=30, title="eight")
+    scene = replicas_scene(held, 8, capacity=30, title="eight")
     stacks = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
     assert len(stacks) == 8 * 3
     with pytest.raises(ValueError, match="at least one rank"):
-        copies_scene(held, 0, capacity=30, title="none")
+        replicas_scene(held, 0, capacity=30, title="none")
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 64])
@@ -71,10 +71,10 @@ def test_a_curve_below_another_is_wide_so_that_both_are_seen():
 
 
 def test_the_same_line_has_other_cuts_and_other_zeros_on_fewer_ranks():
-    scene = recut_scene({"a": 4, "b": 6}, 4, 3, title="10 numbers")
+    scene = reshard_scene({"a": 4, "b": 6}, 4, 3, title="10 numbers")
     frames = [item.width for item in scene.items if isinstance(item, Rect) and item.stroke]
     zeros = [item.width for item in scene.items if isinstance(item, Rect) and item.texture == "hatch"]
     assert len(frames) == 4 + 3 and frames[0] < frames[-1] and len(zeros) == 2
     assert "shards of 3, 3 ranks into shards of 4" in scene.summary
     with pytest.raises(ValueError, match="0 ranks"):
-        recut_scene({"a": 4}, 4, 0, title="none")
+        reshard_scene({"a": 4}, 4, 0, title="none")

@@ -3,7 +3,13 @@
 import pytest
 
 from helpers.draw import Label, Rect
-from helpers.draw.faults import beats_scene, clock_scene, closed_scene, generations_scene, partings_scene
+from helpers.draw.chapters.fault_tolerance import (
+    generations_scene,
+    heartbeats_scene,
+    loss_differences_scene,
+    loss_over_time_scene,
+    losses_by_step_scene,
+)
 
 HISTORY = [(0, 1, 4.0, 0.1), (0, 2, 3.5, 0.2), (0, 3, 3.2, 0.3), (1, 3, 3.2, 1.3), (1, 4, 3.0, 1.4)]
 BEATS = {0: [(1, 7, True), (2, 8, False), (3, 8, False), (4, 8, True)], 1: [(1, 7, False)]}
@@ -11,7 +17,7 @@ ROWS = [("generation 0", 1, 22, "rank 2 dies"), ("generation 1", 21, 39, "rank 0
 
 
 def test_between_two_generations_nobody_trains():
-    scene = clock_scene(HISTORY, death="rank 2 dies", title="by the clock")
+    scene = loss_over_time_scene(HISTORY, death="rank 2 dies", title="by the clock")
     (gap,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip == "nobody trains")
     ends = [item.x1 for item in scene.items if getattr(item, "width", 0) == 3 and hasattr(item, "x1")]
     assert ends[0] < ends[1] < gap.x < gap.x + gap.width <= ends[2]
@@ -19,16 +25,16 @@ def test_between_two_generations_nobody_trains():
 
 
 def test_a_run_that_was_killed_lies_on_the_undisturbed_one():
-    scene = closed_scene({"undisturbed": {2: 3.5, 1: 4.0}, "killed": {1: 4.0, 2: 3.5}}, title="by step")
+    scene = losses_by_step_scene({"undisturbed": {2: 3.5, 1: 4.0}, "killed": {1: 4.0, 2: 3.5}}, title="by step")
     assert "undisturbed: from 4 (1) to 3.5 (2)" in scene.summary and "killed: from 4 (1) to 3.5 (2)" in scene.summary
 
 
 def test_a_beat_without_a_new_step_shows_whether_its_rank_waits():
-    scene = beats_scene(BEATS, {0: "hung", 1: "dead"}, now=5, title="beats")
+    scene = heartbeats_scene(BEATS, {0: "hung", 1: "dead"}, now=5, title="beats")
     beats = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
     assert [beat.texture for beat in beats] == ["", "", "lines", "hatch", ""] and "rank 1: dead" in scene.summary
     with pytest.raises(ValueError, match="0 ranks"):
-        beats_scene({}, {}, now=4, title="beats")
+        heartbeats_scene({}, {}, now=4, title="beats")
 
 
 def test_steps_that_an_earlier_generation_had_done_are_striped():
@@ -43,6 +49,8 @@ def test_steps_that_an_earlier_generation_had_done_are_striped():
 
 
 def test_the_step_in_which_two_runs_part_is_told():
-    scene = partings_scene({"RNG": ([3, 2, 1], [3, 2, 1.5]), "none": ([3, 2], [3, 2])}, stopped=2, title="partings")
+    scene = loss_differences_scene(
+        {"RNG": ([3, 2, 1], [3, 2, 1.5]), "none": ([3, 2], [3, 2])}, stopped=2, title="partings"
+    )
     assert scene.summary == "RNG: off from step 3 on. none: equal in all steps."
     assert sum(isinstance(item, Label) and item.text == "RNG" for item in scene.items) == 1

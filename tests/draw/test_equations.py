@@ -3,10 +3,9 @@
 import pytest
 
 from helpers.draw import Label, Line, Rect
-from helpers.draw.equations import equations_items, equations_words, legend, number_text
-from helpers.draw.tensor_split import tensor_split_scene
+from helpers.draw.tensor_parallel import equations_items, equations_words, equations_legend, number_text, tensor_split_scene
+from helpers.predict.by_hand.small_matrices import Block
 from helpers.predict.by_hand.tensor_split import FORWARD, INPUTS, split
-from helpers.predict.by_hand.tensor_split_blocks import Block
 from tests.draw.scenes import SCENES, tooltips
 
 
@@ -49,7 +48,7 @@ def test_words():
 
 def test_the_legend_shows_what_occurs():
     plain = split("columns", 2)[FORWARD]
-    assert [word for word, _ in legend({"one process": plain.whole})] == ["rank 0", "rank 1", "every rank"]
+    assert [word for word, _ in equations_legend({"one process": plain.whole})] == ["rank 0", "rank 1", "every rank"]
 
 
 def test_bars_share_a_scale_and_say_their_sum():

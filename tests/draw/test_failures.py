@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.draw import Line, Rect, effective_scene, week_scene
-from helpers.draw.failures import KINDS, time_words
+from helpers.draw import Line, Rect, effective_time_scene, week_scene
+from helpers.draw.failures import KINDS, duration_text
 from helpers.predict.failures import daly_interval, simulate_week
 
 WEEK = simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600)
@@ -31,10 +31,10 @@ def test_the_week_says_what_it_shows_and_no_kind_is_told_by_colour_alone():
 
 
 def test_the_curve_is_marked_at_its_best_and_at_the_interval_given():
-    scene = effective_scene(mtbf=6490, save=60, repair=600, interval=3600)
+    scene = effective_time_scene(mtbf=6490, save=60, repair=600, interval=3600)
     texts = [label.text for label in scene.labels()]
-    assert f"best: {time_words(daly_interval(60, 6490))}, 79.3%" in texts and "yours: 1 h, 66.8%" in texts
+    assert f"best: {duration_text(daly_interval(60, 6490))}, 79.3%" in texts and "yours: 1 h, 66.8%" in texts
     line = [item for item in scene.items if isinstance(item, Line) and item.colour == "parameters"]
     best, yours = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
     assert min(each.y1 for each in line) == pytest.approx(best.y + 7, abs=0.5) and yours.y > best.y
-    assert len(effective_scene(mtbf=6490, save=60).labels()) == len(texts) - 1
+    assert len(effective_time_scene(mtbf=6490, save=60).labels()) == len(texts) - 1

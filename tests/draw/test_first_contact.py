@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.draw import all_reduce_scene, means_scene, pairing_scene, standing_scene
-from helpers.draw.blame import KINDS
+from helpers.draw import all_reduce_scene, hang_scene, means_scene, pairing_scene
+from helpers.draw.chapters.first_contact import BLAMED_RANKS
 from helpers.ranks.errors import KINDS as ERRORS
 from tests.draw.scenes import CALLS, SCENES
 
@@ -15,7 +15,7 @@ def texts(scene):
 def test_of_a_hang_one_goes_on_and_three_wait():
     assert texts(SCENES["standing"]).count("waits") == 3 and texts(SCENES["standing"]).count("goes on") == 1
     with pytest.raises(ValueError, match="numbered 0 to 1"):
-        standing_scene(["a", "b"], [2])
+        hang_scene(["a", "b"], [2])
 
 
 def test_both_means_are_named():
@@ -39,7 +39,7 @@ def test_an_all_reduce_needs_as_many_after_as_before():
 def test_of_each_kind_of_error_the_rank_to_blame_is_bold():
     bold = [label.text for label in SCENES["kinds of errors"].labels() if label.bold and label.text.startswith("rank")]
     assert bold == ["rank 2", "rank 1", "rank 3", "rank 1"]
-    assert {*KINDS} < {*ERRORS} and texts(SCENES["kinds of errors"]).count("101") == 1
+    assert {*BLAMED_RANKS} < {*ERRORS} and texts(SCENES["kinds of errors"]).count("101") == 1
 
 
 def test_each_round_of_a_tree_doubles_those_that_have_the_tensor():

@@ -58,9 +58,9 @@ def test_fates_are_those_of_torchs_own_rounding(name, dtype):
     ]
     for value in (scale * value for value in near for scale in (0.95, 1.0, 1.05, 2.0)):
         if value < 3e38:  # beyond it the value is infinite in torch's own intermediate float32
-            assert one.fate(value) == one.fate(-value) == torch_fate(value, name, dtype), value
+            assert one.rounded_class(value) == one.rounded_class(-value) == torch_fate(value, name, dtype), value
     with pytest.raises(ValueError, match="the value is NaN"):
-        one.fate(math.nan)
+        one.rounded_class(math.nan)
 
 
 def texts(scene):

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.draw import Rect, magnitudes_scene
-from helpers.draw.magnitudes import LOOKS, percent, scale_text
+from helpers.draw.number_formats import FATE_STYLES, percent, scale_text
 from helpers.predict.precision import surviving
 from helpers.records import Magnitudes
 
@@ -13,14 +13,14 @@ FLAT = Magnitudes(name="gradients", lowest=-30, counts=(5,) * 20)  # from 2**-30
 def bars(scene, look):
     """The bars of the histogram, told from the ranges and the legend by their tooltip."""
     shown = [item for item in scene.items if isinstance(item, Rect) and " in [" in item.tooltip]
-    return [bar for bar in shown if bar.fill == LOOKS[look]["fill"]]
+    return [bar for bar in shown if bar.fill == FATE_STYLES[look]["fill"]]
 
 
 def test_each_bin_has_the_look_of_its_fate():
     scene = magnitudes_scene(FLAT, "fp16")
-    assert [len(bars(scene, word)) for word in LOOKS] == [4, 11, 5, 0]  # from 2**-14, from 2**-25, below
+    assert [len(bars(scene, word)) for word in FATE_STYLES] == [4, 11, 5, 0]  # from 2**-14, from 2**-25, below
     scaled = magnitudes_scene(FLAT, "fp16", 2.0**30)
-    assert [len(bars(scaled, word)) for word in LOOKS] == [16, 0, 0, 4]  # the last four lie above 2**16
+    assert [len(bars(scaled, word)) for word in FATE_STYLES] == [16, 0, 0, 4]  # the last four lie above 2**16
 
 
 def test_the_legend_the_summary_and_the_table_of_losses_say_the_shares():
@@ -33,7 +33,7 @@ def test_the_legend_the_summary_and_the_table_of_losses_say_the_shares():
 
 def test_scaling_moves_the_bars_and_not_the_formats():
     def left(scene):
-        return min(bar.x for word in LOOKS for bar in bars(scene, word))
+        return min(bar.x for word in FATE_STYLES for bar in bars(scene, word))
 
     def bound(scene):
         return next(item.x for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("fp16: "))

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.draw import Line, Rect, speedup_scene
 from helpers.predict.scaling import SOURCES_GPUS, SOURCES_SPEEDUPS, where_it_stops
-from helpers.predict.scaling.curves import points_of
+from helpers.predict.scaling.laws import points_of
 
 RATES = [gpus / (1 + gpus / 1000) for gpus in (8, 64, 512, 4096)]
 POINTS = points_of((8, 64, 512, 4096), RATES, [1.0] * 4)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw.scene import Line, Rect
-from helpers.draw.waterfall import BINDS, say, step_scene, waterfall_scene
+from helpers.draw.waterfall import BINDS, step_scene, waterfall_scene, words
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
-from helpers.predict.time.model import Bar, StepTime, step_time
 from helpers.predict.time.stacks import FSDP
+from helpers.predict.time.step import Bar, StepTime, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
 
 
@@ -70,6 +70,6 @@ def test_every_term_and_what_binds_it_has_its_words_and_its_paint():
     steps += [step_time(routed, Plan(tp=4, dp=8, ep=4), cluster, FSDP)]
     steps.append(resnet_step(RESNET_152, 64, cluster))
     named = {bar.name for one in steps for bar in one.bars}
-    assert len(named) == 23 and named <= set(say.section("term"))
+    assert len(named) == 23 and named <= set(words.section("term"))
     assert {bar.binds for one in steps for bar in one.bars} == set(BINDS)
-    assert set(BINDS) == set(say.section("binds"))
+    assert set(BINDS) == set(words.section("binds"))

@@ -1,0 +1,266 @@
+"""Draws what chapter 12 shows of ranks that die: losses, heartbeats, generations, and replicas that are healed.
+
+A generation is a run of the job between two restarts. What failures cost in a long job is drawn by
+`helpers.draw.failures`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from helpers.draw.axis import round_step
+from helpers.draw.curves import Axis, curves_scene
+from helpers.draw.palette import kind_style
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, dot, heading, text_width
+from helpers.learner.words import book
+
+words = book("pictures")
+healing_words = book("healing")
+_RIGHT = 20.0  # pixels right of the rows
+_BEATS_PITCH = 40.0  # pixels from rank to rank
+_BAR, _PITCH = 26.0, 50.0  # pixels of generations: a bar's height, and from bar to bar
+_PLOT_HEIGHT = 130.0  # pixels of each plot of loss_differences_scene
+_FIRST_TIME = kind_style("forward")  # steps done for the first time, or heartbeats with a new step
+_AGAIN = kind_style("backward")
+_WAITS = kind_style("waiting")
+_HANGS = {"fill": "sign", "texture": "lines"}
+Heartbeats = Mapping[int, Sequence[tuple[float, int, bool]]]  # rank -> (seconds, step, whether it waits for others)
+_HEALING_LEFT, _HEALING_PITCH, _HEALING_RIGHT, _HEALING_BAR = 84.0, 38.0, 16.0, 26.0  # pixels
+_HEALING_KINDS = {"done": "forward", "vain": "waiting", "healed": "communication"}
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+def loss_over_time_scene(history: Sequence[tuple[int, int, float, float]], *, death: str, title: str) -> Scene:
+    """The loss over seconds: a curve per generation, up to four, with a dot per step, and a gap where nobody trains.
+
+    `history` lists (generation, step, loss, seconds) in order; `death` stands at the end of each generation but the
+    last.
+    """
+    curves: dict[str, list[tuple[float, float]]] = {}
+    start = history[0][3]
+    for generation, _, loss, seconds in history:
+        curves.setdefault(words("clock.generation", number=generation), []).append((seconds - start, loss))
+    generations = list(curves.values())
+    gaps = [(before[-1][0], after[0][0], words("clock.gap")) for before, after in pairwise(generations)]
+    x = _axis(words("clock.seconds"), 0, history[-1][3] - start)
+    y = _loss_axis([loss for _, _, loss, _ in history])
+    marks = [(*points[-1], death) for points in generations[:-1]]
+    return curves_scene(curves, x=x, y=y, dots=True, gaps=gaps, marks=marks, title=title)
+
+
+def losses_by_step_scene(runs: Mapping[str, Mapping[int, float]], *, title: str) -> Scene:
+    """The losses by step of two runs that should be equal; the first is a wide band, so that both can be seen."""
+    below, above = runs
+    curves = {name: sorted(losses.items()) for name, losses in runs.items()}
+    x, y = _axis(words("closed.step"), 0, max(runs[below])), _loss_axis(runs[below].values())
+    paints = {below: "buffers", above: "ink"}
+    return curves_scene(curves, x=x, y=y, dots=True, paints=paints, bands=[below], title=title)
+
+
+def _loss_axis(losses: Iterable[float]) -> Axis:
+    losses = list(losses)
+    return _axis("loss", min(losses), max(losses))
+
+
+def _axis(name: str, least: float, most: float) -> Axis:
+    """An axis with round ticks around what is drawn."""
+    step = round_step(most - least, 5)
+    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)  # 1e-9: against rounding
+    return Axis(name=name, ticks=[number * step for number in range(first, last + 1)])
+
+
+def loss_differences_scene(
+    runs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, stopped: int, title: str, width: float = WIDTH
+) -> Scene:
+    """A small plot per name: by how much its losses differ from those of the undisturbed run, with a dot per step.
+
+    `runs` maps a name to (losses undisturbed, losses of the other run). `stopped` is the number of steps before the
+    stop, which is a dashed line. Each plot has a scale of its own with zero in the middle, and says from which step on
+    the losses differ, and by how much at most.
+    """
+    head, top = heading(title, [(words("partings.off"), {"fill": "sign"})], width)
+    pitch, num_steps = (width - 28) / len(runs), len(next(iter(runs.values()))[0])
+    items, sentences = [*head], []
+    for number, (name, (undisturbed, other)) in enumerate(runs.items()):
+        left, right = MARGIN + number * pitch, MARGIN + number * pitch + pitch - 12
+        differences = [loss - expected for expected, loss in zip(undisturbed, other, strict=True)]
+        first_step = next((step for step, difference in enumerate(differences, 1) if difference), 0)
+        verdict = words("partings.from", step=first_step) if first_step else words("partings.equal")
+        middle, below = {"x": left + pitch / 2 - 6, "anchor": "middle"}, top + _PLOT_HEIGHT + 50
+        items += [Label(**middle, y=top + 10, text=name, bold=True), Label(**middle, y=top + 28, text=verdict)]
+        items += _differences_plot(differences, stopped, left, top + 40, pitch - 12)
+        items.append(Label(x=left, y=below, text="1", colour="muted"))
+        items.append(Label(x=right, y=below, text=f"{num_steps}", anchor="end", colour="muted"))
+        most = words("partings.most", most=f"{max(map(abs, differences)):.2g}")
+        items.append(Label(**middle, y=below, text=most, colour="muted"))
+        sentences.append(f"{name}: {verdict}.")
+    middle = {"x": width / 2, "anchor": "middle", "colour": "muted"}
+    items.append(Label(**middle, y=top + _PLOT_HEIGHT + 72, text=words("partings.axis", stopped=stopped)))
+    height = top + _PLOT_HEIGHT + 84
+    return Scene(width=width, height=height, title=title, summary=" ".join(sentences), items=items)
+
+
+def _differences_plot(
+    differences: Sequence[float], stopped: int, x: float, y: float, width: float
+) -> Iterator[Rect | Line]:
+    zero_y, pitch = y + _PLOT_HEIGHT / 2, width / len(differences)
+    yield Rect(x=x, y=y, width=width, height=_PLOT_HEIGHT, stroke="rule")
+    yield Line(x1=x, y1=zero_y, x2=x + width, y2=zero_y, colour="muted")
+    stop_x, most = x + pitch * stopped, max(map(abs, differences)) or 1.0
+    yield Line(x1=stop_x, y1=y, x2=stop_x, y2=y + _PLOT_HEIGHT, colour="ink", dashed=True)
+    # The largest difference reaches 85 % of the way from the middle to the edge.
+    points = [
+        (x + pitch * (index + 0.5), y + _PLOT_HEIGHT / 2 * (1 - 0.85 * difference / most))
+        for index, difference in enumerate(differences)
+    ]
+    for (x1, y1), (x2, y2) in pairwise(points):
+        yield Line(x1=x1, y1=y1, x2=x2, y2=y2, colour="sign", width=2)
+    yield from (dot(point_x, point_y, 6, fill="ink") for point_x, point_y in points)
+
+
+# -- heartbeats ------------------------------------------------------------------------------------------------------
+def heartbeats_scene(
+    beats: Heartbeats, verdicts: Mapping[int, str], *, now: float, title: str, width: float = WIDTH
+) -> Scene:
+    """A row per rank with a mark per heartbeat; a mark is textured where the heartbeat reports no new step.
+
+    `verdicts` is what the watcher says about each rank at `now`, the right end of the axis. Raises ValueError without a
+    rank.
+    """
+    if not beats or not now > 0:
+        raise ValueError(
+            f"heartbeats_scene got {len(beats)} ranks and now = {now}; give at least one rank, and now above 0"
+        )
+    styles = {"beats.new": _FIRST_TIME, "beats.waits": _WAITS, "beats.stands": _HANGS}
+    head, top = heading(title, [(words(name), style) for name, style in styles.items()], width)
+    right = width - _RIGHT - 12 - max(text_width(verdict, 13, bold=True) for verdict in verdicts.values())
+    left, bottom = 78.0, top + 14 + len(beats) * _BEATS_PITCH
+    items: list[Rect | Label | Line] = [*head]
+    for row, (rank, of_rank) in enumerate(beats.items()):
+        y = top + 14 + (row + 0.5) * _BEATS_PITCH
+        items += [Label(x=MARGIN, y=y, text=f"rank {rank}"), Line(x1=left, y1=y, x2=right, y2=y)]
+        items.append(Label(x=right + 12, y=y, text=verdicts[rank], size=13, bold=True))
+        last_step = -1
+        for seconds, step, is_waiting in of_rank:
+            x = left + seconds / now * (right - left)
+            style = _FIRST_TIME if step != last_step else _WAITS if is_waiting else _HANGS
+            tooltip, last_step = words("beats.tip", rank=rank, step=step), step
+            items.append(Rect(x=x - 5, y=y - 11, width=10, height=22, stroke="ink", tooltip=tooltip, **style))
+    items.append(Line(x1=right, y1=top + 8, x2=right, y2=bottom, colour="ink", width=2, dashed=True))
+    items.append(Label(x=left, y=bottom + 14, text="0 s", anchor="start", colour="muted"))
+    now_text = words("beats.now", seconds=f"{now:g}")
+    items.append(Label(x=right, y=bottom + 14, text=now_text, anchor="middle", colour="muted"))
+    summary = " ".join(words("beats.row", rank=rank, verdict=verdicts[rank]) for rank in beats)
+    return Scene(width=width, height=bottom + 30, title=title, summary=summary, items=items)
+
+
+# -- generations -----------------------------------------------------------------------------------------------------
+def generations_scene(
+    rows: Sequence[tuple[str, int, int, str]], *, steps: int, every: int, title: str, width: float = WIDTH
+) -> Scene:
+    """A bar per generation over the steps that it did; steps that an earlier generation had done are striped.
+
+    `rows` lists (name with its ranks, first step, last step, why it ended). `every` is the number of steps between two
+    checkpoints, which are dashed lines. Raises ValueError without a generation.
+    """
+    if not rows:
+        raise ValueError("generations_scene got no generation; give at least one")
+    legend = [(words("generations.new"), _FIRST_TIME), (words("generations.again"), _AGAIN)]
+    head, top = heading(title, legend, width)
+    left = 26 + max(text_width(name, 12) for name, *_ in rows)
+    step, bottom = (width - left - _RIGHT) / steps, top + 14 + len(rows) * _PITCH
+    items: list[Rect | Label | Line] = [*head]
+    for number in range(0, steps + 1, every):
+        x = left + number * step
+        items.append(Line(x1=x, y1=top + 6, x2=x, y2=bottom + 4, colour="muted", dashed=0 < number < steps))
+        items.append(Label(x=x, y=bottom + 14, text=f"{number}", anchor="middle", colour="muted"))
+    reached = 0
+    for row, (name, first, last, ending) in enumerate(rows):
+        y = top + 14 + row * _PITCH
+        items.append(Label(x=MARGIN, y=y + _BAR / 2, text=name))
+        items += _generation(first, last, reached, left, y, step)
+        items += _ending(ending, left + (first - 1) * step, left + last * step, y, width)
+        reached = max(reached, last)
+    axis = {"x": (left + width - _RIGHT) / 2, "y": bottom + 32, "anchor": "middle", "colour": "muted"}
+    items.append(Label(**axis, text=words("generations.axis", every=every)))
+    summary = " ".join(
+        words("generations.row", name=name, first=first, last=last, why=ending) for name, first, last, ending in rows
+    )
+    return Scene(width=width, height=bottom + 46, title=title, summary=summary, items=items)
+
+
+def _generation(first: int, last: int, reached: int, left: float, y: float, step: float) -> Iterator[Rect]:
+    """The steps done again, up to the step that earlier generations had reached, and the new ones after it."""
+    again, new = (first, min(last, reached)), (max(first, reached + 1), last)
+    for (start, end), style in ((again, _AGAIN), (new, _FIRST_TIME)):
+        if end >= start:
+            yield Rect(x=left + (start - 1) * step, y=y, width=(end - start + 1) * step - 1, height=_BAR, **style)
+
+
+def _ending(text: str, bar_left: float, bar_right: float, y: float, width: float) -> Iterator[Rect | Label]:
+    """Why a generation ended, right of its bar or, where there is no room, left of it."""
+    pixels = text_width(text, 12, bold=True)
+    x = bar_right + 8 if bar_right + 8 + pixels <= width else bar_left - 8 - pixels
+    yield Rect(x=x - 3, y=y + 4, width=pixels + 6, height=_BAR - 8, fill="surface")
+    yield Label(x=x, y=y + _BAR / 2, text=text, bold=True)
+
+
+# -- healing ---------------------------------------------------------------------------------------------------------
+def healing_scene(rounds: Sequence[Any], *, title: str, width: float = WIDTH) -> Scene:
+    """Replicas of a model over the rounds of a run: who took part, what was done in vain, and who was healed by whom.
+
+    A row per replica and a column per round; `rounds` are those of `helpers/elastic/healing`. An arrow leads from the
+    replica that heals to the one that is healed. Below stand the step and the number of its samples.
+    Raises ValueError without a round.
+    """
+    if not rounds:
+        raise ValueError("healing_scene got no round; give the rounds of a run")
+    legend = [(healing_words(name), kind_style(kind)) for name, kind in _HEALING_KINDS.items()]
+    items, top = heading(title, legend, width)
+    replicas = sorted({replica for each_round in rounds for replica in each_round.members})
+    tops = {replica: top + 10 + row * _HEALING_PITCH for row, replica in enumerate(replicas)}
+    pitch = (width - _HEALING_LEFT - _HEALING_RIGHT) / len(rounds)
+    steps_y = top + 22 + len(replicas) * _HEALING_PITCH
+    samples_y = steps_y + 18
+    for replica, y in tops.items():
+        middle = y + _HEALING_BAR / 2
+        items.append(Label(x=MARGIN, y=middle, text=healing_words("copy", copy=replica)))
+        items.append(Line(x1=_HEALING_LEFT, y1=middle, x2=width - _HEALING_RIGHT, y2=middle, dashed=True))
+    for column, each_round in enumerate(rounds):
+        items += _round(each_round, tops, _HEALING_LEFT + column * pitch, pitch)
+        samples = f"{each_round.samples}" if each_round.done else "–"
+        for y, text in ((steps_y, f"{each_round.step + 1}"), (samples_y, samples)):
+            items.append(Label(x=_HEALING_LEFT + (column + 0.5) * pitch, y=y, text=text, anchor="middle"))
+    for y, name in ((steps_y, "step"), (samples_y, "samples")):
+        items.append(Label(x=MARGIN, y=y, text=healing_words(name), colour="muted"))
+    summary = " ".join(_replica_sentence(rounds, replica) for replica in replicas)
+    return Scene(width=width, height=samples_y + 16, title=title, summary=summary, items=tuple(items))
+
+
+def _round(each_round: Any, tops: dict[int, float], x: float, pitch: float) -> Iterator[Rect | Line]:
+    healed = _HEALING_KINDS["healed"]
+    for replica in each_round.members:
+        name = "done" if replica in each_round.done else "vain"
+        step = f"{healing_words('step')} {each_round.step + 1}"
+        tooltip = f"{healing_words('copy', copy=replica)} · {step} · {healing_words(name)}"
+        style = {"radius": 2, "tooltip": tooltip, **kind_style(_HEALING_KINDS[name])}
+        yield Rect(x=x + 2, y=tops[replica], width=pitch - 4, height=_HEALING_BAR, **style)
+    for replica in each_round.behind:
+        source_top, top = tops[each_round.source], tops[replica]
+        yield Rect(x=x + 2, y=top, width=7, height=_HEALING_BAR, fill=healed)
+        if top > source_top:  # from the lower edge of the source to the upper edge of the healed one, or the reverse
+            start, end = source_top + _HEALING_BAR, top
+        else:
+            start, end = source_top, top + _HEALING_BAR
+        yield Line(x1=x + 5, y1=start, x2=x + 5, y2=end, colour=healed, width=3, arrow=True)
+
+
+def _replica_sentence(rounds: Sequence[Any], replica: int) -> str:
+    healings = (each_round for each_round in rounds if replica in each_round.behind)
+    healed = "".join(healing_words("before", source=healing.source, step=healing.step + 1) for healing in healings)
+    num_done = sum(replica in each_round.done for each_round in rounds)
+    num_steps = sum(bool(each_round.done) for each_round in rounds)
+    return healing_words("row", copy=replica, num=num_done, all=num_steps, healed=healed)

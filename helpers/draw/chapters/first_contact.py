@@ -1,0 +1,377 @@
+"""Draws what chapter 00 shows: a hanging job, ranks as processes, first collectives, two means, and kinds of errors.
+
+Most scenes have a row per rank, and the colour of a rank is the same in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from helpers.draw.palette import rank_paint
+from helpers.draw.scene import MARGIN, Label, Line, Rect, Scene, SceneItem, title_label
+from helpers.learner.words import book
+from helpers.predict.traffic.algorithms import CollectiveSchedule
+
+words = book("first_contact")
+BLAMED_RANKS = {"exception": 2, "hang": 1, "mismatch": 3, "died": 1}  # kind of a RankError -> the rank to blame
+_WIDTH = 720.0  # pixels
+_ROW = 40.0  # pixels from rank to rank
+_ROWS_LEFT = 90.0  # pixels: where what belongs to a rank begins, right of its name
+_WAITING = {"fill": "panel", "texture": "hatch"}
+_NAME_COLOURS = ("buffers", "rank6", "other")  # of names in pairing_scene; none is the colour of one of four ranks
+_SQUARE = {"width": 14.0, "height": 14.0, "radius": 6.0}  # a rounded mark, drawn 7 pixels left of and above its middle
+
+# Of error_kinds_scene: a panel per kind, the middle of its call, where a rank's line begins, and from rank to rank.
+_PANEL_WIDTH, _PANEL_CALL, _PANEL_LINE, _PANEL_ROW = 167.0, 104.0, 58.0, 34.0
+
+
+def _mark(x: float, y: float, **style: object) -> Rect:
+    return Rect(x=x - 7, y=y - 7, **_SQUARE, **style)
+
+
+def _box(
+    x: float, y: float, width: float, text: str, *, fill: str = "panel", height: float = 28
+) -> Iterator[SceneItem]:
+    """A box with a text in its middle; y is the middle of the box."""
+    on = "" if fill == "panel" else fill
+    yield Rect(x=x, y=y - height / 2, width=width, height=height, radius=5, fill=fill, stroke="" if on else "rule")
+    yield Label(x=x + width / 2, y=y, text=text, size=13, anchor="middle", on=on)
+
+
+# -- the question ----------------------------------------------------------------------------------------------------
+def hanging_job_scene(num_gpus: int = 64) -> Scene:
+    """A hanging job from outside: all GPUs look alike, and nothing says which of them the others wait for."""
+    columns, pitch, top = 16, 44.0, 44
+    title, below = words("standstill.title", n=num_gpus), words("standstill.below", n=num_gpus)
+    items: list[SceneItem] = [title_label(title)]
+    for gpu in range(num_gpus):
+        row, column = divmod(gpu, columns)
+        x, y = 10 + column * pitch, top + row * pitch
+        items.append(Rect(x=x, y=y, width=38, height=38, radius=4, fill="panel", stroke="rule"))
+        items.append(Rect(x=x + 7, y=y + 7, width=24, height=24, radius=2, fill="buffers", texture="hatch"))
+    bottom = top + -(-num_gpus // columns) * pitch  # the number of rows is rounded up
+    items.append(Label(x=MARGIN, y=bottom + 14, text=below, size=12, colour="muted"))
+    return Scene(width=_WIDTH, height=bottom + 32, title=title, summary=below, items=items)
+
+
+# -- what a rank is --------------------------------------------------------------------------------------------------
+def processes_scene(num_ranks: int = 4) -> Scene:
+    """The notebook, its ranks, and what they exchange."""
+    title, summary = (words(f"processes.{name}", n=num_ranks) for name in ("title", "summary"))
+    items: list[SceneItem] = [title_label(title)]
+    items += _box(MARGIN, 84, 130, words("processes.notebook"), height=76)
+    items.append(Line(x1=150, y1=84, x2=236, y2=84, colour="ink", width=1.6, arrow=True))
+    items.append(Label(x=190, y=70, text=words("processes.cell"), size=12, anchor="middle", colour="muted"))
+    left, bus_y = 246, 150  # the ranks begin at `left`; a line at `bus_y` connects them
+    pitch = (_WIDTH - left - MARGIN) / num_ranks
+    width, memory = pitch - 10, words("processes.memory")
+    for rank in range(num_ranks):
+        x = left + rank * pitch
+        middle = x + width / 2
+        items.append(Rect(x=x, y=46, width=width, height=76, radius=5, fill="panel", stroke="rule"))
+        items += _box(x, 60, width, f"rank {rank}", fill=rank_paint(rank))
+        items.append(Label(x=middle, y=98, text=memory, size=12, anchor="middle", colour="muted"))
+        items.append(Line(x1=middle, y1=bus_y, x2=middle, y2=126, colour="communication", width=1.6, arrow=True))
+    items.append(Line(x1=left, y1=bus_y, x2=_WIDTH - MARGIN - 10, y2=bus_y, colour="communication", width=2.5))
+    items.append(Label(x=left, y=166, text=words("processes.messages"), size=12))
+    return Scene(width=_WIDTH, height=182, title=title, summary=summary, items=items)
+
+
+# -- the first collective --------------------------------------------------------------------------------------------
+def all_reduce_scene(before: Sequence[float], after: Sequence[float]) -> Scene:
+    """The number that each rank holds before and after an all-reduce, in rank order.
+
+    Raises ValueError if the two differ in length.
+    """
+    if len(before) != len(after):
+        raise ValueError(f"{len(before)} ranks before and {len(after)} after; give a number for each rank in both")
+    title, num_ranks = words("values.title"), len(before)
+    sum_y = 68 + (num_ranks - 1) * _ROW / 2
+    items: list[SceneItem] = [title_label(title)]
+    for x, name in ((150, "before"), (570, "after")):
+        items.append(Label(x=x, y=40, text=words(f"values.{name}"), size=12, anchor="middle", colour="muted"))
+    for rank, (old, new) in enumerate(zip(before, after, strict=True)):
+        y = 68 + rank * _ROW
+        items.append(Label(x=MARGIN, y=y, text=f"rank {rank}", size=13))
+        items += _box(_ROWS_LEFT, y, 120, f"{old:g}", fill=rank_paint(rank))
+        items += _box(510, y, 120, f"{new:g}", fill="buffers")
+        items.append(Line(x1=214, y1=y, x2=274, y2=sum_y, colour="communication", width=1.6, arrow=True))
+        items.append(Line(x1=446, y1=sum_y, x2=506, y2=y, colour="communication", width=1.6, arrow=True))
+    items += _box(280, sum_y, 160, words("values.sum"), height=44)
+    texts = {"before": [f"{number:g}" for number in before], "after": [f"{number:g}" for number in after]}
+    summary, height = words("values.summary", **texts), 68 + num_ranks * _ROW
+    return Scene(width=_WIDTH, height=height, title=title, summary=summary, items=items)
+
+
+# -- a hang ----------------------------------------------------------------------------------------------------------
+def hang_scene(steps: Sequence[str], reached: Sequence[int], skips: Sequence[tuple[int, int]] = ()) -> Scene:
+    """The step at which each rank of a hanging job is.
+
+    `steps` are lines of the program, `reached` is the step of each rank, and `skips` are (rank, step) that a rank
+    passed without doing them. A rank at the last step goes on; every other one waits. Raises ValueError for a missing
+    step.
+    """
+    if not all(0 <= step < len(steps) for step in reached):
+        raise ValueError(f"the places are {list(reached)}, but the steps are numbered 0 to {len(steps) - 1}")
+    title, pitch = words("standing.title"), (_WIDTH - 230) / max(1, len(steps) - 1)
+    items: list[SceneItem] = [title_label(title)]
+    for number, text in enumerate(steps):
+        x = 110 + number * pitch
+        items.append(Label(x=x, y=46, text=text, size=12, anchor="middle", colour="muted"))
+        items.append(Line(x1=x, y1=58, x2=x, y2=64 + len(reached) * _ROW, dashed=True))
+    for rank, step in enumerate(reached):
+        skipped = {skipped_step for skipping_rank, skipped_step in skips if skipping_rank == rank}
+        items += _progress(rank, 84 + rank * _ROW, step, pitch, len(steps), skipped)
+    summary = "; ".join(words("standing.here", rank=rank, step=steps[step]) for rank, step in enumerate(reached))
+    height = 76 + len(reached) * _ROW
+    return Scene(width=_WIDTH, height=height, title=title, summary=f"{summary}.", items=items)
+
+
+def _progress(
+    rank: int, y: float, reached: int, pitch: float, num_steps: int, skipped: set[int]
+) -> Iterator[SceneItem]:
+    """The steps that a rank has passed, and whether it waits at the last of them or goes on."""
+    kind, x, goes_on = rank_paint(rank), 110 + reached * pitch, reached == num_steps - 1
+    has_skipped = any(step in skipped for step in range(reached))
+    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13, bold=goes_on)
+    yield Line(x1=80, y1=y, x2=x - 9, y2=y, colour=kind, width=3, dashed=has_skipped)
+    for step in range(reached + 1):
+        empty = {"fill": "surface", "stroke": kind, "stroke_width": 2.0}
+        yield _mark(110 + step * pitch, y, **(empty if step in skipped else {"fill": kind}))
+    if goes_on:
+        yield Label(x=x + 14, y=y, text=words("standing.goes_on"), size=13, bold=True)
+        return
+    left, width = x + 14, pitch - 40
+    yield Rect(x=left, y=y - 9, width=width, height=18, radius=3, **_WAITING)
+    yield Rect(x=left + width / 2 - 28, y=y - 9, width=56, height=18, radius=3, fill="surface")
+    yield Label(x=left + width / 2, y=y, text=words("standing.waits"), size=12, anchor="middle")
+
+
+# -- a ring ----------------------------------------------------------------------------------------------------------
+def ring_scene(num_ranks: int = 4) -> Scene:
+    """The first step of a ring: the chunks that each rank holds, and the one that it sends to its right neighbour."""
+    title, summary = (words(f"ring.{name}", n=num_ranks) for name in ("title", "summary"))
+    pitch = (_WIDTH - 2 * MARGIN + 70) / num_ranks
+    width, chunk_width = pitch - 70, (pitch - 82) / num_ranks
+    items: list[SceneItem] = [title_label(title)]
+    for rank in range(num_ranks):
+        x, sent_chunk = MARGIN + rank * pitch, (rank - 1) % num_ranks
+        items.append(Rect(x=x, y=44, width=width, height=82, radius=5, fill="panel", stroke="rule"))
+        items += _box(x, 58, width, f"rank {rank}", fill=rank_paint(rank))
+        for chunk in range(num_ranks):
+            sent = {"stroke": "communication", "stroke_width": 3.0}
+            outline = sent if chunk == sent_chunk else {"stroke": "rule"}
+            left = x + 6 + chunk * chunk_width
+            items.append(
+                Rect(x=left + 2, y=82, width=chunk_width - 4, height=34, radius=3, fill="surface", **outline)
+            )
+            items.append(Label(x=left + chunk_width / 2, y=99, text=str(chunk), size=13, anchor="middle"))
+        if rank < num_ranks - 1:
+            items += _hop(x + width + 4, x + pitch - 4, 99, sent_chunk)
+    first, last = MARGIN + width / 2, MARGIN + (num_ranks - 1) * pitch + width / 2
+    # The last rank sends to the first one, below all others.
+    items.append(Line(x1=last, y1=126, x2=last, y2=152, colour="communication", width=1.6))
+    items.append(Line(x1=last, y1=152, x2=first, y2=152, colour="communication", width=1.6))
+    items.append(Line(x1=first, y1=152, x2=first, y2=130, colour="communication", width=1.6, arrow=True))
+    text = words("ring.chunk", n=max(0, num_ranks - 2))
+    items.append(Label(x=(first + last) / 2, y=166, text=text, size=12, anchor="middle"))
+    return Scene(width=_WIDTH, height=182, title=title, summary=summary, items=items)
+
+
+def _hop(x1: float, x2: float, y: float, chunk: int) -> Iterator[SceneItem]:
+    yield Line(x1=x1, y1=y, x2=x2, y2=y, colour="communication", width=1.6, arrow=True)
+    yield Label(x=(x1 + x2) / 2, y=y - 12, text=words("ring.chunk", n=chunk), size=12, anchor="middle")
+
+
+# -- two means -------------------------------------------------------------------------------------------------------
+def means_scene(numbers_by_rank: Sequence[Sequence[float]]) -> Scene:
+    """The numbers of each rank as dots and their mean, the mean of all numbers, and the mean of the means.
+
+    Raises ValueError where a rank has no number.
+    """
+    every = [number for numbers in numbers_by_rank for number in numbers]
+    if not all(numbers_by_rank):
+        counts = [len(numbers) for numbers in numbers_by_rank]
+        raise ValueError(f"the ranks hold {counts} numbers; give each at least one")
+    means = [sum(numbers) / len(numbers) for numbers in numbers_by_rank]
+    true, wrong = sum(every) / len(every), sum(means) / len(means)
+    scale, bottom = (_WIDTH - 250) / max(every), 72 + len(numbers_by_rank) * _ROW
+    title = words("means.title", n=len(every), ranks=len(numbers_by_rank))
+    items: list[SceneItem] = [title_label(title)]
+    for name, value, anchor in (("true", true, "end"), ("wrong", wrong, "start")):
+        x = _ROWS_LEFT + value * scale
+        items.append(Line(x1=x, y1=54, x2=x, y2=bottom - 12, colour="ink", width=2, dashed=name == "wrong"))
+        text = words(f"means.{name}", n=_short(value))
+        items.append(Label(x=x, y=44, text=text, size=13, anchor=anchor, bold=True))
+    items += _numbers_axis(max(every), scale, bottom)
+    for rank, numbers in enumerate(numbers_by_rank):
+        items += _numbers(rank, 78 + rank * _ROW, numbers, scale, means[rank])
+    summary = words("means.summary", count=len(every), true=_short(true), wrong=_short(wrong))
+    return Scene(width=_WIDTH, height=bottom + 18, title=title, summary=summary, items=items)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _numbers_axis(largest: float, scale: float, y: float) -> Iterator[SceneItem]:
+    """An axis of whole numbers below the dots."""
+    yield Line(x1=_ROWS_LEFT, y1=y - 12, x2=_ROWS_LEFT + largest * scale, y2=y - 12)
+    for number in range(0, int(largest) + 1, max(1, round(largest / 5))):
+        text = _short(float(number)) if number else f"{words('means.loss')} 0"
+        yield Label(x=_ROWS_LEFT + number * scale, y=y, text=text, size=12, anchor="middle", colour="muted")
+
+
+def _numbers(rank: int, y: float, numbers: Sequence[float], scale: float, mean: float) -> Iterator[SceneItem]:
+    """A dot per number; equal numbers form a cluster of two rows around their position."""
+    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13)
+    for value in dict.fromkeys(numbers):
+        count = numbers.count(value)
+        for number in range(count):
+            column, row = divmod(number, 2)
+            x = _ROWS_LEFT + value * scale + (column - (count - 1) // 2 / 2) * 16
+            middle_y = y + (row - 0.5) * 16 if count > 1 else y
+            yield _mark(x, middle_y, fill=rank_paint(rank), tooltip=_short(value))
+    yield Label(x=_WIDTH - 100, y=y, text=words("means.rank_mean", n=_short(mean)), size=12, colour="muted")
+
+
+# -- calls that pair by their order ----------------------------------------------------------------------------------
+def pairing_scene(calls: Sequence[Sequence[tuple[str, float]]]) -> Scene:
+    """What a backend adds up: the calls of each rank in order, as (name, value); a column is one operation.
+
+    Each name has its own colour, so a column of two colours shows what was added up by mistake.
+    """
+    num_operations = max(map(len, calls))
+    names = list(dict.fromkeys(name for of_rank in calls for name, _ in of_rank))
+    title, pitch = words("pairing.title"), (_WIDTH - 110) / num_operations
+    operations = [[of_rank[number] for of_rank in calls if number < len(of_rank)] for number in range(num_operations)]
+    items: list[SceneItem] = [title_label(title)]
+    for number, operation in enumerate(operations):
+        x, bottom = _ROWS_LEFT + number * pitch, 62 + len(calls) * _ROW
+        items.append(Label(x=x + 8, y=44, text=words("pairing.call", n=number + 1), size=12, colour="muted"))
+        items.append(Rect(x=x, y=56, width=pitch - 14, height=bottom - 48, radius=6, stroke="communication"))
+        missing = [rank for rank, of_rank in enumerate(calls) if number >= len(of_rank)]
+        total = words("pairing.sum", n=f"{sum(value for _, value in operation):g}")
+        result = words("pairing.waits", n=", ".join(map(str, missing))) if missing else total
+        items.append(Label(x=x + (pitch - 14) / 2, y=bottom + 24, text=result, size=13, anchor="middle", bold=True))
+    for rank, of_rank in enumerate(calls):
+        items += _calls_of(rank, 80 + rank * _ROW, of_rank, names, pitch, num_operations)
+    sentences = [
+        words("pairing.column", number=number, what=[f"{name} {value:g}" for name, value in operation])
+        for number, operation in enumerate(operations, 1)
+    ]
+    height, summary = 104 + len(calls) * _ROW, words("pairing.summary", calls=sentences)
+    return Scene(width=_WIDTH, height=height, title=title, summary=summary, items=items)
+
+
+def _calls_of(
+    rank: int, y: float, calls: Sequence[tuple[str, float]], names: list[str], pitch: float, num_operations: int
+) -> Iterator[SceneItem]:
+    yield Label(x=MARGIN, y=y, text=f"rank {rank}", size=13)
+    for number, (name, value) in enumerate(calls):
+        fill = _NAME_COLOURS[names.index(name) % len(_NAME_COLOURS)]
+        yield from _box(_ROWS_LEFT + number * pitch + 12, y, pitch - 38, f"{name}: {value:g}", fill=fill)
+    for number in range(len(calls), num_operations):
+        x, text = _ROWS_LEFT + (number + 0.5) * pitch - 7, words("pairing.nothing")
+        yield Label(x=x, y=y, text=text, size=12, anchor="middle", colour="muted")
+
+
+# -- kinds of errors -------------------------------------------------------------------------------------------------
+def error_kinds_scene() -> Scene:
+    """Four ranks for each kind of a RankError: what the rank to blame did instead of the call that the others made."""
+    title = words("kinds.title")
+    items: list[SceneItem] = [title_label(title)]
+    for number, (kind, blamed) in enumerate(BLAMED_RANKS.items()):
+        items += _kind_panel(kind, blamed, MARGIN + number * (_PANEL_WIDTH + 8))
+    sentences = [
+        words("kinds.said", kind=kind, n=blamed, where=words(f"kinds.{kind}")) for kind, blamed in BLAMED_RANKS.items()
+    ]
+    return Scene(width=_WIDTH, height=278, title=title, summary=" ".join(sentences), items=items)
+
+
+def _kind_panel(kind: str, blamed: int, x: float) -> Iterator[SceneItem]:
+    call_x, line_x = x + _PANEL_CALL, x + _PANEL_LINE
+    yield Rect(x=x, y=38, width=_PANEL_WIDTH, height=230, radius=5, stroke="rule")
+    yield Label(x=x + 12, y=56, text=kind, size=13, bold=True)
+    yield Label(x=call_x, y=78, text="all_reduce", size=12, anchor="middle", colour="muted")
+    yield Line(x1=call_x, y1=90, x2=call_x, y2=94 + 4 * _PANEL_ROW, dashed=True)
+    for rank in range(4):
+        y, is_blamed = 110 + rank * _PANEL_ROW, rank == blamed
+        yield Label(x=x + 12, y=y, text=f"rank {rank}", size=12, bold=is_blamed)
+        if kind == "exception" and is_blamed:
+            yield from _raises(rank, line_x, call_x, y)
+        elif kind == "hang" and is_blamed:
+            yield from _goes_past(rank, line_x, call_x, y)
+        elif kind == "died" and is_blamed:
+            yield from _dies(rank, line_x, call_x, y)
+        else:
+            yield from _calls(rank, line_x, call_x, y)
+            if kind == "mismatch":
+                yield from _tensor_size(rank, is_blamed, call_x, y)
+    yield Label(x=x + _PANEL_WIDTH / 2, y=250, text=words(f"kinds.{kind}"), size=12, anchor="middle")
+
+
+def _calls(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
+    """The rank makes the call and waits in it."""
+    yield Line(x1=line_x, y1=y, x2=call_x, y2=y, colour=rank_paint(rank), width=3)
+    yield _mark(call_x, y, fill=rank_paint(rank))
+    yield Rect(x=call_x + 12, y=y - 8, width=42, height=16, radius=3, **_WAITING)
+
+
+def _raises(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
+    """The rank raises an exception before the call, drawn as a cross."""
+    yield Line(x1=line_x, y1=y, x2=call_x - 26, y2=y, colour=rank_paint(rank), width=3)
+    for half in (-6, 6):
+        yield Line(x1=call_x - 28, y1=y - half, x2=call_x - 16, y2=y + half, colour="ink", width=2.5)
+    yield Label(x=call_x + 8, y=y, text=words("kinds.raises"), size=12, bold=True)
+
+
+def _goes_past(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
+    """The rank goes on without making the call."""
+    colour = rank_paint(rank)
+    yield Line(x1=line_x, y1=y, x2=call_x + 54, y2=y, colour=colour, width=3, dashed=True, arrow=True)
+    yield _mark(call_x, y, fill="surface", stroke=colour, stroke_width=2.0)
+
+
+def _dies(rank: int, line_x: float, call_x: float, y: float) -> Iterator[SceneItem]:
+    """The process of the rank ends before the call."""
+    yield Line(x1=line_x, y1=y, x2=call_x - 24, y2=y, colour=rank_paint(rank), width=3)
+    yield Label(x=call_x + 8, y=y, text=words("kinds.gone"), size=12, bold=True)
+
+
+def _tensor_size(rank: int, is_blamed: bool, call_x: float, y: float) -> Iterator[SceneItem]:
+    """The size of the rank's tensor, over the hatch: nobody waits in a mismatch, since nothing was sent."""
+    style = {"fill": rank_paint(rank)} if is_blamed else {"fill": "surface", "stroke": "rule"}
+    yield Rect(x=call_x + 12, y=y - 9, width=42, height=18, radius=3, **style)
+    on, size = (rank_paint(rank), "101") if is_blamed else ("", "100")
+    yield Label(x=call_x + 33, y=y, text=size, size=12, anchor="middle", on=on, bold=is_blamed)
+
+
+# -- rounds of a broadcast -------------------------------------------------------------------------------------------
+def broadcast_rounds_scene(plan: CollectiveSchedule) -> Scene:
+    """Which ranks have the tensor of a broadcast after each round, with an arrow for each message, and how many."""
+    states = [[any(rank) for rank in state] for state in plan.replay()]
+    title = words("rounds.title", n=plan.world_size, rounds=plan.num_steps)
+    left, first_y, bottom = 120, 76, 80 + plan.world_size * _PANEL_ROW
+    pitch = (_WIDTH - 200) / max(1, plan.num_steps)
+    items: list[SceneItem] = [title_label(title)]
+    for rank in range(plan.world_size):
+        y = first_y + rank * _PANEL_ROW
+        items.append(Label(x=MARGIN, y=y, text=f"rank {rank}", size=13))
+        items.append(Line(x1=left, y1=y, x2=left + plan.num_steps * pitch, y2=y))
+    for step in range(plan.num_steps):
+        for message in plan.step(step):
+            ends = {"x1": left + step * pitch + 8, "x2": left + (step + 1) * pitch - 12}
+            ends |= {"y1": first_y + message.sender * _PANEL_ROW, "y2": first_y + message.receiver * _PANEL_ROW}
+            items.append(Line(**ends, colour="communication", width=1.8, arrow=True))
+    for number, state in enumerate(states):
+        x = left + number * pitch
+        when = words("rounds.after", n=number) if number else words("rounds.start")
+        items.append(Label(x=x, y=46, text=when, size=12, anchor="middle", colour="muted"))
+        for rank, has_tensor in enumerate(state):
+            style = {"fill": "gradients"} if has_tensor else {"fill": "surface", "stroke": "rule"}
+            items.append(_mark(x, first_y + rank * _PANEL_ROW, **style))
+        count = words("rounds.have", count=sum(state))
+        items.append(Label(x=x, y=bottom + 8, text=count, size=13, anchor="middle", bold=True))
+    summary = words("rounds.summary", counts=[sum(state) for state in states])
+    return Scene(width=_WIDTH, height=bottom + 26, title=title, summary=summary, items=items)

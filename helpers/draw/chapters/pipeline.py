@@ -1,0 +1,180 @@
+"""Draws what chapter 06 shows of pipelines: calls that match or hang, ways to split layers into stages, tied weights.
+
+`calls_scene` is also used by chapter 10. The pipeline's step itself is drawn by `helpers.draw.pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from helpers.draw.curves import lines_scene
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, stacked_scene, title_label
+from helpers.predict.time.pipeline import simulate
+from helpers.records import Timeline
+from helpers.schedules import one_f_one_b
+
+_CALLS_TOP, _CALL_PITCH, _CALL_HEIGHT, _CALL_WIDTH = 62.0, 42.0, 28.0, 190.0  # pixels
+_CALL_STYLES = {
+    "done": {"fill": "surface", "stroke": "rule"},
+    "waits": {"fill": "communication", "stroke": "ink", "stroke_width": 2.0},
+    "never": {"fill": "panel"},
+}
+_ROW, _BAR, _BRICKS_LEFT = 33.0, 24.0, 52.0  # pixels: from rank to rank, a layer's height, left of the layers
+
+
+# -- calls of two ranks ----------------------------------------------------------------------------------------------
+def calls_scene(
+    calls: Sequence[Sequence[str]],
+    matched: Sequence[tuple[int, int]],
+    *,
+    awaited: Sequence[tuple[int, int]] = (),
+    title: str,
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene of the calls of two ranks, one column per rank in the order of its calls.
+
+    `matched` lists pairs of calls that complete each other, as (index in rank 0's list, index in rank 1's list). A rank
+    waits at its first call without a match, and never reaches the calls after it. An arrow goes from a send to its
+    receive; a dashed arrow goes from a send that waits to the receive for which it waits, from the pairs in `awaited`.
+    Raises ValueError for other than two ranks.
+    """
+    if len(calls) != 2:
+        raise ValueError(f"calls_scene draws two ranks beside each other, not {len(calls)}")
+    columns, items = (width * 0.1, width * 0.9 - _CALL_WIDTH), [title_label(title)]
+    for rank, (texts, x) in enumerate(zip(calls, columns, strict=True)):
+        done = {pair[rank] for pair in matched}
+        waits_at = next((index for index in range(len(texts)) if index not in done), len(texts))
+        items.append(Label(x=x + _CALL_WIDTH / 2, y=_CALLS_TOP - 16, text=f"rank {rank}", anchor="middle", bold=True))
+        for index, text in enumerate(texts):
+            state = "done" if index < waits_at else "waits" if index == waits_at else "never"
+            items += _call(text, x, index, state)
+    for left, right in (*matched, *awaited):
+        is_from_left = calls[0][left].startswith(("send", "isend"))
+        is_dashed = (left, right) in awaited
+        items.append(_call_arrow(left, right, columns, is_from_left=is_from_left, is_dashed=is_dashed))
+    height = _CALLS_TOP + max(map(len, calls)) * _CALL_PITCH + 4
+    return Scene(width=width, height=height, title=title, summary=_calls_summary(calls, matched), items=items)
+
+
+def blocking_sends_scene() -> Scene:
+    """1F1B on two ranks with two micro-batches, where each send waits for its receive and both ranks hang."""
+    calls = (
+        ("send activation 0", "send activation 1", "recv gradient 0", "recv gradient 1"),
+        ("recv activation 0", "send gradient 0", "recv activation 1", "send gradient 1"),
+    )
+    title = "Each send waits for a receive that stands behind the other send"
+    return calls_scene(calls, matched=[(0, 0)], awaited=[(1, 2), (2, 1)], title=title)
+
+
+def _call(text: str, x: float, index: int, state: str) -> Iterator[Rect | Label]:
+    y = _CALLS_TOP + index * _CALL_PITCH
+    yield Rect(x=x, y=y, width=_CALL_WIDTH, height=_CALL_HEIGHT, radius=5, **_CALL_STYLES[state])
+    waits = state == "waits"
+    shown, on = (f"{text} · waits", "communication") if waits else (text, "")
+    colour = "muted" if state == "never" else "ink"
+    middle = {"x": x + _CALL_WIDTH / 2, "y": y + _CALL_HEIGHT / 2, "anchor": "middle"}
+    yield Label(**middle, text=shown, on=on, colour=colour, bold=waits)
+
+
+def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_left: bool, is_dashed: bool) -> Line:
+    heights = [_CALLS_TOP + index * _CALL_PITCH + _CALL_HEIGHT / 2 for index in (left, right)]
+    ends = [(columns[0] + _CALL_WIDTH + 4, heights[0]), (columns[1] - 4, heights[1])]
+    (x1, y1), (x2, y2) = ends if is_from_left else ends[::-1]
+    return Line(x1=x1, y1=y1, x2=x2, y2=y2, colour="communication", width=2.0, arrow=True, dashed=is_dashed)
+
+
+def _calls_summary(calls: Sequence[Sequence[str]], matched: Sequence[tuple[int, int]]) -> str:
+    lists = " ".join(f"Rank {rank}: {', '.join(texts)}." for rank, texts in enumerate(calls))
+    return f"{lists} Calls that meet: {len(matched)} pairs. Where a call meets nobody its rank waits."
+
+
+# -- layers split into stages ----------------------------------------------------------------------------------------
+def stage_splits_scene(
+    costs: Sequence[float], splits: Mapping[str, Sequence[int]], *, title: str, width: float = WIDTH
+) -> Scene:
+    """Several ways to split a chain of layers into stages, side by side: a row per rank, a layer as wide as its cost.
+
+    `splits` maps a name to the number of layers of each stage. The slowest stage of each split has an outline and a
+    bold sum. Raises ValueError for a split that does not use each layer once.
+    """
+    for name, sizes in splits.items():
+        if sum(sizes) != len(costs):
+            raise ValueError(f"the cut {name!r} shares out {sum(sizes)} layers of {len(costs)}: give a size a stage")
+    stages_by_split = {name: _stages(costs, sizes) for name, sizes in splits.items()}
+    panel_width = (width - MARGIN) / len(splits)
+    highest_cost = max(sum(stage) for stages in stages_by_split.values() for stage in stages)
+    scale = (panel_width - _BRICKS_LEFT - 84) / highest_cost
+    items, top = heading(title, [], width)
+    for number, (name, stages) in enumerate(stages_by_split.items()):
+        x = MARGIN + number * panel_width
+        items.append(Label(x=x, y=top + 8, text=name, bold=True, colour="muted"))
+        for rank, stage in enumerate(stages):
+            items += _stage_row(rank, stage, x, top + 22 + rank * _ROW, scale, max(map(sum, stages)))
+    height = top + 22 + max(map(len, stages_by_split.values())) * _ROW
+    summary = " ".join(
+        f"{name}: {', '.join(f'{sum(stage):g}' for stage in stages)}." for name, stages in stages_by_split.items()
+    )
+    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+
+
+def stage_split_timelines(
+    costs: Sequence[float], splits: Mapping[str, Sequence[int]], num_microbatches: int, *, seconds: float
+) -> list[Timeline]:
+    """A predicted step of 1F1B for each split; `seconds` is how long the forward of a layer of cost 1 takes.
+
+    The backward takes twice as long, the same again for inputs and for weights.
+    """
+    timelines = []
+    for name, sizes in splits.items():
+        stage_seconds = [seconds * sum(stage) for stage in _stages(costs, sizes)]
+        times = dict(forward=stage_seconds, backward_input=stage_seconds, backward_weight=stage_seconds)
+        step = simulate(one_f_one_b(len(sizes), num_microbatches), **times)
+        timelines.append(replace(step, title=name))
+    return timelines
+
+
+def _stages(costs: Sequence[float], sizes: Sequence[int]) -> list[list[float]]:
+    """The costs of each stage's layers."""
+    remaining = iter(costs)
+    return [[next(remaining) for _ in range(size)] for size in sizes]
+
+
+def _stage_row(
+    rank: int, stage: list[float], left: float, y: float, scale: float, slowest: float
+) -> Iterator[Rect | Label]:
+    total, x = sum(stage), left + _BRICKS_LEFT
+    yield Label(x=left, y=y + _BAR / 2, text=f"rank {rank}")
+    for cost in stage:
+        yield Rect(x=x, y=y, width=cost * scale - 2, height=_BAR, fill="forward", radius=3)
+        yield Label(x=x + cost * scale / 2 - 1, y=y + _BAR / 2, text=f"{cost:g}", anchor="middle", on="forward")
+        x += cost * scale
+    if total == slowest:
+        width = total * scale
+        yield Rect(x=x - width - 3, y=y - 3, width=width + 4, height=_BAR + 6, stroke="ink", radius=4)
+    yield Label(x=x + 8, y=y + _BAR / 2, text=f"= {total:g}", bold=total == slowest)
+
+
+# -- tied weights ----------------------------------------------------------------------------------------------------
+class TiedWeightsRun(Protocol):
+    """What `tied_weights_scene` needs of a run: its losses, and how far the two replicas of the matrix differ.
+
+    `apart` is the largest difference of the two, before the first step and after each step.
+    """
+
+    losses: list[float]
+    apart: list[float]
+
+
+def tied_weights_scene(runs: Mapping[str, TiedWeightsRun]) -> Scene:
+    """A matrix that two ranks share, with and without the exchange of its gradients.
+
+    The losses of each run stand above, and how far its two replicas differ below; steps go from left to right.
+    """
+    losses = {name: list(enumerate(run.losses)) for name, run in runs.items()}
+    differences = {name: list(enumerate(run.apart)) for name, run in runs.items()}
+    above = lines_scene(losses, title="Loss", x_name="step", y_name="of the batch")
+    title = "Largest difference between the two copies"
+    below = lines_scene(differences, title=title, x_name="step", y_name="of one weight")
+    return stacked_scene(above, below, title="A tied matrix, with and without the exchange")

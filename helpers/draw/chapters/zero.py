@@ -1,0 +1,237 @@
+"""Draws what chapter 08 shows of ZeRO: traffic per stage in parts of P, messages in their order, and resharding.
+
+P stands for the bytes of all parameters. The states of a training step are drawn by `helpers.draw.zero`, and the equal
+stacks of plain data parallelism by `helpers.draw.memory.replicas_scene`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from helpers.draw.palette import kind_style
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    dot,
+    heading,
+    kinds_legend,
+    text_width,
+    title_label,
+)
+from helpers.learner.words import book
+from helpers.quantities.units import format_bytes
+
+words = book("pictures")
+_BAR, _PITCH, _SHARES_RIGHT, _DOT = 30.0, 42.0, 96.0, 12.0  # pixels: height, row to row, right margin, counted dot
+_LINE, _ROW_GAP, _MESSAGES_RIGHT = 17.0, 12.0, 14.0  # pixels: a line of text, between rows, the right margin
+# Pixels of resharding: left and right margin, the top edge, a shard's height, the gap above and below the tensors, and
+# the tensors' height.
+_LEFT, _RIGHT, _TOP, _SHARD, _GAP, _TENSOR = 100.0, 20.0, 46.0, 26.0, 10.0, 40.0
+_TENSOR_COLOURS = ("rank4", "rank1", "rank6", "rank3")
+
+
+# -- traffic per step ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One message, or several of a kind: its text, the kind of what it carries, and its bytes as a share of P."""
+
+    text: str
+    kind: str
+    share: float
+
+
+def zero_shares(num_ranks: int) -> dict[str, list[Share]]:
+    """What a rank sends per step of one micro-batch: plain data parallelism and each stage of ZeRO, by a ring."""
+    share = (num_ranks - 1) / num_ranks  # of a reduce-scatter or an all-gather; an all-reduce is both
+    reduce = Share(text="reduce-scatter", kind="gradients", share=share)
+    update = Share(text="all-gather", kind="parameters", share=share)
+    gathers = [
+        Share(text=f"gather, {direction}", kind="parameters", share=share) for direction in ("forward", "backward")
+    ]
+    return {
+        "data parallel": [Share(text="all-reduce", kind="gradients", share=2 * share)],
+        "stage 1": [reduce, update],
+        "stage 2": [reduce, update],
+        "stage 3": [*gathers, reduce],
+    }
+
+
+def shares_scene(
+    rows: Mapping[str, Sequence[Share]],
+    *,
+    counted: Mapping[str, float],
+    title: str,
+    width: float = WIDTH,
+) -> Scene:
+    """A bar of messages for each way to train; the bar is predicted, and a dot at its end shows what was counted.
+
+    `rows` maps a name ("stage 1") to its messages, and `counted` maps it to the bytes that were recorded, in parts of
+    P. Raises ValueError for a row without messages.
+    """
+    if not rows or not all(rows.values()):
+        raise ValueError("shares_scene found a row without messages; give each name at least one Share")
+    totals = {name: sum(share.share for share in shares) for name, shares in rows.items()}
+    kinds = list(dict.fromkeys(share.kind for shares in rows.values() for share in shares))
+    head, top = heading(title, [*kinds_legend(kinds), (words("shares.counted"), {"fill": "ink"})], width)
+    left = 28 + max(text_width(name, 13) for name in rows)
+    scale = (width - left - _SHARES_RIGHT) / max(totals.values())
+    items: list[Rect | Label | Line] = [*head]
+    for number, (name, shares) in enumerate(rows.items()):
+        y = top + 10 + number * _PITCH
+        items.append(Label(x=left - 12, y=y + _BAR / 2, text=name, size=13, anchor="end"))
+        items += _shares(shares, left, y, scale)
+        counted_x, end = left + counted[name] * scale, left + totals[name] * scale
+        items.append(dot(counted_x, y + _BAR / 2, _DOT, fill="ink"))
+        total_x = max(counted_x, end) + 14
+        items.append(Label(x=total_x, y=y + _BAR / 2, text=f"{totals[name]:.2f} P", size=13, bold=True))
+    height = top + 10 + len(rows) * _PITCH
+    summary = " ".join(_shares_sentence(name, shares, totals[name]) for name, shares in rows.items())
+    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+
+
+def _shares(shares: Sequence[Share], x: float, y: float, scale: float) -> Iterator[Rect | Label]:
+    for share in shares:
+        width = share.share * scale
+        style = {**kind_style(share.kind), "tooltip": _share_text(share), "radius": 2}
+        yield Rect(x=x, y=y, width=max(1.0, width - 2), height=_BAR, **style)
+        if text_width(share.text, 12) < width - 8:
+            middle = {"x": x + width / 2, "y": y + _BAR / 2, "anchor": "middle"}
+            yield Label(**middle, text=share.text, size=12, on=share.kind)
+        x += width
+
+
+def _share_text(share: Share) -> str:
+    return words("shares.part", text=share.text, share=f"{share.share:.2f}")
+
+
+def _shares_sentence(name: str, shares: Sequence[Share], total: float) -> str:
+    return words("shares.row", name=name, parts=[_share_text(share) for share in shares], total=f"{total:.2f}")
+
+
+# -- messages in their order -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class SentMessage:
+    """A message: what it does ("gather"), with which tensor ("layer 0"), the kind that it carries, and its bytes."""
+
+    verb: str
+    tensor: str
+    kind: str
+    num_bytes: int
+
+    @property
+    def lines(self) -> list[str]:
+        """The text on its box, broken behind a hyphen: "reduce-", "scatter", "layer 2"."""
+        return [*self.verb.replace("-", "-\n").split("\n"), self.tensor]
+
+
+def zero_messages(log: Sequence[tuple[str, int, int]]) -> list[SentMessage]:
+    """The messages of a recorded step of ZeRO, given as (operation, layer, bytes) in the order of sending."""
+    verbs = {"all_gather": ("gather", "parameters"), "reduce_scatter": ("reduce-scatter", "gradients")}
+    return [
+        SentMessage(verb=verbs[op][0], tensor=f"layer {layer}", kind=verbs[op][1], num_bytes=num_bytes)
+        for op, layer, num_bytes in log
+    ]
+
+
+def messages_scene(
+    rows: Mapping[str, Sequence[SentMessage]], *, parts: Mapping[str, int], title: str, width: float = WIDTH
+) -> Scene:
+    """A row of boxes for each name, one box per message in the order of sending.
+
+    `parts` names stretches of messages, such as {"forward": 3}, which stand above the boxes. Raises ValueError where
+    the parts do not cover the longest row.
+    """
+    longest = max((len(messages) for messages in rows.values()), default=0)
+    if not longest or sum(parts.values()) != longest:
+        raise ValueError(f"messages_scene: parts of {dict(parts)} messages, but the longest row has {longest}")
+    kinds = list(dict.fromkeys(message.kind for messages in rows.values() for message in messages))
+    head, top = heading(title, kinds_legend(kinds), width)
+    left = 26 + max(text_width(name, 13) for name in rows)
+    step = (width - left - _MESSAGES_RIGHT) / longest
+    box_height = 12 + _LINE * max(len(message.lines) for messages in rows.values() for message in messages)
+    items: list[Rect | Label | Line] = [*head, *_stretches(parts, left, step, top + 12)]
+    for number, (name, messages) in enumerate(rows.items()):
+        y = top + 30 + number * (box_height + _ROW_GAP)
+        items.append(Label(x=left - 12, y=y + box_height / 2, text=name, size=13, anchor="end"))
+        for index, message in enumerate(messages):
+            items += _message_box(message, left + index * step, y, step - 4, box_height)
+    summary = " ".join(
+        words("messages.row", name=name, said=[f"{message.verb} {message.tensor}" for message in messages])
+        for name, messages in rows.items()
+    )
+    height = top + 30 + len(rows) * (box_height + _ROW_GAP)
+    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+
+
+def _stretches(parts: Mapping[str, int], left: float, step: float, y: float) -> Iterator[Label | Line]:
+    for name, num_messages in parts.items():
+        right = left + num_messages * step
+        yield Line(x1=left, y1=y + 10, x2=right - 4, y2=y + 10, colour="muted", width=1.5)
+        yield Label(x=(left + right) / 2 - 2, y=y, text=name, size=12, anchor="middle", colour="muted", bold=True)
+        left = right
+
+
+def _message_box(message: SentMessage, x: float, y: float, width: float, height: float) -> Iterator[Rect | Label]:
+    tooltip = f"{message.verb} {message.tensor} · {format_bytes(message.num_bytes)}"
+    yield Rect(x=x, y=y, width=width, height=height, radius=4, tooltip=tooltip, **kind_style(message.kind))
+    for number, text in enumerate(message.lines):
+        line_y = y + height / 2 + (number - (len(message.lines) - 1) / 2) * _LINE
+        yield Label(x=x + width / 2, y=line_y, text=text, size=12, anchor="middle", on=message.kind)
+
+
+# -- resharding ------------------------------------------------------------------------------------------------------
+def reshard_scene(
+    tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH
+) -> Scene:
+    """A flat buffer of `tensors`, sharded over `before` ranks above it and over `after` ranks below it.
+
+    `tensors` maps names to numbers of elements. Zeros that fill up the last shard are hatched. Raises ValueError for a
+    world without ranks, or for more tensors than there are colours.
+    """
+    if min(before, after) < 1 or not 1 <= len(tensors) <= len(_TENSOR_COLOURS):
+        raise ValueError(
+            f"reshard_scene got {len(tensors)} tensors, {before} and {after} ranks; "
+            f"it draws 1 to {len(_TENSOR_COLOURS)} tensors for at least one rank each"
+        )
+    total = sum(tensors.values())
+    shard_sizes = [-(-total // num_ranks) for num_ranks in (before, after)]  # rounded up
+    element_width = (width - _LEFT - _RIGHT) / max(before * shard_sizes[0], after * shard_sizes[1])
+    middle = _TOP + _SHARD + _GAP
+    items: list[Rect | Label | Line] = [title_label(title)]
+    items += _shards(before, shard_sizes[0], total, element_width, _TOP)
+    items += _tensors(tensors, element_width, middle)
+    items += _shards(after, shard_sizes[1], total, element_width, middle + _TENSOR + _GAP)
+    sizes = {"before": before, "after": after, "share": shard_sizes[0], "other": shard_sizes[1]}
+    height, summary = middle + _TENSOR + 2 * _GAP + _SHARD, words("recut", tensors=list(tensors), **sizes)
+    return Scene(width=width, height=height, title=title, summary=summary, items=items)
+
+
+def _shards(num_ranks: int, shard_size: int, total: int, element_width: float, y: float) -> Iterator[Rect | Label]:
+    """A frame per shard, hatched where it extends beyond the elements."""
+    yield Label(x=MARGIN, y=y + _SHARD / 2, text=words("ranks", num=num_ranks), bold=True)
+    for rank in range(num_ranks):
+        x, width = _LEFT + rank * shard_size * element_width, shard_size * element_width - 4
+        padding = min(shard_size, max(0, (rank + 1) * shard_size - total)) * element_width
+        if padding:
+            zeros = {"x": x + width + 2 - padding, "width": padding, "texture": "hatch", "tooltip": words("zeros")}
+            yield Rect(y=y, height=_SHARD, **zeros)
+        yield Rect(x=x + 2, y=y, width=width, height=_SHARD, stroke="ink", stroke_width=1.5, radius=4)
+        yield Label(x=x + (width - padding) / 2, y=y + _SHARD / 2, text=f"rank {rank}", anchor="middle")
+
+
+def _tensors(tensors: Mapping[str, int], element_width: float, y: float) -> Iterator[Rect | Label | Line]:
+    """A box per tensor, with a mark between two elements."""
+    x = _LEFT
+    for colour, (name, numel) in zip(_TENSOR_COLOURS, tensors.items(), strict=False):  # there may be fewer tensors
+        width = numel * element_width
+        yield Rect(x=x + 1, y=y, width=width - 2, height=_TENSOR, fill=colour)
+        for edge in (x + number * element_width for number in range(1, numel)):
+            yield Line(x1=edge, y1=y + _TENSOR - 9, x2=edge, y2=y + _TENSOR, colour="ink")
+        middle = {"x": x + width / 2, "y": y + _TENSOR / 2 - 4, "anchor": "middle"}
+        yield Label(**middle, text=name, on=colour, bold=True, size=13)
+        x += width

@@ -1,0 +1,364 @@
+"""Draws collectives: which rank holds which chunk after each step, one step with its messages, and time over bytes.
+
+`collective_scene` shows one grid of ranks x chunks per step, `collective_step_scene` the grids before and after one
+step with an arrow per message, and `all_reduce_chart` the predicted seconds of four algorithms. Chapter 01 and the
+collective explorer use them.
+
+A cell names the ranks whose numbers its chunk already contains, or says Σ when that is every rank. It is blue while
+partial, deeper with each contribution, and green when complete; a frame marks what arrived in this step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from helpers.draw.picture import Chart, chart, chart_axes
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, text_width
+from helpers.learner.words import book
+from helpers.predict.traffic.algorithms import ChunkMessage
+from helpers.quantities import costs
+from helpers.specs import Link
+
+words = book("collective")
+_LEFT, _RIGHT = 66.0, 20.0  # pixels of both pictures: the ranks' names left of a grid, and the right margin
+_FONT = 11.0
+State = Sequence[Sequence[frozenset[int]]]  # state[rank][chunk]: the ranks that contributed to what is held there
+
+_GRID_GAP, _STEP_TITLE = 16.0, 34.0  # pixels between grids; above a grid, for its step and the chunks' numbers
+_LARGEST_CELL = 44.0  # pixels
+
+# Of the picture of one step:
+_TITLES = 24.0  # pixels above the two grids
+_BETWEEN = 210.0  # pixels between the grids at least, for the arrows and their labels
+_WIDEST, _TALLEST, _SLIT = 92.0, 44.0, 3.0  # pixels: a cell's largest width and height, and between two cells
+_SENT = {"stroke": "communication", "stroke_width": 2.0}
+
+ALGORITHM_STYLES = {  # matplotlib's colour and line style of each algorithm
+    "server": ("#9aa3ad", ":"),
+    "tree": ("#e69f00", "--"),
+    "ring": ("#0072b2", "-"),
+    "halving_doubling": ("#009e73", "-."),
+}
+
+
+# -- all steps -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _Grids:
+    """Where the grids lie: each has num_ranks rows and num_chunks columns of cells of `cell` pixels.
+
+    `columns` is how many grids stand side by side.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    columns: int
+    cell: float
+    top: float
+
+    @property
+    def width(self) -> float:
+        return self.num_chunks * self.cell + _GRID_GAP
+
+    @property
+    def height(self) -> float:
+        return self.num_ranks * self.cell + _STEP_TITLE + _GRID_GAP
+
+    def corner(self, number: int) -> tuple[float, float]:
+        """The top left corner of the cells of grid `number`."""
+        row, column = divmod(number, self.columns)
+        return _LEFT + column * self.width, self.top + row * self.height + _STEP_TITLE
+
+
+def collective_scene(states: Sequence[State], title: str, *, width: float = WIDTH) -> Scene:
+    """A Scene of the states of a collective: the first is the start, each other one is after one more step.
+
+    states[step][rank][chunk] is the set of ranks whose numbers this chunk contains; it is empty where the rank holds
+    nothing. A cell is complete when it contains all that any rank has of that chunk in the last state.
+    Raises ValueError when there is no state, or when the states differ in their number of ranks or chunks.
+    """
+    steps = [[[frozenset(cell) for cell in rank] for rank in step] for step in states]
+    head, top = heading(title, _legend(), width)
+    grids = _grids(steps, width, top + 8)
+    complete = _all_contributions(steps[-1])
+    items: list[Rect | Label] = [*head]
+    for number, state in enumerate(steps):
+        items += _state(number, state, steps[max(0, number - 1)], complete, grids)
+    num_rows = -(-len(steps) // grids.columns)  # rounded up
+    height = grids.top + num_rows * grids.height
+    return Scene(width=width, height=height, title=title, summary=_summary(steps, complete), items=tuple(items))
+
+
+def _all_contributions(state: list) -> list[frozenset[int]]:
+    """Per chunk, the ranks whose numbers any rank holds in this state."""
+    return [reduce(frozenset.union, (rank[chunk] for rank in state)) for chunk in range(len(state[0]))]
+
+
+def _grids(steps: list, width: float, top: float) -> _Grids:
+    shapes = {(len(step), len(rank)) for step in steps for rank in step}
+    if len(shapes) != 1 or min(shapes)[1] == 0:
+        got = sorted(shapes)
+        raise ValueError(f"collective_scene got states of (ranks, chunks) {got}; give every step and rank the same")
+    num_ranks, num_chunks = shapes.pop()
+    smallest_cell = 30.0 if num_chunks <= 6 else 22.0
+    available = width - _LEFT - _RIGHT + _GRID_GAP
+    most_columns = max(1, min(len(steps), int(available / (num_chunks * smallest_cell + _GRID_GAP))))
+    num_rows = -(-len(steps) // most_columns)  # rounded up, as in the next line, which makes the rows equally long
+    columns = -(-len(steps) // num_rows)
+    cell = min(_LARGEST_CELL, (available / columns - _GRID_GAP) / num_chunks)
+    return _Grids(num_ranks=num_ranks, num_chunks=num_chunks, columns=columns, cell=cell, top=top)
+
+
+def _state(number: int, state: list, before: list, complete: list, grids: _Grids) -> Iterator[Rect | Label]:
+    left, top = grids.corner(number)
+    is_first_column = number % grids.columns == 0
+    text = words("step", number=number) if number else words("start")
+    title_y = top - (24 if grids.num_chunks > 1 else 10)
+    yield Label(x=left, y=title_y, text=text, size=_FONT, colour="muted", bold=True)
+    yield from _chunk_numbers(is_first_column, left, top, grids)
+    side = grids.cell - 3  # three pixels between two cells
+    for rank, chunks in enumerate(state):
+        y = top + rank * grids.cell
+        if is_first_column:
+            yield Label(x=MARGIN, y=y + grids.cell / 2, text=f"rank {rank}", size=12)
+        for chunk, contributors in enumerate(chunks):
+            tooltip = _cell_tooltip(rank, chunk, contributors)
+            x = left + chunk * grids.cell
+            box = Rect(x=x, y=y, width=side, height=side, radius=3, tooltip=tooltip)
+            share = len(contributors) / max(1, len(complete[chunk]))
+            yield from _cell(box, contributors, share, contributors != before[rank][chunk], len(state))
+
+
+def _chunk_numbers(is_first_column: bool, left: float, top: float, grids: _Grids) -> Iterator[Label]:
+    """The chunks' numbers above their columns, where there are several; named once in each row of grids."""
+    if grids.num_chunks == 1:
+        return
+    if is_first_column:
+        yield Label(x=MARGIN, y=top - 8, text=words("number_of"), size=_FONT, colour="muted")
+    for chunk in range(grids.num_chunks):
+        x = left + chunk * grids.cell + (grids.cell - 3) / 2
+        yield Label(x=x, y=top - 8, text=str(chunk), size=10, colour="muted", anchor="middle")
+
+
+def _legend() -> list[tuple[str, dict]]:
+    styles = {"partial": {"fill": "buffers", "opacity": 0.45}, "complete": {"fill": "gradients"}}
+    styles["arrived"] = {"fill": "panel", "stroke": "ink", "stroke_width": 2}
+    return [(words(f"legend.{name}"), style) for name, style in styles.items()]
+
+
+def _cell_tooltip(rank: int, chunk: int, contributors: frozenset[int]) -> str:
+    held = words("from", ranks=sorted(contributors)) if contributors else words("nothing")
+    return words("cell", rank=rank, chunk=chunk, held=held)
+
+
+def _cell(
+    box: Rect, contributors: frozenset[int], share: float, is_new: bool, num_ranks: int
+) -> Iterator[Rect | Label]:
+    """The box in its colour, a frame where its content is new, and its text.
+
+    `share` is the part of all contributions that it contains; ink stays legible on the deepest blue of partial cells.
+    """
+    fill = "panel" if not contributors else "gradients" if share == 1 else "buffers"
+    yield replace(box, fill=fill, opacity=0.1 + 0.44 * share if fill == "buffers" else 1.0)
+    if is_new:
+        yield replace(box, tooltip="", stroke="ink", stroke_width=2.0)
+    text, size = _cell_text(contributors, box.width, num_ranks)
+    if text:
+        on = fill if fill == "gradients" else ""
+        x, y = box.x + box.width / 2, box.y + box.height / 2
+        yield Label(x=x, y=y, text=text, size=size, anchor="middle", on=on)
+
+
+def _cell_text(contributors: frozenset[int], side: float, num_ranks: int) -> tuple[str, float]:
+    """The ranks, or their number where they do not fit, at the largest of 12, 11 and 10 pixels; "" if none fits."""
+    ranks = sorted(contributors)
+    if not ranks:
+        return "", 0.0
+    if len(ranks) == num_ranks > 1:
+        return "Σ", 12.0
+    separated = "+".join(map(str, ranks))
+    joined = "".join(map(str, ranks)) if ranks[-1] < 10 else separated
+    for text in (separated, joined, f"{len(ranks)}×"):
+        for size in (12.0, 11.0, 10.0):
+            if text_width(text, size) <= side - 2:
+                return text, size
+    return "", 0.0
+
+
+def _num_complete(state: list, complete: list) -> int:
+    return sum(cell == complete[chunk] for rank in state for chunk, cell in enumerate(rank))
+
+
+def _summary(steps: list, complete: list) -> str:
+    counts = [_num_complete(state, complete) for state in steps]
+    cells = len(steps[0]) * len(complete)
+    sizes = {"ranks": len(steps[0]), "chunks": len(complete), "steps": len(steps) - 1}
+    return words("summary", **sizes, cells=cells, counts=counts)
+
+
+# -- one step --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _StepLayout:
+    """Sizes in pixels. `width` and `height` are a cell's, `before` and `after` the left edges of the two grids."""
+
+    num_ranks: int
+    num_chunks: int
+    width: float
+    height: float
+    before: float
+    after: float
+    top: float
+
+    def row(self, rank: int) -> float:
+        """The middle of a rank's row."""
+        return self.top + rank * self.height + (self.height - _SLIT) / 2
+
+    def box(self, left: float, rank: int, first: int, last: int, **style: object) -> Rect:
+        """A box around the chunks `first` to `last - 1` of a rank."""
+        x, y = left + first * self.width, self.top + rank * self.height
+        width, height = (last - first) * self.width - _SLIT, self.height - _SLIT
+        return Rect(x=x, y=y, width=width, height=height, radius=3, **style)
+
+
+def collective_step_scene(
+    state_before: State,
+    state_after: State,
+    messages: Sequence[ChunkMessage] = (),
+    *,
+    title: str,
+    step: int | None = None,
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene of one step, read from left to right: the state before, an arrow per message, and the state after.
+
+    Rows are ranks and columns are chunks. The two states are neighbours in `CollectiveSchedule.replay()`, and messages
+    are the `CollectiveSchedule.step(...)` between them; without messages the picture shows a state at rest. What is
+    sent is framed in the arrows' colour. `step`, counted from 1, is named above the grids.
+    Raises ValueError when the states differ in ranks or chunks, or when a message names a rank or chunk that they lack.
+    """
+    before, after = ([[frozenset(cell) for cell in rank] for rank in state] for state in (state_before, state_after))
+    _check(before, after, messages)
+    head, top = heading(title, [*_legend(), (words("legend.sent"), {"fill": "panel", **_SENT})], width)
+    layout = _step_layout(len(before), len(before[0]), width, top + 8 + _TITLES)
+    complete = _all_contributions(before)
+    items: list[Rect | Label | Line] = [*head, *_titles(layout, step, messages)]
+    items += _grid(layout, layout.before, before, before, complete)
+    items += _grid(layout, layout.after, after, before, complete)
+    items += _arrows(layout, messages)
+    height = layout.top + layout.num_ranks * layout.height + 12
+    sentences = [_sentence(message, layout) for message in _sorted(messages)]
+    whole, cells = _num_complete(after, complete), len(after) * len(complete)
+    summary = " ".join([*sentences, words("state", whole=whole, cells=cells)])
+    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+
+
+def _check(before: list, after: list, messages: Sequence[ChunkMessage]) -> None:
+    shapes = {(len(state), len(rank)) for state in (before, after) for rank in state or [()]}
+    if len(shapes) != 1 or 0 in min(shapes):
+        got = sorted(shapes)
+        raise ValueError(f"collective_step_scene got states of (ranks, chunks) {got}; both need the same, at least 1")
+    num_ranks, num_chunks = shapes.pop()
+    for message in messages:
+        first, last, sender, receiver = message.first, message.last, message.sender, message.receiver
+        are_ranks_known = all(0 <= rank < num_ranks for rank in (sender, receiver))
+        if not are_ranks_known or sender == receiver or not 0 <= first < last <= num_chunks:
+            raise ValueError(
+                f"a message of chunks {first} to {last - 1} from rank {sender} to rank {receiver} does "
+                f"not fit {num_ranks} ranks and {num_chunks} chunks; give messages of the same schedule"
+            )
+
+
+def _step_layout(num_ranks: int, num_chunks: int, width: float, top: float) -> _StepLayout:
+    cell_width = min(_WIDEST, (width - _LEFT - _RIGHT - _BETWEEN) / (2 * num_chunks))
+    height = max(26.0, min(_TALLEST, cell_width))
+    after = width - _RIGHT - num_chunks * cell_width
+    sizes = {"width": cell_width, "height": height, "before": _LEFT, "after": after, "top": top}
+    return _StepLayout(num_ranks=num_ranks, num_chunks=num_chunks, **sizes)
+
+
+def _titles(layout: _StepLayout, step: int | None, messages: Sequence[ChunkMessage]) -> Iterator[Label]:
+    """Above the grids which state they show, and between them what the receivers do with what they get."""
+    step_text = "" if step is None else words("named", step=step)
+    if messages:
+        left, right = words("before", step=step_text), words("after", step=step_text)
+    else:
+        left = right = words("held")
+    style = {"y": layout.top - 12, "size": _FONT, "colour": "muted", "bold": True}
+    yield Label(x=layout.before, text=left, **style)
+    yield Label(x=layout.after, text=right, **style)
+    actions = {words("adds" if message.adds else "copies") for message in messages}
+    text = actions.pop() if len(actions) == 1 else "" if messages else words("left")
+    middle = (layout.before + layout.num_chunks * layout.width + layout.after) / 2
+    yield Label(x=middle, text=text, anchor="middle", **style)
+
+
+def _grid(layout: _StepLayout, left: float, state: list, before: list, complete: list) -> Iterator[Rect | Label]:
+    for rank, chunks in enumerate(state):
+        if left == layout.before:
+            yield Label(x=MARGIN, y=layout.row(rank), text=f"rank {rank}")
+        for chunk, contributors in enumerate(chunks):
+            tooltip = _cell_tooltip(rank, chunk, contributors)
+            box = layout.box(left, rank, chunk, chunk + 1, tooltip=tooltip)
+            share = len(contributors) / max(1, len(complete[chunk]))
+            yield from _cell(box, contributors, share, contributors != before[rank][chunk], layout.num_ranks)
+
+
+def _sorted(messages: Sequence[ChunkMessage]) -> list[ChunkMessage]:
+    return sorted(messages, key=lambda message: (message.sender, message.receiver, message.first))
+
+
+def _arrows(layout: _StepLayout, messages: Sequence[ChunkMessage]) -> Iterator[Rect | Label | Line]:
+    """An arrow per message; each rank's label stands right of its row, and all arrows start behind the widest label."""
+    by_sender: dict[int, list[ChunkMessage]] = {}
+    for message in _sorted(messages):
+        by_sender.setdefault(message.sender, []).append(message)
+    texts = {rank: _sender_text(layout, sent) for rank, sent in by_sender.items()}
+    left = layout.before + layout.num_chunks * layout.width + 8
+    start = left + 8 + max((text_width(text, _FONT) for text in texts.values()), default=0.0)
+    for rank, sent in by_sender.items():
+        yield Label(x=left, y=layout.row(rank), text=texts[rank], size=_FONT)
+        for message in sent:
+            box = layout.box(layout.before, rank, message.first, message.last, **_SENT)
+            # The frame lies in the slit between cells, where only the background is behind it and no cell's fill.
+            yield replace(box, x=box.x - 1.5, y=box.y - 1.5, width=box.width + 3, height=box.height + 3)
+            tooltip = _sentence(message, layout)
+            ends = {"x1": start, "y1": layout.row(rank), "x2": layout.after - 7, "y2": layout.row(message.receiver)}
+            yield Line(**ends, colour="communication", width=1.8, arrow=True, tooltip=tooltip)
+
+
+def _chunks_text(message: ChunkMessage, num_chunks: int) -> str:
+    if message.first == 0 and message.last == num_chunks:
+        return words("everything")
+    name = "chunk" if message.last == message.first + 1 else "chunks"
+    return words(name, first=message.first, last=message.last - 1)
+
+
+def _sender_text(layout: _StepLayout, sent: list[ChunkMessage]) -> str:
+    """What a rank sends, in words, or how many messages it sends."""
+    if len(sent) > 1:
+        return words["messages"].say(None, len(sent))
+    return words("to", what=_chunks_text(sent[0], layout.num_chunks), rank=sent[0].receiver)
+
+
+def _sentence(message: ChunkMessage, layout: _StepLayout) -> str:
+    name = "sentence_add" if message.adds else "sentence_copy"
+    return words(name, a=message.sender, what=_chunks_text(message, layout.num_chunks), b=message.receiver)
+
+
+# -- time over bytes -------------------------------------------------------------------------------------------------
+def all_reduce_chart(num_ranks: int, link: Link) -> Chart:
+    """Predicted seconds of an all-reduce of 1 kB to 10 GB by four algorithms, and where ring overtakes tree."""
+    sizes = [10 ** (eighth / 8) for eighth in range(24, 81)]  # eight sizes per power of ten
+    axes = chart_axes(f"All-reduce on {num_ranks} ranks, {link.latency * 1e6:g} µs, {link.bandwidth / 1e9:g} GB/s")
+    for algorithm, (colour, style) in ALGORITHM_STYLES.items():
+        times = [costs.seconds("all_reduce", size, num_ranks, link, algorithm) for size in sizes]
+        axes.loglog(sizes, times, style, color=colour, linewidth=2, label=algorithm.replace("_", "-"))
+    crossing = costs.crossover_bytes("all_reduce", num_ranks, link, "tree", "ring")
+    axes.axvline(crossing, color="#808080", linewidth=1)
+    axes.text(crossing * 1.15, 3, f"ring overtakes tree\nat {crossing / 1e6:.1f} MB")
+    axes.set(xlabel="bytes of the tensor", ylabel="seconds, predicted")
+    axes.legend(loc="upper left")
+    return chart(
+        axes, f"Seconds over bytes for four algorithms. The ring overtakes the tree at {crossing / 1e6:.1f} MB."
+    )

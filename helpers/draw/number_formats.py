@@ -1,0 +1,392 @@
+"""Draws number formats: the bits and the range of each, and what one format makes of a distribution of values.
+
+`number_formats_scene` shows a row per format on one axis of powers of two, with marks and a histogram on request.
+`magnitudes_scene` shows the histogram of values under a loss scale, each bin by what the chosen format makes of it.
+Chapter 04 and the precision explorer use them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from helpers.draw.axis import round_step
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
+from helpers.predict.precision import NUMBER_FORMATS, NumberFormat, Survival, number_format, surviving
+from helpers.records import Magnitudes
+
+words = book("draw")
+_FONT = 11.0
+# Of number_formats_scene: the left edges of the bits and of the ranges, and the right margin, in pixels.
+_BITS, _RANGES, _RIGHT = 96.0, 352.0, 24.0
+_BIT, _BAR, _ROW = 7.5, 14.0, 60.0  # pixels: the width of a bit, the height of a bar, from row to row
+_HISTOGRAM, _LANE, _BADGE = 56.0, 16.0, 17.0  # heights in pixels: the histogram, a mark's label, a badge
+_NORMAL = {"fill": "other"}
+_SUBNORMAL = {"fill": "panel", "texture": "hatch", "stroke": "muted"}
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+Bins = Sequence[tuple[float, float]]  # (log2 of the left edge, share of the values)
+
+# Of magnitudes_scene: what becomes of a value, to how its bar looks.
+FATE_STYLES = {
+    "normal": {"fill": "gradients", "texture": "stripes"},
+    "subnormal": {"fill": "panel", "texture": "hatch", "stroke": "muted"},
+    "rounded to 0": {"fill": "communication"},
+    "too large": {"fill": "optimizer", "texture": "dots"},
+}
+_NAMES, _LOSSES = 96.0, 128.0  # pixels of the formats' names on the left and of their losses on the right
+_BARS, _BOUND_LANE = 150.0, 17.0  # heights in pixels: of the histogram, of a bound's label
+_RANGE_PITCH, _RANGE = 23.0, 12.0  # pixels from one format's range to the next, and its height
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PowersAxis:
+    """An axis of powers of two: `low` and `high` are the powers at the pixels `left` and `right`."""
+
+    low: float
+    high: float
+    left: float
+    right: float
+
+    def x(self, power: float) -> float:
+        return self.left + (power - self.low) / (self.high - self.low) * (self.right - self.left)
+
+    def clamped_x(self, power: float) -> float:
+        """Like `x`, but a power beyond the axis lies at its end."""
+        return self.x(min(max(power, self.low), self.high))
+
+    def has(self, power: float) -> bool:
+        return self.low < power < self.high
+
+    def grid(self, top: float, bottom: float, count: int) -> Iterator[Label | Line]:
+        """About `count` vertical lines at whole powers, with labels below them."""
+        step = max(1, round(round_step(self.high - self.low, count)))
+        for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
+            x = self.x(number * step)
+            yield Line(x1=x, y1=top, x2=x, y2=bottom)
+            yield Label(
+                x=x, y=bottom + 12, text=power_text(number * step), size=_FONT, anchor="middle", colour="muted"
+            )
+
+
+def power_text(exponent: float) -> str:
+    """2 to a whole power as text, such as "2⁻¹⁴"; "1" for the power 0."""
+    return f"2{str(round(exponent)).translate(_SUPERSCRIPT)}" if round(exponent) else "1"
+
+
+def number_text(value: float) -> str:
+    """A value as people write it: "65,504", "0.02", "3.403e38"."""
+    if value >= 1e6:
+        return f"{value:.3e}".replace("e+", "e")
+    return f"{value:,.0f}" if value == round(value) else f"{value:.3g}"
+
+
+# -- bits and ranges -------------------------------------------------------------------------------------------------
+def number_formats_scene(
+    names: Sequence[str] = tuple(NUMBER_FORMATS),
+    *,
+    marks: Mapping[str, float] | None = None,
+    histogram: Bins = (),
+    histogram_name: str = "values",
+    title: str = "Number formats: bits and range",
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene with a row per format, by default fp32, tf32, bf16, fp16 and both fp8, all on one axis of log2.
+
+    `marks` maps words to positive values, such as {"a gradient": 1e-6}. Each gets a line, and every format that cannot
+    hold the value as a normal number says what the value becomes. `histogram` lists bins as (log2 of the left edge,
+    share): each bin ends where the next one begins, and the last is as wide as the one before; each row then says which
+    share the format loses.
+    Raises ValueError for no or an unknown format, a mark that is not above 0, edges that do not rise, or shares outside
+    0 to 1.
+    """
+    formats = [number_format(name) for name in names]
+    marks, bins = dict(marks or {}), _bins(histogram)
+    _check(formats, marks)
+    axis = _formats_axis(formats, marks, bins, width)
+    legend = [*kinds_legend(["sign", "exponent", "mantissa"]), ("normal", _NORMAL), ("subnormal", _SUBNORMAL)]
+    head, y = heading(title, legend, width)
+    top = y + 8 + len(marks) * _LANE
+    histogram_items: list[Rect | Label] = []
+    if bins:
+        histogram_items += _histogram(bins, histogram_name, axis, top + 4)
+        top += _HISTOGRAM + 12
+    pitch, rows = _ROW + (14 if bins else 0), []
+    for number, form in enumerate(formats):
+        rows += _format_row(form, bins, axis, top + 10 + number * pitch)
+        rows += _badges(form, marks, axis, top + 10 + number * pitch)
+    bottom = top + 4 + len(formats) * pitch
+    items = [*head, *axis.grid(top, bottom, 6), *histogram_items, *_mark_lines(marks, axis, y + 8, bottom), *rows]
+    summary = " ".join(_format_sentence(form, marks, bins) for form in formats)
+    return Scene(width=width, height=bottom + 26, title=title, summary=summary, items=tuple(items))
+
+
+def _check(formats: list[NumberFormat], marks: dict[str, float]) -> None:
+    if not formats:
+        raise ValueError(f"number_formats_scene got no format; give some of {', '.join(NUMBER_FORMATS)}")
+    for word, value in marks.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"the mark {word!r} is {value!r}, but a place on a log2 axis needs a finite value above 0")
+
+
+def _bins(histogram: Bins) -> list[tuple[float, float, float]]:
+    """(left, right, share) of each bin, in powers of two."""
+    edges = [edge for edge, _ in histogram]
+    if any(left >= right for left, right in pairwise(edges)):
+        raise ValueError(f"the histogram's edges are {edges}, but each must lie above the one before")
+    wrong = [share for _, share in histogram if not 0 <= share <= 1]
+    if wrong:
+        raise ValueError(f"a share in the histogram is {wrong[0]!r}, but shares lie between 0 and 1")
+    last_width = edges[-1] - edges[-2] if len(edges) > 1 else 1.0
+    ends = [*edges[1:], edges[-1] + last_width] if edges else []
+    return [(left, right, share) for (left, share), right in zip(histogram, ends, strict=True)]
+
+
+def _formats_axis(formats: list, marks: dict, bins: list, width: float) -> _PowersAxis:
+    powers = [math.log2(value) for form in formats for value in (form.smallest_subnormal, form.largest)]
+    powers += [math.log2(value) for value in marks.values()]
+    powers += [edge for left, right, _ in bins for edge in (left, right)]
+    margin = 0.03 * (max(powers) - min(powers))
+    return _PowersAxis(low=min(powers) - margin, high=max(powers) + margin, left=_RANGES, right=width - _RIGHT)
+
+
+def _format_row(form: NumberFormat, bins: list, axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
+    """The name, a box per bit, the numbers that bound the range as text, and the range as a bar."""
+    middle = top + _BAR / 2
+    yield Label(x=MARGIN, y=middle, text=form.name, size=13, bold=True)
+    kinds = ["sign"] + ["exponent"] * form.exponent_bits + ["mantissa"] * form.mantissa_bits
+    for number, kind in enumerate(kinds):
+        yield Rect(x=_BITS + number * _BIT, y=top, width=_BIT - 1, height=_BAR, fill=kind)
+    largest, start = _range_texts(form)
+    lines = [f"1 + {form.exponent_bits} + {form.mantissa_bits} bits, {largest}", start]
+    for number, text in enumerate(lines + ([_losses_text(form, bins)] if bins else [])):
+        yield Label(x=_BITS, y=middle + 18 + 15 * number, text=text, size=_FONT, colour="muted")
+    low, normal, high = (axis.x(math.log2(v)) for v in (form.smallest_subnormal, form.smallest_normal, form.largest))
+    tooltip = f"{form.name}: {start}, {largest}"
+    yield Rect(x=low, y=top, width=normal - low, height=_BAR, tooltip=tooltip, **_SUBNORMAL)
+    yield Rect(x=normal, y=top, width=high - normal, height=_BAR, tooltip=tooltip, **_NORMAL)
+
+
+def _range_texts(form: NumberFormat) -> tuple[str, str]:
+    """The numbers that bound the range, in words: the largest, and where normal and subnormal numbers start."""
+    low, normal = (power_text(math.log2(value)) for value in (form.smallest_subnormal, form.smallest_normal))
+    return f"up to {number_text(form.largest)}", f"normal from {normal}, subnormal from {low}"
+
+
+def _lost_shares(form: NumberFormat, bins: list) -> tuple[float, float]:
+    """The shares that become 0 and that lie above the largest number, if values lie evenly within each bin."""
+    zero, largest = math.log2(form.smallest_subnormal) - 1, math.log2(form.largest)
+    below = sum(share * min(1.0, max(0.0, (zero - left) / (right - left))) for left, right, share in bins)
+    above = sum(share * min(1.0, max(0.0, (right - largest) / (right - left))) for left, right, share in bins)
+    return below, above
+
+
+def _losses_text(form: NumberFormat, bins: list) -> str:
+    below, above = _lost_shares(form, bins)
+    return f"{100 * below:.1f} % become 0, {100 * above:.1f} % are too large"
+
+
+def _histogram(bins: list, name: str, axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
+    tallest = max(share for _, _, share in bins) or 1.0
+    yield Label(x=MARGIN, y=top + _HISTOGRAM - 8, text=f"where the {name} lie", size=12)
+    for left, right, share in bins:
+        height = share / tallest * _HISTOGRAM
+        x, width = axis.x(left), axis.x(right) - axis.x(left)
+        tooltip = f"{100 * share:.2g} % between {power_text(left)} and {power_text(right)}"
+        is_wide = width > 4  # only then a texture and a gap of a pixel can be seen
+        style = {"fill": "gradients", "texture": "stripes" if is_wide else "", "tooltip": tooltip}
+        yield Rect(x=x, y=top + _HISTOGRAM - height, width=width - is_wide, height=height, **style)
+
+
+def _by_value(marks: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(marks.items(), key=lambda mark: mark[1])
+
+
+def _mark_lines(marks: dict[str, float], axis: _PowersAxis, top: float, bottom: float) -> Iterator[Label | Line]:
+    """Each label stands left of its line; the largest mark stands highest, so that no line crosses a label."""
+    for lane, (word, value) in enumerate(reversed(_by_value(marks))):
+        x, y = axis.x(math.log2(value)), top + lane * _LANE
+        yield Line(x1=x, y1=y, x2=x, y2=bottom, colour="communication", width=1.6, dashed=True, tooltip=word)
+        yield Label(x=x - 6, y=y + _LANE / 2, text=f"{word}: {number_text(value)}", size=_FONT, anchor="end")
+
+
+def _badges(form: NumberFormat, marks: dict[str, float], axis: _PowersAxis, top: float) -> Iterator[Rect | Label]:
+    """Below the bar, a badge where the format does not hold a mark as a normal number; close ones lie side by side."""
+    last_right, y = 0.0, top + _BAR + 5
+    for word, value in _by_value(marks):
+        fate = form.rounded_class(value)
+        if fate == "normal":
+            continue
+        text = {"subnormal": "sub", "largest": "max"}.get(fate, fate)  # a narrow badge stays near its line
+        half = text_width(text, _FONT) / 2 + 4
+        x = max(axis.x(math.log2(value)), last_right + half + 3)
+        last_right = x + half
+        style = {"fill": "surface", "stroke": "communication", "stroke_width": 1.5, "radius": 3}
+        tooltip = f"{word} in {form.name}: {fate}"
+        yield Rect(x=x - half, y=y, width=2 * half, height=_BADGE, tooltip=tooltip, **style)
+        yield Label(x=x, y=y + _BADGE / 2, text=text, size=_FONT, anchor="middle")
+
+
+def _format_sentence(form: NumberFormat, marks: dict[str, float], bins: list) -> str:
+    bits = f"{form.exponent_bits} exponent and {form.mantissa_bits} mantissa bits"
+    parts = [f"{form.name}, {bits}: {', '.join(_range_texts(form))}"]
+    parts += [f"{word}, {number_text(value)}, is {form.rounded_class(value)}" for word, value in marks.items()]
+    return "; ".join([*parts, _losses_text(form, bins)] if bins else parts) + "."
+
+
+# -- what a format makes of values -----------------------------------------------------------------------------------
+def percent(share: float) -> str:
+    """A share as "47.1 %"; one that is not 0 never reads as 0, nor one below 1 as 100."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.1f} %"
+
+
+def scale_text(scale: float) -> str:
+    """A loss scale as "2¹⁶", or as a plain number where it is no power of two."""
+    power = math.log2(scale)
+    return power_text(power) if power.is_integer() else number_text(scale)
+
+
+def magnitudes_scene(
+    magnitudes: Magnitudes,
+    name: str,
+    scale: float = 1.0,
+    *,
+    window: tuple[float, float] | None = None,
+    title: str = "",
+    width: float = WIDTH,
+) -> Scene:
+    """A Scene with the histogram of values times `scale`, each bin by what the format makes of it; all formats below.
+
+    name: a key of NUMBER_FORMATS. window: the (low, high) powers of two that the axis shows, so that it can stay the
+    same while a dial moves; by default where the values lie. Values beyond it are counted but not drawn. A thin outline
+    shows the values unscaled. Raises ValueError for an unknown format, a scale that is not positive and finite, or no
+    values.
+    """
+    chosen, shares = number_format(name), surviving(magnitudes, name, scale)
+    axis = _magnitudes_axis(magnitudes, scale, window, width)
+    times = "" if scale == 1 else words["values.times"].format(scale_text(scale))
+    title = title or words("values.in", values=values_word(magnitudes.name), times=times, name=name)
+    legend = [(_fate_text(fate, share), FATE_STYLES[fate]) for fate, share in _shares_by_fate(shares).items()]
+    head, y = heading(title, legend, width)
+    bounds = list(_bounds(chosen, axis))
+    top = y + 6 + len(bounds) * _BOUND_LANE
+    bottom = top + _BARS
+    ranges_top = bottom + 34
+    end = ranges_top + len(NUMBER_FORMATS) * _RANGE_PITCH
+    items: list[Rect | Label | Line] = [*head, *axis.grid(top, bottom, 8)]
+    items += [] if scale == 1 else _bars(magnitudes, 1.0, None, axis, bottom)
+    items += _bars(magnitudes, scale, chosen, axis, bottom)
+    for lane, (power, text) in enumerate(bounds):
+        items += _bound_line(axis.x(power), y + 6 + lane * _BOUND_LANE, end - 4, text)
+    for number, form in enumerate(NUMBER_FORMATS.values()):
+        form_shares = surviving(magnitudes, form, scale)
+        items += _range(form, form == chosen, form_shares, axis, ranges_top + number * _RANGE_PITCH)
+    lost = {"x": width - 14, "y": ranges_top - 16, "anchor": "end"}
+    items.append(Label(x=MARGIN, y=bottom + 12, text=words("values.size"), size=_FONT, colour="muted"))
+    items.append(Label(**lost, text=words("values.lost"), size=_FONT, colour="muted"))
+    summary = _magnitudes_summary(magnitudes, chosen, scale)
+    return Scene(width=width, height=end + 6, title=title, summary=summary, items=items)
+
+
+def _shares_by_fate(shares: Survival) -> dict[str, float]:
+    values = (shares.normal, shares.subnormal, shares.zero, shares.overflow)
+    return dict(zip(FATE_STYLES, values, strict=True))
+
+
+def _magnitudes_axis(
+    magnitudes: Magnitudes, scale: float, window: tuple[float, float] | None, width: float
+) -> _PowersAxis:
+    shift = math.log2(scale)
+    low, high = window or (magnitudes.lowest + min(shift, 0) - 1, magnitudes.highest + max(shift, 0) + 1)
+    return _PowersAxis(low=low, high=high, left=_NAMES, right=width - _LOSSES)
+
+
+def _bounds(form: NumberFormat, axis: _PowersAxis) -> Iterator[tuple[float, str]]:
+    """(power, text) of the bounds within the axis, the highest first, so that its text stands above all others."""
+    zero, normal, largest = (math.log2(v) for v in (form.smallest_subnormal / 2, form.smallest_normal, form.largest))
+    bounds = [
+        (largest, words["values.above"].say(None, number_text(form.largest))),
+        (normal, words["values.from"].say(None, power_text(normal))),
+        (zero, words["values.up_to"].say(None, power_text(zero))),
+    ]
+    return ((power, text) for power, text in bounds if axis.has(power))
+
+
+def _bound_line(x: float, top: float, bottom: float, text: str) -> Iterator[Label | Line]:
+    yield Line(x1=x, y1=top, x2=x, y2=bottom, colour="ink", width=1.2, dashed=True, tooltip=text)
+    yield Label(x=x - 6, y=top + _BOUND_LANE / 2, text=text, size=_FONT, anchor="end")
+
+
+def _bars(
+    magnitudes: Magnitudes, scale: float, form: NumberFormat | None, axis: _PowersAxis, bottom: float
+) -> Iterator[Rect]:
+    """Each bin as a bar that shows what the format makes of it; without a format, the thin outline."""
+    tallest, shift = max(share for _, share in magnitudes.bins()), math.log2(scale)
+    for left, share in magnitudes.bins():
+        power = left + shift
+        if not axis.low <= power <= axis.high - 1:
+            continue
+        x, height = axis.clamped_x(power), share / tallest * _BARS
+        width = max(axis.clamped_x(power + 1) - x - 1, 0.5)
+        style = {"stroke": "rule"} if form is None else FATE_STYLES[_fate_of_bin(form, power)]
+        tooltip = "" if form is None else _bin_text(share, power)
+        yield Rect(x=x, y=bottom - height, width=width, height=height, tooltip=tooltip, **style)
+
+
+def _fate_of_bin(form: NumberFormat, power: float) -> str:
+    """What becomes of the middle of the bin that starts at this power."""
+    fate = form.rounded_class(2.0 ** (power + 0.5))
+    return {"0": "rounded to 0", "∞": "too large", "largest": "too large"}.get(fate, fate)
+
+
+def _range(
+    form: NumberFormat, is_chosen: bool, shares: Survival, axis: _PowersAxis, top: float
+) -> Iterator[Rect | Label | Line]:
+    """The name of a format, its range as a bar, with an arrow where it goes on beyond the axis, and what it loses."""
+    middle = top + _RANGE / 2
+    low, normal, high = (math.log2(v) for v in (form.smallest_subnormal, form.smallest_normal, form.largest))
+    colour = "ink" if is_chosen else "muted"
+    yield Label(x=MARGIN, y=middle, text=form.name, size=12, bold=is_chosen, colour=colour)
+    powers = {"low": power_text(low), "normal": power_text(normal), "high": form.largest}
+    tooltip = words("values.range", name=form.name, **powers)
+    outline = {"stroke": "ink", "stroke_width": 1.5} if is_chosen else {}
+    low_x, normal_x, high_x = axis.clamped_x(low), axis.clamped_x(normal), axis.clamped_x(high)
+    if normal_x > low_x:
+        style = FATE_STYLES["subnormal"] | outline
+        yield Rect(x=low_x, y=top, width=normal_x - low_x, height=_RANGE, tooltip=tooltip, **style)
+    yield Rect(x=normal_x, y=top, width=high_x - normal_x, height=_RANGE, fill="other", tooltip=tooltip, **outline)
+    if low < axis.low:
+        yield Line(x1=axis.left, y1=middle, x2=axis.left - 16, y2=middle, colour=colour, width=2, arrow=True)
+    if high > axis.high:
+        yield Line(x1=axis.right, y1=middle, x2=axis.right + 16, y2=middle, colour=colour, width=2, arrow=True)
+    loss, x = percent(shares.zero + shares.overflow), axis.right + _LOSSES - 14
+    yield Label(x=x, y=middle, text=loss, size=_FONT, anchor="end", colour=colour, bold=is_chosen)
+
+
+def _magnitudes_summary(magnitudes: Magnitudes, chosen: NumberFormat, scale: float) -> str:
+    parts = []
+    for form in NUMBER_FORMATS.values():
+        by_fate = _shares_by_fate(surviving(magnitudes, form, scale))
+        shares = [f"{words(f'fate.{fate}')} {percent(share)}" for fate, share in by_fate.items()]
+        parts.append(words("values.lists", name=form.name, shares=shares))
+    counted = {"count": magnitudes.counted, "values": values_word(magnitudes.name), "scale": scale_text(scale)}
+    return words("values.summary", **counted, name=chosen.name, parts=parts)
+
+
+def values_word(name: str) -> str:
+    """What values are called: those that the course recorded in the reader's language, a learner's own as they are."""
+    return words(f"values.names.{name}") if f"values.names.{name}" in words else name
+
+
+def _bin_text(share: float, power: float) -> str:
+    return words("values.bin", share=percent(share), low=power_text(power), high=power_text(power + 1))
+
+
+def _fate_text(fate: str, share: float) -> str:
+    return words("fate_share", fate=words[f"fate.{fate}"], share=percent(share))

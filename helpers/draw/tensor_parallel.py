@@ -1,0 +1,289 @@
+"""Draws tensor parallelism: a layer number by number on each rank, and where a layer communicates.
+
+`tensor_split_scene` shows one pass over a split layer as rows of small matrices, X · A₀ = Y₀, with the layer's time at
+real size below; the tensor-split explorer uses it. `tensor_layer_scene` shows Megatron's f and g around attention and
+MLP, for chapter 07. `equations_items` draws the rows of matrices.
+
+A cell has the colour of the rank whose number it is, and its matrix has the rank's number in its name. A partial sum,
+which is of no use before an all-reduce adds it to the others, is framed in the colour of communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from helpers.draw.palette import PAINTS, kind_style, kind_word, rank_paint
+from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.learner.words import book
+from helpers.predict.by_hand.small_matrices import Block, Item, Operation, Pass
+from helpers.quantities.units import format_seconds
+
+words = book("tensor_split")
+pictures_words = book("pictures")
+# Pixels: left of the matrices for the rows' names, the right margin, a matrix's name, and between two rows.
+_LEFT, _RIGHT, _NAME, _GAP = 98.0, 16.0, 18.0, 12.0
+_LARGEST, _SMALLEST, _TALLEST = 34.0, 15.0, 19.0  # pixels: a cell's largest and smallest width, its largest height
+_CELL_GAP = 1.5  # pixels between two cells
+_FONT, _MESSAGE = 11.0, 54.0  # pixels: letters, and the width of a message between two matrices
+_OPERATOR_WIDTHS = {"": 22.0, "·": 13.0, "=": 18.0, "→": 22.0}  # pixels
+_EVERY_RANK = {"fill": "panel", "stroke": "rule"}
+_PARTIAL_SUM = {"stroke": "communication", "stroke_width": 2.0}
+
+# Bars of a layer at real size, in pixels: the title above, a bar, from bar to bar, left and right of the bars.
+_BARS_TITLE, _BAR, _PITCH, _BARS_LEFT, _BARS_RIGHT = 32.0, 20.0, 28.0, 130.0, 90.0
+Bars = Mapping[str, Mapping[str, tuple[str, float]]]  # name -> part -> (kind of the palette, seconds)
+
+_LAYER_PARTS = (("f", 0.5), ("attention", 1.5), ("g", 0.5), ("f", 0.5), ("MLP", 1.5), ("g", 0.5))  # name, width
+_LAYER_GAP = 0.35  # between two parts, in the unit of their widths
+# Pixels of the layer: left of it, right of it, the height of a part, and from forward to backward.
+_LAYER_LEFT, _LAYER_RIGHT, _LAYER_HEIGHT, _LAYER_PITCH = 100.0, 30.0, 34.0, 58.0
+
+
+# -- matrices with their numbers -------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class _Cell:
+    """The size of a cell in pixels, and the digits after the decimal point of numbers that are not whole."""
+
+    width: float
+    height: float
+    digits: int = 2
+
+
+def equations_items(
+    rows: Mapping[str, Sequence[Item]], top: float, *, width: float = WIDTH
+) -> tuple[list[Rect | Label | Line], float]:
+    """The items of all rows, one below the other from `top`, and the y at which they end. All cells have one size.
+
+    Raises ValueError when a row is too wide for cells that can be read.
+    """
+    cell = _cell(rows, width)
+    items: list[Rect | Label | Line] = []
+    for number, (name, row) in enumerate(rows.items()):
+        height = max(len(item.values) for item in row if isinstance(item, Block)) * cell.height
+        middle = top + _NAME + height / 2
+        items.append(Label(x=MARGIN, y=middle, text=name, size=12))
+        items += _row(name, row, middle, cell)
+        top += _NAME + height + _GAP
+        if number == 0 and len(rows) > 1:  # the first row is one process; a line separates it from the ranks
+            items.append(Line(x1=MARGIN, y1=top - 4, x2=width - MARGIN, y2=top - 4))
+            top += 6
+    return items, top
+
+
+def equations_legend(rows: Mapping[str, Sequence[Item]]) -> list[tuple[str, dict]]:
+    """The entries of `heading` for what occurs in the rows."""
+    blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
+    ranks = sorted({rank for block in blocks for rank in block.ranks if rank is not None})
+    entries = [(f"rank {rank}", _style(rank)) for rank in ranks]
+    if any(None in block.ranks or not block.ranks for block in blocks):
+        entries.append((words("every"), _EVERY_RANK))
+    if any(block.partial for block in blocks):
+        entries.append((words("joined"), {"fill": "panel", **_PARTIAL_SUM}))
+    return entries
+
+
+def equations_words(row: Sequence[Item]) -> str:
+    """A row as a part of a sentence: "X · A₀ = Y₀, all-reduce of dX, dX"."""
+    texts = [f", {_operation_text(item)}," if isinstance(item, Operation) else _name(item) for item in row]
+    return " ".join(filter(None, texts)).replace(" ,", ",").strip(", ")
+
+
+def _operation_text(operation: Operation) -> str:
+    return words("operation", op=operation.op.replace("_", "-"), name=operation.name)
+
+
+def _name(item: Block | str) -> str:
+    return item.name if isinstance(item, Block) else item
+
+
+def _style(rank: int | None) -> dict[str, str]:
+    return _EVERY_RANK if rank is None else kind_style(rank_paint(rank))
+
+
+def _cell(rows: Mapping[str, Sequence[Item]], width: float) -> _Cell:
+    """The largest cell, in steps of half a pixel, with which every row fits; one digit where two are too small."""
+    available = width - _LEFT - _RIGHT
+    for half_pixels in range(int(2 * _LARGEST), int(2 * _SMALLEST) - 1, -1):
+        cell_width = half_pixels / 2
+        if all(sum(_space(item, cell_width) for item in row) <= available for row in rows.values()):
+            cell = _Cell(width=cell_width, height=min(_TALLEST, cell_width))
+            blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
+            smallest = min(_font_size(block, cell) for block in blocks)
+            return cell if smallest >= SMALLEST else replace(cell, digits=1)
+    widest = max(rows, key=lambda name: sum(_space(item, _SMALLEST) for item in rows[name]))
+    raise ValueError(
+        f"row {widest!r} needs cells of less than {_SMALLEST:g} pixels to fit into {width:g}; show fewer columns"
+    )
+
+
+def _space(item: Item, cell_width: float) -> float:
+    """The pixels from left to right that an item takes."""
+    if isinstance(item, Operation):
+        return _MESSAGE
+    if isinstance(item, str):
+        return _OPERATOR_WIDTHS.get(item, text_width(item, _FONT) + 12)
+    return max(len(item.values[0]) * cell_width, text_width(item.name, _FONT, bold=True) - 3) + 5
+
+
+def _row(name: str, row: Sequence[Item], middle: float, cell: _Cell) -> Iterator[Rect | Label | Line]:
+    x = _LEFT
+    for item in row:
+        space = _space(item, cell.width)
+        if isinstance(item, Block):
+            yield from _block(name, item, x + (space - len(item.values[0]) * cell.width) / 2, middle, cell)
+        elif isinstance(item, Operation):
+            yield from _message(item, x, middle)
+        elif item:
+            yield from _operator(item, x, space, middle)
+        x += space
+
+
+def _operator(text: str, x: float, space: float, middle: float) -> Iterator[Label | Line]:
+    """A sign, or a part of an equation such as "· W ="; the name of a function stands above an arrow."""
+    if not text.isidentifier() and not text.endswith("′"):
+        size = 15 if len(text) == 1 else 12
+        yield Label(x=x + space / 2, y=middle, text=text, size=size, anchor="middle")
+        return
+    yield Label(x=x + space / 2, y=middle - 9, text=text, size=_FONT, anchor="middle")
+    yield Line(x1=x + 4, y1=middle + 3, x2=x + space - 4, y2=middle + 3, colour="muted", width=1.4, arrow=True)
+
+
+def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | Line]:
+    """A collective as an arrow, its name in two lines above: "all-", "reduce"."""
+    first, _, second = operation.op.partition("_")
+    op_name = operation.op.replace("_", "-")
+    tooltip = words("message", op=op_name, name=operation.name, count=operation.count)
+    for number, text in enumerate((f"{first}-", second)):
+        position = {"x": x + _MESSAGE / 2, "y": middle - 22 + 12 * number}
+        yield Label(text=text, size=_FONT, anchor="middle", bold=True, **position)
+    ends = {"x1": x + 4, "y1": middle + 2, "x2": x + _MESSAGE - 5, "y2": middle + 2}
+    yield Line(**ends, colour="communication", width=2.2, arrow=True, tooltip=tooltip)
+    if operation.word:
+        below = {"x": x + _MESSAGE / 2, "y": middle + 14, "anchor": "middle", "colour": "muted"}
+        yield Label(**below, text=operation.word, size=_FONT)
+
+
+def _block(row_name: str, block: Block, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
+    num_rows, num_columns = block.shape
+    top, width = middle - num_rows * cell.height / 2, num_columns * cell.width
+    yield Label(x=left + width / 2, y=top - 9, text=block.name, size=_FONT, anchor="middle", bold=True)
+    font_size, box_width, box_height = _font_size(block, cell), cell.width - _CELL_GAP, cell.height - _CELL_GAP
+    for row, numbers in enumerate(block.values):
+        for column, number in enumerate(numbers):
+            owner = block.owner(row, column)
+            whose = words("on_every") if owner is None else words("of_rank", rank=owner)
+            place = {"row_name": row_name, "name": block.name, "row": row, "column": column}
+            tooltip = words("number", **place, number=number_text(number), whose=whose)
+            x, y = left + column * cell.width, top + row * cell.height
+            yield Rect(x=x, y=y, width=box_width, height=box_height, radius=2, tooltip=tooltip, **_style(owner))
+            on, text = "" if owner is None else rank_paint(owner), number_text(number, cell.digits)
+            yield Label(x=x + box_width / 2, y=y + box_height / 2, text=text, size=font_size, anchor="middle", on=on)
+    if block.partial:
+        box = {"x": left - 2.5, "y": top - 2.5, "width": width + 3.5, "height": num_rows * cell.height + 3.5}
+        yield Rect(**box, radius=3, tooltip=words("term", name=block.name), **_PARTIAL_SUM)
+
+
+def _font_size(block: Block, cell: _Cell) -> float:
+    """The largest size at which every number of a matrix fits its cell."""
+    texts = [number_text(number, cell.digits) for row in block.values for number in row]
+    widest = max(text_width(text, 1.0) for text in texts)
+    return min(_FONT, cell.height - 6, cell.width / widest)
+
+
+def number_text(value: float, digits: int = 2) -> str:
+    """A whole number as it is, and any other with at most so many digits after the decimal point."""
+    text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+# -- one pass over a split layer -------------------------------------------------------------------------------------
+def tensor_split_scene(
+    layer_pass: Pass, *, title: str, bars: Bars, bars_title: str, width: float = WIDTH
+) -> Scene:
+    """A row for one process, a row for each rank, and below them `bars`, the layer's time at real size.
+
+    All bars share one scale, and each ends with its sum.
+    """
+    rows = {words("one_process"): layer_pass.whole} | {
+        f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)
+    }
+    head, top = heading(title, equations_legend(rows), width)
+    items, bottom = equations_items(rows, top + 6, width=width)
+    below, height = _bars(bars, bars_title, bottom + 6, width)
+    sentences = [words("row", name=name, says=equations_words(row)) for name, row in rows.items()]
+    totals = [f"{name} {format_seconds(_total(parts))}" for name, parts in bars.items()]
+    summary = words("summary", rows=sentences, title=bars_title, totals=totals)
+    return Scene(width=width, height=height, title=title, summary=summary, items=(*head, *items, *below))
+
+
+def _total(parts: Mapping[str, tuple[str, float]]) -> float:
+    return sum(seconds for _, seconds in parts.values())
+
+
+def _bars(bars: Bars, title: str, top: float, width: float) -> tuple[list[Rect | Label | Line], float]:
+    """The items, and the y at which they end."""
+    items: list[Rect | Label | Line] = [Line(x1=MARGIN, y1=top - 2, x2=width - MARGIN, y2=top - 2)]
+    items.append(Label(x=MARGIN, y=top + 16, text=title, bold=True))
+    scale = (width - _BARS_LEFT - _BARS_RIGHT) / max(1e-12, *map(_total, bars.values()))
+    for number, (name, parts) in enumerate(bars.items()):
+        items += _bar(name, parts, top + _BARS_TITLE + number * _PITCH, scale)
+    return items, top + _BARS_TITLE + len(bars) * _PITCH + 2
+
+
+def _bar(name: str, parts: Mapping[str, tuple[str, float]], y: float, scale: float) -> Iterator[Rect | Label]:
+    yield Label(x=_BARS_LEFT - 12, y=y + _BAR / 2, text=name, anchor="end")
+    x = _BARS_LEFT
+    for part, (kind, seconds) in parts.items():
+        width = seconds * scale
+        if width >= 0.5:
+            tooltip = f"{name}, {part}: {format_seconds(seconds)}"
+            style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else "", "tooltip": tooltip}
+            yield Rect(x=x, y=y, width=max(0.5, width - 1.5), height=_BAR, **style)
+            text = _longest_fitting(part, seconds, width)
+            if text:
+                yield Label(x=x + width / 2, y=y + _BAR / 2, text=text, size=11, anchor="middle", on=kind)
+        x += width
+    yield Label(x=x + 8, y=y + _BAR / 2, text=format_seconds(_total(parts)), bold=True)
+
+
+def _longest_fitting(part: str, seconds: float, width: float) -> str:
+    """The name and the time of a part, or its time alone, or "": the longest text that fits the bar."""
+    time = format_seconds(seconds)
+    return next((text for text in (f"{part} {time}", time) if text_width(text, 11) < width - 8), "")
+
+
+# -- where a layer communicates --------------------------------------------------------------------------------------
+def tensor_layer_scene(*, title: str, width: float = WIDTH) -> Scene:
+    """f, attention, g, f, MLP, g in a row for forward and a row for backward.
+
+    An f or g that communicates has the colour of communication; one that does nothing is empty.
+    """
+    head, top = heading(title, kinds_legend(["forward", "backward", "communication"]), width)
+    forward = _layer_row("forward", top + 18, width)
+    backward = _layer_row("backward", top + 18 + _LAYER_PITCH, width)
+    height, summary = top + 18 + 2 * _LAYER_PITCH, pictures_words("layer")
+    return Scene(width=width, height=height, title=title, summary=summary, items=(*head, *forward, *backward))
+
+
+def _layer_row(kind: str, y: float, width: float) -> Iterator[Rect | Label | Line]:
+    """Boxes from left to right, and arrows between them: to the right in forward, to the left in backward."""
+    total = sum(size for _, size in _LAYER_PARTS) + _LAYER_GAP * (len(_LAYER_PARTS) - 1)
+    scale = (width - _LAYER_LEFT - _LAYER_RIGHT) / total
+    communicates = "g" if kind == "forward" else "f"
+    middle, x = y + _LAYER_HEIGHT / 2, _LAYER_LEFT
+    yield Label(x=MARGIN, y=middle, text=kind_word(kind), size=13)
+    for number, (name, size) in enumerate(_LAYER_PARTS):
+        if number:
+            left, right = x - 0.32 * scale, x - 0.03 * scale  # within the gap before this part
+            x1, x2 = (left, right) if kind == "forward" else (right, left)
+            yield Line(x1=x1, y1=middle, x2=x2, y2=middle, colour="ink", width=1.5, arrow=True)
+        computes = name in ("attention", "MLP")
+        fill = "communication" if name == communicates else kind if computes else ""
+        style = kind_style(fill) if fill else {"stroke": "muted"}
+        yield Rect(x=x, y=y, width=size * scale, height=_LAYER_HEIGHT, radius=4, **style)
+        centre = x + size * scale / 2
+        yield Label(x=centre, y=middle, text=name, size=14, anchor="middle", bold=True, on=fill)
+        if fill == "communication":
+            yield Label(x=centre, y=y + _LAYER_HEIGHT + 9, text="all-reduce", size=11, anchor="middle")
+        x += (size + _LAYER_GAP) * scale
