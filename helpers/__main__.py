@@ -15,7 +15,7 @@ COMMANDS = {
     "train": "helpers.commands.train.cli",
     "hang": "helpers.commands.jobs.hang",
     "profile": "helpers.commands.jobs.profiled",
-    "rehearse": "helpers.commands.rehearse.cli",
+    "rehearse": "helpers.commands.rehearse.run",
     "explain": "helpers.commands.traces.cli",
     "plan": "helpers.predict.advice.cli",
     "napkin": "helpers.interview.napkin",

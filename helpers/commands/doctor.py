@@ -1,7 +1,7 @@
-"""`python -m helpers doctor`: what this machine gives the course, and one sentence of advice for each thing wrong.
+"""Implements `python -m helpers doctor`: checks this machine and gives one sentence of advice for each problem.
 
-A check is a function that returns a `Finding`. Most take what they look at as arguments, so that a test can show
-them a broken machine. Nothing here changes the machine; the last check starts four ranks and stops them again.
+A check is a function that returns a `CheckResult`. Most checks take what they look at as arguments, so that a test can
+pretend a broken machine. Nothing here changes the machine; the last check starts four ranks and stops them again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from pathlib import Path
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import padded
 
-say = book("doctor")
+words = book("doctor")
 OLDEST_PYTHON, OLDEST_TORCH = (3, 11), (2, 11)
-FEW_BYTES = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
-SMALL_SHM = 128 * 2**20  # containers give 64 MiB unless asked for more
+MIN_MEMORY = 1_500_000_000  # JupyterLab, a kernel and four ranks take 0.55 GB (PSS); a browser and models the rest
+MIN_SHARED_MEMORY = 128 * 2**20  # containers give 64 MiB unless asked for more
 SLOW_START = 15.0  # seconds; four ranks take 1 to 3 on a free machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of the report. `advice` is a sentence where something is less than it should be; `fatal` things stop
-    the course from working and decide the exit code."""
+class CheckResult:
+    """One line of the report.
+
+    advice: a sentence where something is less than it should be. fatal: whether the course cannot work this way, which
+    also decides the exit code.
+    """
 
     name: str
     value: str
@@ -46,112 +49,116 @@ class Finding:
         return "wrong" if self.fatal else "note" if self.advice else "ok"
 
 
-def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> CheckResult:
     text = ".".join(map(str, version))
     if version[:2] >= OLDEST_PYTHON:
-        return Finding(name=say("name.python"), value=text)
-    return Finding(name=say("name.python"), value=text, advice=say("python"), fatal=True)
+        return CheckResult(name=words("name.python"), value=text)
+    return CheckResult(name=words("name.python"), value=text, advice=words("python"), fatal=True)
 
 
-def check_system(system: str = sys.platform, release: str = platform.release()) -> Finding:
-    """Linux forks ranks from a prepared process; elsewhere each rank starts from nothing."""
-    name = say("name.system")
+def check_system(system: str = sys.platform, release: str = platform.release()) -> CheckResult:
+    """Reports how ranks start: Linux forks them from a prepared process, on macOS each one starts Python anew."""
+    name = words("name.system")
     if system.startswith("linux"):
-        kind = say("system.wsl" if "microsoft" in release.lower() else "system.linux")
-        return Finding(name=name, value=say("system.forks", kind=kind))
+        kind = words("system.wsl" if "microsoft" in release.lower() else "system.linux")
+        return CheckResult(name=name, value=words("system.forks", kind=kind))
     if system == "darwin":
-        return Finding(name=name, value=say("system.macos"))
-    return Finding(name=name, value=system, advice=say("system.use"), fatal=True)
+        return CheckResult(name=name, value=words("system.macos"))
+    return CheckResult(name=name, value=system, advice=words("system.use"), fatal=True)
 
 
-def check_torch(version: str | None) -> Finding:
-    """`version` as torch itself gives it, or None if it cannot be imported."""
-    name = say("name.torch")
+def check_torch(version: str | None) -> CheckResult:
+    """Checks the version of torch. version: as torch gives it, or None if torch cannot be imported."""
+    name = words("name.torch")
     if version is None:
-        return Finding(name=name, value=say("torch.missing"), advice=say("torch.install"), fatal=True)
+        return CheckResult(name=name, value=words("torch.missing"), advice=words("torch.install"), fatal=True)
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
-        return Finding(name=name, value=version, advice=say("torch.upgrade"), fatal=True)
-    return Finding(name=name, value=version)
+        return CheckResult(name=name, value=version, advice=words("torch.upgrade"), fatal=True)
+    return CheckResult(name=name, value=version)
 
 
-def check_leftovers(version: str, packages: list[str]) -> Finding:
-    """A CPU build of torch beside CUDA's packages wastes 3 GB."""
-    name = say("name.packages")
+def check_leftovers(version: str, packages: list[str]) -> CheckResult:
+    """Looks for CUDA's packages beside a CPU build of torch, where they waste 3 GB."""
+    name = words("name.packages")
     extra = [name for name in packages if name.startswith("nvidia-")]
     if not extra or "+cpu" not in version:
-        return Finding(name=name, value=say("packages.installed", count=len(packages)))
-    return Finding(name=name, value=say("packages.beside", count=len(extra)), advice=say("packages.remove"))
+        return CheckResult(name=name, value=words("packages.installed", count=len(packages)))
+    return CheckResult(name=name, value=words("packages.beside", count=len(extra)), advice=words("packages.remove"))
 
 
-def check_devices(gpus: list[str], pinned: str | None) -> Finding:
-    """`gpus` are names from the driver; `pinned` is CUDA_VISIBLE_DEVICES, with which a teacher shares out GPUs."""
-    text = say("devices.some", count=len(gpus), first=gpus[0]) if gpus else say("devices.none")
-    text = text if pinned is None else say("devices.pinned", text=text, pinned=pinned)
-    return Finding(name=say("name.devices"), value=text)
+def check_devices(gpus: list[str], pinned: str | None) -> CheckResult:
+    """Reports the GPUs. gpus: their names as the driver gives them. pinned: the variable CUDA_VISIBLE_DEVICES, if set."""
+    text = words("devices.some", count=len(gpus), first=gpus[0]) if gpus else words("devices.none")
+    text = text if pinned is None else words("devices.pinned", text=text, pinned=pinned)
+    return CheckResult(name=words("name.devices"), value=text)
 
 
-def check_gpu_build(gpus: list[str], num_usable: int) -> Finding:
-    """The driver's list against what torch can use."""
-    name = say("name.gpu_build")
+def check_gpu_build(gpus: list[str], num_usable: int) -> CheckResult:
+    """Compares the GPUs that the driver lists with the number that torch can use."""
+    name = words("name.gpu_build")
     if not gpus or num_usable:
-        return Finding(name=name, value=say("gpu_build.uses", count=num_usable))
-    return Finding(name=name, value=say("gpu_build.none"), advice=say("gpu_build.repeat"))
+        return CheckResult(name=name, value=words("gpu_build.uses", count=num_usable))
+    return CheckResult(name=name, value=words("gpu_build.none"), advice=words("gpu_build.repeat"))
 
 
-def check_backend(num_gpus: int, num_ranks: int = 4) -> Finding:
+def check_backend(num_gpus: int, num_ranks: int = 4) -> CheckResult:
     if num_gpus >= num_ranks:
-        return Finding(name=say("name.backend"), value=say("backend.nccl", ranks=num_ranks))
-    hint = say("backend.hint", gpus=num_gpus) if num_gpus else ""
-    return Finding(name=say("name.backend"), value=say("backend.gloo", ranks=num_ranks, hint=hint))
+        return CheckResult(name=words("name.backend"), value=words("backend.nccl", ranks=num_ranks))
+    hint = words("backend.hint", gpus=num_gpus) if num_gpus else ""
+    return CheckResult(name=words("name.backend"), value=words("backend.gloo", ranks=num_ranks, hint=hint))
 
 
-def check_cores(usable: float, host: int) -> Finding:
-    """`usable`: cores this process may use; `host`: cores the machine has."""
-    text = say("cores.of" if usable < host else "cores.usable", usable=usable, host=host)
-    return Finding(name=say("name.cores"), value=text, advice="" if usable >= 2 else say("cores.few"))
+def check_cores(usable: float, host: int) -> CheckResult:
+    """Reports the cores. usable: how many this process may use. host: how many the machine has."""
+    text = words("cores.of" if usable < host else "cores.usable", usable=usable, host=host)
+    return CheckResult(name=words("name.cores"), value=text, advice="" if usable >= 2 else words("cores.few"))
 
 
-def check_memory(num_bytes: int) -> Finding:
-    text = say("memory.available", size=num_bytes / 1e9)
-    advice = "" if num_bytes >= FEW_BYTES else say("memory.close")
-    return Finding(name=say("name.memory"), value=text, advice=advice)
+def check_memory(num_bytes: int) -> CheckResult:
+    text = words("memory.available", size=num_bytes / 1e9)
+    advice = "" if num_bytes >= MIN_MEMORY else words("memory.close")
+    return CheckResult(name=words("name.memory"), value=text, advice=advice)
 
 
-def check_shared_memory(path: Path = Path("/dev/shm"), num_bytes: int | None = None) -> Finding:
-    """`num_bytes`: free space there, asked from the system if None."""
+def check_shared_memory(path: Path = Path("/dev/shm"), num_bytes: int | None = None) -> CheckResult:
+    """Checks the free space of shared memory. num_bytes: that space; None asks the system."""
     if num_bytes is None and not path.is_dir():
-        return Finding(name=str(path), value=say("shared_memory.none"))
+        return CheckResult(name=str(path), value=words("shared_memory.none"))
     free = shutil.disk_usage(path).free if num_bytes is None else num_bytes
-    advice = "" if free >= SMALL_SHM else say("shared_memory.give")
-    return Finding(name=str(path), value=say("shared_memory.free", size=free / 2**20), advice=advice)
+    advice = "" if free >= MIN_SHARED_MEMORY else words("shared_memory.give")
+    return CheckResult(name=str(path), value=words("shared_memory.free", size=free / 2**20), advice=advice)
 
 
-def check_ports(resolve: Callable[[str], str] = socket.gethostbyname) -> Finding:
-    """Whether two processes of this machine can meet: on the loopback address, and under the machine's own name."""
-    name = say("name.ports")
+def check_ports(resolve: Callable[[str], str] = socket.gethostbyname) -> CheckResult:
+    """Checks that processes can connect over the loopback address, and that the name of the machine resolves."""
+    name = words("name.ports")
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
     except OSError as error:
-        return Finding(name=name, value=say("ports.refused", error=error), advice=say("ports.allow"), fatal=True)
+        return CheckResult(
+            name=name, value=words("ports.refused", error=error), advice=words("ports.allow"), fatal=True
+        )
     try:
         resolve(socket.gethostname())
     except OSError:
-        return Finding(name=name, value=say("ports.no_name"), advice=say("ports.add", host=socket.gethostname()))
-    return Finding(name=name, value=say("ports.free"))
+        return CheckResult(
+            name=name, value=words("ports.no_name"), advice=words("ports.add", host=socket.gethostname())
+        )
+    return CheckResult(name=name, value=words("ports.free"))
 
 
-def check_disk(path: Path, num_bytes: int | None = None) -> Finding:
-    """`num_bytes`: free space under `path`, asked from the system if None."""
+def check_disk(path: Path, num_bytes: int | None = None) -> CheckResult:
+    """Checks the free space under `path`. num_bytes: that space; None asks the system."""
     free = shutil.disk_usage(path).free if num_bytes is None else num_bytes
-    advice = "" if free >= 500_000_000 else say("disk.clear", path=path)
-    return Finding(name=say("name.disk"), value=say("disk.free", size=free / 1e9, path=path), advice=advice)
+    advice = "" if free >= 500_000_000 else words("disk.clear", path=path)
+    return CheckResult(name=words("name.disk"), value=words("disk.free", size=free / 1e9, path=path), advice=advice)
 
 
 def sum_over_ranks() -> float:
-    """Runs on a rank: all-reduce of the rank's number, so that every rank must hear from every other."""
+    """Runs on each rank: an all-reduce of the rank's number, for which all ranks must communicate."""
     import torch
     import torch.distributed as dist
 
@@ -160,9 +167,9 @@ def sum_over_ranks() -> float:
     return number.item()
 
 
-def check_ranks(num_ranks: int = 4) -> Finding:
-    """Start `num_ranks` ranks, let them add up their numbers, stop them; the time covers start and first all-reduce."""
-    name = say("name.ranks", count=num_ranks)
+def check_ranks(num_ranks: int = 4) -> CheckResult:
+    """Starts `num_ranks` ranks, sums their numbers and stops them. Its time is that of the start and the all-reduce."""
+    name = words("name.ranks", count=num_ranks)
     try:
         from helpers.ranks import Ranks
 
@@ -170,28 +177,28 @@ def check_ranks(num_ranks: int = 4) -> Finding:
         with Ranks(num_ranks, timeout=120, quiet=True) as ranks:
             sums = ranks.run(sum_over_ranks)
             seconds = time.monotonic() - start
-    except Exception as error:  # whatever it is, the doctor reports it
+    except Exception as error:  # the doctor reports any error
         text = str(error).strip() or type(error).__name__
-        return Finding(name=name, value=say("ranks.silent", text=text), advice=say("ranks.send"), fatal=True)
+        return CheckResult(name=name, value=words("ranks.silent", text=text), advice=words("ranks.send"), fatal=True)
     return judge_ranks(name, sums, seconds)
 
 
-def judge_ranks(name: str, sums: list[float], seconds: float) -> Finding:
-    """What the sums and the seconds of `check_ranks` mean."""
+def judge_ranks(name: str, sums: list[float], seconds: float) -> CheckResult:
+    """The result of `check_ranks` for these sums and seconds."""
     if sums != [sum(range(len(sums)))] * len(sums):
-        return Finding(name=name, value=say("ranks.sums", sums=sums), advice=say("ranks.issue"), fatal=True)
-    advice = say("ranks.busy") if seconds > SLOW_START else ""
-    return Finding(name=name, value=say("ranks.talk", seconds=seconds), advice=advice)
+        return CheckResult(name=name, value=words("ranks.sums", sums=sums), advice=words("ranks.issue"), fatal=True)
+    advice = words("ranks.busy") if seconds > SLOW_START else ""
+    return CheckResult(name=name, value=words("ranks.talk", seconds=seconds), advice=advice)
 
 
 def usable_cores(root: Path = Path("/"), host: int | None = None) -> float:
-    """Cores this process may use: the least of the CPU affinity and of every cgroup limit above it (v1 or v2)."""
+    """The cores that this process may use: the smallest of its CPU affinity and its cgroup limits (v1 or v2)."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([host or affinity, *_cgroup_limits(root)])
 
 
 def _cgroup_limits(root: Path) -> list[float]:
-    """Cores allowed by each cgroup from this process's own up to the root; empty where nothing is limited."""
+    """The cores that each cgroup allows, from the one of this process up to the root; empty without a limit."""
     base = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -203,13 +210,13 @@ def _cgroup_limits(root: Path) -> list[float]:
         if controllers and "cpu" not in controllers.split(","):
             continue
         top = base / "cpu" if controllers else base
-        here = top / path.lstrip("/")
-        limits += [_limit(folder) for folder in (here, *here.parents) if folder.is_relative_to(top)]
+        innermost = top / path.lstrip("/")
+        limits += [_limit(folder) for folder in (innermost, *innermost.parents) if folder.is_relative_to(top)]
     return [limit for limit in limits if limit < math.inf]
 
 
 def _limit(folder: Path) -> float:
-    """Cores that one cgroup folder allows: cpu.max (v2) or cpu.cfs_quota_us over cpu.cfs_period_us (v1)."""
+    """The cores that one cgroup folder allows: cpu.max (v2), or cpu.cfs_quota_us / cpu.cfs_period_us (v1)."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -221,7 +228,7 @@ def _limit(folder: Path) -> float:
 
 
 def gpu_names() -> list[str]:
-    """Names of the GPUs that the driver lists; empty without a driver."""
+    """The names of the GPUs that the driver lists; empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -237,38 +244,38 @@ def torch_version() -> str | None:
     return torch.__version__
 
 
-def findings() -> list[Finding]:
-    """Every check on this machine, in the order of the report; the ranks last, since they need all the others."""
+def run_checks() -> list[CheckResult]:
+    """Runs every check on this machine, in the order of the report. The ranks come last: they need all the rest."""
     from helpers.ranks.limits import available_memory, num_gpus
 
     version, gpus = torch_version(), gpu_names()
     packages = [distribution.metadata["Name"] or "" for distribution in metadata.distributions()]
-    found = [check_python(), check_system(), check_torch(version), check_leftovers(version or "", packages)]
+    results = [check_python(), check_system(), check_torch(version), check_leftovers(version or "", packages)]
     if version:
         usable = num_gpus()
-        found += [check_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")), check_gpu_build(gpus, usable)]
-        found += [check_backend(usable)]
-    found += [check_cores(usable_cores(), os.cpu_count() or 1), check_memory(available_memory())]
-    found += [check_shared_memory(), check_disk(Path(tempfile.gettempdir())), check_ports()]
-    return found + ([check_ranks()] if version else [])
+        results += [check_devices(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")), check_gpu_build(gpus, usable)]
+        results += [check_backend(usable)]
+    results += [check_cores(usable_cores(), os.cpu_count() or 1), check_memory(available_memory())]
+    results += [check_shared_memory(), check_disk(Path(tempfile.gettempdir())), check_ports()]
+    return results + ([check_ranks()] if version else [])
 
 
-def report(found: list[Finding]) -> str:
-    """The findings as text: a mark, a name, a value, and the advice below the line it belongs to."""
+def report(results: list[CheckResult]) -> str:
+    """The results as text. Each line has a mark, a name and a value; advice is on the line below."""
     lines = []
-    for finding in found:
-        lines.append(f"{padded(say(f'mark.{finding.mark}'), 6)} {padded(finding.name, 10)} {finding.value}")
-        lines += [f"{'':<17} {finding.advice}"] if finding.advice else []
-    fatal = sum(finding.fatal for finding in found)
-    lines += ["", say("fatal", count=fatal) if fatal else say("ready")]
+    for result in results:
+        lines.append(f"{padded(words(f'mark.{result.mark}'), 6)} {padded(result.name, 10)} {result.value}")
+        lines += [f"{'':<17} {result.advice}"] if result.advice else []
+    fatal = sum(result.fatal for result in results)
+    lines += ["", words("fatal", count=fatal) if fatal else words("ready")]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Print the report; 1 if something stops the course from working, else 0."""
+    """Prints the report. Returns 1 if the course cannot work on this machine, else 0."""
     if missing := [name for name in ("yaml", "filelock") if importlib.util.find_spec(name) is None]:
         print(f"{', '.join(missing)} not installed: type `make course`, which installs what the course needs.")
         return 1
-    found = findings()
-    print(report(found))
-    return int(any(finding.fatal for finding in found))
+    results = run_checks()
+    print(report(results))
+    return int(any(result.fatal for result in results))

@@ -133,9 +133,9 @@ def test_the_report_puts_advice_below_its_line():
 
 
 def test_the_exit_code_is_one_if_something_is_fatal(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "findings", lambda: [doctor.check_torch(None)])
+    monkeypatch.setattr(doctor, "run_checks", lambda: [doctor.check_torch(None)])
     assert doctor.main() == 1
-    monkeypatch.setattr(doctor, "findings", lambda: [doctor.check_cores(1, 1)])
+    monkeypatch.setattr(doctor, "run_checks", lambda: [doctor.check_cores(1, 1)])
     assert doctor.main() == 0
     capsys.readouterr()
 
