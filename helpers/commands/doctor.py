@@ -88,7 +88,7 @@ def check_leftovers(version: str, packages: list[str]) -> CheckResult:
 
 
 def check_devices(gpus: list[str], pinned: str | None) -> CheckResult:
-    """Reports the GPUs. gpus: their names as the driver gives them. pinned: the variable CUDA_VISIBLE_DEVICES, if set."""
+    """Reports the GPUs. gpus: their names, as the driver gives them. pinned: CUDA_VISIBLE_DEVICES, if it is set."""
     text = words("devices.some", count=len(gpus), first=gpus[0]) if gpus else words("devices.none")
     text = text if pinned is None else words("devices.pinned", text=text, pinned=pinned)
     return CheckResult(name=words("name.devices"), value=text)
