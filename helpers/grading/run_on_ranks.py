@@ -1,8 +1,8 @@
-"""Runs a learner's function on live ranks: the part of a check beside the learner's code, which decides nothing.
+"""Runs a learner's function on live ranks and brings back what happened. Nothing here judges.
 
-LocalRunner        sends a function and its inputs to ranks of the grader's own and brings back a TaskRun, whatever happens
-run_cases          what happens on each rank: limit its processor time, record what it sends, call `run_submission`
-run_cases_safely   the same within the safeguards that protect a learner's own machine; a class has a sandbox instead
+LocalRunner        sends a function and its inputs to ranks of the grader's own and returns a TaskRun, whatever happens
+run_cases          what each rank does: limit its processor time, record what it sends, call `run_submission`
+run_cases_safely   the same within safeguards, which protect a learner's own machine; a class has a sandbox instead
 ObservedFunction   calls the learner's function and compares its arguments before and after
 RunningCase        one case of a task; if `run_submission` is a generator, it stops at each yield, so cases take turns
 """
@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.devices.unwritten import Unwritten
-from helpers.grading import hidden, safeguards
+from helpers.devices.uninitialized_memory import Unwritten
+from helpers.grading import safeguards
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.audit_rules import words
 from helpers.grading.safeguards.cleanup import reseed
@@ -50,42 +50,48 @@ __all__ = [
     "wall_seconds",
 ]
 
-SHUTDOWN_SECONDS = 2.0  # seconds of a check's time that are kept to end ranks which do not hear an interrupt
-RETRY_SECONDS = 1.0  # seconds for a case alone, once the time was up with all of them; a right answer takes 0.2 for all
 NUM_RANKS = 5
+SHUTDOWN_SECONDS = 2.0  # of a check's time, kept to end ranks that do not react to an interrupt
+RETRY_SECONDS = 1.0  # for a case alone, after all cases together ran out of time; a right answer needs 0.2 s for all
+MAX_PRINTED = 4000  # characters of the learner's prints that are kept
+MAX_CALL_TEXT = 100  # characters of a call that are kept
 GRADER_FILES = sorted({path.name for path in Path(__file__).parent.rglob("*.py")})
 KINDS = {"TooLong": "too_long", "TooMuch": "memory", "Refused": "refused", "NotImplementedError": "not_written"}
-_MAX_PRINTED = 4000  # characters of the learner's prints that are kept
+IssuedOnBoards = Mapping[tuple[str, str], Mapping[int, int]]  # (file of a board, its group) -> rank -> its operations
 
 _ranks: Ranks | None = None
 
 
 # -- on a rank -------------------------------------------------------------------------------------------------------
 def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], seed: int) -> tuple[list, ...]:
-    """Of each case what `act` returned, what was sent, marked and called, as plain data; and what is still under way,
-    by group. Exceptions pass through.
+    """Run all cases of a task on this rank. inputs: as [rank][case]. Exceptions pass through.
 
-    inputs: of each rank, of each case.
+    Returns five values, as plain data: one list per case of outputs, events, marks and calls (see TaskRun), and the
+    number of operations that are still in flight, by group.
     """
     task, rank = task_of(key), dist.get_rank()
     reseed(seed + rank)
     with processor_limit(task.cpu_seconds), Unwritten():
-        acts = [RunningCase(task, submitted, case, RankContext(rank, dist.get_world_size())) for case in inputs[rank]]
-        run_alternating(acts)
-    columns = zip(
-        *((as_plain_data(act.outputs), act.events, act.context.marks, act.calls) for act in acts), strict=True
-    )
-    return *map(list, columns), dict(Counter(one.group for one in wire.pending()))
+        cases = [
+            RunningCase(task, submitted, given, RankContext(rank, dist.get_world_size())) for given in inputs[rank]
+        ]
+        run_alternating(cases)
+    rows = [(as_plain_data(case.outputs), case.events, case.context.marks, case.calls) for case in cases]
+    columns = zip(*rows, strict=True)
+    return *map(list, columns), dict(Counter(work.group for work in wire.pending()))
 
 
 def run_cases_safely(*args: Any) -> tuple[list, ...]:
-    with safeguards.around():
+    """`run_cases` within the safeguards."""
+    with safeguards.applied():
         return run_cases(*args)
 
 
 def as_plain_data(value: Any) -> Any:
-    """Numbers, strings, tensors, lists and dicts as they are (tensors detached copies), NumPy's as Python's; anything
-    else by its type."""
+    """The value as numbers, strings, lists, dicts and detached copies of tensors, which can go to another process.
+
+    NumPy's values become Python's, and anything else becomes the name of its type: "<object>".
+    """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.longdouble):
@@ -101,7 +107,7 @@ def as_plain_data(value: Any) -> Any:
 
 # -- beside the judge ------------------------------------------------------------------------------------------------
 def grader_ranks() -> Ranks:
-    """The grader's own pool, so that the learner's variables on theirs are safe. Started once, stops when idle."""
+    """The grader's own pool of ranks, started once. The learner's ranks, and the variables on them, stay untouched."""
     global _ranks
     if _ranks is None:
         with keep_current():
@@ -110,23 +116,23 @@ def grader_ranks() -> Ranks:
 
 
 def wall_seconds(task: Task) -> float:
-    """Seconds that all worlds of a check may take together: more where others keep the processors busy."""
+    """The wall time that all worlds of a check may take together, longer where other work keeps the processors busy."""
     return (task.seconds - SHUTDOWN_SECONDS) * crowd()
 
 
 class LocalRunner:
-    """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` gives a Run and never raises.
+    """Runs `submitted` on live ranks of this machine: `runner(inputs, seed)` returns a TaskRun and never raises.
 
-    ranks: a pool of 5, if not the grader's own. limit: seconds of wall time a world; if there is none, all of them
-    together have `wall_seconds`.
+    ranks: a pool of five, if not the grader's own. limit: seconds of wall time for each world; without a limit, all
+    worlds together have `wall_seconds`. rank_function: what each rank runs; class grading puts a guard around it.
     """
 
     def __init__(self, task: Task, submitted: Any, *, ranks: Ranks | None = None, limit: float | None = None):
         self.task, self.submitted, self.ranks, self.limit = task, submitted, ranks, limit
-        self.rank_function = run_cases_safely  # class grading puts a guard around `on_rank`
-        self.left = limit or wall_seconds(task)
-        self.stretch = 1.0 if limit else self.left / (task.seconds - SHUTDOWN_SECONDS)  # how much more than said
-        self.was_late = False
+        self.rank_function = run_cases_safely
+        self.seconds_left = limit or wall_seconds(task)
+        self.time_factor = 1.0 if limit else self.seconds_left / (task.seconds - SHUTDOWN_SECONDS)  # on a busy machine
+        self.has_timed_out = False
 
     def __call__(self, inputs: Sequence[Sequence[dict]], seed: int) -> TaskRun:
         failure = why_not_callable(self.task, self.submitted)
@@ -138,37 +144,39 @@ class LocalRunner:
         except (ValueError, RankError) as error:
             return TaskRun(failure=asdict(RunFailure(kind="no_ranks", text=str(error))))
         if self.is_out_of_time:
-            return TaskRun(
-                failure=asdict(RunFailure(kind="too_long", message=words["used_up"] + "\n" + self._limits()))
-            )
+            message = words["used_up"] + "\n" + self._limits()
+            return TaskRun(failure=asdict(RunFailure(kind="too_long", message=message)))
         start = time.monotonic()
         run = self._run_on(world, inputs, seed)
         world.renew()
         if self.limit is None:
-            self.left -= time.monotonic() - start
-        self.was_late = self.was_late or (run.failure or {}).get("kind") == "too_long"
+            self.seconds_left -= time.monotonic() - start
+        self.has_timed_out = self.has_timed_out or (run.failure or {}).get("kind") == "too_long"
         return run
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether nothing is left of the check's time."""
-        return self.left <= 0.0
+        """Whether the check's time is used up."""
+        return self.seconds_left <= 0.0
 
     def _limits(self) -> Words:
-        more = words["stretched"].format(times=self.stretch) if self.stretch >= 1.5 else Words.of("")
+        """A sentence about the time limits, and by how much they were extended on a busy machine."""
+        more = words["stretched"].format(times=self.time_factor) if self.time_factor >= 1.5 else Words.of("")
         return words["limits"].format(cpu=self.task.cpu_seconds, seconds=self.limit or self.task.seconds, more=more)
 
-    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, again: bool = False) -> TaskRun:
-        counted = world.issued()
-        printed, before, folder = io.StringIO(), world.timeout, world.folder
-        world.timeout = min(self.left, RETRY_SECONDS * crowd()) if self.was_late else self.left
+    def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, is_retry: bool = False) -> TaskRun:
+        issued_before = world.issued()
+        printed, timeout_before, folder = io.StringIO(), world.timeout, world.folder
+        retry_seconds = min(self.seconds_left, RETRY_SECONDS * crowd())
+        world.timeout = retry_seconds if self.has_timed_out else self.seconds_left
         try:
-            pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)  # alone, so that its own names are blamed
+            # Packed alone first, so that an error about what cannot be sent names the learner's variables.
+            pack_call(self.submitted, (), {}, num_ranks=world.num_ranks)
             with contextlib.redirect_stdout(printed):
                 answers = world.run(self.rank_function, self.task.key, self.submitted, list(inputs), seed)
         except RankError as error:
-            if error.kind == "deaf" and not again:
-                return self._run_on(world, inputs, seed, again=True)  # on new ranks: it was no fault of the answer
+            if error.kind == "deaf" and not is_retry:  # a rank never took up the task, which is no fault of the answer
+                return self._run_on(world, inputs, seed, is_retry=True)
             failure = failure_of(error)
             if failure.kind == "too_long":
                 failure = replace(failure, message=failure.message + "\n" + self._limits())
@@ -176,21 +184,39 @@ class LocalRunner:
         except ValueError as error:
             return TaskRun(failure=asdict(RunFailure(kind="cannot_send", text=str(error))))
         finally:
-            world.timeout = before
-            safeguards.sweep(folder)
+            world.timeout = timeout_before
+            safeguards.remove_work_folder(folder)
         outputs, events, marks, calls, pending = (list(column) for column in zip(*answers, strict=True))
-        issued = hidden.board_counts(counted, world.issued(), pending)
+        issued = board_counts(issued_before, world.issued(), pending)
         printed = _cut(printed.getvalue())
         return TaskRun(outputs=outputs, events=events, marks=marks, calls=calls, issued=issued, printed=printed)
 
 
+def board_counts(
+    before: IssuedOnBoards, after: IssuedOnBoards, pending: Sequence[Mapping[str, int]]
+) -> list[dict[str, int]]:
+    """For each rank, how many operations it issued in each group between two looks at the boards.
+
+    pending: for each rank, by group, the operations still in flight. They are subtracted, since the log has no entry
+    for them yet. A rank that was started anew in between has another board, which is another file.
+    """
+    counts: list[dict[str, int]] = [{} for _ in pending]
+    for board, ranks in after.items():
+        _, group = board
+        for rank, count in ranks.items():
+            known = counts[rank].get(group, -pending[rank].get(group, 0))
+            counts[rank][group] = known + count - before.get(board, {}).get(rank, 0)
+    return counts
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
 def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
-    """Why the task cannot call what was handed in, if so."""
+    """Why the task cannot call what was submitted; None if it can."""
     if not callable(submitted):
         return RunFailure(kind="not_callable", text="None" if submitted is None else type(submitted).__name__)
     try:
         signature = inspect.signature(submitted)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError):  # some built-in functions have no signature
         return None
     try:
         signature.bind(*task.arguments)
@@ -200,47 +226,50 @@ def why_not_callable(task: Task, submitted: Any) -> RunFailure | None:
 
 
 def failure_of(error: RankError) -> RunFailure:
-    """A RankError in the grader's words. What it says of kept variables is about our ranks, and is left out."""
-    said = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
-    raised = re.search(r"raised (\w+)", said.en)
-    name = raised.group(1) if raised and error.kind == "exception" else ""
-    kind = KINDS.get(name, error.kind)
+    """A RankError as a RunFailure, without its last line about kept variables and without the grader's own files."""
+    message = error.words.map(lambda text: without_grader_lines(text.rpartition("\n")[0]))
+    raised = re.search(r"raised (\w+)", message.en)
+    type_name = raised.group(1) if raised and error.kind == "exception" else ""
+    kind = KINDS.get(type_name, error.kind)
     if kind in ("memory", "refused"):
-        name, said = "", said.map(_without_type)
+        type_name, message = "", message.map(_without_type)
     if kind in ("too_long", "timeout", "deaf"):
-        kind, name, said = "too_long", "", said.map(lambda text: "\n".join(map(str.strip, text.splitlines()[1:])))
-    return RunFailure(kind=kind, text=said.en, message=said, rank=error.rank, type_name=name)
+        kind, type_name, message = "too_long", "", message.map(_without_first_line)
+    return RunFailure(kind=kind, text=message.en, message=message, rank=error.rank, type_name=type_name)
+
+
+def _without_first_line(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines()[1:])
 
 
 def _without_type(text: str) -> str:
-    """ "rank 1: it starts a process" for "rank 1 raised Refused: starts a process", and TooMuch likewise."""
+    """Turns "rank 1 raised Refused: starts a process" into "rank 1: it starts a process"; TooMuch likewise."""
     for raised, colon in ((" raised", ": it "), (" 抛出", "：")):
         text = text.replace(f"{raised} Refused: ", colon).replace(f"{raised} TooMuch: ", colon)
     return text
 
 
 def without_grader_lines(text: str) -> str:
-    """The learner's own lines stay; places in the grader's files go, since nobody who reads them can change those."""
+    """An error text without the lines in the grader's files, which the learner cannot change; the learner's own stay."""
     for name in GRADER_FILES:
-        place = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
-        text = re.sub(rf"{place}, under |（其中 {place}）", "", text)
-        text = re.sub(rf"\n *(at|位于) {place}$|(, |，){place}$", "", text, flags=re.MULTILINE)
+        line = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
+        text = re.sub(rf"{line}, under |（其中 {line}）", "", text)
+        text = re.sub(rf"\n *(at|位于) {line}$|(, |，){line}$", "", text, flags=re.MULTILINE)
     return text
 
 
 def _cut(text: str) -> str:
-    return (
-        text
-        if len(text) <= _MAX_PRINTED
-        else text[:_MAX_PRINTED] + f"\n… ({len(text) - _MAX_PRINTED:,} more characters)\n"
-    )
+    num_more = len(text) - MAX_PRINTED
+    return text if num_more <= 0 else text[:MAX_PRINTED] + f"\n… ({num_more:,} more characters)\n"
 
 
-MAX_CALL_TEXT = 100  # characters of a call that are kept
-
-
+# -- arguments before and after a call -------------------------------------------------------------------------------
 class ObservedFunction:
-    """The submitted function as `act` sees it. calls: of each, how it was called and which promises it broke."""
+    """The learner's function as `run_submission` sees it: it also notes which promises a call breaks.
+
+    calls: one dict per call. "call" is the call as a text, "changed" names the arguments that it changed though they
+    must not change, and "shared" those with which the result shares memory though it must not.
+    """
 
     def __init__(self, submitted: Callable[..., Any], task: Task):
         self.submitted, self.task = submitted, task
@@ -248,21 +277,20 @@ class ObservedFunction:
         self.calls: list[dict[str, Any]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(self.names, args, strict=False)) | kwargs
+        given = dict(zip(self.names, args, strict=False)) | kwargs  # some arguments may come by keyword
         call: dict[str, Any] = {"call": call_text(self.task.name, args), "changed": [], "shared": []}
         self.calls.append(call)
         before = {name: snapshot(given[name]) for name in self.task.must_not_change if name in given}
         result = self.submitted(*args, **kwargs)
-        call["changed"] = [name for name, kept in before.items() if not is_unchanged(kept, given[name])]
+        call["changed"] = [name for name, earlier in before.items() if not is_unchanged(earlier, given[name])]
         if self.task.returns_new_memory:
-            mine = storage_addresses(result)
-            call["shared"] = [name for name, value in given.items() if mine & storage_addresses(value)]
+            addresses = storage_addresses(result)
+            call["shared"] = [name for name, value in given.items() if addresses & storage_addresses(value)]
         return result
 
 
-# -- arguments before and after --------------------------------------------------------------------------------------
 def snapshot(value: Any) -> Any:
-    """What `is_as` compares with: values of tensors, the members of lists and dicts."""
+    """What `is_unchanged` compares with: the values and settings of tensors, the members of lists, dicts and modules."""
     if isinstance(value, Tensor):
         return value, value.detach().clone(), value.requires_grad, value.grad
     if isinstance(value, list | tuple):
@@ -274,40 +302,42 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-def is_unchanged(kept: Any, value: Any) -> bool:
-    """Whether `value` is what it was when `snapshot` saw it."""
+def is_unchanged(before: Any, value: Any) -> bool:
+    """Whether `value` is still what it was when `snapshot(value)` gave `before`."""
     if isinstance(value, Tensor):
-        _, values, needs_grad, grad = kept
-        is_alike = values.shape == value.shape and values.dtype == value.dtype
-        same = is_alike and torch.equal(values.nan_to_num(), value.detach().nan_to_num())
-        return same and value.requires_grad == needs_grad and value.grad is grad
+        _, values, required_grad, grad = before
+        is_comparable = values.shape == value.shape and values.dtype == value.dtype
+        has_values = is_comparable and torch.equal(values.nan_to_num(), value.detach().nan_to_num())
+        return has_values and value.requires_grad == required_grad and value.grad is grad
     if isinstance(value, list | tuple):
-        members, snapshots = kept
+        members, snapshots = before
         return len(members) == len(value) and all(
-            one is other and is_unchanged(shot, one) for one, other, shot in zip(value, members, snapshots, strict=True)
+            now is then and is_unchanged(earlier, now)
+            for now, then, earlier in zip(value, members, snapshots, strict=True)
         )
     if isinstance(value, Mapping):
-        members, snapshots = kept
+        members, snapshots = before
         return members.keys() == value.keys() and all(
             value[key] is members[key] and is_unchanged(snapshots[key], value[key]) for key in members
         )
     if isinstance(value, nn.Module):
-        now = dict(named_tensors(value))
-        return now.keys() == kept.keys() and all(
-            now[name] is kept[name][0] and is_unchanged(kept[name], now[name]) for name in now
+        tensors = dict(named_tensors(value))
+        return tensors.keys() == before.keys() and all(
+            tensor is before[name][0] and is_unchanged(before[name], tensor) for name, tensor in tensors.items()
         )
     return True
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers of a model, by name."""
     yield from model.named_parameters()
     yield from model.named_buffers()
 
 
 def storage_addresses(value: Any) -> set[int]:
-    """Where the memory of every tensor in `value` begins; what is empty has none."""
+    """The addresses at which the memory of the tensors in `value` begins."""
     if isinstance(value, Tensor):
-        return {value.untyped_storage().data_ptr()} - {0}
+        return {value.untyped_storage().data_ptr()} - {0}  # an empty tensor has the address 0
     if isinstance(value, nn.Module):
         return set().union(*(storage_addresses(tensor) for _, tensor in named_tensors(value)))
     if isinstance(value, Mapping):
@@ -316,12 +346,13 @@ def storage_addresses(value: Any) -> set[int]:
 
 
 def call_text(name: str, args: Sequence[Any]) -> str:
-    """The call in a line, tensors by their shapes: "chunks(float64 7 x 3, 2)"."""
+    """A call in one line, with tensors by dtype and shape: "chunks(float64 7 x 3, 2)"."""
     text = ", ".join(map(value_text, args))
     return f"{name}({text if len(text) <= MAX_CALL_TEXT else text[: MAX_CALL_TEXT - 2] + ' …'})"
 
 
 def value_text(value: Any) -> str:
+    """One argument of such a call."""
     if isinstance(value, Tensor):
         shape = " x ".join(map(str, value.shape)) if value.dim() else "()"
         return f"{str(value.dtype).removeprefix('torch.')} {shape}"
@@ -337,27 +368,25 @@ def value_text(value: Any) -> str:
 
 # -- cases taking turns ----------------------------------------------------------------------------------------------
 class RunningCase:
-    """One case of a task on this rank. `advance` goes on to the next yield of `act`, or to its end."""
+    """One case of a task on this rank. `advance` runs it up to the next yield of `run_submission`, or to its end."""
 
     def __init__(self, task: Task, submitted: Callable[..., Any], inputs: Mapping[str, Any], context: RankContext):
         self.observed = submitted if isinstance(submitted, type) else ObservedFunction(submitted, task)
         self.run_submission, self.inputs, self.context = task.run_submission, inputs, context
-        self.steps = (
-            task.run_submission(self.observed, inputs, context)
-            if inspect.isgeneratorfunction(task.run_submission)
-            else None
-        )
+        is_generator = inspect.isgeneratorfunction(task.run_submission)
+        self.steps = task.run_submission(self.observed, inputs, context) if is_generator else None
         self.events: list[dict] = []
         self.outputs: Any = None
 
     def advance(self) -> bool:
-        """Whether there is more to come. The learner's exceptions pass through."""
+        """Run the next step and record what it sends. Returns whether there is more; exceptions pass through."""
         with record_comms() as recorder:
-            is_over = self._advanced()
+            is_over = self._run_step()
         self.events += [asdict(event) for event in recorder.log.events]
         return not is_over
 
-    def _advanced(self) -> bool:
+    def _run_step(self) -> bool:
+        """Returns whether this was the last step."""
         if self.steps is None:
             self.outputs = self.run_submission(self.observed, self.inputs, self.context)
             return True
@@ -373,11 +402,14 @@ class RunningCase:
         return self.observed.calls if isinstance(self.observed, ObservedFunction) else []
 
 
-def run_alternating(acts: Sequence[RunningCase]) -> None:
-    """The first two together, step by step, then one after the other; a task that does not yield has one step."""
-    together, later = list(acts[:2]), acts[2:]
-    while together:
-        together = [act for act in together if act.advance()]
-    for act in later:
-        while act.advance():
+def run_alternating(cases: Sequence[RunningCase]) -> None:
+    """Run the first two cases in turns, step by step, then each of the others; without a yield a case has one step.
+
+    So an answer that keeps something from one call for the next, in a global variable for example, mixes the two up.
+    """
+    running, others = list(cases[:2]), cases[2:]
+    while running:
+        running = [case for case in running if case.advance()]
+    for case in others:
+        while case.advance():
             pass

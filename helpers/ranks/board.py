@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 from helpers.learner.words import Words
-from helpers.ranks.sites import SAYS, Frame, describe
+from helpers.ranks.sites import Frame, describe, words
 
 PAGE = 4096
 RECORDS, RECORD_BYTES = 1024, 384
@@ -90,7 +90,7 @@ class Board:
         head = json.loads(self.map[:PAGE].rstrip(b"\0"))
         self.name, self.ranks = head["name"], tuple(head["ranks"])
         self.size = len(self.ranks)
-        self.words = memoryview(self.map).cast("Q")
+        self.integers = memoryview(self.map).cast("Q")
         self.part = _part_bytes(self.size)
 
     @staticmethod
@@ -108,13 +108,13 @@ class Board:
         )
 
     def close(self) -> None:
-        self.words.release()
+        self.integers.release()
         self.map.close()
 
     # -- collectives -----------------------------------------------------------------------------------------------
     def count(self, rank: int) -> int:
         """How many collectives `rank` has posted."""
-        return self.words[self._page(rank) // 8]
+        return self.integers[self._page(rank) // 8]
 
     def issued(self, rank: int) -> int:
         """How many operations `rank` has issued, of both kinds, without those that it withdrew and that still stand in
@@ -126,12 +126,12 @@ class Board:
     def _posted(self, owner: int, ring: int) -> int:
         """The records that were written to a ring: the largest stamp in it."""
         start = self.channel(owner, ring // 2, bool(ring % 2)) // 8
-        return max(self.words[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
+        return max(self.integers[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
 
     def post(self, sequence: int, entry: Entry) -> None:
         offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
         self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
-        self.words[self._page(self.rank) // 8] = sequence + 1
+        self.integers[self._page(self.rank) // 8] = sequence + 1
 
     def withdraw(self, sequence: int) -> None:
         """This rank posted the operation, but could not issue it after all."""
@@ -158,19 +158,19 @@ class Board:
         return None
 
     # -- flags -----------------------------------------------------------------------------------------------------
-    def flag(self, words: Words, culprit: int | None) -> None:
+    def flag(self, message: Words, culprit: int | None) -> None:
         """Raise this rank's flag (once): every rank's monitor sees it. `culprit`: a global rank."""
         start = self._page(self.rank) + _FLAG
-        if not self.words[start // 8]:
-            body = json.dumps([asdict(words.map(_cut)), culprit], ensure_ascii=False).encode()
+        if not self.integers[start // 8]:
+            body = json.dumps([asdict(message.map(_cut)), culprit], ensure_ascii=False).encode()
             self.map[start + 8 : start + 8 + len(body)] = body
-            self.words[start // 8] = len(body)
+            self.integers[start // 8] = len(body)
 
     def flagged(self) -> tuple[Words, int | None] | None:
         """(sentence, culprit) of the first flag that is up."""
         for rank in range(self.size):
             start = self._page(rank) + _FLAG
-            length = self.words[start // 8]
+            length = self.integers[start // 8]
             if length:
                 texts, culprit = json.loads(self.map[start + 8 : start + 8 + length])
                 return Words(**texts), culprit
@@ -178,17 +178,17 @@ class Board:
 
     # -- records ---------------------------------------------------------------------------------------------------
     def write(self, offset: int, stamp: int, body: bytes, when: float) -> None:
-        self.words[offset // 8] = 0
+        self.integers[offset // 8] = 0
         self.map[offset + _BODY : offset + _BODY + len(body)] = body
         _HEAD.pack_into(self.map, offset + 8, zlib.crc32(body), len(body), 0, when)
-        self.words[offset // 8] = stamp + 1
+        self.integers[offset // 8] = stamp + 1
 
     def read_at(self, offset: int, stamp: int) -> Entry | None:
-        if self.words[offset // 8] != stamp + 1:
+        if self.integers[offset // 8] != stamp + 1:
             return None
         checksum, length, withdrawn, when = _HEAD.unpack_from(self.map, offset + 8)
         body = self.map[offset + _BODY : offset + _BODY + length]
-        if zlib.crc32(body) != checksum or self.words[offset // 8] != stamp + 1:
+        if zlib.crc32(body) != checksum or self.integers[offset // 8] != stamp + 1:
             return None
         return Entry.decode(body, when, bool(withdrawn))
 
@@ -319,7 +319,7 @@ class Channels:
             offset = start + known.cursor % CHANNEL_RECORDS * CHANNEL_BYTES
             entry = self.board.read_at(offset, known.cursor)
             if entry is None:
-                known.lost = self.board.words[offset // 8] > known.cursor + 1
+                known.lost = self.board.integers[offset // 8] > known.cursor + 1
                 break
             tag, k, what = entry.what.split(" ", 2)
             known.cursor += 1
@@ -331,4 +331,4 @@ class Channels:
 def message_words(name: str, me: int, peer: int, what: str, site: Frame, other: Entry) -> Words:
     """One sentence about a send and a receive that do not fit. `me` and `peer` are global ranks."""
     both = {"me": me, "what": what, "place": describe(site), "peer": peer}
-    return SAYS[f"message.{name}"].format(**both, other=other.what, there=describe(other.site))
+    return words[f"message.{name}"].format(**both, other=other.what, there=describe(other.site))

@@ -21,14 +21,14 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from helpers.devices.lines import call_site
+from helpers.devices.call_site import call_site
 from helpers.learner.words import Words
 from helpers.ranks.board import RECORDS, Board, Channels, Entry, message_words
 from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, Connections, DirectWait, error_of, is_timeout, needed_by
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
 from helpers.ranks.report import explain
 from helpers.ranks.session import Listeners, Session
-from helpers.ranks.sites import SAYS, describe, names_of
+from helpers.ranks.sites import describe, names_of, words
 from helpers.ranks.work import (
     MessageWork,
     PendingOp,
@@ -138,8 +138,8 @@ class WireGroup:
         other = None if work.peer is None else self.channels.counterpart(*key, work.number)
         if other is not None and other.what != work.signature.what:
             me, peer = self.ranks[self.rank], self.ranks[work.peer]
-            words = message_words(work.signature.name, me, peer, work.signature.what, work.site, other)
-            self._refuse(words, None)
+            message = message_words(work.signature.name, me, peer, work.signature.what, work.site, other)
+            self._refuse(message, None)
 
     def _refuse(self, message: Words, culprit: int | None) -> None:
         """Tell every rank, and raise, before anything is issued."""
@@ -200,7 +200,7 @@ class WireGroup:
             return error
         what = {"what": work.signature.what, "place": describe(work.site), "error": error}
         who = {"ranks": names_of(missing), "count": len(missing), "seconds": time.perf_counter() - work.started}
-        return RuntimeError(SAYS("timed_out", **what, **who))
+        return RuntimeError(words("timed_out", **what, **who))
 
     def _due(self, work: WireWork) -> float:
         """When the emulated link would have delivered it."""
@@ -283,19 +283,19 @@ class WireGroup:
                     entry = self.board.read(rank, work.sequence)
                     if entry is not None and entry.withdrawn:
                         who = self.ranks[rank]
-                        return SAYS["withdrawn"].format(rank=who, what=entry.what, place=describe(entry.site)), who
+                        return words["withdrawn"].format(rank=who, what=entry.what, place=describe(entry.site)), who
         return None
 
     def cut(self) -> None:
         """End its connections: nothing more can be sent in it, so its world is over too."""
-        self.session.give_up(SAYS["cut"])
+        self.session.give_up(words["cut"])
         self.connections.close()
 
     def release(self) -> None:
         """Nothing of this group is pending any more, or ever will be; its board goes with the last reference."""
         self.is_released, own = True, self._own()
         for work in own:
-            work.finish(WireError(SAYS["destroyed"]))
+            work.finish(WireError(words["destroyed"]))
         if own:
             self.connections.close()  # for a thread that waits inside gloo
 

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from helpers.ranks.errors import RankError
 from helpers.ranks.live import current
-from helpers.ranks.sites import PACKAGE, SAYS
+from helpers.ranks.sites import PACKAGE, words
 
 UNKNOWN = re.compile(r"raised NameError: name '(\w+)' is not defined")
 NO_GROUP = "Default process group has not been initialized"  # so torch begins, wherever a collective is called
@@ -25,14 +25,14 @@ def with_advice(error: RankError, names: Container[str]) -> RankError:
     found = UNKNOWN.search(error.words.en)
     if found is None or found[1] not in names:
         return error
-    said = error.words + "\n" + SAYS["notebook.its_own"].format(name=found[1])
+    said = error.words + "\n" + words["notebook.its_own"].format(name=found[1])
     return RankError(said, kind=error.kind, rank=error.rank, tracebacks=error.tracebacks)
 
 
 def explain(error: BaseException) -> None:
     """Let a notebook show a sentence in place of torch's traceback, if a collective was called beside the ranks."""
     if isinstance(error, ValueError) and str(error).startswith(NO_GROUP):
-        error._render_traceback_ = lambda: str(SAYS["notebook.no_group"]).splitlines()
+        error._render_traceback_ = lambda: str(words["notebook.no_group"]).splitlines()
 
 
 USAGE = "%%ranks [0,2] [--timeout SECONDS]"

@@ -25,7 +25,7 @@ from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
 from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
 from helpers.ranks.report import Report, first_difference, issued
 from helpers.ranks.rules import rules_named
-from helpers.ranks.sites import SAYS, names_of
+from helpers.ranks.sites import names_of, words
 from helpers.ranks.watch import SETTLE, RankState, Watch, tell
 from helpers.specs import Link, Nodes
 
@@ -139,7 +139,7 @@ class Pool:
     def _start_failed(self, lost: Sequence[RankState]) -> Words:
         said = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
         who = {"ranks": names_of(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
-        return SAYS["start.failed"].format(**who, said=said[0] or SAYS["start.silent"])
+        return words["start.failed"].format(**who, said=said[0] or words["start.silent"])
 
     def stop(self) -> None:
         """End every rank at once and remove what they left."""
@@ -177,7 +177,7 @@ class Pool:
             error = self._explain_and_recover(watch, verdict, difference, cell)
         else:
             verdicts = self.judge.new_verdicts(self._boards())
-            error, outcome.doubts = self.judge.error_of(verdicts, SAYS["after.kept"]), [one.text for one in verdicts]
+            error, outcome.doubts = self.judge.error_of(verdicts, words["after.kept"]), [one.text for one in verdicts]
         here = {member.pid for member in self.members}  # perhaps new ones, after a restart
         self.is_spent = any(state.spent and state.pid in here for state in states)
         if error is None:
@@ -235,7 +235,7 @@ class Pool:
         except KeyboardInterrupt:
             error = report.error("interrupted")
             self.stop()
-            how = SAYS["after.restarted"]
+            how = words["after.restarted"]
         error.words = Words.of("\n").join([error.words, how])
         return error
 
@@ -258,7 +258,7 @@ class Pool:
         if any(s.dead for s in watch.states):
             return self._restart()
         if sound:
-            return SAYS["after.kept"]
+            return words["after.kept"]
         watch.announce_end()
         watch.settle(END_LIMIT if self.settings.apart else END_LIMIT * crowd())  # apart: nobody's variables are lost
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
@@ -268,7 +268,7 @@ class Pool:
     def _restart(self) -> Words:
         self.stop()
         self.start()
-        return SAYS["after.restarted"]
+        return words["after.restarted"]
 
     def _meet_again(self) -> Words:
         self.generation += 1
@@ -282,13 +282,13 @@ class Pool:
             return self._restart()
         holders = sorted({name for s in states for name in s.value})
         if not holders:
-            return SAYS["after.kept"]
-        return SAYS["after.holders"].format(names=[f"`{name}`" for name in holders], count=len(holders))
+            return words["after.kept"]
+        return words["after.holders"].format(names=[f"`{name}`" for name in holders], count=len(holders))
 
 
 def _unequal(group: str, counts: dict[int, int]) -> Words:
-    listed = [SAYS["count"].format(rank, count) for rank, count in counts.items()]
-    return SAYS["unequal"].format(group=group, counts=listed)
+    listed = [words["count"].format(rank, count) for rank, count in counts.items()]
+    return words["unequal"].format(group=group, counts=listed)
 
 
 def _tail(folder: str, rank: int) -> str:

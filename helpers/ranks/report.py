@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from helpers.learner.words import Words
 from helpers.ranks.board import RECORDS, SUFFIX, Board, Entry
 from helpers.ranks.errors import RankError
-from helpers.ranks.sites import SAYS, Frame, describe, describe_stack, is_engine, names_of
+from helpers.ranks.sites import Frame, describe, describe_stack, is_engine, names_of, words
 from helpers.ranks.watch import RankState
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Report:
         if difference is not None:
             return "mismatch", None, [difference]
         if verdict == "interrupted":
-            return "interrupted", None, [SAYS["interrupted"], *self.all_places()]
+            return "interrupted", None, [words["interrupted"], *self.all_places()]
         dead = [s for s in self.states if s.dead]
         if dead:
             return "died", dead[0].rank, [*map(self.death, dead), *self.raised(_causes(self.states)), *self.waiting()]
@@ -55,7 +55,7 @@ class Report:
             return self._exception()
         if verdict == "timeout":
             kind = "deaf" if any(map(_is_deaf, map(self._last_words, self.silent))) else "timeout"
-            return kind, None, [SAYS["timeout"].format(seconds=seconds), *self.all_places()]
+            return kind, None, [words["timeout"].format(seconds=seconds), *self.all_places()]
         return self._hang()
 
     def _exception(self) -> Headline:
@@ -72,12 +72,12 @@ class Report:
         blamed = {rank for op in stuck for rank in op.missing}
         culprits = [s.rank for s in gone if s.rank in blamed] or [s.rank for s in gone]
         if self.absent & blamed:
-            why = SAYS["hang.absent"].format(ranks=names_of(self.absent & blamed))
+            why = words["hang.absent"].format(ranks=names_of(self.absent & blamed))
         elif culprits:
             ops = sorted({_ANSWER.get(op.op, op.op) for op in stuck})
-            why = SAYS["hang.without" if ops else "hang.finished"].format(ranks=names_of(culprits), ops=ops)
+            why = words["hang.without" if ops else "hang.finished"].format(ranks=names_of(culprits), ops=ops)
         else:
-            why = SAYS["hang.circle"]
+            why = words["hang.circle"]
         return "hang", culprits[0] if culprits else None, [why, *self.waiting()]
 
     # -- sentences -------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Report:
             message = failure.words.map(lambda text: text if len(text) < 2000 else text[:2000] + " …")
             text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
             texts.setdefault((text, self.place(failure.frames)), []).append(state.rank)
-        raised = SAYS["raised"]
+        raised = words["raised"]
         return [raised.format(ranks=names_of(r), text=text, place=place) for (text, place), r in texts.items()]
 
     def waiting(self) -> list[Words]:
@@ -104,10 +104,10 @@ class Report:
         silent = []
         for rank in self.silent:
             stack = self._last_words(rank)
-            say = SAYS["deaf" if _is_deaf(stack) else "silent"]
+            say = words["deaf" if _is_deaf(stack) else "silent"]
             silent.append(say.format(ranks=names_of([rank]), place=self.place(stack)))
             LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
-        return self.waiting() + silent + ([SAYS["had_finished"].format(ranks=names_of(ended))] if ended else [])
+        return self.waiting() + silent + ([words["had_finished"].format(ranks=names_of(ended))] if ended else [])
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
         places: dict[tuple[tuple[str, ...], Words], list[int]] = {}
@@ -115,7 +115,7 @@ class Report:
             ops = tuple(dict.fromkeys(op.op for op in state.where.waiting))
             places.setdefault((ops, self.place(state.where.frames)), []).append(state.rank)
         return [
-            SAYS["wait" if ops else "stand"].format(ranks=names_of(ranks), count=len(ranks), ops=ops, place=place)
+            words["wait" if ops else "stand"].format(ranks=names_of(ranks), count=len(ranks), ops=ops, place=place)
             for (ops, place), ranks in places.items()
         ]
 
@@ -124,7 +124,7 @@ class Report:
         frames = noted or (state.where.frames if state.where else [])
         how = {"ranks": names_of([state.rank]), "how": how_it_ended(self.exit_codes.get(state.rank))}
         name = "noted" if noted else "seen" if frames else "alone"
-        return SAYS[f"died.{name}"].format(**how, place=self.place(frames) if frames else "")
+        return words[f"died.{name}"].format(**how, place=self.place(frames) if frames else "")
 
     def _last_words(self, rank: int) -> list[Frame]:
         """The stack that a rank wrote down before it ended itself, or that faulthandler wrote when it crashed."""
@@ -165,11 +165,11 @@ def _ended_as_consequence(state: RankState) -> bool:
 
 def how_it_ended(code: int | None) -> Words:
     if code is None:
-        return SAYS["died.gone"]
+        return words["died.gone"]
     if code < 0:
         name = signal.Signals(-code).name
-        return SAYS["died.memory" if name == "SIGKILL" else "died.killed"].format(name)
-    return SAYS["died.code"].format(code)
+        return words["died.memory" if name == "SIGKILL" else "died.killed"].format(name)
+    return words["died.code"].format(code)
 
 
 def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
@@ -194,9 +194,9 @@ def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> 
     where = {"number": sequence + 1, "group": group_words(board)}
     sides = _sides(entries)
     if len(sides) < 2:
-        return SAYS["crossed"].format(**where, what=_crossed(board, entries))
+        return words["crossed"].format(**where, what=_crossed(board, entries))
     said = [_says(board, ranks, entries[ranks[0]]) for ranks in sides]
-    return Words.of("\n  ").join([SAYS["differs"].format(**where), *said])
+    return Words.of("\n  ").join([words["differs"].format(**where), *said])
 
 
 def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
@@ -235,7 +235,7 @@ def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
 
 
 def group_words(board: Board) -> Words:
-    return SAYS["world" if board.name == "0" else "group"].format(ranks=names_of(board.ranks))
+    return words["world" if board.name == "0" else "group"].format(ranks=names_of(board.ranks))
 
 
 def _difference_in(board: Board) -> Words | None:
@@ -252,24 +252,24 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
     """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
     few = [r for r, count in enumerate(counts) if count < max(counts)]
     many = next(r for r, count in enumerate(counts) if count == max(counts))
-    made = [SAYS["made"].format(ranks=names_of([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
+    made = [words["made"].format(ranks=names_of([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
     tally = {"group": group_words(board), "tally": made}
     for rank in few:
         for sequence in range(start, max(counts)):
             mine, theirs = board.read(rank, sequence), board.read(many, sequence)
             if theirs is not None and (mine is None or mine.site != theirs.site):
                 skipped = _skipped(board, rank, many, sequence, mine, theirs)
-                return SAYS["skipped.tally"].format(skipped=skipped, **tally)
-    return SAYS["uneven"].format(**tally)
+                return words["skipped.tally"].format(skipped=skipped, **tally)
+    return words["uneven"].format(**tally)
 
 
 def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> Words:
     a, b = board.ranks[rank], board.ranks[many]
-    other = SAYS["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
+    other = words["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
     call = {"a": a, "number": sequence + 1, "other": other}
     if mine is None:
-        return SAYS["skipped.never"].format(**call)
-    return SAYS["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
+        return words["skipped.never"].format(**call)
+    return words["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
 
 
 def _sides(entries: dict[int, Entry]) -> list[list[int]]:
@@ -282,7 +282,7 @@ def _sides(entries: dict[int, Entry]) -> list[list[int]]:
 
 def _says(board: Board, ranks: list[int], entry: Entry) -> Words:
     who = {"ranks": names_of(board.ranks[r] for r in ranks), "count": len(ranks)}
-    return SAYS["calls"].format(**who, what=entry.what, place=describe(entry.site))
+    return words["calls"].format(**who, what=entry.what, place=describe(entry.site))
 
 
 def _crossed(board: Board, entries: dict[int, Entry]) -> Words:
@@ -290,5 +290,5 @@ def _crossed(board: Board, entries: dict[int, Entry]) -> Words:
         for b, theirs in entries.items():
             if mine.give and theirs.take and mine.give[b] != theirs.take[a]:
                 ends = {"a": board.ranks[a], "b": board.ranks[b], "gives": mine.give[b], "takes": theirs.take[a]}
-                return SAYS["sends"].format(**ends, place=describe(mine.site), other=describe(theirs.site))
-    return SAYS["disagree"]
+                return words["sends"].format(**ends, place=describe(mine.site), other=describe(theirs.site))
+    return words["disagree"]

@@ -11,7 +11,7 @@ from types import FrameType
 
 from helpers.learner.words import Words, book
 
-SAYS = book("ranks")
+words = book("ranks")
 Frame = tuple[str, int, str]  # file name, line number, function name
 
 ENGINE = os.path.dirname(os.path.abspath(__file__))
@@ -64,20 +64,20 @@ def describe(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
     text = linecache.getline(*frame[:2]).strip()
     place = place_of(frame, current_cell)
-    return SAYS["site.code"].format(place=place, text=text) if text else place
+    return words["site.code"].format(place=place, text=text) if text else place
 
 
 def place_of(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3', without the code."""
-    return SAYS["site.line"].format(name=_name(frame[0], current_cell), line=frame[1])
+    return words["site.line"].format(name=_name(frame[0], current_cell), line=frame[1])
 
 
 def _name(path: str, current_cell: str | None) -> Words | str:
     if path.startswith(CELL_PREFIX):
-        return SAYS["site.cell" if current_cell in (None, path) else "site.earlier"]
+        return words["site.cell" if current_cell in (None, path) else "site.earlier"]
     if "ipykernel_" in path:
         number = _cell_number(path)
-        return SAYS["site.cell"] if number is None else SAYS["site.numbered"].format(number)
+        return words["site.cell"] if number is None else words["site.numbered"].format(number)
     return os.path.basename(path)
 
 
@@ -92,19 +92,19 @@ def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> 
     """The learner's line, and before it the package's line when the stack goes through the course's own code."""
     own, inside = learner_frame(frames), package_frame(frames)
     if own is None and inside is None:
-        return describe(frames[-1]) if frames else SAYS["site.unknown"]
+        return describe(frames[-1]) if frames else words["site.unknown"]
     if inside is None:
         return describe(own, current_cell)
     if own is None:
         return describe(inside)
-    return SAYS["site.under"].format(inside=describe(inside), own=describe(own, current_cell))
+    return words["site.under"].format(inside=describe(inside), own=describe(own, current_cell))
 
 
 def names_of(ranks: Iterable[int]) -> Words:
     """'rank 1', 'ranks 0-3', 'ranks 0, 2'."""
     numbers = sorted(ranks)
     if len(numbers) == 1:
-        return SAYS["site.rank"].format(numbers[0])
+        return words["site.rank"].format(numbers[0])
     if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return SAYS["site.range"].format(numbers[0], numbers[-1])
-    return SAYS["site.list"].format(numbers)
+        return words["site.range"].format(numbers[0], numbers[-1])
+    return words["site.list"].format(numbers)

@@ -21,14 +21,14 @@ from torch.distributed import distributed_c10d
 from torch.utils._pytree import tree_iter
 
 from helpers.devices import GPU, is_on_python_device, known_kinds
-from helpers.devices.lines import call_site
+from helpers.devices.call_site import call_site
 from helpers.ranks.board import Board
 from helpers.ranks.gloo import Connections, Ended, Waiters, open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
 from helpers.ranks.rules import rules_named
 from helpers.ranks.session import Listeners, Session, WireConfig
-from helpers.ranks.sites import SAYS
+from helpers.ranks.sites import words
 from helpers.ranks.work import PendingOp, WireError
 from helpers.records import CommEvent
 
@@ -78,7 +78,7 @@ class World:
         """End this world: what is pending fails, the boards are let go."""
         self.closed = True
         self.session.busy.set()
-        self.session.fail(SAYS["replaced"])
+        self.session.fail(words["replaced"])
         for group in self.groups:
             group.release()
         self.groups = []

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from helpers import devices
-from helpers.devices.lines import main_stack
+from helpers.devices.call_site import main_stack
 from helpers.learner.words import Words
 from helpers.ranks import rules, wire
 from helpers.ranks.errors import Failure, Waiting, Where

@@ -10,20 +10,20 @@ import weakref
 import pytest
 
 from helpers.commands.jobs import inside
-from helpers.devices import lines
+from helpers.devices import call_site
 
 
 def test_on_another_thread_it_is_the_line_of_the_main_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.extend(lines.main_stack()))
+    thread = threading.Thread(target=lambda: found.extend(call_site.main_stack()))
     thread.start()
     thread.join()
     name = "test_on_another_thread_it_is_the_line_of_the_main_thread"
     assert name in [function for _, _, function in found]
-    assert lines.call_site()[2] == name
+    assert call_site.call_site()[2] == name
 
 
-@pytest.mark.parametrize("look", [lines.main_stack, lambda: inside.stack(threading.main_thread().ident)])
+@pytest.mark.parametrize("look", [call_site.main_stack, lambda: inside.stack(threading.main_thread().ident)])
 def test_a_look_from_another_thread_keeps_nothing_alive(look):
     """What a function has left is gone, however often somebody asks where it is."""
 
@@ -51,7 +51,7 @@ def test_a_look_from_another_thread_keeps_nothing_alive(look):
     assert kept == 0
 
 
-@pytest.mark.parametrize("module", [lines, inside])
+@pytest.mark.parametrize("module", [call_site, inside])
 @pytest.mark.parametrize("collects", [True, False])
 def test_no_garbage_is_collected_while_the_frames_are_listed(module, collects):
     """A group that is destroyed meanwhile gives the interpreter away, and Python 3.11 stands still."""

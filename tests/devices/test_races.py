@@ -95,9 +95,9 @@ def test_a_race_is_told_with_both_lines(cards, cell):
 
 
 def found_sites():
-    from helpers.devices.cards import touching
+    from helpers.devices.cards import races
 
-    return touching.findings
+    return races.findings
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from helpers.devices.unwritten import Unwritten, strange
+from helpers.devices.uninitialized_memory import Unwritten, strange
 
 MAKERS = [
     lambda: torch.empty(3),

@@ -44,7 +44,7 @@ def frames_of(thread):
 
 
 def at_once(lazy):
-    """What comes of frames, which nobody holds while their thread goes on: see helpers.devices.lines."""
+    """What comes of frames, which nobody holds while their thread goes on: see helpers.devices.call_site."""
     collects = gc.isenabled()
     gc.disable()
     try:

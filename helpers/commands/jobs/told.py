@@ -8,7 +8,8 @@ from helpers.commands.jobs.blame import Scene, Verdict
 from helpers.commands.jobs.calls import Call
 from helpers.learner.words import Words, book
 from helpers.ranks.report import how_it_ended
-from helpers.ranks.sites import SAYS, Frame, describe, learner_frame, names_of
+from helpers.ranks.sites import Frame, describe, learner_frame, names_of
+from helpers.ranks.sites import words as rank_words
 
 if TYPE_CHECKING:
     from helpers.commands.jobs.hang import Found
@@ -55,11 +56,11 @@ def sentences(verdict: Verdict, scene: Scene) -> list[Words]:
         kind = "alone" if kind in ("skipped", "finished") and set(verdict.ranks) <= part.calls.keys() else kind
     if kind == "raised":
         named["text"] = f"{process.failure.type_name}: {process.failure.message}"
-        lines = [SAYS["raised"].format(**named)]
+        lines = [rank_words["raised"].format(**named)]
         lines += [say["gpu"]] if any(one in named["text"].lower() for one in _GPU) and not _has_gpu() else []
     elif kind == "died":
         name = "noted" if process.fault else "seen" if verdict.place else "alone"
-        lines = [SAYS[f"died.{name}"].format(**named)]
+        lines = [rank_words[f"died.{name}"].format(**named)]
     else:
         lines = [say[f"verdict.{kind}"].format(**named)]
     if part is not None and kind != "differs":
@@ -85,7 +86,7 @@ def _of(call: Call) -> Words:
 
 
 def _line(frame: Frame | None) -> Words:
-    return describe(frame) if frame else SAYS["site.unknown"]
+    return describe(frame) if frame else rank_words["site.unknown"]
 
 
 def places(scene: Scene) -> list[Words]:
@@ -93,12 +94,12 @@ def places(scene: Scene) -> list[Words]:
     found: dict[tuple[Words, str, Words], list[int]] = {}
     for rank, process in sorted(scene.unfinished.items()):
         op = scene.waits_in(rank)
-        how = SAYS["wait"] if op else SAYS["stand"] if process.sleeps_for() else say["computes"]
+        how = rank_words["wait"] if op else rank_words["stand"] if process.sleeps_for() else say["computes"]
         found.setdefault((how, op or "", _line(process.line)), []).append(rank)
     lines = [how.format(ranks=names_of(r), count=len(r), ops=[op], place=at) for (how, op, at), r in found.items()]
     over = [rank for rank, one in scene.ranks.items() if one.has_finished]
     if over and scene.unfinished:
-        lines.append(SAYS["had_finished"].format(ranks=names_of(over)))
+        lines.append(rank_words["had_finished"].format(ranks=names_of(over)))
     hung = [one for more in scene.others.values() for one in more if one.line and one.line in one.frames[-8:]]
     lines += [say["worker"].format(ranks=names_of([one.rank]), place=_line(one.line)) for one in hung]
     silent = [rank for rank, one in scene.unfinished.items() if not one.said.get("answered")]

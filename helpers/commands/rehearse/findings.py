@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.commands.rehearse.crew import Crew
-from helpers.commands.rehearse.report import WARNING, Finding, say
+from helpers.commands.rehearse.processes import Crew
+from helpers.commands.rehearse.report import WARNING, Finding, words
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.ranks.errors import Failure, RankError
-from helpers.ranks.nccl.verdicts import SAYS as NCCL_SAYS
+from helpers.ranks.nccl.verdicts import words as nccl_words
 from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, names_of
 
 FULL = "OutOfMemoryError"
@@ -103,17 +103,17 @@ def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
     if mine in failure.frames:
         inside = failure.frames[failure.frames.index(mine) + 1 :]
         chain += [frame for frame in inside if is_library(frame[0]) and frame[2] not in _PASSING][-3:]
-    kind, cure = ("out of memory", say["full"]) if failure.type_name == FULL else ("error", None)
-    words = failure.words.map(in_cudas_words)
+    kind, cure = ("out of memory", words["full"]) if failure.type_name == FULL else ("error", None)
+    text = failure.words.map(in_cudas_words)
     if failure.wire_kind == "mismatch":
-        kind, cure, words = "unnoticed", NCCL_SAYS["cure.differ"], Words.of("\n").join([words, say["unnoticed"]])
+        kind, cure, text = "unnoticed", nccl_words["cure.differ"], Words.of("\n").join([text, words["unnoticed"]])
     else:
-        words = Words.of(f"{failure.type_name}: ") + words
+        text = Words.of(f"{failure.type_name}: ") + text
     lines = dict.fromkeys(line for one in failures.values() if (line := learner_frame(one.frames)))
     if "invalid device ordinal" in failure.message:
-        cure = say["local"].format(count=scene.nproc)
+        cure = words["local"].format(count=scene.nproc)
     where = {"ranks": tuple(sorted(failures)), "sites": tuple(lines), "chain": tuple(chain)}
-    return Finding(kind=kind, words=words, cure=cure, **where)
+    return Finding(kind=kind, words=text, cure=cure, **where)
 
 
 def _is_ours(failure: Failure) -> bool:
@@ -174,10 +174,10 @@ def _habits(scene: Scene) -> list[Finding]:
                 continue
             was_set = last.get("was_set", False)
             named = {"ranks": names_of(ranks), "gpu": last["name"], "op": last.get("op")}
-            words = say["duplicate" if what == "gpu" else "guessed"].format(**named)
-            cure = say["constant" if was_set else "set_device"]
+            text = words["duplicate" if what == "gpu" else "guessed"].format(**named)
+            cure = words["constant" if was_set else "set_device"]
             kind = "error" if what == "gpu" else WARNING
-            made.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=words, cure=cure))
+            made.append(Finding(kind=kind, ranks=ranks, sites=(tuple(last["site"]),), words=text, cure=cure))
     return made
 
 
@@ -198,7 +198,7 @@ def headline(scene: Scene, found: tuple[Finding, ...]) -> Words:
     failed = first.ranks if first else tuple(state.rank for state in scene.crew.states if state.failure or state.dead)
     named = {"count": num, "ranks": names_of(failed or (0,)), "seconds": scene.crew.clock}
     named["code"] = next((line["code"] for line in scene.exits.values()), 0)
-    return say[f"ended.{scene.ended}"].format(**named)
+    return words[f"ended.{scene.ended}"].format(**named)
 
 
 def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
@@ -208,26 +208,26 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
     if scene.exits:
         rank, line = next(iter(scene.exits.items()))
         said = "".join(scene.crew.states[rank].text).strip().splitlines()[-1:] or ["-"]
-        return say["problem.exit"].format(code=line["code"], said=said[0], ranks=names_of(scene.exits))
+        return words["problem.exit"].format(code=line["code"], said=said[0], ranks=names_of(scene.exits))
     for state in scene.crew.causes:
         name = state.failure.type_name
         if name == "ModuleNotFoundError":
-            return say["problem.module"].format(said=state.failure.message)
+            return words["problem.module"].format(said=state.failure.message)
         if name == "NotRehearsed":
             return state.failure.words
         if _is_limit(state.failure):
             line = learner_frame(state.failure.frames)
             said = state.failure.message.splitlines()[0][:300]
-            return say["problem.limit"].format(said=said, place=describe(line) if line else "?")
+            return words["problem.limit"].format(said=said, place=describe(line) if line else "?")
         if _is_own_fault(state.failure):
-            return say["problem.own"].format(
+            return words["problem.own"].format(
                 said=f"{name}: {state.failure.message}", place=describe(state.failure.frames[-1])
             )
         if _is_sparse(state.failure):
-            return say["stops"].format(what=say["not.sparse"])
+            return words["stops"].format(what=words["not.sparse"])
         if name == FULL:
             held, asked = (format_bytes(n) for n in (scene.crew.card_bytes, scene.memory))
-            return say["short"].format(held=held, memory=asked)
+            return words["short"].format(held=held, memory=asked)
     if scene.verdict in ("timeout", "interrupted"):
         return Words.of("\n").join(scene.crew.places)
     return None if scene.verdict == "ok" else scene.error.words
@@ -236,4 +236,4 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
 def missing(scene: Scene) -> tuple[Words, ...]:
     """What the script uses and no rehearsal can try."""
     names = {line["name"] for lines in scene.noted.values() for line in lines if line["what"] == "not rehearsed"}
-    return tuple(say[f"not.{name}"] for name in sorted(names))
+    return tuple(words[f"not.{name}"] for name in sorted(names))

@@ -11,7 +11,7 @@ from helpers.learner.words import Words, book
 from helpers.quantities.units import format_bytes
 from helpers.ranks.sites import Frame, describe, names_of
 
-say = book("rehearse")
+words = book("rehearse")
 WARNING = "warning"
 WRITTEN = {"send": "send/isend", "recv": "recv/irecv"}  # the wire sees one in both
 WRAPPED = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab would break inside words
@@ -39,18 +39,18 @@ class Finding:
     @property
     def label(self) -> Words:
         """Its kind, as a reader is told it."""
-        return say[f"kind.{self.kind.replace(' ', '_')}"]
+        return words[f"kind.{self.kind.replace(' ', '_')}"]
 
     def lines(self) -> list[str]:
         """As a terminal shows it."""
-        head = say("finding", kind=self.label, ranks=names_of(self.ranks or (0,)))
+        head = words("finding", kind=self.label, ranks=names_of(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
         told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
-        lines += [say("site", place=place) for place in [*places[:1], *told]]
+        lines += [words("site", place=place) for place in [*places[:1], *told]]
         if len(self.chain) > 1:
-            lines.append(say("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))
-        return lines + ([say("cure", cure=self.cure)] if self.cure else [])
+            lines.append(words("chain", calls=[f"{os.path.basename(path)}:{n} {name}" for path, n, name in self.chain]))
+        return lines + ([words("cure", cure=self.cure)] if self.cure else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,11 @@ class Report:
         if self.problem is not None:
             lines.append(str(self.problem))
         mistakes = [one for one in self.findings if one.is_mistake]
-        lines.append(say("count", count=len(mistakes)) if mistakes else say("none" if self.ok else "nothing_found"))
+        lines.append(words("count", count=len(mistakes)) if mistakes else words("none" if self.ok else "nothing_found"))
         for one in self.findings:
             lines += ["", *one.lines()]
         if mistakes:
-            lines += ["", say("behind")]
+            lines += ["", words("behind")]
         lines += ["", *self._peaks(), *self._messages(), *self._missing()]
         return lines
 
@@ -109,16 +109,16 @@ class Report:
         for rank, size in sorted(self.peaks.items()):
             by_size.setdefault(size, []).append(rank)
         told = [f"{names_of(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
-        return [say("peaks", peaks=told, memory=format_bytes(self.memory))]
+        return [words("peaks", peaks=told, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:
         told = [f"{WRITTEN.get(op, op)} {number:,} ({format_bytes(size)})" for op, number, size in self.messages]
-        return [say("messages", messages=told)] if told else []
+        return [words("messages", messages=told)] if told else []
 
     def _missing(self) -> list[str]:
         if not self.not_rehearsed:
-            return [say("always")]
-        return [say("missing", names=[str(name) for name in self.not_rehearsed]), say("always")]
+            return [words("always")]
+        return [words("missing", names=[str(name) for name in self.not_rehearsed]), words("always")]
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, in the language that was chosen."""

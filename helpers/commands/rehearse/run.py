@@ -1,21 +1,36 @@
-"""One rehearsal: what is asked is checked, the script runs on every rank, and what they left becomes a report."""
+"""Runs a rehearsal: of a script (`rehearse`), a notebook's function (`rehearse_function`), or as a command (`main`).
+
+The options are checked, the script runs on every rank (processes.py), and what the ranks left becomes a report.
+
+    python -m helpers rehearse train.py --nproc 4 --memory 80GB -- --epochs 1
+"""
 
 from __future__ import annotations
 
+import argparse
+import inspect
+import json
 import linecache
 import os
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from helpers.commands.rehearse import findings, notes
-from helpers.commands.rehearse.crew import Crew
-from helpers.commands.rehearse.report import Report, say
+from helpers.commands.rehearse import findings, rank_notes
+from helpers.commands.rehearse.processes import Crew
+from helpers.commands.rehearse.report import Report, words
+from helpers.learner.words.wrapping import complain
 from helpers.quantities.units import parse_bytes
 from helpers.ranks.limits import available_memory, check_num_ranks, folder_prefix
+from helpers.ranks.pipe import print_by_rank
+
+if TYPE_CHECKING:
+    import torch
 
 MEMORY, LIMIT = "80 GB", 300.0
 
@@ -32,9 +47,9 @@ def rehearse(
     """
     for name, count in (("nproc", nproc), ("nnodes", nnodes)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(say("bad.count", name=name, count=repr(count)))
+            raise ValueError(words("bad.count", name=name, count=repr(count)))
     if not limit > 0:
-        raise ValueError(say("bad.limit", limit=limit))
+        raise ValueError(words("bad.limit", limit=limit))
     num_bytes = parse_bytes(memory, "memory")
     check_num_ranks(nproc * nnodes)
     folder = tempfile.mkdtemp(prefix=folder_prefix())
@@ -54,12 +69,14 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
     else:
         path = Path(script)
     if not path.is_file():
-        raise ValueError(say("bad.absent", name=path))
+        raise ValueError(words("bad.absent", name=path))
     try:
         compile(path.read_bytes(), str(path), "exec")
     except (SyntaxError, ValueError, UnicodeDecodeError) as error:
         where = getattr(error, "lineno", None) or 1
-        raise ValueError(say("bad.python", name=path.name, line=where, problem=getattr(error, "msg", error))) from None
+        raise ValueError(
+            words("bad.python", name=path.name, line=where, problem=getattr(error, "msg", error))
+        ) from None
     return str(path.resolve())
 
 
@@ -71,7 +88,7 @@ def _rehearsed(
     held = min(num_bytes, share)
     with Crew(path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held, memory=num_bytes) as crew:
         verdict, error = crew.watched(limit)
-    noted = {rank: notes.read(rank, folder) for rank in range(world)}
+    noted = {rank: rank_notes.read(rank, folder) for rank in range(world)}
     scene = findings.Scene(
         crew=crew, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
     )
@@ -96,3 +113,57 @@ def _rehearsed(
         problem=findings.problem(scene, found),
         seconds=time.monotonic() - start,
     )
+
+
+def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2) -> Report:
+    """Rehearse a notebook's function, which each rank calls with its GPU. Its lines are named as "step line 4"."""
+    from helpers.observe.torchrun import script_of  # needs torch
+
+    num_lines = len(inspect.getsource(function).rstrip().splitlines())
+    with tempfile.TemporaryDirectory(prefix=folder_prefix()) as folder:
+        path = Path(folder) / function.__name__
+        path.write_text(script_of(function), encoding="utf-8")
+        report = rehearse(path, nproc)
+    findings = []
+    for one in report.findings:
+        chain = tuple(frame for frame in one.chain if Path(frame[0]).name != path.name or frame[1] <= num_lines)
+        findings.append(replace(one, chain=chain))
+    return replace(report, findings=tuple(findings))
+
+
+REFUSED = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 where nothing was found, 1 for a mistake, 2 for a sentence."""
+    arguments = list(arguments)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    made = argparse.ArgumentParser(
+        prog="python -m helpers rehearse",
+        description="Run a script for CUDA and NCCL on practice cards on this machine: what would fail on GPUs, where.",
+    )
+    made.add_argument("script", help="train.py; its own arguments stand behind two dashes: -- --epochs 1")
+    made.add_argument("--nproc", type=int, default=4, help="ranks on each node, as torchrun's (default: 4)")
+    made.add_argument("--nnodes", type=int, default=1, help="nodes (default: 1)")
+    made.add_argument("--memory", default=MEMORY, help=f"of each GPU (default: {MEMORY})")
+    made.add_argument("--limit", type=float, default=LIMIT, help=f"seconds, then it is stopped (default: {LIMIT:.0f})")
+    made.add_argument("--json", action="store_true", help="the report as JSON, for a program")
+    given = made.parse_args(arguments[:cut])
+    try:
+        report = rehearse(
+            given.script,
+            given.nproc,
+            nnodes=given.nnodes,
+            memory=given.memory,
+            args=arguments[cut + 1 :],
+            limit=given.limit,
+        )
+    except ValueError as problem:
+        complain(words("nothing", problem=problem))
+        return REFUSED
+    if given.json:
+        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+    else:
+        print_by_rank(report.printed)
+        print(report, flush=True)
+    return report.exit_code

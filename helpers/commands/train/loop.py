@@ -21,7 +21,7 @@ from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
 from helpers.ranks.inplace import is_launched, last_words
-from helpers.ranks.sites import SAYS
+from helpers.ranks.sites import words as rank_words
 
 ENDED, FAILED = 0, 1
 INTERRUPTED, PREEMPTED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -194,7 +194,7 @@ def failure_message(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, RankError):
         return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
-    return text.replace(str(SAYS["after.restarted"]), "").replace(str(SAYS["after.kept"]), "").strip()
+    return text.replace(str(rank_words["after.restarted"]), "").replace(str(rank_words["after.kept"]), "").strip()
 
 
 def _first(answers: Iterable[str]) -> str:

@@ -34,14 +34,14 @@ def install(num_bytes: int) -> None:
     """
     if num_bytes < 1:
         raise ValueError(f"a card of {num_bytes} bytes holds nothing: give 1 or more; 64 MB is 64_000_000")
-    from helpers.devices.cards import batch_norm, kernels, late, module, pinned, tensor
+    from helpers.devices.cards import errors, kernels, module, tensor, torch_patches
 
     if not module.is_registered():
         module.register()
         kernels.register()
-        batch_norm.register()
-        late.guard()
-        pinned.patch()
+        kernels.register_batch_norm()
+        errors.guard()
+        torch_patches.patch()
         _try()
     tensor.memory.capacity = num_bytes
 
@@ -63,7 +63,7 @@ def holds(tensor: object) -> bool:
 
 def new_run() -> None:
     """A new task of this process: a race that was found before is told again."""
-    touching = sys.modules.get("helpers.devices.cards.touching")
+    touching = sys.modules.get("helpers.devices.cards.races")
     if touching is not None:
         touching.new_run()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from helpers.devices.cards.late import complain
+from helpers.devices.cards.errors import complain
 from helpers.quantities.units import format_bytes
 
 PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import torch
 
 from helpers.devices.cards import streams
-from helpers.devices.cards.checks import check_index
+from helpers.devices.cards.errors import check_index
 from helpers.devices.cards.tensor import memory, numbers
 from helpers.quantities.units import format_bytes
 

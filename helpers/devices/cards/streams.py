@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import torch
 
-from helpers.devices.lines import Frame, call_site
+from helpers.devices.call_site import Frame, call_site
 
 watching = False  # whether there is more than one stream: a side stream, a message under way, a copy to the CPU
 epoch = 0  # what was noted in an earlier one is over

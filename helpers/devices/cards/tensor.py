@@ -1,7 +1,11 @@
-"""A tensor on a practice card: it says device='card:0', and a CPU tensor inside it holds the numbers.
+"""Implements a tensor on a practice card: it says device='card:0', and a CPU tensor inside it holds the numbers.
 
-Every operation comes through `__torch_dispatch__`, below autograd: devices are checked, the CPU computes, and what
-comes out is on the card. torch.distributed's operations come the same way, so gloo gets the tensor inside.
+Every operation comes through `__torch_dispatch__`, below autograd: devices are checked, the CPU computes, and the
+result is put on the card. The operations of torch.distributed come the same way, so gloo gets the tensor inside.
+
+`OffCardTensor` is a parameter that `.data = ` a CPU tensor has taken off the card while autograd knows it, as FSDP1
+does to save memory. The object stays what C++ made it, on card:0, but what it says and computes is the CPU tensor's,
+until it is put back.
 """
 
 from __future__ import annotations
@@ -13,12 +17,53 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from helpers.devices.cards import streams, touching
-from helpers.devices.cards.away import Away, opened, place
-from helpers.devices.cards.checks import INDEXING, NO_NUMPY, check_index, check_together
-from helpers.devices.cards.late import complain, instead
+from helpers.devices.cards import races, streams
+from helpers.devices.cards.errors import INDEXING, NO_NUMPY, check_index, check_together, complain, instead
 from helpers.devices.cards.memory import Memory
+
+_INSIDE = ("_raw", "_cpu")  # what a card's tensor wraps, and what one wraps that is away
+
+
+class Away(Tensor):
+    _cpu: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    device = property(lambda self: self._cpu.device)
+    is_cuda = property(lambda self: False)
+    data = property(Tensor.detach, lambda self, other: place(self, other))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if len(types) > 1:  # a card compares devices, with the CPU tensor inside
+            return NotImplemented
+        return func(*opened(args), **opened(kwargs or {}))
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self._cpu.untyped_storage()
+
+
+def opened(values):
+    """What is away, as the CPU tensors inside."""
+    return tree_map_only(Away, lambda one: one._cpu, values)
+
+
+def place(tensor: Tensor, other: Tensor) -> None:
+    """`tensor.data = other`, of a card's tensor or of one that is away: on the card, or off it."""
+    if isinstance(other, Away):
+        other = other._cpu
+    shape = other
+    if not hasattr(other, "_raw"):
+        shape = Tensor._make_wrapper_subclass(
+            Away, other.size(), strides=other.stride(), dtype=other.dtype, device="card:0"
+        )
+        shape._cpu = other
+    torch._C.TensorBase.data.__set__(tensor, shape)
+    for name in _INSIDE:
+        tensor.__dict__.pop(name, None)
+    tensor.__class__ = type(shape)
+    tensor.__dict__.update((name, vars(shape)[name]) for name in _INSIDE if name in vars(shape))
+
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -81,12 +126,12 @@ class Card(Tensor):
             complain(error)
             return instead(func, seen.back)
         if streams.watching or seen.others or type(out) is not Card:
-            touching.look(func, args, kwargs, out)
+            races.look(func, args, kwargs, out)
         return out
 
     # -- what a learner reads --------------------------------------------------------------------------------------
     def __repr__(self, *, tensor_contents=None) -> str:
-        touching.read_by_host(self, "repr")
+        races.read_by_host(self, "repr")
         text = repr(self._raw)[:-1] + ", device='card:0'"
         if self.grad_fn is not None:
             return f"{text}, grad_fn=<{type(self.grad_fn).__name__}>)"
@@ -96,7 +141,7 @@ class Card(Tensor):
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
     def tolist(self):
-        touching.read_by_host(self, "tolist")
+        races.read_by_host(self, "tolist")
         return self._raw.tolist()
 
     def numpy(self, *, force: bool = False):
@@ -113,7 +158,7 @@ class Card(Tensor):
 
     def record_stream(self, stream) -> None:
         """Its memory is not given away before this stream is done with it."""
-        touching.lend(self, stream)
+        races.lend(self, stream)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._raw.untyped_storage()

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d
 
-from helpers.devices import lines
+from helpers.devices import call_site
 from helpers.grading.safeguards.limits import used_bytes
 from helpers.ranks.sites import is_library
 from helpers.ranks.zygote import take_orphans
@@ -100,7 +100,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (lines.collects, lambda on: gc.enable() if on else gc.disable()),
+    (call_site.collects, lambda on: gc.enable() if on else gc.disable()),
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _environment),

@@ -5,7 +5,7 @@ this package is loaded, it registers itself with the engine as the rules "nccl" 
 
 rank_rules  on a rank: refuses what NCCL lacks, writes the journal
 journal     the lines of a journal, written and read
-replay      the replay by NCCL's rules, and the deadlock in which it may end
+replayer    the replay by NCCL's rules, and the deadlock in which it may end
 judge       which replays are needed, and the verdicts of them all
 verdicts    a verdict in words, with both lines and the cure
 """

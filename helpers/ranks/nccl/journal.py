@@ -86,7 +86,7 @@ class RankProgram:
     world_size: int = 1
     eager: bool | None = None
     records: list[Record] = field(default_factory=list)
-    note_finding: list[RecordedFinding] = field(default_factory=list)
+    findings: list[RecordedFinding] = field(default_factory=list)
 
 
 class JournalReader:
@@ -127,7 +127,7 @@ class JournalReader:
                 self.origins[self._name(name)] = self.sites[site], number
             case ["found", kind, words, sites, cure]:
                 frames = tuple(self.sites[one] for one in sites)
-                self.program.found.append(
+                self.program.findings.append(
                     RecordedFinding(self.program.rank, kind, Words(**words), frames, Words(**cure))
                 )
             case ["post", number, site, stream, name, group, in_line, messages]:
@@ -249,7 +249,7 @@ def note(
 def note_finding(kind: str, words: Words, sites: Sequence[Frame], cure: Words | None = None) -> None:
     """A finding of this rank's own, such as a race; it comes out of verdicts_of as it is."""
     if _open is not None:
-        _open.found(kind, words, sites, cure or Words.of(""))
+        _open.note_finding(kind, words, sites, cure or Words.of(""))
 
 
 rules.on_task_end.append(lambda: note("idle"))

@@ -139,7 +139,7 @@ class Judge:
             new = self.readers.setdefault(path, JournalReader(path)).read()
             known = self.programs.setdefault(new.rank, new)
             if known is not new:
-                known.records, known.found = known.records + new.records, new.found
+                known.records, known.findings = known.records + new.records, new.findings
         case = _Case(self.programs, final, self.made)
         verdicts = case.verdicts()
         too_many = any(len(one.records) > MAX_WAITING_RECORDS for one in self.programs.values())

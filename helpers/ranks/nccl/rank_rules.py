@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from helpers.devices import CARD, cards
-from helpers.devices.lines import call_site
+from helpers.devices.call_site import call_site
 from helpers.ranks import wire
 from helpers.ranks.nccl import journal as journals
 from helpers.ranks.nccl.journal import FileJournal, Journal
-from helpers.ranks.nccl.verdicts import SAYS
+from helpers.ranks.nccl.verdicts import words
 from helpers.ranks.sites import Frame, describe
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ COPIED = {"all_gather": 1, "reduce_scatter": 0}  # which list torch copies itsel
 
 
 def refuse(kind: type[Exception], name: str, /, **values: object) -> None:
-    error = kind(str(SAYS[f"refused.{name}"].format(**values)))
-    error.words = SAYS[f"refused.{name}"].format(**values)
+    error = kind(str(words[f"refused.{name}"].format(**values)))
+    error.words = words[f"refused.{name}"].format(**values)
     raise error
 
 
@@ -103,7 +103,7 @@ class NcclOnRank:
     def __init__(self, journal: Journal, only_cards: bool = False):
         self.journal, self.only_cards = journal, only_cards
         self.has_card = hasattr(torch, CARD)
-        self.touching = sys.modules.get("helpers.devices.cards.touching") if self.has_card else None
+        self.touching = sys.modules.get("helpers.devices.cards.races") if self.has_card else None
         if self.touching is not None:
             journals.current_stream = self.touching.current_stream
             self.touching.listen(note=journals.note, found=journals.note_finding, place=describe)

@@ -12,7 +12,7 @@ from helpers.ranks.nccl.journal import NO_SITE, RankProgram, Record
 from helpers.ranks.nccl.replayer import Deadlock, Host, Node, PostedOperation, Replay
 from helpers.ranks.sites import Frame, describe, names_of, place_of
 
-SAYS = book("nccl")
+words = book("nccl")
 HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
 UNNOTICED = "unnoticed"  # wrong on NCCL, which compares nothing and raises nothing
 SHOWN = 6  # lines of one circle
@@ -36,7 +36,7 @@ class NcclVerdict:
     @property
     def text(self) -> Words:
         """The whole verdict: its kind, what happens, and the cure."""
-        return SAYS["said"].format(kind=SAYS["kind." + self.kind], words=self.words, cure=self.cure)
+        return words["said"].format(kind=words["kind." + self.kind], words=self.words, cure=self.cure)
 
 
 def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
@@ -51,12 +51,12 @@ def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
     if half:
         rank, record = half
         place = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
-        lines.insert(0, SAYS["line.stands"].format(ranks=names_of([rank]), n=1, **place))
+        lines.insert(0, words["line.stands"].format(ranks=names_of([rank]), n=1, **place))
         sites.insert(0, record.site)
-    head = [SAYS["extra." + extra]] if extra else []
-    words = Words.of("\n  ").join([Words.of(" ").join([*head, SAYS[f"hang.{name}"]]), *lines])
+    head = [words["extra." + extra]] if extra else []
+    text = Words.of("\n  ").join([Words.of(" ").join([*head, words[f"hang.{name}"]]), *lines])
     ranks = tuple(sorted({node.rank for node in nodes}))
-    return NcclVerdict(kind, ranks, tuple(dict.fromkeys(sites)), words, SAYS[f"cure.{name}"])
+    return NcclVerdict(kind, ranks, tuple(dict.fromkeys(sites)), text, words[f"cure.{name}"])
 
 
 def _pattern(knot: Deadlock) -> str:
@@ -131,11 +131,11 @@ def _group(record: Record, has_twin: bool) -> Words:
     """'the default group', 'the group of line 4'; 'group 2 of line 4' where that line made more of the same ranks."""
     name, (origin, number) = record.group[0], record.origin
     if name.rstrip("'") == "0":
-        return SAYS["group.default"]
+        return words["group.default"]
     if origin == NO_SITE:
-        return SAYS["group.other"].format(name=name)
-    place = SAYS["group.line"].format(origin[1]) if origin[0] == record.site[0] else place_of(origin)
-    return SAYS["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
+        return words["group.other"].format(name=name)
+    place = words["group.line"].format(origin[1]) if origin[0] == record.site[0] else place_of(origin)
+    return words["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
 
 
 def _lines(nodes: list[Node], groups: dict[tuple, Words]) -> list[Words]:
@@ -160,7 +160,7 @@ def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[
     who = {"ranks": names_of({node.rank for node in nodes}), "n": len(nodes)}
     if name in ("waits", "behind", "meets"):
         what = describe_operation(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
-    return SAYS[f"line.{name}"].format(**who, what=what, place=describe(site))
+    return words[f"line.{name}"].format(**who, what=what, place=describe(site))
 
 
 def describe_operation(
@@ -169,14 +169,14 @@ def describe_operation(
     """'send to rank 1', 'a batch with ranks 0, 2', 'all_reduce of ranks 0, 1'; of several ranks without the peers.
     groups: what to call them, where that has to be said."""
     if record.group in groups:
-        return SAYS["what.in_group"].format(what=describe_operation(record, alone), group=groups[record.group])
+        return words["what.in_group"].format(what=describe_operation(record, alone), group=groups[record.group])
     if not record.messages:
-        return SAYS["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
+        return words["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
     if not alone:
-        return SAYS["what.batches"] if record.is_batch else Words.of(record.name)
+        return words["what.batches"] if record.is_batch else Words.of(record.name)
     peers = names_of({one.peer for one in record.messages})
     kind = "batch" if record.is_batch else "send" if record.messages[0].sends else "recv"
-    return SAYS["what." + kind].format(peers=peers, name=record.name)
+    return words["what." + kind].format(peers=peers, name=record.name)
 
 
 # -- what meets and does not agree -----------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ def message_verdicts(play: Replay) -> Iterator[NcclVerdict]:
             seen |= {(name, pair), (name, one.site, other.site)}
             both = {"a": sender.rank, "b": receiver.rank, "there": describe(one.site), "here": describe(other.site)}
             both |= {"sent": one.form, "taken": other.form, "tag": one.tag, "other": other.tag}
-            words, kind = SAYS[f"met.{name}"].format(**both), UNNOTICED if crossed else WARNING
-            yield NcclVerdict(kind, pair, (other.site, one.site), words, SAYS[f"cure.{name}"])
+            text, kind = words[f"met.{name}"].format(**both), UNNOTICED if crossed else WARNING
+            yield NcclVerdict(kind, pair, (other.site, one.site), text, words[f"cure.{name}"])
 
 
 def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> Iterator[NcclVerdict]:
@@ -213,22 +213,22 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
         who = {"ranks": names_of(made), "others": names_of(lacking or made), "place": describe(made[first].site)}
         who |= {"a": first, "b": other, "made": made[first].name, "there": "" if other is None else made[other].name}
         sites = dict.fromkeys(made[rank].site for rank in (first, first if other is None else other))
-        yield NcclVerdict(ERROR, tuple(sorted(made)), tuple(sites), SAYS[name].format(**who), SAYS["cure.groups"])
+        yield NcclVerdict(ERROR, tuple(sorted(made)), tuple(sites), words[name].format(**who), words["cure.groups"])
         return
 
 
 def batch_verdicts(programs: Mapping[int, RankProgram]) -> Iterator[NcclVerdict]:
     large = {one.site: (rank, one) for rank, own in programs.items() for one in own.records if len(one.messages) > MOST}
     for site, (rank, one) in large.items():
-        words = SAYS["large"].format(rank=rank, number=len(one.messages), most=MOST, place=describe(site))
-        yield NcclVerdict(WARNING, (rank,), (site,), words, SAYS["cure.large"])
+        text = words["large"].format(rank=rank, number=len(one.messages), most=MOST, place=describe(site))
+        yield NcclVerdict(WARNING, (rank,), (site,), text, words["cure.large"])
 
 
 def finding_verdicts(programs: Iterable[RankProgram]) -> Iterator[NcclVerdict]:
     """What ranks have found by themselves; what they say alike is one."""
     alike: dict[tuple, list[int]] = {}
     for program in programs:
-        for one in program.found:
+        for one in program.findings:
             alike.setdefault((one.sites, one.kind, one.words, one.cure), []).append(one.rank)
-    for (sites, kind, words, cure), ranks in alike.items():
-        yield NcclVerdict(kind, tuple(sorted({*ranks})), sites, words, cure)
+    for (sites, kind, text, cure), ranks in alike.items():
+        yield NcclVerdict(kind, tuple(sorted({*ranks})), sites, text, cure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.commands.rehearse.function import rehearse_function
+from helpers.commands.rehearse.run import rehearse_function
 
 
 def outer(device):

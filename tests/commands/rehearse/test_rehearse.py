@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from helpers.commands.rehearse import Report, cli, findings, rehearse
+from helpers.commands.rehearse import Report, findings, rehearse, run
 from helpers.learner.words import Words
 
 ROOT = Path(__file__).parents[3]
@@ -193,14 +193,14 @@ def test_a_sentence_for_what_cannot_be_started(tmp_path, capsys):
         ([str(tmp_path / "c.py"), "--memory", "much"], "much"),
         ([str(tmp_path / "c.py"), "--nproc", "100000"], "GB of memory"),
     ):
-        assert cli.main(arguments) == 2
+        assert run.main(arguments) == 2
         assert told in capsys.readouterr().err
 
 
 def test_the_script_gets_its_arguments_and_no_process_stays(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("import os, sys\nprint(sys.argv[1:], 'pid', os.getpid())\n")
-    assert cli.main([str(script), "--nproc", "1", "--", "--epochs", "3"]) == 0
+    assert run.main([str(script), "--nproc", "1", "--", "--epochs", "3"]) == 0
     said = capsys.readouterr().out
     assert "['--epochs', '3']" in said and "ran to its end on 1 practice card." in said
     assert not psutil.pid_exists(int(said.partition("pid ")[2].split()[0]))

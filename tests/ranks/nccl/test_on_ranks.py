@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.nccl import replayer
+from helpers.ranks.nccl import replay
 from helpers.ranks.nccl.rank_rules import record_journal
 from tests.ranks.test_wire_torch import CASES
 
@@ -106,9 +106,9 @@ def ring_of_three():
 
 
 def test_a_message_is_named_as_the_script_calls_it(ranks):
-    verdict, *_ = replayer(ranks[:3].run(judged, ring_of_three))
+    verdict, *_ = replay(ranks[:3].run(judged, ring_of_three))
     assert "wait in isend," in str(verdict)
-    verdict, *_ = replayer(ranks[:2].run(judged, early_receive))
+    verdict, *_ = replay(ranks[:2].run(judged, early_receive))
     assert "wait in recv" not in str(verdict) and "irecv from rank 0" in str(verdict)
 
 
@@ -200,9 +200,9 @@ def judged(task):
 
 
 def test_one_stretch_of_any_world_can_be_judged(ranks):
-    verdicts = replayer(ranks[:2].run(judged, crossed_tags))
+    verdicts = replay(ranks[:2].run(judged, crossed_tags))
     assert [one.kind for one in verdicts] == ["unnoticed"]
-    assert not replayer(ranks[:2].run(judged, batched_both_ways))
+    assert not replay(ranks[:2].run(judged, batched_both_ways))
 
 
 @pytest.mark.parametrize("rules", ["mpi", 1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.ranks.nccl import replayer
+from helpers.ranks.nccl import replay
 from tests.ranks.nccl.programs import programs
 
 INIT = {"lazy": False, "eager": True, "unsaid": None}
@@ -19,7 +19,7 @@ CASES = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text(encoding
 @pytest.mark.parametrize("case", CASES, ids=[case["rule"] for case in CASES])
 def test_each_rule_has_a_program_that_breaks_it_and_one_that_does_not(case):
     text = re.sub(r"MANY (.*)", lambda found: ", ".join([found[1]] * 257), case["program"])
-    found = replayer(programs(text, INIT[case["init"]]), final=case.get("final", False))
+    found = replay(programs(text, INIT[case["init"]]), final=case.get("final", False))
     assert [verdict.kind for verdict in found] == case["verdicts"]
     assert case.get("says", "") in "".join(map(str, found))
 
@@ -62,7 +62,7 @@ def _calls(draw, kind, rank, name, members, work, works):
 @pytest.mark.parametrize("eager", INIT.values())
 def test_programs_without_mistakes_never_hang(eager):
     for seed in range(300):
-        found = replayer(programs(correct(seed), eager))
+        found = replay(programs(correct(seed), eager))
         assert not found, (correct(seed), *map(str, found))
 
 
@@ -73,5 +73,5 @@ def test_the_same_programs_with_one_call_left_out_hang():
         lines = correct(seed).splitlines()
         left_out = lines[-1].replace("all_reduce g0; ", "", 1)
         changed = left_out != lines[-1]
-        missed += changed and not replayer(programs("\n".join([*lines[:-1], left_out]), False))
+        missed += changed and not replay(programs("\n".join([*lines[:-1], left_out]), False))
     assert not missed

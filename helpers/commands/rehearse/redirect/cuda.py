@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 
 from helpers.commands.rehearse.redirect import gpus
-from helpers.devices.everywhere import everywhere
+from helpers.devices.cards.torch_patches import everywhere
 
 _NAME = "NVIDIA practice card"
 _OWN = ("memory", "device", "device_count", "current_device", "set_device")  # not the card's: numbered, or a module

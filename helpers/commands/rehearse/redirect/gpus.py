@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import notes
-from helpers.devices.cards.checks import CROSSING
-from helpers.devices.cards.late import complain
+from helpers.commands.rehearse import rank_notes
+from helpers.devices.call_site import call_site
+from helpers.devices.cards.errors import CROSSING, complain
 from helpers.devices.cards.tensor import Card, memory
-from helpers.devices.lines import call_site
 
 CARD = torch.device("card", 0)
 INVALID = (
@@ -113,7 +112,7 @@ def _mark(storage: torch.UntypedStorage, index: int) -> None:
         elsewhere.pop(key, None)
         return
     if not elsewhere:
-        notes.once("not rehearsed", name="two_gpus", site=call_site())
+        rank_notes.once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
     elsewhere[key] = weakref.ref(storage, lambda _: elsewhere.pop(key, None)), index
 

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import notes
+from helpers.commands.rehearse import rank_notes
 from helpers.commands.rehearse.redirect import gpus
+from helpers.devices.call_site import call_site
 from helpers.devices.cards.tensor import Card
-from helpers.devices.everywhere import everywhere
-from helpers.devices.lines import call_site
+from helpers.devices.cards.torch_patches import everywhere
 from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
@@ -94,7 +94,7 @@ def _init(
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
     if backend == "gloo":
-        notes.once("not rehearsed", name="gloo", site=call_site())
+        rank_notes.once("not rehearsed", name="gloo", site=call_site())
     kwargs.pop("device_id", None)
     return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
 
@@ -142,10 +142,10 @@ def _noting(operate):
     def wrapper(self, *args, **kwargs):
         first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
         if isinstance(first, Card):
-            notes.once("gpu", name=gpus.visible()[gpus.of(first)], was_set=gpus.was_set, site=call_site())
+            rank_notes.once("gpu", name=gpus.visible()[gpus.of(first)], was_set=gpus.was_set, site=call_site())
         elif _chosen[0] is None and self.session.config.rank in self.ranks:
             op = getattr(args[0], "name", args[0]) if args else "barrier"
-            notes.once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
+            rank_notes.once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
         return operate(self, *args, **kwargs)
 
     return wrapper

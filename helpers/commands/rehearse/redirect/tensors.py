@@ -1,4 +1,7 @@
-"""Tensors: made on "cuda", moved there, and asked where they are."""
+"""Lets a script make tensors on "cuda", move them there, load them from a file, and ask where they are.
+
+On a DTensor it also replaces how an operation is asked for its shapes, and how the ranks draw the parts of one tensor.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import _op_schema, _random
 from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map
 
 from helpers.commands.rehearse.redirect import gpus
-from helpers.devices.cards import late, pinned, tensor
+from helpers.devices.cards import errors, tensor, torch_patches
 from helpers.devices.cards.kernels import _creates
 from helpers.devices.cards.tensor import Card
 
@@ -57,10 +62,12 @@ def replace() -> None:
     for name, dtype in _LEGACY.items():
         setattr(torch.cuda, name, functools.partial(_legacy, dtype))
     tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)
-    late.in_words = in_cudas_words
-    pinned.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
-    make = pinned._Generators.__call__
-    pinned._Generators.__call__ = lambda cls, device="cpu": make(cls, device if gpus.number(device) is None else "card")
+    errors.in_words = in_cudas_words
+    torch_patches.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
+    make = torch_patches._Generators.__call__
+    torch_patches._Generators.__call__ = lambda cls, device="cpu": make(
+        cls, device if gpus.number(device) is None else "card"
+    )
 
 
 def _gpu(self: Tensor) -> torch.device:
@@ -194,3 +201,74 @@ def _legacy(dtype: torch.dtype, *args) -> Tensor:
     if args and not isinstance(args[0], (int, torch.Size)):
         return torch.tensor(args[0], dtype=dtype, device="cuda")
     return torch.empty(*args, dtype=dtype, device="cuda")
+
+
+_remembered: list[int] = []  # GPUs that storages of the file came from: a file of real GPUs
+
+
+class _Probe:
+    """What a `map_location` function is given for a storage: it says whether it would go to a GPU."""
+
+    def cuda(self, device=None, non_blocking: bool = False) -> int:
+        return gpus.checked(device if isinstance(device, int) else gpus.number(device))
+
+    def cpu(self) -> _Probe:
+        return self
+
+
+def replace_load() -> None:
+    usual = torch.load
+    torch.load = torch.serialization.load = functools.wraps(usual)(functools.partial(_load, usual))
+    torch.serialization.register_package(5, lambda storage: None, _restore)
+
+
+def _load(usual, f, map_location=None, *args, **kwargs) -> Any:
+    index = gpus.number(map_location)
+    if callable(map_location):
+        chosen = map_location(_Probe(), "cuda:0")
+        index, map_location = (chosen, None) if isinstance(chosen, int) else (None, "cpu")
+    _remembered.clear()
+    loaded = usual(f, "cpu" if index is not None else map_location, *args, **kwargs)
+    if index is None and _remembered and map_location is None:
+        index = gpus.checked(_remembered[0])
+    return loaded if index is None else tree_map(functools.partial(_moved, torch.device("cuda", index)), loaded)
+
+
+def _moved(device: torch.device, value: Any) -> Any:
+    return value.to(device) if isinstance(value, (Tensor, torch.nn.Module)) else value
+
+
+def _restore(storage, location: str):
+    """A storage of a real GPU stays on the CPU, until all of the file is there."""
+    if not location.startswith("cuda"):
+        return None
+    _remembered.append(torch.device(location).index or 0)
+    return storage
+
+
+def replace_dtensor() -> None:
+    _op_schema._rebuild_tensor_from_dtensor_meta = _shaped
+    _random._PhiloxState = Numbers
+
+
+def _shaped(spec) -> Tensor:
+    """For a fake tensor, of the mesh's device in torch: a build without CUDA cannot draw such a one."""
+    return torch.empty_strided(*spec.tensor_meta[:2], dtype=spec.tensor_meta.dtype)
+
+
+class Numbers:
+    """A generator's state with an offset, as a GPU's has. A card's is the CPU's: another offset is another seed."""
+
+    def __init__(self, state: Tensor):
+        self.state = self._begin = state.cpu()
+
+    @property
+    def offset(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.int64)
+
+    @offset.setter
+    def offset(self, offset: Tensor) -> None:
+        generator = torch.Generator()
+        generator.set_state(self._begin)
+        seed = torch.randint(1 << 62, (), generator=generator) + offset
+        self.state = generator.manual_seed(seed.item()).get_state()

@@ -15,13 +15,13 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 import torch.utils.cpp_extension
 
-from helpers.commands.rehearse import notes
-from helpers.devices.everywhere import everywhere
-from helpers.devices.lines import call_site
+from helpers.commands.rehearse import rank_notes
+from helpers.devices.call_site import call_site
+from helpers.devices.cards.torch_patches import everywhere
 from helpers.learner.words import book
 from helpers.ranks.sites import is_library, is_package
 
-say = book("rehearse")
+words = book("rehearse")
 KERNELS = frozenset(
     "triton flash_attn flash_attn_interface xformers transformer_engine apex bitsandbytes cupy pycuda deepspeed "
     "causal_conv1d mamba_ssm liger_kernel cutlass vllm pynvml".split()
@@ -32,12 +32,12 @@ class NotRehearsed(RuntimeError):
     """The script asks for what cannot be had here, and cannot go on without it."""
 
     def __init__(self, name: str):
-        self.words = say["stops"].format(what=say[f"not.{name}"])
+        self.words = words["stops"].format(what=words[f"not.{name}"])
         super().__init__(str(self.words))
 
 
 def tell(name: str) -> None:
-    notes.once("not rehearsed", name=name, site=call_site())
+    rank_notes.once("not rehearsed", name=name, site=call_site())
 
 
 def replace() -> None:

@@ -16,15 +16,15 @@ from helpers.ranks.report import Report as Told
 from helpers.ranks.transport import pack_call
 from helpers.ranks.watch import SETTLE, RankState, Watch
 
-RANK = "helpers.commands.rehearse.inside"  # what a process has imported before it is forked
+RANK = "helpers.commands.rehearse.on_rank"  # what a process has imported before it is forked
 END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
 
 
 def _run(task: dict[str, Any]) -> int:
     """On a rank."""
-    from helpers.commands.rehearse import inside  # with torch
+    from helpers.commands.rehearse import on_rank  # with torch
 
-    return inside.run(inside.Task(**task))
+    return on_rank.run(on_rank.Task(**task))
 
 
 class Member(RankState):

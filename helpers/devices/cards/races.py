@@ -12,13 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from helpers.devices.cards import streams, underway, uses
+from helpers.devices.call_site import Frame, call_site
+from helpers.devices.cards import memory_uses, streams
+from helpers.devices.cards.memory_uses import Use, use_of
 from helpers.devices.cards.streams import Stream
-from helpers.devices.cards.uses import Use, use_of
-from helpers.devices.lines import Frame, call_site
 from helpers.learner.words import Words, book
 
-SAYS = book("races")
+words = book("races")
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
 on_found: Callable | None = None
 _place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
@@ -72,7 +72,7 @@ def end(key: Hashable) -> None:
         streams.current().comes_after(clock)
         for use in made:
             use.is_message = False
-        if not (_open or underway.is_any()):
+        if not (_open or memory_uses.is_any()):
             streams.rest()
 
 
@@ -80,9 +80,9 @@ def new_run() -> None:
     """A task begins: the streams have done what they were told before, and what was found is told again."""
     findings.clear()
     _seen.clear()
-    uses.forget()
+    memory_uses.forget()
     streams.settle()
-    if not (_open or underway.is_any()):
+    if not (_open or memory_uses.is_any()):
         streams.rest()
 
 
@@ -90,7 +90,7 @@ def new_run() -> None:
 def look(func, args, kwargs: dict, out) -> None:
     """Note what an operation read and wrote, and compare with what others do; whether the host waits for it."""
     plan = _plan(func)
-    what = "cpu" if plan.name in _COPIES and underway.crossing(func, args, kwargs, out) else None
+    what = "cpu" if plan.name in _COPIES and memory_uses.crossing(func, args, kwargs, out) else None
     if streams.watching:
         _note(plan, args, kwargs, out)
     if what or plan.waits and _host_waits(args):
@@ -170,7 +170,7 @@ def read_by_host(card: Tensor, what: str) -> None:
 
 def lend(card: Tensor, stream: Stream) -> None:
     """`record_stream`: its memory is not given away before this stream is done with it."""
-    found = uses.uses_of(card._raw.untyped_storage())
+    found = memory_uses.uses_of(card._raw.untyped_storage())
     if found is not None:
         found.lent.add(stream.key)
 
@@ -180,7 +180,7 @@ def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> 
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
         return None
-    known = uses.uses_of(storage) or uses.begin_uses(storage, None)
+    known = memory_uses.uses_of(storage) or memory_uses.begin_uses(storage, None)
     for old in list(known.races(new, stream.clock)):
         _race(old, new)
         stream.comes_after({old.stream.number: old.tick})  # what follows from it is no news
@@ -192,10 +192,12 @@ def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> 
 def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
     storage = raw.untyped_storage()
     home = stream if stream.site is None else None
-    known = uses.uses_of(storage) or uses.begin_uses(storage, home)  # a functional collective was told already
+    known = memory_uses.uses_of(storage) or memory_uses.begin_uses(
+        storage, home
+    )  # a functional collective was told already
     new = use_of(raw, stream, tick, True, site)
     if home is not None:
-        early = uses.taken_too_early(home, known.num_bytes)
+        early = memory_uses.taken_too_early(home, known.num_bytes)
         if early is not None:
             found("reused", early, site)
     if writes and new is not None:
@@ -213,11 +215,11 @@ def found(name: str, old: Use, site: Frame) -> None:
     if (name, site, old.site) in _seen:
         return
     _seen.add((name, site, old.site))
-    words = SAYS[name].format(there=_place(old.site))
-    one = "race", words, tuple(dict.fromkeys((site, old.site))), SAYS[f"cure.{name.partition('.')[0]}"]
+    text = words[name].format(there=_place(old.site))
+    one = "race", text, tuple(dict.fromkeys((site, old.site))), words[f"cure.{name.partition('.')[0]}"]
     findings.append(one)
     if on_found is not None:
         on_found(*one)
 
 
-underway.tell = found
+memory_uses.tell = found

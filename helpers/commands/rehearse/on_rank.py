@@ -1,7 +1,11 @@
-"""On a rank: the script as `__main__`, on a practice card that says cuda, over the wire."""
+"""Runs the rehearsed script on one rank as `__main__`, on a practice card that says "cuda", over the wire.
+
+It also counts what holds the card's memory (`bytes_by_kind`), for the error of a card that is full.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -15,13 +19,48 @@ import torch.distributed.fsdp  # with the zygote's branch: a rank that imports i
 import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel  # noqa: F401
+from torch import Tensor
+from torch.utils._pytree import tree_iter
 
-from helpers.commands.rehearse import kinds, notes, redirect
-from helpers.devices.cards import tensor, touching
+from helpers.commands.rehearse import rank_notes, redirect
+from helpers.devices.cards import races, tensor
+from helpers.devices.cards.tensor import Card, memory
 from helpers.ranks import wire, worker
 from helpers.ranks.nccl import journal
 from helpers.ranks.pipe import Capture
 from helpers.ranks.sites import describe
+
+
+def by_kind() -> dict[str, int]:
+    """Bytes of parameters, gradients, the optimizer's state, and of all the rest: activations and what is on its way.
+
+    Whatever has the script's parameters is found among Python's objects; a storage counts once.
+    """
+    parameters, states = [], []
+    for one in gc.get_objects():
+        if isinstance(one, torch.nn.Parameter):
+            parameters.append(one)
+        elif isinstance(one, torch.optim.Optimizer):
+            states += [leaf for leaf in tree_iter(dict(one.state)) if isinstance(leaf, Tensor)]
+    states = [one for one in states if not isinstance(one, torch.nn.Parameter)]
+    known: set[int] = set()
+    found = {
+        "parameters": _bytes(parameters, known),
+        "gradients": _bytes([one.grad for one in parameters if one.grad is not None], known),
+        "optimizer state": _bytes(states, known),
+    }
+    return found | {"activations and others": memory.held - sum(found.values())}
+
+
+def _bytes(tensors: list[Tensor], known: set[int]) -> int:
+    total = 0
+    for one in tensors:
+        inside = getattr(one, "_local_tensor", one)  # a DTensor's
+        if isinstance(inside, Card) and memory.holds(storage := inside._raw.untyped_storage()):
+            if storage._cdata not in known:
+                known.add(storage._cdata)
+                total += storage.nbytes()
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +78,14 @@ class Task:
 def run(task: Task) -> int:
     """Run the script to its end. What it gave to sys.exit, as a code; other errors pass through."""
     rank = int(os.environ["RANK"])
-    notes.open_for(rank, task.folder)
+    rank_notes.open_for(rank, task.folder)
     _print_from_here_alone()
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False
-    tensor.memory.by_kind = kinds.by_kind
+    tensor.memory.by_kind = by_kind
     try:
         with open(task.path, "rb") as file:
             exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))
@@ -57,7 +96,7 @@ def run(task: Task) -> int:
         ok = not code
         if code:
             frames = [(f.filename, f.lineno or 1, f.name) for f in traceback.extract_tb(end.__traceback__)]
-            notes.note("exit", code=code, frames=frames)
+            rank_notes.note("exit", code=code, frames=frames)
             if not isinstance(end.code, int):
                 print(end.code, file=sys.stderr)
         return code
@@ -65,7 +104,7 @@ def run(task: Task) -> int:
         journal.note("end", ok=ok)
         listed = sorted({op for op, _ in messages})
         told = [(op, messages[op, "number"], messages[op, "bytes"]) for op in listed]
-        notes.note("end", peak=tensor.memory.peak, messages=told)
+        rank_notes.note("end", peak=tensor.memory.peak, messages=told)
 
 
 def _keep_journal(rank: int, folder: str) -> None:
@@ -73,7 +112,7 @@ def _keep_journal(rank: int, folder: str) -> None:
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)
     journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
-    touching.listen(note=journal.note, found=journal.note_finding, place=describe)
+    races.listen(note=journal.note, found=journal.note_finding, place=describe)
 
 
 def _as_main(task: Task) -> types.ModuleType:

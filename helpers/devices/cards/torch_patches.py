@@ -1,8 +1,15 @@
-"""Pinned memory and generators of a card, which torch has for no device in Python: given to its own functions."""
+"""Patches torch for practice cards: pinned memory, a card's generators, and storages that change their size.
+
+torch has none of these for a device that is made in Python. `replace_in_torch` puts a function in another one's place
+in every module of torch; the rehearsal uses it as well.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
+import types
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +17,17 @@ from torch.jit._builtins import _register_builtin
 from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
-from helpers.devices.cards.checks import check_index
-from helpers.devices.cards.late import complain
+from helpers.devices.cards.errors import check_index, complain
 from helpers.devices.cards.tensor import Card, card_generators, memory
-from helpers.devices.everywhere import everywhere
+
+
+def everywhere(name: str, old: Any, new: Any) -> None:
+    """`new` in the place of `old`, in each module of torch that calls it `name`."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, types.ModuleType) and module.__name__.startswith("torch"):
+            if vars(module).get(name) is old:
+                setattr(module, name, new)
+
 
 _MAKERS = "empty zeros ones full rand randn randint tensor empty_like zeros_like ones_like".split()
 _DRAWERS = "normal bernoulli multinomial poisson randperm rand randn randint rand_like randn_like".split()
