@@ -8,17 +8,17 @@ import pytest
 
 from helpers.commands.broken_jobs import broken_jobs as zoo
 from helpers.grading import grade
-from helpers.grading.profiling import patients, spans, straggler
-from helpers.grading.profiling.clinic import causes, clinic, drawn
+from helpers.grading.profiling import timelines
+from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
 from helpers.records import Span, covered_seconds
 from tests.grading.planted import assert_told_apart, each, world_of
 
 NUMBERS = range(40)
 SEEDS = range(20)
 WRONG = {
-    "10.split": (spans.right_split, spans.WRONG_SPLIT),
-    "10.exposed": (spans.exposed, spans.WRONG_EXPOSED),
-    "10.straggler": (straggler.named, straggler.WRONG),
+    "10.split": (timelines.right_split, timelines.WRONG_SPLITS),
+    "10.exposed": (timelines.exposed, timelines.WRONG_EXPOSED),
+    "10.straggler": (timelines.straggler, timelines.WRONG_STRAGGLERS),
 }
 
 
@@ -30,13 +30,13 @@ def cases_of(key: str, seed: int) -> list[list]:
 def test_a_number_draws_six_of_twelve_always_the_same_and_some_of_each_kind():
     seen = set()
     for number in NUMBERS:
-        six = drawn(number)
+        six = jobs_of(number)
         seen |= {one.name for one in six}
-        assert len({one.name for one in six}) == 6 and six == drawn(number)
+        assert len({one.name for one in six}) == 6 and six == jobs_of(number)
         assert sum(one.rank is not None for one in six) == 2
     assert len(seen) == 12
     with pytest.raises(ValueError, match=r"clinic got '7': give a whole number of your own, such as clinic\(391\)"):
-        drawn("7")
+        jobs_of("7")
 
 
 def test_each_patient_has_a_cause_of_its_own_and_some_causes_nobody_has():
@@ -49,11 +49,11 @@ def test_each_patient_has_a_cause_of_its_own_and_some_causes_nobody_has():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang):
     page = clinic(391, lang=lang)
-    for one in drawn(391):
+    for one in jobs_of(391):
         assert (
             one.symptom.in_(lang) in page
             and one.log.rstrip() in page
-            and f"helpers.commands.broken_jobs.broken_jobs.{one.name}\n" in page
+            and f"helpers.commands.broken_jobs.scripts.{one.name}\n" in page
         )
         wrong = one.script.splitlines()[one.line_number() - 1]
         assert f"\n{one.line_number():>2}  {wrong}\n" in page
@@ -65,20 +65,20 @@ def test_the_clinic_shows_symptom_log_script_and_command_and_not_the_cause(lang)
 
 # -- how a diagnosis is judged ---------------------------------------------------------------------------------------
 def right_of(number: int) -> dict[str, list]:
-    due = {one.name: "all" if one.rank is None else one.rank for one in drawn(number)}
-    return {one.name: [due[one.name], one.line_number(), causes()[one.name].en] for one in drawn(number)}
+    due = {one.name: "all" if one.rank is None else one.rank for one in jobs_of(number)}
+    return {one.name: [due[one.name], one.line_number(), causes()[one.name].en] for one in jobs_of(number)}
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_right_six_pass_whoever_is_drawn_and_one_wrong_part_does_not(number):
-    for one in drawn(number):
+    for one in jobs_of(number):
         rank, line, cause = right_of(number)[one.name]
-        assert not patients.treated(one, [rank, line, cause]).wrong
+        assert not judge_diagnosis(one, [rank, line, cause]).wrong
         for other in one.other_lines:
-            assert not patients.treated(one, [rank, one.line_number(other), causes()[one.name].zh]).wrong
-        assert patients.treated(one, [rank, True, cause]).wrong == ("line",)
-        assert patients.treated(one, [str(rank) + " ", line, cause]).wrong == ("rank",)
-        assert patients.treated(one, [1.0, 1, 1]).wrong == ("rank", "line", "cause")
+            assert not judge_diagnosis(one, [rank, one.line_number(other), causes()[one.name].zh]).wrong
+        assert judge_diagnosis(one, [rank, True, cause]).wrong == ("line",)
+        assert judge_diagnosis(one, [str(rank) + " ", line, cause]).wrong == ("rank",)
+        assert judge_diagnosis(one, [1.0, 1, 1]).wrong == ("rank", "line", "cause")
 
 
 def test_four_of_six_are_said_to_be_four_and_each_wrong_part_is_named_but_not_the_right_one(ranks):
@@ -130,19 +130,19 @@ def test_ranks_are_missing_from_messages_and_a_root_is_gone_before_the_last_call
     runs = [calls for (calls,) in cases_of("10.split", seed)]
     names = [[set(own) for own in calls] for calls in runs]
     assert any(len({*map(frozenset, own)}) > 1 for own in names) and any(set() in own for own in names)
-    parts = [part for calls in runs for part in spans.right_split(calls)]
+    parts = [part for calls in runs for part in timelines.right_split(calls)]
     assert all(waiting >= 0 and moving >= 0 for *_, waiting, moving in parts)
     assert any(waiting > 0 and moving == 0 for *_, waiting, moving in parts)
     for calls in runs:
         whole = {(rank, name): back - called for rank, own in enumerate(calls) for name, (called, back) in own.items()}
-        assert whole == {(rank, name): w + m for rank, name, w, m in spans.right_split(calls)}
+        assert whole == {(rank, name): w + m for rank, name, w, m in timelines.right_split(calls)}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_exposed_is_what_both_cover_without_what_compute_covers(seed):
     for communication, compute in cases_of("10.exposed", seed):
         both, own = (_covered([*first, *compute]) for first in (communication, []))
-        assert spans.exposed(communication, compute) == both - own
+        assert timelines.exposed(communication, compute) == both - own
 
 
 def _covered(several):
@@ -153,18 +153,18 @@ def _covered(several):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_timelines_are_as_the_text_says_and_far_from_every_threshold(seed):
     found = []
-    for (timelines,) in cases_of("10.straggler", seed):
-        read = straggler.read(timelines)
-        found.append(straggler.named(timelines))
-        assert not 0.05 < straggler.share(read) < 0.15
-        for step in zip(*timelines, strict=True):
+    for (of_ranks,) in cases_of("10.straggler", seed):
+        read = timelines.wait_statistics(of_ranks)
+        found.append(timelines.straggler(of_ranks))
+        assert not 0.05 < timelines.share_waited(read) < 0.15
+        for step in zip(*of_ranks, strict=True):
             calls = [start for own in step for lane, start, _ in own if lane == "communication"]
             ends = [end for own in step for lane, _, end in own if lane == "communication"]
-            assert len(calls) == len(timelines) and calls.count(max(calls)) == 1 and min(ends) >= max(calls)
-        for own in timelines:
+            assert len(calls) == len(of_ranks) and calls.count(max(calls)) == 1 and min(ends) >= max(calls)
+        for own in of_ranks:
             pieces = sorted((start, end) for step in own for _, start, end in step)
             assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
         if found[-1]:
-            rest = sorted(straggler.beyond(read.own, found[-1][0]).values())
+            rest = sorted(timelines.excess(read.by_cause, found[-1][0]).values())
             assert rest[-1] - rest[-2] > 1
     assert {one and one[1] for one in found} == {None, "data", "compute", "link"}

@@ -1,7 +1,7 @@
-"""Lab 10: the clinic. Two programs that read what ranks wrote down, and six ill jobs that the learner's number draws.
+"""Lab 10, the clinic: names the tasks that a check judges, and what of torch an answer may not use.
 
-spans.py      10.split, 10.exposed    straggler.py   10.straggler    patients.py   10.patients
-clinic.py     the six of a number, as a learner sees them; the causes to choose from (causes.yaml)
+timelines.py  10.split, 10.straggler, and the chapter's exercise 10.exposed: programs that read the times of ranks
+clinic.py     10.patients, diagnoses of six buggy jobs, and `clinic(number)`, which shows the six of a number
 """
 
 from helpers.grading.registry import Lab
@@ -9,7 +9,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="10",
     topic="profiling",
-    tasks=("spans.SPLIT", "straggler.TASK", "patients.TASK"),
-    in_chapter=("spans.EXPOSED",),
+    tasks=("timelines.SPLIT", "timelines.STRAGGLER", "clinic.PATIENTS"),
+    in_chapter=("timelines.EXPOSED",),
     forbids=("torch.profiler",),
 )

@@ -1,57 +1,194 @@
-"""The clinic of lab 10: which six patients a number draws, what a learner sees of them, and the causes to choose from.
+"""Shows a learner the six buggy jobs of a number, and judges 10.patients, the learner's diagnoses of them.
 
-No torch, and nothing of what they have: that stands in helpers.commands.broken_jobs and, as a choice from the list, in causes.yaml.
+`clinic(391)` is what a notebook displays: for each job what a colleague says, what it prints and its script, and all
+causes to choose from, which stand in causes.yaml. The jobs and their bugs are those of helpers.commands.broken_jobs.
+The learner returns the number and for each job the rank to blame, the line and the cause; each is judged by itself.
 """
 
 from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from helpers.commands.broken_jobs import BrokenJob, broken_jobs
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.answers import shortened
+from helpers.grading.kit.comparisons import expect
 from helpers.grading.lab_notebooks import MarkdownText
+from helpers.grading.profiling import LAB
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words, book, language
 
-SAYS = book("clinic", Path(__file__).parent)
-FROM_ONE, FROM_ALL = 2, 4  # of those in which one rank is to blame, and of those in which all are
+words = book("clinic", Path(__file__).parent)
+NUM_WITH_ONE_RANK, NUM_WITH_ALL_RANKS = 2, 4  # of the six jobs, by whether one rank or all of them are to blame
 
 
-def drawn(number: int) -> tuple[BrokenJob, ...]:
-    """The six of a number, in order of their names. Raises ValueError for what is no whole number."""
+# -- what a learner sees ---------------------------------------------------------------------------------------------
+def jobs_of(number: int) -> tuple[BrokenJob, ...]:
+    """The six jobs of a number, sorted by name. Raises ValueError for anything but an integer."""
     if type(number) is not int:
-        raise ValueError(SAYS("no_number", number=repr(number)))
+        raise ValueError(words("no_number", number=repr(number)))
     chance = random.Random(f"clinic {number}")
-    one, every = ([p for p in broken_jobs() if (p.rank is None) == is_every] for is_every in (False, True))
-    found = chance.sample(one, FROM_ONE) + chance.sample(every, FROM_ALL)
-    return tuple(sorted(found, key=lambda patient: patient.name))
+    with_one, with_all = ([job for job in broken_jobs() if (job.rank is None) == is_all] for is_all in (False, True))
+    jobs = chance.sample(with_one, NUM_WITH_ONE_RANK) + chance.sample(with_all, NUM_WITH_ALL_RANKS)
+    return tuple(sorted(jobs, key=lambda job: job.name))
 
 
 @functools.cache
 def causes() -> dict[str, Words]:
-    """Name of a patient to its cause, as the list says it; what nobody has stands under "other 1" and so on."""
-    import yaml  # 20 ms, which an import of this module should not cost
+    """The name of each job to its cause, as the list words it. Causes that no job has are "other 1", "other 2", …"""
+    import yaml  # takes 20 ms, which an import of this module should not cost
 
     entries = yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8"))
-    named = {name: Words(**said) for name, said in entries["ill"].items()}
-    return named | {f"other {i}": Words(**said) for i, said in enumerate(entries["other"], start=1)}
+    by_name = {name: Words(**texts) for name, texts in entries["ill"].items()}
+    return by_name | {f"other {i}": Words(**texts) for i, texts in enumerate(entries["other"], start=1)}
 
 
 def clinic(number: int, *, lang: str | None = None) -> MarkdownText:
-    """The six patients of your number: what a colleague says, what the job prints, its script, how to run it; and the
-    causes to choose from. lang: "en" or "zh". Raises ValueError for what is no whole number."""
+    """The six jobs of your number, and the causes to choose from, as Markdown.
+
+    lang: "en" or "zh". Raises ValueError for anything but an integer.
+    """
     lang = language(lang)
-    several = [_page(patient, lang) for patient in drawn(number)]
+    pages = [job_page(job, lang) for job in jobs_of(number)]
     listed = sorted(causes().values(), key=lambda cause: cause.en)
-    lines = [f'- `"{one.en}"`' + (f" {one.zh}" if lang == "zh" else "") for one in listed]
-    return MarkdownText(
-        "\n\n".join([SAYS("head", lang, number=number), *several, SAYS("causes", lang), "\n".join(lines)])
-    )
+    lines = [f'- `"{cause.en}"`' + (f" {cause.zh}" if lang == "zh" else "") for cause in listed]
+    parts = [words("head", lang, number=number), *pages, words("causes", lang), "\n".join(lines)]
+    return MarkdownText("\n\n".join(parts))
 
 
-def _page(patient: BrokenJob, lang: str) -> str:
-    """Folded; the script has the numbers of its lines."""
-    rows = patient.script.rstrip().split("\n")
+def job_page(job: BrokenJob, lang: str) -> str:
+    """One job, collapsed, with line numbers in its script."""
+    rows = job.script.rstrip().split("\n")
     script = "\n".join(f"{number:>2}  {row}".rstrip() for number, row in enumerate(rows, start=1))
-    told = {"title": patient.title, "symptom": patient.symptom, "ranks": patient.ranks, "name": patient.name}
-    return SAYS("patient", lang, **told, log=patient.log.rstrip(), script=script)
+    shown = {"title": job.title, "symptom": job.symptom, "ranks": job.ranks, "name": job.name}
+    return words("patient", lang, **shown, log=job.log.rstrip(), script=script)
+
+
+# -- 10.patients -----------------------------------------------------------------------------------------------------
+ALL_RANKS = "all"
+PARTS = ("rank", "line", "cause")  # of a diagnosis
+SYMPTOM_LINES = ("print(", "barrier(", "backward()", "optimizer.step()")  # where a rank prints or waits
+
+
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """No inputs: the answer itself names the number whose jobs it diagnoses."""
+    return [{}]
+
+
+def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
+    return submitted()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedDiagnosis:
+    """A learner's diagnosis of one job. given: its three PARTS. wrong: those that are wrong.
+
+    is_readable: False if the learner gave nothing that has three parts; then all of them count as wrong.
+    """
+
+    job: BrokenJob
+    given: tuple[Any, ...]
+    wrong: tuple[str, ...]
+    is_readable: bool = True
+
+    @property
+    def line(self) -> int:
+        """The line that was given, -1 if it is no integer."""
+        return self.given[1] if type(self.given[1]) is int else -1
+
+
+def judge_diagnosis(job: BrokenJob, given: Any) -> JudgedDiagnosis:
+    """given: the rank (an integer or "all"), the line and the cause. Any of the lines that jobs.yaml lists is right."""
+    if not (isinstance(given, list) and len(given) == len(PARTS)) or isinstance(given[1], str):
+        return JudgedDiagnosis(job=job, given=(None,) * len(PARTS), wrong=PARTS, is_readable=False)
+    rank, line, cause = given
+    right = (
+        type(rank) in (int, str) and rank == (ALL_RANKS if job.rank is None else job.rank),
+        type(line) is int and line in accepted_lines(job),
+        job_with_cause(cause) == job.name,
+    )
+    wrong = tuple(part for part, is_right in zip(PARTS, right, strict=True) if not is_right)
+    return JudgedDiagnosis(job=job, given=tuple(given), wrong=wrong)
+
+
+def accepted_lines(job: BrokenJob) -> set[int]:
+    return {job.line_number(part) for part in (job.line, *job.other_lines)}
+
+
+def job_with_cause(cause: Any) -> str:
+    """The name under which `causes` has this text, in either language; "" for a text that is not in the list."""
+    text = " ".join(cause.split()).lower() if isinstance(cause, str) else ""
+    return next((name for name, listed in causes().items() if text in (listed.en, listed.zh)), "")
+
+
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    """One Judgement per job. All have the same message about all six, since a verdict shows one message."""
+    got = world.outputs[0]
+    if not (isinstance(got, list) and len(got) == 2 and type(got[0]) is int and isinstance(got[1], Mapping)):
+        text = words["odd"].format(shortened(got))
+        yield expect(False, text.en, text.zh)
+        return
+    number, given = got
+    diagnoses = [judge_diagnosis(job, given.get(job.name)) for job in jobs_of(number)]
+    message = Words(en="\n", zh="\n").join(message_lines(diagnoses, number, given))
+    from_zero = is_counted_from_zero(diagnoses)
+    for one in diagnoses:
+        yield expect(not one.wrong, message.en, message.zh, mistakes=mistakes_in(one, from_zero))
+
+
+def message_lines(diagnoses: list[JudgedDiagnosis], number: int, given: Mapping) -> Iterator[Words]:
+    """How many are right, which are wrong and in what, which cannot be read, and which are not of this number."""
+    yield words["right"].format(right=sum(not one.wrong for one in diagnoses), number=number)
+    yield from (wrong_parts_text(one) for one in diagnoses if one.is_readable and one.wrong)
+    if unreadable := [one.job.name for one in diagnoses if not one.is_readable]:
+        yield words["nothing"].format(unreadable)
+    others = {job.name for job in broken_jobs()} - {one.job.name for one in diagnoses}
+    if strangers := sorted(name for name in given if name in others):
+        yield words["stranger"].format(names=strangers, count=len(strangers), number=number)
+
+
+def wrong_parts_text(one: JudgedDiagnosis) -> Words:
+    """Which parts are wrong, and the job's own hint. It does not say what would be right."""
+    text = words["hint" if job_with_cause(one.given[2]) else "unlisted"]
+    parts = words["list"].format([words[part] for part in one.wrong])
+    return text.format(name=one.job.name, parts=parts, hint=one.job.hint)
+
+
+def is_counted_from_zero(diagnoses: list[JudgedDiagnosis]) -> bool:
+    """Whether all wrong lines, in at least two jobs, stand directly above a right one."""
+    wrong = [one for one in diagnoses if one.is_readable and "line" in one.wrong]
+    return len(wrong) > 1 and all(one.line + 1 in accepted_lines(one.job) for one in wrong)
+
+
+def mistakes_in(one: JudgedDiagnosis, from_zero: bool) -> list[str]:
+    """The hints that explain a diagnosis. from_zero: all wrong lines are right if counted from 0."""
+    if not one.is_readable:
+        return []
+    found = {"counted_from_zero": from_zero and "line" in one.wrong}
+    rank, right_rank = one.given[0], one.job.rank
+    if "rank" in one.wrong:
+        found["waiting_blamed"] = type(rank) is int and right_rank is not None
+        found["all_blamed"] = rank == ALL_RANKS
+        found["one_blamed"] = type(rank) is int and right_rank is None
+    if "line" in one.wrong and not from_zero:
+        rows = one.job.script.splitlines()
+        is_line = 0 < one.line <= len(rows)
+        found["line_of_symptom"] = is_line and any(part in rows[one.line - 1] for part in SYMPTOM_LINES)
+    return [key for key, fits in found.items() if fits]
+
+
+PATIENTS = Task(
+    key="10.patients",
+    signature="diagnoses()",
+    make_inputs=make_inputs,
+    run_submission=run_submission,
+    judge=judge,
+    hints=LAB.hints("counted_from_zero", "waiting_blamed", "all_blamed", "one_blamed", "line_of_symptom"),
+    world_sizes=(1,),
+    runs_on="process",
+)
