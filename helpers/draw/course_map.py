@@ -1,27 +1,32 @@
-"""The course as a map: a row for each chapter, its stations as wide as their minutes, what is done, what is due."""
+"""Draws the course as a map: a row per chapter, its stations as wide as their minutes, what is done, and what is due.
+
+`make course` and the progress view show it with a learner's own progress; without progress it shows the totals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, text_width
 from helpers.learner.course import Chapter, Station
 from helpers.learner.words import book
 
-say = book("course")
-_PITCH, _BOX, _STRIP, _GAP, _FONT = 36.0, 20.0, 4.0, 2.0, 12.0  # pixels
-_NUMBER, _TITLE, _BAR, _BAR_END = 14.0, 40.0, 236.0, 520.0  # where a column begins
-_COLUMNS = {"minutes": 594.0, "tasks": 656.0, "guesses": 718.0, "cards": 790.0}  # where it ends
-_DONE = "activations"  # orange: neither green nor another blue stands out from the path's blue
-_HOUR = 65  # minutes as wide as the column, unless a chapter has more
+words = book("course")
+# Pixels: from row to row, a station's height, the strip of progress below it, between stations, and letters.
+_PITCH, _BOX, _STRIP, _GAP, _FONT = 36.0, 20.0, 4.0, 2.0, 12.0
+_TITLE_LEFT, _STATIONS_LEFT, _STATIONS_RIGHT = 40.0, 236.0, 520.0  # pixels: where these columns begin and end
+_COLUMNS = {"minutes": 594.0, "tasks": 656.0, "guesses": 718.0, "cards": 790.0}  # pixels: where a column of texts ends
+_DONE = "activations"  # orange, because neither green nor another blue stands out from the path's blue
+_FULL_WIDTH_MINUTES = 65  # a chapter of so many minutes fills the column, unless another chapter has more
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapRow:
-    """A chapter of the map. done: keys that were guessed or passed; None: nobody's map, which shows totals alone.
+    """A chapter of the map.
 
-    cards: how many are due, as it is to be shown.
+    `done` are the keys that were guessed or passed; None makes the map nobody's, which shows totals only. `cards`
+    is how many cards are due, as text.
     """
 
     chapter: Chapter
@@ -35,56 +40,61 @@ class MapRow:
 
     @property
     def minutes(self) -> str:
+        """The minutes of the short path and of all stations, such as "25 / 65"."""
         return f"{self.chapter.path_minutes} / {self.chapter.minutes}" if self.chapter.stations else ""
 
     def count(self, keys: Sequence[str]) -> str:
-        """ "2 of 6", on nobody's map "6"; "" where there are none."""
+        """ "2 of 6", or "6" on nobody's map; "" where there are none."""
         if not keys or self.done is None:
             return str(len(keys) or "")
-        return say("of", done=len(self.done & set(keys)), all=len(keys))
+        return words("of", done=len(self.done & set(keys)), all=len(keys))
 
     def share(self, station: Station) -> float:
-        """How much of a station is guessed and written, 0 to 1."""
+        """The share of a station's guesses and exercises that is done, 0 to 1."""
         keys = {*station.guesses, *station.exercises}
         return len(keys & (self.done or set())) / len(keys) if keys else 0.0
 
 
 def course_map_scene(rows: Sequence[MapRow], *, week: Sequence[str] = (), width: float = WIDTH) -> Scene:
-    """A Scene of the chapters in order; week: the advised order of their numbers. ValueError where there is no row."""
+    """A Scene of the chapters in order; `week` is the advised order of their numbers. ValueError without rows."""
     if not rows:
-        raise ValueError(say("nowhere"))
-    looks = {"path": _look(True), "deeper": _look(False), "done": {"fill": _DONE}}
-    head, top = heading(say("title"), [(say(name), look) for name, look in looks.items()], width)
+        raise ValueError(words("nowhere"))
+    styles = {"path": _station_style(True), "deeper": _station_style(False), "done": {"fill": _DONE}}
+    head, top = heading(words("title"), [(words(name), style) for name, style in styles.items()], width)
     top += 30
-    scale = (_BAR_END - _BAR) / max(_HOUR, *(row.chapter.minutes for row in rows))
-    items: list[Rect | Label | Line] = [*head, *_header(top - 14)]
-    for place, row in enumerate(rows):
-        items += _row(row, top + place * _PITCH, scale, width)
+    most_minutes = max(_FULL_WIDTH_MINUTES, *(row.chapter.minutes for row in rows))
+    scale = (_STATIONS_RIGHT - _STATIONS_LEFT) / most_minutes  # pixels per minute
+    items: list[Rect | Label | Line] = [*head, *_column_names(top - 14)]
+    for number, row in enumerate(rows):
+        items += _row(row, top + number * _PITCH, scale, width)
     bottom = top + len(rows) * _PITCH
+    sentences = [_sentence(row) for row in rows]
     if week:
-        said = say("week", order=" → ".join(week))
-        items.append(Label(x=_NUMBER, y=bottom + 16, text=said, size=_FONT))
-    summary = " ".join([*map(_said, rows), say("week", order=" → ".join(week)) if week else ""]).strip()
-    return Scene(width=width, height=bottom + 34, title=say("title"), summary=summary, items=tuple(items))
+        order = words("week", order=" → ".join(week))
+        items.append(Label(x=MARGIN, y=bottom + 16, text=order, size=_FONT))
+        sentences.append(order)
+    summary = " ".join(sentences).strip()
+    return Scene(width=width, height=bottom + 34, title=words("title"), summary=summary, items=tuple(items))
 
 
-def _look(on_path: bool) -> dict[str, str]:
+def _station_style(on_path: bool) -> dict[str, str]:
     return {"fill": "forward"} if on_path else {"fill": "panel", "stroke": "muted"}
 
 
-def _header(y: float) -> Iterator[Label]:
-    for name, x in {"chapter": _NUMBER, "stations": _BAR}.items():
-        yield Label(x=x, y=y, text=say(name), size=_FONT, colour="muted")
+def _column_names(y: float) -> Iterator[Label]:
+    for name, x in {"chapter": MARGIN, "stations": _STATIONS_LEFT}.items():
+        yield Label(x=x, y=y, text=words(name), size=_FONT, colour="muted")
     for name, x in _COLUMNS.items():
-        yield Label(x=x, y=y, text=say(name), size=_FONT, anchor="end", colour="muted")
+        yield Label(x=x, y=y, text=words(name), size=_FONT, anchor="end", colour="muted")
 
 
 def _row(row: MapRow, y: float, scale: float, width: float) -> Iterator[Rect | Label | Line]:
-    yield Line(x1=_NUMBER, y1=y, x2=width - 10, y2=y)
+    yield Line(x1=MARGIN, y1=y, x2=width - 10, y2=y)
     middle = y + _PITCH / 2
-    yield Label(x=_NUMBER, y=middle, text=row.chapter.number, size=_FONT, bold=True)
-    left = _TITLE if row.chapter.number else _NUMBER
-    yield Label(x=left, y=middle, text=_fitting(row.chapter.title, _BAR - left - 8), size=_FONT)
+    yield Label(x=MARGIN, y=middle, text=row.chapter.number, size=_FONT, bold=True)
+    left = _TITLE_LEFT if row.chapter.number else MARGIN
+    title = _fitted(row.chapter.title, _STATIONS_LEFT - left - 8)
+    yield Label(x=left, y=middle, text=title, size=_FONT)
     yield from _stations(row, y + (_PITCH - _BOX - _STRIP - 1) / 2, scale)
     values = (row.minutes, row.count(row.chapter.tasks), row.count(row.chapter.guesses), row.cards)
     for text, x in zip(values, _COLUMNS.values(), strict=True):
@@ -92,31 +102,35 @@ def _row(row: MapRow, y: float, scale: float, width: float) -> Iterator[Rect | L
 
 
 def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
+    """A box per station with its letter, and below it a strip for the share that is done."""
     if not row.chapter.stations:
-        yield Label(x=_BAR, y=y + _BOX / 2 + 2, text=say("no_stations"), size=_FONT, colour="muted")
-    x = _BAR
-    for one in row.chapter.stations:
-        wide = one.minutes * scale - _GAP
-        tooltip = say("station", letter=one.letter, title=one.title, minutes=one.minutes)
-        yield Rect(x=x, y=y, width=wide, height=_BOX, radius=3, tooltip=tooltip, **_look(one.on_path))
-        on = "forward" if one.on_path else ""
-        yield Label(x=x + wide / 2, y=y + _BOX / 2, text=one.letter, size=_FONT, anchor="middle", on=on, bold=True)
-        yield Rect(x=x, y=y + _BOX + 1, width=row.share(one) * wide, height=_STRIP, fill=_DONE)
-        x += one.minutes * scale
+        text = words("no_stations")
+        yield Label(x=_STATIONS_LEFT, y=y + _BOX / 2 + 2, text=text, size=_FONT, colour="muted")
+    x = _STATIONS_LEFT
+    for station in row.chapter.stations:
+        width, letter = station.minutes * scale - _GAP, station.letter
+        tooltip = words("station", letter=letter, title=station.title, minutes=station.minutes)
+        style = {"radius": 3, "tooltip": tooltip, **_station_style(station.on_path)}
+        yield Rect(x=x, y=y, width=width, height=_BOX, **style)
+        on = "forward" if station.on_path else ""
+        middle = {"x": x + width / 2, "y": y + _BOX / 2, "anchor": "middle"}
+        yield Label(**middle, text=letter, size=_FONT, on=on, bold=True)
+        yield Rect(x=x, y=y + _BOX + 1, width=row.share(station) * width, height=_STRIP, fill=_DONE)
+        x += station.minutes * scale
 
 
-def _fitting(text: str, room: float) -> str:
-    """The title, or what comes before its colon, or as much of it as there is room for."""
-    if text_width(text, _FONT) <= room:
+def _fitted(text: str, available: float) -> str:
+    """The title, or what comes before its colon, or as much of that as fits."""
+    if text_width(text, _FONT) <= available:
         return text
     text = text.partition(":")[0]
-    if text_width(text, _FONT) <= room:
+    if text_width(text, _FONT) <= available:
         return text
-    while text and text_width(text + "…", _FONT) > room:
+    while text and text_width(text + "…", _FONT) > available:
         text = text[:-1]
     return text.rstrip() + "…"
 
 
-def _said(row: MapRow) -> str:
+def _sentence(row: MapRow) -> str:
     counts = {"tasks": row.count(row.chapter.tasks) or 0, "guesses": row.count(row.chapter.guesses) or 0}
-    return say("row", chapter=row.name, minutes=row.minutes or "–", cards=row.cards or 0, **counts)
+    return words("row", chapter=row.name, minutes=row.minutes or "–", cards=row.cards or 0, **counts)

@@ -329,9 +329,7 @@ def _solid(mesh: Mesh) -> _Solid:
     at = {}
     for rank in range(mesh.world_size):
         coordinates = mesh.coordinates(rank)
-        x, y = (
-            first[xy] + scale * sum(coordinates[axis] * step[xy] for axis, step in steps.items()) for xy in (0, 1)
-        )
+        x, y = (first[xy] + scale * sum(coordinates[axis] * step[xy] for axis, step in steps.items()) for xy in (0, 1))
         at[rank] = x, y
     bottom = max(y for _, y in at.values()) + height / 2
     return _Solid(mesh=mesh, at=at, width=width, height=height, bottom=bottom)

@@ -176,12 +176,8 @@ def _memory(held: MemoryBreakdown, limit: float, title: str) -> Iterator[Rect | 
 
 def _summary(rank: int, uses: Mapping[str, AxisUse], held: Sequence[MemoryBreakdown]) -> str:
     sentences = [
-        words(
-            "summary.axis", rank=rank, axis=axis, ranks=members_text(list(use.group)), link=use.link, sent=use.words
-        )
+        words("summary.axis", rank=rank, axis=axis, ranks=members_text(list(use.group)), link=use.link, sent=use.words)
         for axis, use in uses.items()
         if len(use.group) > 1
     ]
-    return words(
-        "summary.all", ranks=len(held), said=sentences or [""], rank=rank, held=format_bytes(held[rank].total)
-    )
+    return words("summary.all", ranks=len(held), said=sentences or [""], rank=rank, held=format_bytes(held[rank].total))

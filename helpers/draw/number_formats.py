@@ -66,9 +66,7 @@ class _PowersAxis:
         for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
             x = self.x(number * step)
             yield Line(x1=x, y1=top, x2=x, y2=bottom)
-            yield Label(
-                x=x, y=bottom + 12, text=power_text(number * step), size=_FONT, anchor="middle", colour="muted"
-            )
+            yield Label(x=x, y=bottom + 12, text=power_text(number * step), size=_FONT, anchor="middle", colour="muted")
 
 
 def power_text(exponent: float) -> str:

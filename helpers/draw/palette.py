@@ -1,9 +1,10 @@
 """One colour a kind, the same in every picture and safe for colour-blind eyes; never colour alone.
 
-Fills are Okabe and Ito's (Color Universal Design, 2008) and do not change with the theme. Related things share a hue:
-parameters and the forward that reads them, gradients and the backward that makes them. Each kind also has a texture,
-drawn in the opposite of its text colour, so that text gains contrast from it. A fill too pale for a white page gets an
-outline in a darker shade of itself. Ranks have eight paints; a part that a rank owns also carries the rank's number.
+The fills are safe for colour-blind eyes: they are Okabe and Ito's (Color Universal Design, 2008), and they do not
+change with the theme. Related things share a hue: parameters and the forward that reads them, gradients and the
+backward that makes them. Colour never stands alone, so each kind also has a texture, drawn in the opposite of its
+text colour, so that text gains contrast from it. A fill too pale for a white page gets an outline in a darker shade
+of itself. Ranks have eight paints, and a part that a rank owns also carries the rank's number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DARK_TEXT, LIGHT_TEXT = "#0b0d10", "#ffffff"
 
 @dataclass(frozen=True, kw_only=True)
 class Paint:
-    """fill and text: "#rrggbb". texture: "" or one of TEXTURES."""
+    """A kind's colours of fill and of text on it, as "#rrggbb", and its texture, "" or one of TEXTURES."""
 
     fill: str
     text: str = DARK_TEXT
@@ -31,13 +32,18 @@ class Paint:
 
     @cached_property
     def edge(self) -> str:
-        """The colour of the outline: the fill itself, or as dark a shade of it as contrasts 3 to 1 with white."""
+        """The colour of the outline: the fill, or its lightest shade whose contrast with white is 3 to 1."""
         shades = (blend(self.fill, "#000000", share / 100) for share in range(100, 0, -1))
         return next(shade for shade in shades if contrast(shade, LIGHT.surface) >= GRAPHIC_CONTRAST)
 
 
 words = book("draw")
-TEXTURES = ("stripes", "lines", "dots", "hatch")  # hatch marks the absence of work: idle, not yet there
+TEXTURES = (
+    "stripes",
+    "lines",
+    "dots",
+    "hatch",
+)  # the hatch marks that nothing is done, or that something is not there yet
 
 PAINTS = {
     "forward": Paint(fill="#0072b2", text=LIGHT_TEXT),
@@ -71,7 +77,10 @@ NUM_RANK_PAINTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Theme:
-    """Colours of what is not data. `muted` is ink at MUTED_OPACITY, `panel` and `rule` are grey at theirs."""
+    """The colours of what is not data.
+
+    The role "muted" is ink at MUTED_OPACITY; "panel" and "rule" are GREY at PANEL_OPACITY and RULE_OPACITY.
+    """
 
     surface: str
     ink: str
@@ -81,48 +90,49 @@ LIGHT = Theme(surface="#ffffff", ink="#1b1f24")
 DARK = Theme(surface="#111111", ink="#e8ebef")
 GREY = "#808080"
 MUTED_OPACITY, PANEL_OPACITY, RULE_OPACITY = 0.75, 0.1, 0.4
-GRAPHIC_CONTRAST = 3.0  # what a mark needs against its ground. Source: WCAG 2.2, 1.4.11
+GRAPHIC_CONTRAST = 3.0  # the contrast that a mark needs with its background. Source: WCAG 2.2, 1.4.11
 
 
 def kind_word(kind: str) -> str:
-    """What a legend calls a kind: "backward: input"; the paint of a rank: "rank 3"."""
+    """What a legend calls a kind, such as "backward: input", or "rank 3" for the paint of a rank."""
     return f"rank {kind.removeprefix('rank')}" if kind.startswith("rank") else words(f"kind.{kind}")
 
 
 def kind_style(kind: str) -> dict[str, str]:
-    """What fills a Rect in the kind's colour and texture."""
+    """The fields of a Rect that has the kind's colour and texture."""
     return {"fill": kind, "texture": PAINTS[kind].texture}
 
 
 def rank_paint(rank: int) -> str:
-    """The kind of a rank; from rank 8 on they repeat, so always write the rank too."""
+    """The kind with a rank's colour; from rank 8 on the colours repeat, so always write the rank's number too."""
     return f"rank{rank % NUM_RANK_PAINTS}"
 
 
 def paint(kind: str) -> Paint:
-    """The Paint of a kind. ValueError for an unknown one."""
+    """The Paint of a kind. Raises ValueError for an unknown kind."""
     if kind not in PAINTS:
         raise ValueError(f"no colour for {kind!r}; the kinds are {', '.join(PAINTS)}")
     return PAINTS[kind]
 
 
 def _channels(colour: str) -> tuple[float, float, float]:
+    """Red, green and blue, each from 0 to 1."""
     return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
 
 
 def blend(over: str, under: str, opacity: float) -> str:
-    """The colour seen when `over` lies on `under`."""
+    """The colour that is seen when `over` lies on `under` with this opacity."""
     pairs = zip(_channels(over), _channels(under), strict=True)
     return "#" + "".join(f"{round(255 * (opacity * a + (1 - opacity) * b)):02x}" for a, b in pairs)
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance, 0 to 1. Source: WCAG 2.2."""
+    """The relative luminance of a colour, 0 to 1. Source: WCAG 2.2."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _channels(colour)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast ratio, 1 to 21; text wants 4.5 (AA). Source: WCAG 2.2."""
+    """The contrast ratio of two colours, 1 to 21; text needs 4.5 (level AA). Source: WCAG 2.2."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)

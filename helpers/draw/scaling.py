@@ -1,4 +1,7 @@
-"""How fast training becomes with more GPUs: predicted and measured speed-ups, the ideal line, and Amdahl's curve."""
+"""Draws how fast training becomes with more GPUs: predicted and measured speed-ups, the ideal line, Amdahl's curve.
+
+Chapter 11 and the scaling explorer show it; `predict.scaling` computes the points.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from helpers.draw.scene import WIDTH, Scene, text_width
 from helpers.learner.words import book
 from helpers.predict.scaling import Point, amdahl
 
-say = book("steps").section("curve")
+words = book("steps").section("curve")
 PAINTS = {"predicted": "parameters", "measured": "sign", "ideal": "other", "amdahl": "optimizer"}
 LINEAR = 64  # GPUs up to which both axes are linear
-_FINE = 60  # points of Amdahl's curve
-_PLOT = 0.65  # of the picture's width: at least so wide is the plot
+_NUM_AMDAHL_POINTS = 60
+_PLOT_SHARE = 0.65  # of the picture's width that the plot takes at least
 
 
 def speedup_scene(
@@ -29,25 +32,29 @@ def speedup_scene(
     yours: int | None = None,
     width: float = WIDTH,
 ) -> Scene:
-    """Speed-ups by GPUs. points: predicted. measured: (GPUs, speed-up), each a dot. serial: Amdahl's share.
+    """Speed-ups by numbers of GPUs.
 
-    ideal: draw the line of as many times as GPUs. stops: the point up to which more GPUs pay, since efficiency is at
-    least `limit`; beyond it the plot is hatched. yours: the count to mark. Axes are linear up to 64 GPUs and
-    logarithmic beyond. ValueError with neither points nor measurements.
+    points: predicted speed-ups. measured: (GPUs, speed-up) pairs, each a dot. serial: the serial share for Amdahl's
+    curve. ideal: whether to draw the line on which the speed-up equals the number of GPUs. stops: the point up to which
+    more GPUs pay, since efficiency is at least `limit`; beyond it the plot is hatched. yours: the number of GPUs to
+    mark. Axes are linear up to 64 GPUs and logarithmic beyond.
+    Raises ValueError with neither points nor measurements.
     """
-    values = _curves(points, measured, serial, ideal)
-    known = [each for name in ("predicted", "measured") for each in values.get(name, ())]
+    curves = _curves(points, measured, serial, ideal)
+    known = [point for name in ("predicted", "measured") for point in curves.get(name, ())]
     (first, _), (last, _) = min(known), max(known)
-    names = {name: say(name, serial=serial or 0.0) for name in values}
-    one = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
-    x = _axis(say("gpus") if one == 1 else say("first", gpus=one), last, last)
-    y = _axis(say("speedup"), last, max(most for each in values.values() for _, most in each))
-    pays = stops.gpus if stops else last
+    names = {name: words(name, serial=serial or 0.0) for name in curves}
+    # The count of GPUs whose speed-up equals its number; it is the unit in which the others are counted.
+    unit = min(points, key=lambda point: abs(point.efficiency - 1)).gpus if points else first
+    x = _axis(words("gpus") if unit == 1 else words("first", gpus=unit), last, last)
+    y = _axis(words("speedup"), last, max(speedup for curve in curves.values() for _, speedup in curve))
+    last_that_pays = stops.gpus if stops else last
     return curves_scene(
-        {names[name]: each for name, each in values.items()},
+        {names[name]: curve for name, curve in curves.items()},
         x=x, y=y, title=title, marks=_marks(points, yours, x, width), width=width,
-        gaps=[(pays, x.ticks[-1], say("stops", limit=limit, gpus=pays))] if pays < last else (),
-        paints={names[name]: PAINTS[name] for name in values},
+        gaps=[(last_that_pays, x.ticks[-1], words("stops", limit=limit, gpus=last_that_pays))]
+        if last_that_pays < last else (),
+        paints={names[name]: PAINTS[name] for name in curves},
         dashed=[names[name] for name in ("ideal",) if name in names],
         dots=[names[name] for name in ("measured",) if name in names],
     )  # fmt: skip
@@ -56,20 +63,20 @@ def speedup_scene(
 def _curves(
     points: Sequence[Point], measured: Sequence[tuple[int, float]], serial: float | None, ideal: bool
 ) -> dict[str, list[tuple[int, float]]]:
-    """(GPUs, speed-up) of each curve, by its name in the words."""
-    values = {"predicted": sorted((point.gpus, point.speedup) for point in points), "measured": sorted(measured)}
-    values = {name: each for name, each in values.items() if each}
-    if not values:
+    """The (GPUs, speed-up) points of each curve, by its name in the words."""
+    curves = {"predicted": sorted((point.gpus, point.speedup) for point in points), "measured": sorted(measured)}
+    curves = {name: curve for name, curve in curves.items() if curve}
+    if not curves:
         raise ValueError("speedup_scene got no point: give points of `curve`, or measured=((1, 1.0), (2, 1.8), ...)")
-    last = max(each[-1][0] for each in values.values())
+    last = max(curve[-1][0] for curve in curves.values())
     if serial is not None:
-        counts = sorted({round(last ** (number / _FINE)) for number in range(_FINE + 1)})
-        values["amdahl"] = [(count, amdahl(count, serial)) for count in counts]
-    return values | ({"ideal": [(1, 1), (last, last)]} if ideal else {})
+        counts = sorted({round(last ** (number / _NUM_AMDAHL_POINTS)) for number in range(_NUM_AMDAHL_POINTS + 1)})
+        curves["amdahl"] = [(count, amdahl(count, serial)) for count in counts]
+    return curves | ({"ideal": [(1, 1), (last, last)]} if ideal else {})
 
 
 def _axis(name: str, gpus: int, most: float) -> Axis:
-    """In four whole steps from 0, or by powers of 4 from 1."""
+    """Ticks in four whole steps from 0, or by powers of 4 from 1 beyond `LINEAR` GPUs."""
     if gpus <= LINEAR:
         step = ceil(most / 4)
         return Axis(name=name, ticks=[step * number for number in range(ceil(most / step) + 1)])
@@ -77,11 +84,11 @@ def _axis(name: str, gpus: int, most: float) -> Axis:
 
 
 def _marks(points: Sequence[Point], yours: int | None, x: Axis, width: float) -> list[Mark]:
-    """The count asked for, its words below the curve: to the right of it, or where there is no room far below."""
+    """A mark at `yours`, with its text below the curve, and far below where there is no room on the right."""
     marks = []
     for point in points:
         if point.gpus == yours:
-            words = say("yours", gpus=point.gpus, efficiency=point.efficiency)
-            has_room = x.place(yours) + text_width(words, 12, bold=True) / (_PLOT * width) < 1
-            marks.append(Mark(point.gpus, point.speedup, words, lower=16 if has_room else 90))
+            text = words("yours", gpus=point.gpus, efficiency=point.efficiency)
+            has_room = x.place(yours) + text_width(text, 12, bold=True) / (_PLOT_SHARE * width) < 1
+            marks.append(Mark(point.gpus, point.speedup, text, lower=16 if has_room else 90))
     return marks

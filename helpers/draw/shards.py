@@ -159,9 +159,7 @@ def _legend(matrices: list[Matrix]) -> list[tuple[str, dict]]:
     return entries + ([("every rank", _UNSPLIT)] if any(None in matrix.owners for matrix in matrices) else [])
 
 
-def _largest_fitting_side(
-    items: Sequence[Matrix | str], matrices: list[Matrix], width: float, largest: float
-) -> float:
+def _largest_fitting_side(items: Sequence[Matrix | str], matrices: list[Matrix], width: float, largest: float) -> float:
     """The largest side of a cell with which everything fits, tried in steps of half a pixel."""
     for tenths in range(int(largest * 10), int(_SMALLEST_CELL * 10) - 1, -5):
         side = tenths / 10

@@ -1,6 +1,7 @@
-"""The real source of a class or function, coloured, with its path inside the package.
+"""Provides `show`: the source of a class, function or module in a notebook, coloured, with its path and line numbers.
 
-Colours are those of JupyterLab's own editor, so they fit its theme; elsewhere the fallbacks stand on a light ground.
+The colours are those of JupyterLab's own editor, so they fit its theme; on other pages the fallback colours stand on a
+light background.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from helpers.draw.page import STYLE
 
 _ROOT = Path(__file__).resolve().parent.parent.parent  # the folder that holds the package
 
-# Token class of pygments -> (variable of JupyterLab's editor, fallback on light ground)
+# Token class of pygments -> (CSS variable of JupyterLab's editor, fallback on a light background)
 _COLOURS = {
     "Comment": ("--jp-mirror-editor-comment-color", "#356a6a"),
     "Keyword": ("--jp-mirror-editor-keyword-color", "#006d20"),
@@ -27,21 +28,24 @@ _COLOURS = {
     "Name.Function": ("--jp-mirror-editor-def-color", "#1a3fd0"),
     "Name.Builtin": ("--jp-mirror-editor-builtin-color", "#006d20"),
 }
-_GROUND = "background:var(--jp-cell-editor-background,#f6f8fa);color:var(--jp-content-font-color0,#1b1f24)"
+_BACKGROUND = "background:var(--jp-cell-editor-background,#f6f8fa);color:var(--jp-content-font-color0,#1b1f24)"
 _MONO = "font-family:var(--jp-code-font-family,Menlo,Consolas,'DejaVu Sans Mono',monospace)"
-# Each page has ideas of its own about <pre>: nbconvert's breaks a line inside a word, and has no font for it.
-_BLOCK = f"{_GROUND};{_MONO};padding:8px 12px;margin:0 0 12px;overflow-x:auto;white-space:pre;word-break:normal;"
+# Pages style <pre> differently (nbconvert's breaks lines inside a word and has no font for it), so all is set here.
+_BLOCK = f"{_BACKGROUND};{_MONO};padding:8px 12px;margin:0 0 12px;overflow-x:auto;white-space:pre;word-break:normal;"
 _BLOCK += "line-height:1.4;font-size:12px;border-radius:4px"
 _HEAD = f"{_MONO};font-size:12px;margin:4px 0"
 _NUMBER = "opacity:.7;user-select:none"
 
 
 class Source:
-    """What `show` returns. Its text names the objects and their files, not their lines, so that it stays as it is."""
+    """What `show` returns.
+
+    Its text names the objects and their files but not their lines, so that it does not change with every edit.
+    """
 
     def __init__(self, objects: tuple[object, ...], folded: bool) -> None:
         self._folded = folded
-        self._excerpts = [_Excerpt(each) for each in objects]
+        self._excerpts = [_Excerpt(shown_object) for shown_object in objects]
 
     def __repr__(self) -> str:
         return "\n".join(f"[source] {excerpt.name} · {excerpt.path}" for excerpt in self._excerpts)
@@ -51,20 +55,20 @@ class Source:
 
 
 class _Excerpt:
-    """name, path relative to the package's folder, first line (from 1) and text of one object."""
+    """The source of one object: its name, its path relative to the package's folder, its first line, and its text."""
 
-    def __init__(self, given: object) -> None:
-        target = inspect.unwrap(given) if callable(given) else given
+    def __init__(self, shown_object: object) -> None:
+        target = inspect.unwrap(shown_object) if callable(shown_object) else shown_object
         try:
             lines, first = inspect.getsourcelines(target)
             path = Path(inspect.getsourcefile(target))
         except (TypeError, OSError) as error:
             raise ValueError(
-                f"show found no source of {given!r}; give a class, function or module that a file defines"
+                f"show found no source of {shown_object!r}; give a class, function or module that a file defines"
             ) from error
         self.name = getattr(target, "__qualname__", None) or getattr(target, "__name__", type(target).__name__)
         self.path = path.resolve().relative_to(_ROOT).as_posix() if _ROOT in path.resolve().parents else path.name
-        if path.parent.name.startswith("ipykernel_"):  # a cell: its file is named by a hash, and lies anywhere
+        if path.parent.name.startswith("ipykernel_"):  # the file of a notebook cell is named by a hash
             self.path = "notebook"
         self.first, self.text = max(first, 1), textwrap.dedent("".join(lines))
 
@@ -84,7 +88,7 @@ class _Excerpt:
 
 
 def _style_of(token: object) -> str:
-    """The CSS of a token of pygments, from its own class or the nearest one above it."""
+    """The CSS of a token of pygments, from its own class or its nearest parent class."""
     name = str(token).removeprefix("Token.")
     while name:
         if name in _COLOURS:
@@ -95,7 +99,7 @@ def _style_of(token: object) -> str:
 
 
 def _coloured(text: str) -> str:
-    """HTML of Python source; a span never crosses the end of a line."""
+    """Python source as HTML in which no span crosses the end of a line."""
     from pygments.lexers import PythonLexer
 
     pieces = []
@@ -109,8 +113,9 @@ def _coloured(text: str) -> str:
 
 
 def show(first: object, *more: object, folded: bool = False) -> Source:
-    """The source of classes, functions or modules, as the last expression of a cell. folded: one click opens each.
+    """Shows the source of classes, functions or modules, as the last expression of a cell.
 
-    ValueError when an object has no Python source, such as a C function.
+    With `folded`, each source opens on a click. Raises ValueError for an object without Python source, such as a C
+    function.
     """
     return Source((first, *more), folded)

@@ -1,7 +1,8 @@
-"""Every strategy's fullest rank as a bar against a GPU's limit, the chosen one framed, its estimated step beside it.
+"""Draws the memory of every strategy's fullest rank against a GPU's limit, with its estimated step beside the bar.
 
-A bar far beyond the limit is broken, for to scale it would leave the others no room: behind the break stands how many
-times the limit it is, and no bar has the length of another that it does not equal.
+The strategy explorer shows what `predict.advice.advise` recommends: the chosen plan is framed. A bar far beyond the
+limit is broken, because drawn to scale it would leave no room for the others; behind the break stands how many times
+the limit it is, so that broken bars of one length are not taken for equal.
 """
 
 from __future__ import annotations
@@ -16,99 +17,103 @@ from helpers.predict.advice.plans import PlanEstimate
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.records import MEMORY_KINDS
 
-say = book("advice").section("picture")
-_PITCH, _BAR, _FAR = 30.0, 20.0, 2.0  # pixels from bar to bar, of a bar; bars are cut at so many limits
-_WORDS, _BREAK, _TIMES = 178.0, 12.0, 78.0  # pixels right of the longest bar; of a break; of what stands behind it
+words = book("advice").section("picture")
+_PITCH, _BAR = 30.0, 20.0  # pixels: from bar to bar, and a bar's height
+_MOST_LIMITS = 2.0  # bars are broken at this many times the limit
+_STEP_WIDTH = 178.0  # pixels right of the longest bar, for memory and step as text
+_BREAK, _TIMES_WIDTH = 12.0, 78.0  # pixels: of a break, and of the text behind it
 
 
 def strategies_scene(
     candidates: Sequence[PlanEstimate], *, limit: float, limit_name: str, title: str, width: float = WIDTH
 ) -> Scene:
-    """A row for each candidate. limit: usable bytes of a GPU, with its name. ValueError for nothing to draw."""
-    largest = max((one.held.total for one in candidates if one.held), default=0)
+    """A row for each candidate; `limit` is the usable bytes of a GPU. Raises ValueError if there is nothing to draw."""
+    largest = max((candidate.memory.total for candidate in candidates if candidate.memory), default=0)
     if not largest or not limit > 0:
         raise ValueError(
             f"strategies_scene got no bytes to draw, or a limit of {limit!r} bytes; give advise's candidates"
         )
-    kinds = [kind for kind in MEMORY_KINDS if any(one.held and getattr(one.held, kind) for one in candidates)]
+    memories = [candidate.memory for candidate in candidates if candidate.memory]
+    kinds = [kind for kind in MEMORY_KINDS if any(getattr(memory, kind) for memory in memories)]
     head, top = heading(title, kinds_legend(kinds), width)
-    row = _Row(candidates, kinds, limit, min(max(1.1 * limit, largest), _FAR * limit), width)
+    rows = _Rows(candidates, kinds, limit, width)
     top += 26
     bottom = top + len(candidates) * _PITCH
-    items: list[Rect | Label | Line] = [*head, *bytes_axis(row.shown, row.left, row.scale, top - 6, bottom)]
-    for number, one in enumerate(candidates):
-        items += row.draw(one, top + number * _PITCH)
-    items += row.line(say("limit", name=limit_name, size=format_bytes(limit)), top - 6, bottom)
-    items.append(Label(x=width - 14, y=top - 14, text=say("beside"), size=11, anchor="end", colour="muted"))
-    summary = book("advice")("between").join(_said(one) for one in candidates)
+    items: list[Rect | Label | Line] = [*head, *bytes_axis(rows.shown, rows.left, rows.scale, top - 6, bottom)]
+    for number, candidate in enumerate(candidates):
+        items += rows.row(candidate, top + number * _PITCH)
+    items += rows.limit_line(words("limit", name=limit_name, size=format_bytes(limit)), top - 6, bottom)
+    items.append(Label(x=width - 14, y=top - 14, text=words("beside"), size=11, anchor="end", colour="muted"))
+    summary = book("advice")("between").join(_sentence(candidate) for candidate in candidates)
     return Scene(width=width, height=bottom + 24, title=title, summary=summary, items=tuple(items))
 
 
-class _Row:
-    """Where things stand. scale: pixels a byte. shown: bytes at which bars are cut."""
+class _Rows:
+    """The rows, and where things lie in them.
 
-    def __init__(
-        self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float, shown: float, width: float
-    ) -> None:
-        self.kinds, self.limit, self.shown, self.width = kinds, limit, shown, width
-        self.left = 34 + max(text_width(_name(one), 12, bold=one.is_chosen) for one in candidates)
-        behind = _BREAK + _TIMES if any(one.held and one.held.total > shown for one in candidates) else 0.0
-        self.scale = (width - self.left - _WORDS - behind) / shown
+    `shown` is the number of bytes at which bars are broken, `left` the left edge of the bars, and `scale` is in pixels
+    per byte.
+    """
 
-    def draw(self, one: PlanEstimate, y: float) -> Iterator[Rect | Label]:
-        middle = y + _BAR / 2
-        if one.is_chosen:
-            box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8}
-            yield Rect(**box, radius=4, stroke="ink", stroke_width=2, tooltip=say("chosen", plan=one.plan_words))
-        yield Label(x=self.left - 10, y=middle, text=_name(one), anchor="end", bold=one.is_chosen)
-        if one.held is None:
-            yield Label(x=self.left + 8, y=middle, text=say("cannot"), colour="muted")
+    def __init__(self, candidates: Sequence[PlanEstimate], kinds: list[str], limit: float, width: float) -> None:
+        self.kinds, self.limit, self.width = kinds, limit, width
+        largest = max(candidate.memory.total for candidate in candidates if candidate.memory)
+        self.shown = min(max(1.1 * limit, largest), _MOST_LIMITS * limit)  # at least a little more than the limit
+        self.left = 34 + max(text_width(_name(candidate), 12, bold=candidate.is_chosen) for candidate in candidates)
+        behind = _BREAK + _TIMES_WIDTH if largest > self.shown else 0.0
+        self.scale = (width - self.left - _STEP_WIDTH - behind) / self.shown
+
+    def row(self, candidate: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
+        middle, is_chosen = y + _BAR / 2, candidate.is_chosen
+        if is_chosen:
+            box = {"x": 8, "y": y - 4, "width": self.width - 16, "height": _BAR + 8, "radius": 4}
+            yield Rect(**box, stroke="ink", stroke_width=2, tooltip=words("chosen", plan=candidate.plan_text))
+        yield Label(x=self.left - 10, y=middle, text=_name(candidate), anchor="end", bold=is_chosen)
+        if candidate.memory is None:
+            yield Label(x=self.left + 8, y=middle, text=words("cannot"), colour="muted")
             return
-        yield from self._bar(one, y)
-        yield Label(x=self.width - 14, y=middle, text=_words(one), anchor="end", bold=one.is_chosen)
+        yield from self._bar(candidate, y)
+        text = f"{format_bytes(candidate.memory.total)} · {_step_text(candidate)}"
+        yield Label(x=self.width - 14, y=middle, text=text, anchor="end", bold=is_chosen)
 
-    def _bar(self, one: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
-        held = 0.0
+    def _bar(self, candidate: PlanEstimate, y: float) -> Iterator[Rect | Label | Line]:
+        total = 0.0
         for kind in self.kinds:
-            num_bytes = getattr(one.held, kind)
-            long = (min(held + num_bytes, self.shown) - min(held, self.shown)) * self.scale
-            if long >= 0.5:
-                look = {"fill": kind, "texture": PAINTS[kind].texture if long > 4 else ""}
-                tooltip = say("bytes", name=one.title, kind=kind_word(kind), size=num_bytes)
-                x = self.left + held * self.scale
-                yield Rect(x=x, y=y, width=max(long - 1, 0.5), height=_BAR, tooltip=tooltip, **look)
-            held += num_bytes
-        if held > self.shown:
-            yield from self._beyond(held, y)
+            num_bytes = getattr(candidate.memory, kind)
+            width = (min(total + num_bytes, self.shown) - min(total, self.shown)) * self.scale
+            if width >= 0.5:
+                style = {"fill": kind, "texture": PAINTS[kind].texture if width > 4 else ""}
+                tooltip = words("bytes", name=candidate.title, kind=kind_word(kind), size=num_bytes)
+                x = self.left + total * self.scale
+                yield Rect(x=x, y=y, width=max(width - 1, 0.5), height=_BAR, tooltip=tooltip, **style)
+            total += num_bytes
+        if total > self.shown:
+            yield from self._break(total, y)
 
-    def _beyond(self, held: float, y: float) -> Iterator[Label | Line]:
-        """The break, and how many times the limit the bar is."""
+    def _break(self, total: float, y: float) -> Iterator[Label | Line]:
+        """Two strokes at the end of a broken bar, and how many times the limit the bar is."""
         end = self.left + self.shown * self.scale
         for x in (end + 2, end + 7):
-            yield Line(x1=x - 2, y1=y + _BAR, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=say("cut"))
-        text = say("times", ratio=held / self.limit)
+            yield Line(x1=x - 2, y1=y + _BAR, x2=x + 2, y2=y, colour="ink", width=1.6, tooltip=words("cut"))
+        text = words("times", ratio=total / self.limit)
         yield Label(x=end + _BREAK, y=y + _BAR / 2, text=text, size=11, bold=True)
 
-    def line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
+    def limit_line(self, text: str, top: float, bottom: float) -> Iterator[Label | Line]:
         x = self.left + self.limit * self.scale
         yield Line(x1=x, y1=top - 2, x2=x, y2=bottom, colour="ink", width=2, dashed=True, tooltip=text)
         yield Label(x=x, y=top - 10, text=text, anchor="middle", bold=True)
 
 
-def _name(one: PlanEstimate) -> str:
-    return f"✓ {one.title}" if one.is_chosen else one.title
+def _name(candidate: PlanEstimate) -> str:
+    return f"✓ {candidate.title}" if candidate.is_chosen else candidate.title
 
 
-def _words(one: PlanEstimate) -> str:
-    return f"{format_bytes(one.held.total)} · {_step(one)}"
+def _step_text(candidate: PlanEstimate) -> str:
+    return format_seconds(candidate.seconds) if candidate.fits else words("too_much")
 
 
-def _step(one: PlanEstimate) -> str:
-    return format_seconds(one.seconds) if one.fits else say("too_much")
-
-
-def _said(one: PlanEstimate) -> str:
-    if one.held is None:
-        return say("refused", name=one.title, why=one.why)
-    held = format_bytes(one.held.total)
-    return say("said", name=one.title, chosen=one.is_chosen, held=held, step=_step(one))
+def _sentence(candidate: PlanEstimate) -> str:
+    if candidate.memory is None:
+        return words("refused", name=candidate.title, why=candidate.why)
+    texts = {"held": format_bytes(candidate.memory.total), "step": _step_text(candidate)}
+    return words("said", name=candidate.title, chosen=candidate.is_chosen, **texts)

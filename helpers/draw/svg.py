@@ -1,7 +1,8 @@
-"""A Scene as SVG text: one element, no script, nothing from outside, readable in light and dark.
+"""Draws a Scene as the text of one SVG element, for live views: `to_svg`.
 
-Inside JupyterLab ink and surface follow its theme (its CSS variables); elsewhere they follow the reader's system. On
-paper they are dark on white. Nothing moves. Ids come from the content: the same Scene always gives the same text.
+The element has no script and loads nothing. Inside JupyterLab the colours of text and background follow its theme (its
+CSS variables); elsewhere they follow the reader's system, and on paper they are dark on white. Nothing moves. Ids are
+made from the content, so the same Scene always gives the same text.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from helpers.draw.palette import DARK, GREY, LIGHT, MUTED_OPACITY, PAINTS, PANEL
 from helpers.draw.scene import SHOWN, Label, Line, Rect, Scene
 
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
-_ARROW = 7.0  # pixels
-_SCOPE = "\0"  # stands for the id until the content is known
+_ARROW = 7.0  # pixels of an arrow head's length
+_SCOPE = "\0"  # stands for the id of the element until its content, of which the id is made, is known
 
 
 @lru_cache(maxsize=8192)
-def _n(value: float) -> str:
-    """A number with at most two decimals above 1 and one above 10: a tenth of a pixel is enough."""
+def _number(value: float) -> str:
+    """A number with two decimals at most, and one from 10 on, where a tenth of a pixel is enough."""
     return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
 
 
 @cache
 def _colour(name: str, attribute: str = "fill") -> str:
+    """The SVG attributes that give `attribute`, "fill" or "stroke", the colour of a kind or role."""
     if name in PAINTS:
         return f'{attribute}="{PAINTS[name].fill}"'
     if name in ("panel", "rule"):
@@ -49,8 +51,8 @@ def _style(scope: str) -> str:
     )
 
 
-_TURNS = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
-_MARKS = {
+_PATTERN_TURNS = {"stripes": ' patternTransform="rotate(45)"', "hatch": ' patternTransform="rotate(-45)"'}
+_PATTERN_MARKS = {  # {} becomes the attribute with the texture's colour
     "dots": '<circle cx="3" cy="3" r="1.1" {}-opacity=".6"/>',
     "lines": '<rect width="5" height="1" {}-opacity=".45"/>',
     "stripes": '<rect width="1.6" height="6" {}-opacity=".32"/>',
@@ -59,14 +61,14 @@ _MARKS = {
 
 
 def _pattern(fill: str, texture: str) -> str:
-    """Fill and texture in one, so that a textured rectangle is one element."""
+    """The pattern of a fill and a texture together, so that a textured rectangle is one element."""
     size = 5 if texture == "lines" else 6
-    ground = f'<rect width="{size}" height="{size}" {_colour(fill)}/>' if fill else ""
+    background = f'<rect width="{size}" height="{size}" {_colour(fill)}/>' if fill else ""
     overlay = PAINTS[fill].overlay if fill in PAINTS else GREY
-    mark = _MARKS[texture].format(f'fill="{overlay}" fill')
+    mark = _PATTERN_MARKS[texture].format(f'fill="{overlay}" fill')
     name = f"{_SCOPE}-{fill or 'none'}-{texture}"
     head = f'<pattern id="{name}" patternUnits="userSpaceOnUse" width="{size}" height="{size}"'
-    return f"{head}{_TURNS.get(texture, '')}>{ground}{mark}</pattern>"
+    return f"{head}{_PATTERN_TURNS.get(texture, '')}>{background}{mark}</pattern>"
 
 
 @cache
@@ -79,41 +81,44 @@ def _fill(fill: str, texture: str) -> str:
 def _rect(item: Rect) -> str:
     x, y, width, height, fill = item.x, item.y, item.width, item.height, _fill(item.fill, item.texture)
     if item.stroke:
-        fill += f' {_colour(item.stroke, "stroke")} stroke-width="{_n(item.stroke_width)}"'
+        fill += f' {_colour(item.stroke, "stroke")} stroke-width="{_number(item.stroke_width)}"'
     elif outline(item):
         if is_thin(item):
             fill = f'fill="{outline(item)}"'
         else:
             x, y, width, height = x + 0.5, y + 0.5, width - 1, height - 1
             fill += f' stroke="{outline(item)}"'
-    text = f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-    text += f' rx="{_n(item.radius)}" {fill}' if item.radius else f" {fill}"
-    text += f' opacity="{_n(item.opacity)}"' if item.opacity != 1 else ""
-    if item.pick:  # one stop for the tabulator, the chosen one; JupyterLab keeps its hands off its keys
+    text = f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+    text += f' rx="{_number(item.radius)}" {fill}' if item.radius else f" {fill}"
+    text += f' opacity="{_number(item.opacity)}"' if item.opacity != 1 else ""
+    if item.pick:  # the Tab key stops only at the picked one; JupyterLab does not take its keys
         text += f' data-pick="{escape(item.pick)}" role="button" aria-pressed="{str(item.is_picked).lower()}"'
         text += f' tabindex="{item.is_picked - 1}" data-lm-suppress-shortcuts="true"'
     return f"{text}><title>{escape(item.tooltip)}</title></rect>" if item.tooltip else f"{text}/>"
 
 
 def outline(item: Rect) -> str:
-    """The colour of the outline that a pale fill needs, or ""; see-through fills have text that says the same."""
+    """The colour of the outline that a pale fill needs, or "".
+
+    A fill with less than full opacity gets none, since a text says the same there.
+    """
     if item.fill not in PAINTS or item.stroke or item.opacity != 1 or PAINTS[item.fill].edge == PAINTS[item.fill].fill:
         return ""
     return PAINTS[item.fill].edge
 
 
 def is_thin(item: Rect) -> bool:
-    """Whether there is no room inside for an outline, which then takes the place of the fill."""
+    """Whether a rectangle has no room inside for an outline, whose colour then replaces the fill."""
     return min(item.width, item.height) < 3
 
 
 def _label(item: Label) -> str:
-    """Ink is what the element inherits."""
+    """A text; where no colour is set, it inherits ink from the SVG element."""
     colour = f' fill="{PAINTS[item.on].text}"' if item.on else ""
     colour += f' fill-opacity="{MUTED_OPACITY}"' if item.colour == "muted" and not item.on else ""
     anchor = f' text-anchor="{item.anchor}"' if item.anchor != "start" else ""
     weight = ' font-weight="600"' if item.bold else ""
-    place = f'x="{_n(item.x)}" y="{_n(item.y)}" dy=".35em" font-size="{_n(item.size)}"'
+    place = f'x="{_number(item.x)}" y="{_number(item.y)}" dy=".35em" font-size="{_number(item.size)}"'
     return f"<text {place}{colour}{anchor}{weight}>{escape(item.text)}</text>"
 
 
@@ -127,12 +132,12 @@ def arrow_head(line: Line) -> tuple[tuple[float, float], ...]:
 
 
 def _line(item: Line) -> str:
-    ends = f'x1="{_n(item.x1)}" y1="{_n(item.y1)}" x2="{_n(item.x2)}" y2="{_n(item.y2)}"'
+    ends = f'x1="{_number(item.x1)}" y1="{_number(item.y1)}" x2="{_number(item.x2)}" y2="{_number(item.y2)}"'
     dashed = ' stroke-dasharray="4 3"' if item.dashed else ""
     title = f"<title>{escape(item.tooltip)}</title>" if item.tooltip else ""
-    text = f'<line {ends} {_colour(item.colour, "stroke")} stroke-width="{_n(item.width)}"{dashed}>{title}</line>'
+    text = f'<line {ends} {_colour(item.colour, "stroke")} stroke-width="{_number(item.width)}"{dashed}>{title}</line>'
     if item.arrow:
-        points = " ".join(f"{_n(x)},{_n(y)}" for x, y in arrow_head(item))
+        points = " ".join(f"{_number(x)},{_number(y)}" for x, y in arrow_head(item))
         text += f'<polygon points="{points}" {_colour(item.colour)}/>'
     return text
 
@@ -144,16 +149,20 @@ def _item(item: Rect | Label | Line) -> str:
 
 
 def to_svg(scene: Scene) -> str:
-    """The SVG element. Its title and description are the Scene's; its role is img, or group where it can be clicked."""
+    """The SVG element of a Scene, with the Scene's title and summary as its title and description.
+
+    Its role is "img", or "group" where something in it can be clicked.
+    """
     textured = dict.fromkeys(
         (item.fill, item.texture) for item in scene.items if isinstance(item, Rect) and item.texture
     )
     patterns = "".join(_pattern(*look) for look in textured)
     surface = Rect(x=0, y=0, width=scene.width, height=scene.height, fill="surface", radius=6)
     body = "".join(map(_item, (surface, *scene.items)))
-    box, shown = (f"{_n(scene.width)} {_n(scene.height)}", (_n(scene.width * SHOWN), _n(scene.height * SHOWN)))
+    view_box = f"0 0 {_number(scene.width)} {_number(scene.height)}"
+    width, height = _number(scene.width * SHOWN), _number(scene.height * SHOWN)
     role = "group" if any(isinstance(item, Rect) and item.pick for item in scene.items) else "img"
-    size = f'width="{shown[0]}" height="{shown[1]}" viewBox="0 0 {box}" role="{role}"'
+    size = f'width="{width}" height="{height}" viewBox="{view_box}" role="{role}"'
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" id="{_SCOPE}" {size} font-family="{FONT}" '
         f'aria-labelledby="{_SCOPE}-t {_SCOPE}-d" style="max-width:100%;height:auto;fill:var(--rr-ink)">'

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from helpers.draw.palette import PAINTS, kind_style, kind_word, rank_paint
 from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
 from helpers.learner.words import book
-from helpers.predict.by_hand.small_matrices import Block, Item, Operation, Pass
+from helpers.predict.by_hand.small_matrices import Operation, Pass, PassItem, ShardedMatrix
 from helpers.quantities.units import format_seconds
 
 words = book("tensor_split")
@@ -51,7 +51,7 @@ class _Cell:
 
 
 def equations_items(
-    rows: Mapping[str, Sequence[Item]], top: float, *, width: float = WIDTH
+    rows: Mapping[str, Sequence[PassItem]], top: float, *, width: float = WIDTH
 ) -> tuple[list[Rect | Label | Line], float]:
     """The items of all rows, one below the other from `top`, and the y at which they end. All cells have one size.
 
@@ -60,7 +60,7 @@ def equations_items(
     cell = _cell(rows, width)
     items: list[Rect | Label | Line] = []
     for number, (name, row) in enumerate(rows.items()):
-        height = max(len(item.values) for item in row if isinstance(item, Block)) * cell.height
+        height = max(len(item.values) for item in row if isinstance(item, ShardedMatrix)) * cell.height
         middle = top + _NAME + height / 2
         items.append(Label(x=MARGIN, y=middle, text=name, size=12))
         items += _row(name, row, middle, cell)
@@ -71,9 +71,9 @@ def equations_items(
     return items, top
 
 
-def equations_legend(rows: Mapping[str, Sequence[Item]]) -> list[tuple[str, dict]]:
+def equations_legend(rows: Mapping[str, Sequence[PassItem]]) -> list[tuple[str, dict]]:
     """The entries of `heading` for what occurs in the rows."""
-    blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
+    blocks = [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
     ranks = sorted({rank for block in blocks for rank in block.ranks if rank is not None})
     entries = [(f"rank {rank}", _style(rank)) for rank in ranks]
     if any(None in block.ranks or not block.ranks for block in blocks):
@@ -83,7 +83,7 @@ def equations_legend(rows: Mapping[str, Sequence[Item]]) -> list[tuple[str, dict
     return entries
 
 
-def equations_words(row: Sequence[Item]) -> str:
+def equations_words(row: Sequence[PassItem]) -> str:
     """A row as a part of a sentence: "X · A₀ = Y₀, all-reduce of dX, dX"."""
     texts = [f", {_operation_text(item)}," if isinstance(item, Operation) else _name(item) for item in row]
     return " ".join(filter(None, texts)).replace(" ,", ",").strip(", ")
@@ -93,22 +93,22 @@ def _operation_text(operation: Operation) -> str:
     return words("operation", op=operation.op.replace("_", "-"), name=operation.name)
 
 
-def _name(item: Block | str) -> str:
-    return item.name if isinstance(item, Block) else item
+def _name(item: ShardedMatrix | str) -> str:
+    return item.name if isinstance(item, ShardedMatrix) else item
 
 
 def _style(rank: int | None) -> dict[str, str]:
     return _EVERY_RANK if rank is None else kind_style(rank_paint(rank))
 
 
-def _cell(rows: Mapping[str, Sequence[Item]], width: float) -> _Cell:
+def _cell(rows: Mapping[str, Sequence[PassItem]], width: float) -> _Cell:
     """The largest cell, in steps of half a pixel, with which every row fits; one digit where two are too small."""
     available = width - _LEFT - _RIGHT
     for half_pixels in range(int(2 * _LARGEST), int(2 * _SMALLEST) - 1, -1):
         cell_width = half_pixels / 2
         if all(sum(_space(item, cell_width) for item in row) <= available for row in rows.values()):
             cell = _Cell(width=cell_width, height=min(_TALLEST, cell_width))
-            blocks = [item for row in rows.values() for item in row if isinstance(item, Block)]
+            blocks = [item for row in rows.values() for item in row if isinstance(item, ShardedMatrix)]
             smallest = min(_font_size(block, cell) for block in blocks)
             return cell if smallest >= SMALLEST else replace(cell, digits=1)
     widest = max(rows, key=lambda name: sum(_space(item, _SMALLEST) for item in rows[name]))
@@ -117,7 +117,7 @@ def _cell(rows: Mapping[str, Sequence[Item]], width: float) -> _Cell:
     )
 
 
-def _space(item: Item, cell_width: float) -> float:
+def _space(item: PassItem, cell_width: float) -> float:
     """The pixels from left to right that an item takes."""
     if isinstance(item, Operation):
         return _MESSAGE
@@ -126,11 +126,11 @@ def _space(item: Item, cell_width: float) -> float:
     return max(len(item.values[0]) * cell_width, text_width(item.name, _FONT, bold=True) - 3) + 5
 
 
-def _row(name: str, row: Sequence[Item], middle: float, cell: _Cell) -> Iterator[Rect | Label | Line]:
+def _row(name: str, row: Sequence[PassItem], middle: float, cell: _Cell) -> Iterator[Rect | Label | Line]:
     x = _LEFT
     for item in row:
         space = _space(item, cell.width)
-        if isinstance(item, Block):
+        if isinstance(item, ShardedMatrix):
             yield from _block(name, item, x + (space - len(item.values[0]) * cell.width) / 2, middle, cell)
         elif isinstance(item, Operation):
             yield from _message(item, x, middle)
@@ -164,7 +164,7 @@ def _message(operation: Operation, x: float, middle: float) -> Iterator[Label | 
         yield Label(**below, text=operation.word, size=_FONT)
 
 
-def _block(row_name: str, block: Block, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
+def _block(row_name: str, block: ShardedMatrix, left: float, middle: float, cell: _Cell) -> Iterator[Rect | Label]:
     num_rows, num_columns = block.shape
     top, width = middle - num_rows * cell.height / 2, num_columns * cell.width
     yield Label(x=left + width / 2, y=top - 9, text=block.name, size=_FONT, anchor="middle", bold=True)
@@ -184,7 +184,7 @@ def _block(row_name: str, block: Block, left: float, middle: float, cell: _Cell)
         yield Rect(**box, radius=3, tooltip=words("term", name=block.name), **_PARTIAL_SUM)
 
 
-def _font_size(block: Block, cell: _Cell) -> float:
+def _font_size(block: ShardedMatrix, cell: _Cell) -> float:
     """The largest size at which every number of a matrix fits its cell."""
     texts = [number_text(number, cell.digits) for row in block.values for number in row]
     widest = max(text_width(text, 1.0) for text in texts)
@@ -198,9 +198,7 @@ def number_text(value: float, digits: int = 2) -> str:
 
 
 # -- one pass over a split layer -------------------------------------------------------------------------------------
-def tensor_split_scene(
-    layer_pass: Pass, *, title: str, bars: Bars, bars_title: str, width: float = WIDTH
-) -> Scene:
+def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: str, width: float = WIDTH) -> Scene:
     """A row for one process, a row for each rank, and below them `bars`, the layer's time at real size.
 
     All bars share one scale, and each ends with its sum.

@@ -162,9 +162,7 @@ def ring_scene(num_ranks: int = 4) -> Scene:
             sent = {"stroke": "communication", "stroke_width": 3.0}
             outline = sent if chunk == sent_chunk else {"stroke": "rule"}
             left = x + 6 + chunk * chunk_width
-            items.append(
-                Rect(x=left + 2, y=82, width=chunk_width - 4, height=34, radius=3, fill="surface", **outline)
-            )
+            items.append(Rect(x=left + 2, y=82, width=chunk_width - 4, height=34, radius=3, fill="surface", **outline))
             items.append(Label(x=left + chunk_width / 2, y=99, text=str(chunk), size=13, anchor="middle"))
         if rank < num_ranks - 1:
             items += _hop(x + width + 4, x + pitch - 4, 99, sent_chunk)

@@ -185,9 +185,7 @@ def _message_box(message: SentMessage, x: float, y: float, width: float, height:
 
 
 # -- resharding ------------------------------------------------------------------------------------------------------
-def reshard_scene(
-    tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH
-) -> Scene:
+def reshard_scene(tensors: Mapping[str, int], before: int, after: int, *, title: str, width: float = WIDTH) -> Scene:
     """A flat buffer of `tensors`, sharded over `before` ranks above it and over `after` ranks below it.
 
     `tensors` maps names to numbers of elements. Zeros that fill up the last shard are hatched. Raises ValueError for a
