@@ -1,33 +1,37 @@
-"""The command line of `python -m helpers grade`."""
+"""Runs `python -m helpers grade`: grades a folder of submissions, or with `--mine` shows the learner's own progress.
+
+Grading writes report.html, the CSV files for gradebooks and the state file that lets an interrupted run resume.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from helpers.classroom import alike, labs, private, rungs, stripped, terminal, viva_page
-from helpers.classroom.attempts import attempts_of
-from helpers.classroom.flagged import flags_of
-from helpers.classroom.folder import grade_all
-from helpers.classroom.labs import Lab
-from helpers.classroom.mine import table
-from helpers.classroom.one import Settings
-from helpers.classroom.page import page
-from helpers.classroom.results import Graded, Result
-from helpers.classroom.state import State, open_state
-from helpers.classroom.submissions import Submission, find
-from helpers.classroom.tables import write_tables
+from helpers.classroom import isolation, labs, reports, similarity, viva
+from helpers.classroom.grade import ClassState, GradingSettings, grade_all, open_state
+from helpers.classroom.isolation import ROOT
+from helpers.classroom.labs import CHECK_CALL, LabNotebook
+from helpers.classroom.reports import report_html, write_tables
+from helpers.classroom.results import GradedSubmission, GradedTask, flags_of
+from helpers.classroom.strip_answers import hidden_paths
+from helpers.classroom.submissions import Submission, attempts_by_learner, find_submissions
 from helpers.commands.doctor import usable_cores
+from helpers.grading.lab_notebooks import source_of
+from helpers.learner import progress
 from helpers.learner.words import LANGUAGES, language
 from helpers.quantities.units import format_seconds
 
 REPORT = "report.html"
-GIVES_ANSWERS_AWAY = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git", *stripped.hidden_paths())
+FOLDERS_WITH_ANSWERS = ("solutions", "tests", "work", "notebooks", "benchmarks", ".git")
 
 
 def parser() -> argparse.ArgumentParser:
+    """The parser of the command's options."""
     made = argparse.ArgumentParser(
         prog="python -m helpers grade", description="Grade notebooks of a lab: one, or a class in a folder."
     )
@@ -44,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--jobs", type=int, help="submissions at a time (default: one a core)")
     made.add_argument("--checks", type=Path, help="folder of private checks, with files such as 03_ddp.py")
-    made.add_argument("--rung", choices=rungs.RUNGS, help="how strictly to shut in (default: as strictly as possible)")
+    made.add_argument(
+        "--rung", choices=isolation.ISOLATION_LEVELS, help="how strictly to shut in (default: as strictly as possible)"
+    )
     made.add_argument("--lang", choices=LANGUAGES, help="of the verdicts; the one chosen, if not given")
     return made
 
@@ -55,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     is_viva = arguments[:1] == ["viva"]  # a word is easier to say than --viva
     options = parser().parse_args(["--viva", *arguments[1:]] if is_viva else arguments)
     if options.mine:
-        print(table())
+        print(own_progress_table())
         return 0
     if not options.paths:
         print("Give a notebook or a folder: python -m helpers grade submissions/. Your own progress: --mine.")
@@ -69,42 +75,47 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     out = options.out or Path("graded")
-    extra = private.use(str(options.checks.resolve())) if options.checks else {}
-    names = [options.lab] if options.lab else labs.names()
-    candidates = tuple(labs.load(name, extra_points=extra) for name in names)
-    submissions = find(options.paths, options.lab)
+    extra_points = labs.use_private_checks(str(options.checks.resolve())) if options.checks else {}
+    lab_names = [options.lab] if options.lab else labs.lab_names()
+    candidates = tuple(labs.load_lab(name, extra_points=extra_points) for name in lab_names)
+    submissions = find_submissions(options.paths, options.lab)
     if not submissions:
         raise ValueError(f"there is no notebook in {', '.join(map(str, options.paths))}.")
     state = open_state(out, _seed(options))
-    rung = options.rung or rungs.highest()
-    settings = Settings(
+    isolation_level = options.rung or isolation.strictest_available()
+    settings = GradingSettings(
         labs=candidates,
         seed=state.seed,
-        rung=rung,
+        isolation_level=isolation_level,
         private=_private(options, out),
         checks=str(options.checks.resolve()) if options.checks else "",
         lang=language(options.lang),
     )
-    print(f"{len(submissions)} submissions. {rungs.WORDS[rung]}", flush=True)
+    print(f"{len(submissions)} submissions. {isolation.ISOLATION_TEXTS[isolation_level]}", flush=True)
     jobs = max(1, options.jobs or int(usable_cores()))
     code = _run(submissions, settings, state, candidates, jobs)
     if options.viva and code == 0:
         pairs = [(one, state.done[one.learner]) for one in submissions]
-        return viva_page.write_all(pairs, settings, out / "viva", jobs=jobs)
+        return viva.write_all(pairs, settings, out / "viva", jobs=jobs)
     return code
 
 
 def _run(
-    submissions: list[Submission], settings: Settings, state: State, candidates: tuple[Lab, ...], jobs: int
+    submissions: list[Submission],
+    settings: GradingSettings,
+    state: ClassState,
+    candidates: tuple[LabNotebook, ...],
+    jobs: int,
 ) -> int:
     out = state.path.parent
     try:
-        results = grade_all(submissions, settings, state, jobs=jobs, tell=_tell)
+        results = grade_all(submissions, settings, state, jobs=jobs, on_graded=_print_progress)
         is_complete = True
     except KeyboardInterrupt:
         results = [state.done[one.learner] for one in submissions if one.learner in state.done]
         is_complete = False
-    print(f"\n{write_report(submissions, results, out, candidates, rungs.WORDS[settings.rung], is_complete)}\n")
+    isolation_text = isolation.ISOLATION_TEXTS[settings.isolation_level]
+    print(f"\n{write_report(submissions, results, out, candidates, isolation_text, is_complete)}\n")
     if not is_complete:
         print(f"Interrupted: {len(results)} of {len(submissions)} are graded; the same command goes on from there.")
         return 130
@@ -114,40 +125,51 @@ def _run(
 
 def write_report(
     submissions: list[Submission],
-    results: list[Result],
+    results: list[GradedSubmission],
     out: Path,
-    candidates: tuple[Lab, ...],
-    isolation: str,
+    candidates: tuple[LabNotebook, ...],
+    isolation_text: str,
     is_complete: bool,
 ) -> str:
-    """Write all files but the state. The table for the terminal."""
+    """Write the report and the CSV files into `out`; return the table that the terminal shows."""
     results = with_tasks(results, candidates)
     rubrics = {f"{lab.name}.{question.grade_id}": question.rubric for lab in candidates for question in lab.questions}
-    tried = attempts_of(submissions, results)
-    write_tables(results, out, tried)
-    graded = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
-    found = {"tried": tried, "pairs": alike.pairs(submissions, results, candidates), "rubrics": rubrics}
-    text = page(results, title=f"Graded: {graded}", isolation=isolation, is_complete=is_complete, **found)
+    attempts = attempts_by_learner(submissions, results)
+    write_tables(results, out, attempts)
+    lab_list = ", ".join(sorted({one.lab for one in results if one.lab})) or "submissions"
+    more = {
+        "attempts": attempts,
+        "pairs": similarity.similar_pairs(submissions, results, candidates),
+        "rubrics": rubrics,
+    }
+    text = report_html(
+        results, title=f"Graded: {lab_list}", isolation_text=isolation_text, is_complete=is_complete, **more
+    )
     (out / REPORT).write_text(text, encoding="utf-8")
-    return terminal.table(results, tried)
+    return reports.terminal_table(results, attempts)
 
 
-def with_tasks(results: list[Result], candidates: tuple[Lab, ...]) -> list[Result]:
-    """Files that could not be read tell no lab; where all others are of one, they have missed that one."""
+def with_tasks(results: list[GradedSubmission], candidates: tuple[LabNotebook, ...]) -> list[GradedSubmission]:
+    """Give submissions that could not be read the tasks of the lab that all others are of, as not graded.
+
+    Where the others are of several labs, nothing is known about an unreadable file, so the results stay as they are.
+    """
     found = {one.lab for one in results if one.lab}
     lab = next((lab for lab in candidates if found == {lab.name}), None)
     if lab is None:
         return results
-    nothing = tuple(Graded(key=a.key, state="not graded", points=0.0, most=a.points) for a in lab.tasks)
-    return [one if one.tasks else replace(one, lab=lab.name, tasks=nothing) for one in results]
+    not_graded = tuple(
+        GradedTask(key=task.key, state="not graded", points=0.0, max_points=task.points) for task in lab.tasks
+    )
+    return [one if one.tasks else replace(one, lab=lab.name, tasks=not_graded) for one in results]
 
 
-def _tell(result: Result, number: int, total: int) -> None:
+def _print_progress(result: GradedSubmission, number: int, total: int) -> None:
     marks = "  ".join(f"{task.key} {task.state}" for task in result.tasks if task.state != "passed")
     flags = flags_of(result)
     more = f"  {len(flags)} flag{'s' * (len(flags) != 1)}" if flags else ""
     problem = f"  {result.problems[0]}" if result.problems else ""
-    points = f"{result.points:g}/{result.most:g}" if result.tasks else "?"
+    points = f"{result.points:g}/{result.max_points:g}" if result.tasks else "?"
     line = f"[{number}/{total}] {result.learner}: {points} in {format_seconds(result.seconds)}  {marks}{more}{problem}"
     print(line.rstrip(), flush=True)
 
@@ -162,8 +184,52 @@ def _seed(options: argparse.Namespace) -> int | None:
 
 
 def _private(options: argparse.Namespace, out: Path) -> tuple[str, ...]:
-    """What learners' code must not see: the others' work, results, seed, checks, and what gives answers away."""
-    own = [rungs.ROOT / name for name in GIVES_ANSWERS_AWAY]
+    """What learners' code must not see: the work of others, results, the seed, private checks, and every answer."""
+    with_answers = [ROOT / name for name in folders_with_answers()]
     handed_in = [path if path.is_dir() else path.parent for path in options.paths]
     more = [path for path in (options.seed_file, options.checks) if path]
-    return tuple(sorted({str(path.resolve()) for path in [*own, *handed_in, out, *more] if path.exists()}))
+    return tuple(sorted({str(path.resolve()) for path in [*with_answers, *handed_in, out, *more] if path.exists()}))
+
+
+def folders_with_answers() -> list[str]:
+    """Paths below the repository's root that no sandbox may see."""
+    return [*FOLDERS_WITH_ANSWERS, *hidden_paths()]
+
+
+def own_progress_table(path: str | os.PathLike | None = None, root: Path = ROOT) -> str:
+    """The text of `--mine`: each lab with its passed tasks and attempts, and the next open task.
+
+    path: the progress file, if it is not the one in the home folder.
+    """
+    done = progress.done(path)
+    lines = [f"{'lab':<18} {'done':<8} {'attempts':>8}   tasks"]
+    next_task = None
+    for lab in labs.lab_names(root):
+        keys, standings = checked_keys(root / "labs" / f"{lab}.ipynb"), done.get(lab[:2], {})
+        passed = [key for key in keys if key in standings and standings[key].passed]
+        attempts = sum(standings[key].attempts for key in keys if key in standings)
+        marks = "  ".join(_own_mark(key, standings.get(key)) for key in keys)
+        lines.append(f"{lab:<18} {f'{len(passed)} of {len(keys)}':<8} {attempts:>8}   {marks}")
+        open_tasks = [key for key in keys if key not in passed]
+        if next_task is None and open_tasks:
+            next_task = f"Next: {open_tasks[0]}, in labs/{lab}.ipynb."
+    lines += ["", next_task or "Every task of every lab is done."]
+    skipped = progress.read(path).num_skipped
+    lines += [f"({skipped} lines of the progress file could not be read.)"] if skipped else []
+    return "\n".join(lines)
+
+
+def _own_mark(key: str, standing: progress.Standing | None) -> str:
+    name = key.partition(".")[2]
+    if standing is None:
+        return f"{name} –"
+    if not standing.passed:
+        return f"{name} ✗"
+    return f"{name} ✓" + (f" ({format_seconds(standing.seconds)})" if standing.seconds else "")
+
+
+def checked_keys(path: Path) -> list[str]:
+    """The keys of the tasks that a lab's notebook checks, in its order."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    found = [key for cell in cells if cell["cell_type"] == "code" for key in CHECK_CALL.findall(source_of(cell))]
+    return list(dict.fromkeys(found))

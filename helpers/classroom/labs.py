@@ -1,27 +1,32 @@
-"""What a lab asks, from its notebook: tasks with points, locked cells, questions for a human with their rubric."""
+"""Reads what a lab asks from its notebook: tasks with points, locked cells, questions in words with their rubric.
+
+`use_private_checks` adds the tasks that a teacher keeps outside the public tree.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
-import json
+import importlib.util
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from helpers.classroom.parsing import parse
-from helpers.classroom.rungs import ROOT
+from helpers.classroom.isolation import ROOT
+from helpers.grading import registry
+from helpers.grading.lab_notebooks import marked, marks_of, source_of
 from helpers.grading.registry import tasks_of
 from helpers.grading.task import Task
 
-CHECK = re.compile(r"""^[^#\n]*\bcheck\(\s*["']([^"']*)["']""", re.MULTILINE)
+CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["']([^"']*)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One task of a lab. cell: the grade_id of the cell to write in; check: that of the cell that grades it."""
+class LabTask:
+    """One task of a lab with its points. check: the grade_id of the cell that checks it."""
 
     task: Task
     points: float
@@ -29,12 +34,13 @@ class Asked:
 
     @property
     def key(self) -> str:
+        """The key of the task, "03.average"."""
         return self.task.key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """For a human to grade: the grade_id of its cell, and the rubric of the solution."""
+class WrittenQuestion:
+    """A question that a person grades. grade_id: of its cell. rubric: from the solution."""
 
     grade_id: str
     points: float
@@ -42,71 +48,79 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lab:
-    """name: "03_ddp". locked: grade_id to the source that learners must not change. given: the locked code that is no
-    check. solutions: the grade_ids of the cells to write in. homes: of those, the key of the task that each defines."""
+class LabNotebook:
+    """The notebook of a lab.
+
+    name: "03_ddp". locked: grade_id to the source of each cell that learners must not change. setup_cells: (grade_id,
+    source) of the locked code cells that are no checks. answer_cells: grade_ids of the cells in which learners write.
+    task_of_cell: grade_id of such a cell to the key of the task that it defines.
+    """
 
     name: str
-    tasks: tuple[Asked, ...]
-    questions: tuple[Question, ...]
+    tasks: tuple[LabTask, ...]
+    questions: tuple[WrittenQuestion, ...]
     locked: dict[str, str] = field(repr=False)
-    given: tuple[tuple[str, str], ...] = field(repr=False)
-    solutions: frozenset[str]
-    homes: dict[str, str] = field(default_factory=dict)
+    setup_cells: tuple[tuple[str, str], ...] = field(repr=False)
+    answer_cells: frozenset[str]
+    task_of_cell: dict[str, str] = field(default_factory=dict)
 
     @property
     def number(self) -> str:
+        """The number of the lab, "03"."""
         return self.name.partition("_")[0]
 
     @functools.cached_property
     def imports(self) -> frozenset[str]:
         """The dotted names that the lab's own cells import: "threading", "helpers.draw.picture"."""
-        nodes = [node for _, source in self.given for node in ast.walk(parse(source))]
+        nodes = [node for _, source in self.setup_cells for node in ast.walk(parse(source))]
         plain = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
-        parts = [f"{n.module}.{one.name}" for n in nodes if isinstance(n, ast.ImportFrom) for one in n.names]
-        return frozenset([*plain, *parts])
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        return frozenset([*plain, *(f"{node.module}.{one.name}" for node in imports for one in node.names)])
 
     @property
     def grade_ids(self) -> set[str]:
-        return {*self.locked, *self.solutions, *(question.grade_id for question in self.questions)}
+        """The grade_ids of all its cells."""
+        return {*self.locked, *self.answer_cells, *(question.grade_id for question in self.questions)}
 
 
-def names(root: Path = ROOT) -> list[str]:
-    """The labs there are: "01_collectives", …"""
+def lab_names(root: Path = ROOT) -> list[str]:
+    """The names of all labs: "01_collectives", …"""
     return sorted(path.stem for path in (root / "labs").glob("[0-9][0-9]_*.ipynb"))
 
 
-def load(name: str, root: Path = ROOT, extra_points: dict[str, float] | None = None) -> Lab:
+def load_lab(name: str, root: Path = ROOT, extra_points: dict[str, float] | None = None) -> LabNotebook:
     """Read labs/NAME.ipynb and the rubric in solutions/NAME.ipynb. Raises ValueError for a lab that is not there.
 
-    extra_points: of tasks that only private checks have.
+    extra_points: the points of tasks that only private checks have.
     """
     path = root / "labs" / f"{name}.ipynb"
     if not path.exists():
-        raise ValueError(f"there is no lab {name!r}: there are {', '.join(names(root))}.")
+        raise ValueError(f"there is no lab {name!r}: there are {', '.join(lab_names(root))}.")
     cells, points, checks = list(marked(path)), {}, {}
     for grade_id, marks, cell in cells:
-        for key in CHECK.findall(source_of(cell)) if cell["cell_type"] == "code" and marks.get("grade") else []:
+        for key in CHECK_CALL.findall(source_of(cell)) if cell["cell_type"] == "code" and marks.get("grade") else []:
             points[key], checks[key] = float(marks.get("points", 0)), grade_id
     tasks = tasks_of(name.partition("_")[0])
     points |= {key: float(number) for key, number in (extra_points or {}).items() if key in tasks}
     order = [*(key for key in points if key in tasks), *(key for key in tasks if key not in points)]
-    return Lab(
+    return LabNotebook(
         name=name,
-        tasks=tuple(Asked(task=tasks[k], points=points.get(k, 0.0), check=checks.get(k, "")) for k in order),
+        tasks=tuple(LabTask(task=tasks[key], points=points.get(key, 0.0), check=checks.get(key, "")) for key in order),
         questions=tuple(_questions(cells, root / "solutions" / f"{name}.ipynb")),
         locked={grade_id: source_of(cell) for grade_id, marks, cell in cells if is_locked(marks)},
-        given=tuple(
+        setup_cells=tuple(
             (grade_id, source_of(cell))
             for grade_id, marks, cell in cells
             if cell["cell_type"] == "code" and is_locked(marks) and not marks.get("grade")
         ),
-        homes=_homes(cells, {asked_task.name: key for key, asked_task in tasks.items()}),
-        solutions=frozenset(g for g, marks, cell in cells if cell["cell_type"] == "code" and marks.get("solution")),
+        task_of_cell=_tasks_by_cell(cells, {task.name: key for key, task in tasks.items()}),
+        answer_cells=frozenset(
+            grade_id for grade_id, marks, cell in cells if cell["cell_type"] == "code" and marks.get("solution")
+        ),
     )
 
 
-def _homes(cells: list[tuple[str, dict, dict]], keys: dict[str, str]) -> dict[str, str]:
+def _tasks_by_cell(cells: list[tuple[str, dict, dict]], keys: dict[str, str]) -> dict[str, str]:
     found = {}
     for grade_id, marks, cell in cells:
         if cell["cell_type"] == "code" and marks.get("solution"):
@@ -117,56 +131,35 @@ def _homes(cells: list[tuple[str, dict, dict]], keys: dict[str, str]) -> dict[st
     return found
 
 
-def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[Question]:
-    rubrics = {g: source_of(cell) for g, _, cell in marked(solution)} if solution.exists() else {}
+def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[WrittenQuestion]:
+    rubrics = {grade_id: source_of(cell) for grade_id, _, cell in marked(solution)} if solution.exists() else {}
     for grade_id, marks, cell in cells:
         if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
             rubric = re.sub(r"<!-- ### (BEGIN|END) SOLUTION -->", "", rubrics.get(grade_id, "")).strip()
-            yield Question(grade_id=grade_id, points=float(marks.get("points", 0)), rubric=rubric)
+            yield WrittenQuestion(grade_id=grade_id, points=float(marks.get("points", 0)), rubric=rubric)
 
 
-def detect(cells: list[dict], candidates: list[Lab]) -> Lab | None:
-    """The lab whose cells, or else whose functions, are in a notebook; None where none are."""
+def detect_lab(cells: list[dict], candidates: list[LabNotebook]) -> LabNotebook | None:
+    """The lab that has most functions, then most cells, in common with a notebook; None if no lab has any."""
 
-    def score(lab: Lab) -> tuple[int, int]:
+    def score(lab: LabNotebook) -> tuple[int, int]:
         found = {marks_of(cell).get("grade_id") for cell in cells} & lab.grade_ids
         text = "\n".join(source_of(cell) for cell in cells if cell.get("cell_type") == "code")
         defined = set(re.findall(r"^(?:def|class) +(\w+)", text, re.MULTILINE))
-        return len({asked.task.name for asked in lab.tasks} & defined), len(found)
+        return len({one.task.name for one in lab.tasks} & defined), len(found)
 
     best = max(candidates, key=score, default=None)
     return best if best and any(score(best)) else None
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
-def marked(path: Path) -> Iterator[tuple[str, dict, dict]]:
-    """(grade_id, nbgrader's metadata, cell) of each cell of our own notebook that has a grade_id."""
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        marks = marks_of(cell)
-        if marks.get("grade_id"):
-            yield marks["grade_id"], marks, cell
-
-
-def marks_of(cell: dict) -> dict[str, Any]:
-    """nbgrader's metadata of a cell, whatever somebody made of it."""
-    metadata = cell.get("metadata")
-    marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return marks if isinstance(marks, dict) and isinstance(marks.get("grade_id", ""), str) else {}
-
-
-def source_of(cell: dict) -> str:
-    source = cell.get("source", "")
-    if isinstance(source, list):
-        return "".join(line for line in source if isinstance(line, str))
-    return source if isinstance(source, str) else ""
-
-
 def is_locked(marks: dict) -> bool:
+    """Whether learners must not change a cell with these marks of nbgrader."""
     return not marks.get("solution") and bool(marks.get("grade") or marks.get("locked"))
 
 
 def is_plain_check(source: str) -> bool:
-    """Whether a cell does nothing but call `check`, in whatever language or with whatever seed."""
+    """Whether a cell does nothing but call `check` with names and constants, for example in another language."""
     try:
         body = parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -179,3 +172,45 @@ def is_plain_check(source: str) -> bool:
         and all(isinstance(one, plain) for one in [*call.args, *(keyword.value for keyword in call.keywords)])
         for call in calls
     )
+
+
+_parse_lock = threading.RLock()
+
+
+def parse(source: str, name: str = "<unknown>") -> ast.Module:
+    """Do what `ast.parse` does, in one thread at a time.
+
+    With two threads at once, CPython 3.11 may lose count of the depth of each. It then raises SystemError, "AST
+    constructor recursion depth mismatch" (gh-106905), for a source that is right.
+    """
+    with _parse_lock:
+        return ast.parse(source, name)
+
+
+# -- private checks ----------------------------------------------------------------------------------------------------
+def use_private_checks(folder: str) -> dict[str, float]:
+    """Add the checks in `folder` to this process, and return the points of tasks that no lab has.
+
+    The folder holds files such as 03_ddp.py, each with TASKS and, if need be, POINTS = {"03.hidden": 2} for tasks that
+    the lab does not have. A task replaces the public one with the same key. Raises ValueError for a folder without
+    files.
+    """
+    files = [path for path in sorted(Path(folder).glob("*.py")) if re.match(r"\d\d_", path.name)]
+    if not files:
+        raise ValueError(f"{folder} holds no checks: give each lab a file such as 03_ddp.py, with TASKS in it.")
+    points: dict[str, float] = {}
+    for path in files:
+        points |= _load_private_tasks(path)
+    return points
+
+
+def _load_private_tasks(path: Path) -> dict[str, float]:
+    lab = path.name[:2]
+    name = f"helpers.grading.private_{lab}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        registry.add_private_tasks(lab, module.TASKS)
+    return dict(getattr(sys.modules[name], "POINTS", {}))

@@ -1,14 +1,20 @@
-"""What a notebook defines, statement by statement, and which of it each task needs. Parsed, never run here."""
+"""Parses a submitted notebook into statements, finds those that each task needs, and what their names stand for.
+
+Nothing is run here. `program_of` gives the cells that the sandbox will run, statement by statement. The functions below
+it resolve names for scan.py, as far as the text tells: which module or object a name was imported from.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from helpers.classroom.labs import Lab, is_locked, is_plain_check, marks_of, source_of
-from helpers.classroom.parsing import parse
+from helpers.classroom.labs import LabNotebook, is_locked, is_plain_check, parse
+from helpers.grading.lab_notebooks import marks_of, source_of
+from helpers.grading.registry import lab_of
 
 DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
@@ -16,59 +22,65 @@ BINDS = (*DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Statement:
-    """One statement at the top of a cell. given: the lab's own. answer: it stands in a cell to write in."""
+    """One statement at the top level of a cell.
+
+    names: those that it binds. uses: those that it reads. is_from_lab: it stands in a cell of the lab's own.
+    is_in_answer_cell: it stands in a cell in which learners write an answer.
+    """
 
     cell: str
     node: ast.stmt
     names: frozenset[str]
     uses: frozenset[str]
-    given: bool
-    answer: bool
+    is_from_lab: bool
+    is_in_answer_cell: bool
 
     @property
     def line(self) -> int:
+        """The line of its cell, from 1."""
         return self.node.lineno
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell as it is run: of its source, the statements that start at these lines."""
+    """A cell as the sandbox runs it: those statements of its source that start at `lines`."""
 
     name: str
     source: str
     lines: tuple[int, ...]
-    given: bool
+    is_from_lab: bool
 
 
 @dataclass(kw_only=True)
 class Program:
-    """A notebook, sorted out.
+    """A notebook, sorted by task.
 
-    cells: in order. needs: the key of a task to its statements. missing: keys of tasks that nothing defines. problems:
-    sentences. changed: keys of tasks whose check was changed to something else, with the cell. answers: grade_id to
-    text. homes: the name of a cell to the key of its task. defined: names of the learner's functions and classes.
+    cells: to be run, in order. needed_statements: key of a task to the statements that it needs. missing_tasks: keys of
+    tasks that the notebook does not define. problems: sentences. changed_checks: key of a task to the grade_id of its
+    check, if the learner changed that cell. answers: grade_id to an answer in words. task_of_cell: name of a cell to
+    the key of its task. defined_names: the learner's functions and classes.
     """
 
     cells: list[Cell] = field(default_factory=list)
-    needs: dict[str, list[Statement]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
+    needed_statements: dict[str, list[Statement]] = field(default_factory=dict)
+    missing_tasks: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    changed: dict[str, str] = field(default_factory=dict)
+    changed_checks: dict[str, str] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
-    homes: dict[str, str] = field(default_factory=dict)
-    defined: list[str] = field(default_factory=list)
+    task_of_cell: dict[str, str] = field(default_factory=dict)
+    defined_names: list[str] = field(default_factory=list)
 
     def tasks_of(self, cell: str) -> list[str]:
-        """The task that a cell is there for; of a cell of the learner's own, all that need something in it."""
-        if cell in self.homes:
-            return [self.homes[cell]]
-        return [key for key, needed in self.needs.items() if any(s.cell == cell for s in needed)]
+        """The key of the task that a cell belongs to; for a cell of the learner's own, of every task that needs it."""
+        if cell in self.task_of_cell:
+            return [self.task_of_cell[cell]]
+        return [key for key, needed in self.needed_statements.items() if any(one.cell == cell for one in needed)]
 
 
-def program_of(cells: Sequence[dict], lab: Lab) -> Program:
-    """Sort out the cells of a submission to `lab`."""
+def program_of(cells: Sequence[dict], lab: LabNotebook) -> Program:
+    """Parse the cells of a submission to `lab`."""
     program, sources = Program(), {}
-    statements = list(_given(lab, sources))
+    statements = list(_lab_statements(lab, sources))
     for number, cell in enumerate(cells, 1):
         marks = marks_of(cell)
         grade_id = marks.get("grade_id", "")
@@ -76,40 +88,40 @@ def program_of(cells: Sequence[dict], lab: Lab) -> Program:
             if grade_id in {question.grade_id for question in lab.questions}:
                 program.answers[grade_id] = source_of(cell)
         elif grade_id in lab.locked or is_locked(marks):
-            _compare(program, lab, grade_id, source_of(cell))
+            _note_changed_check(program, lab, grade_id, source_of(cell))
         else:
-            name = f"cell {grade_id}" if grade_id in lab.solutions else f"cell {number}"
+            name = f"cell {grade_id}" if grade_id in lab.answer_cells else f"cell {number}"
             name += f" ({number})" if name in sources else ""
             source = sources[name] = without_magics(source_of(cell))
-            statements += _parsed(program, name, source, grade_id in lab.solutions)
-    _divide(program, lab, statements, sources)
+            statements += _parsed_statements(program, name, source, grade_id in lab.answer_cells)
+    _assign_to_tasks(program, lab, statements, sources)
     return program
 
 
-def _given(lab: Lab, sources: dict[str, str]) -> Iterator[Statement]:
-    for grade_id, source in lab.given:
+def _lab_statements(lab: LabNotebook, sources: dict[str, str]) -> Iterator[Statement]:
+    for grade_id, source in lab.setup_cells:
         name = f"lab {grade_id}"
         sources[name] = source
         for node in parse(source).body:
-            if isinstance(node, BINDS) and not _is_of_a_picture(node):
-                yield _statement(name, node, given=True, answer=False)
+            if isinstance(node, BINDS) and not _is_for_a_picture(node):
+                yield _statement(name, node, is_from_lab=True, is_in_answer_cell=False)
 
 
-def _is_of_a_picture(node: ast.stmt) -> bool:
-    """Variables of the lab's own cells draw pictures, but for its CONSTANTS."""
-    return isinstance(node, ast.Assign | ast.AnnAssign) and not all(name.isupper() for name in _bound(node))
+def _is_for_a_picture(node: ast.stmt) -> bool:
+    """Whether a statement of the lab's own sets variables, which are for pictures unless they are CONSTANTS."""
+    return isinstance(node, ast.Assign | ast.AnnAssign) and not all(name.isupper() for name in _bound_names(node))
 
 
-def _compare(program: Program, lab: Lab, grade_id: str, source: str) -> None:
+def _note_changed_check(program: Program, lab: LabNotebook, grade_id: str, source: str) -> None:
     original = lab.locked.get(grade_id)
     if original is None or source.split() == original.split() or is_plain_check(source):
         return
-    for asked in lab.tasks:
-        if asked.check == grade_id:
-            program.changed[asked.key] = grade_id
+    for lab_task in lab.tasks:
+        if lab_task.check == grade_id:
+            program.changed_checks[lab_task.key] = grade_id
 
 
-def _parsed(program: Program, name: str, source: str, answer: bool) -> Iterator[Statement]:
+def _parsed_statements(program: Program, name: str, source: str, is_in_answer_cell: bool) -> Iterator[Statement]:
     try:
         body = parse(source).body
     except SyntaxError as error:
@@ -119,17 +131,22 @@ def _parsed(program: Program, name: str, source: str, answer: bool) -> Iterator[
         program.problems.append(f"{name}: it cannot be parsed ({type(error).__name__}), so the cell was left out.")
         return
     for node in body:
-        yield _statement(name, node, given=False, answer=answer)
+        yield _statement(name, node, is_from_lab=False, is_in_answer_cell=is_in_answer_cell)
 
 
-def _statement(cell: str, node: ast.stmt, *, given: bool, answer: bool) -> Statement:
-    bound = set(_bound(node))
-    uses = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return Statement(cell=cell, node=node, names=frozenset(bound), uses=frozenset(uses), given=given, answer=answer)
+def _statement(cell: str, node: ast.stmt, *, is_from_lab: bool, is_in_answer_cell: bool) -> Statement:
+    return Statement(
+        cell=cell,
+        node=node,
+        names=frozenset(_bound_names(node)),
+        uses=frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name)),
+        is_from_lab=is_from_lab,
+        is_in_answer_cell=is_in_answer_cell,
+    )
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement gives a meaning at the top of the notebook."""
+def _bound_names(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds at the top level of the notebook."""
     if isinstance(node, DEFINES):
         yield node.name
         return
@@ -142,47 +159,49 @@ def _bound(node: ast.stmt) -> Iterator[str]:
             yield part.name
 
 
-def _divide(program: Program, lab: Lab, statements: list[Statement], sources: dict[str, str]) -> None:
+def _assign_to_tasks(program: Program, lab: LabNotebook, statements: list[Statement], sources: dict[str, str]) -> None:
     wanted: set[Statement] = set()
-    program.defined = [s.node.name for s in statements if not s.given and isinstance(s.node, DEFINES)]
-    homes = program.homes = {f"cell {grade_id}": key for grade_id, key in lab.homes.items()}
-    for asked in lab.tasks:
-        defining = [s for s in statements if asked.task.name in s.names and not s.given]
-        in_its_cell = [s for s in statements if s.answer and homes.get(s.cell) == asked.key]
+    own = [one for one in statements if not one.is_from_lab]
+    program.defined_names = [one.node.name for one in own if isinstance(one.node, DEFINES)]
+    tasks = program.task_of_cell = {f"cell {grade_id}": key for grade_id, key in lab.task_of_cell.items()}
+    for lab_task in lab.tasks:
+        defining = [one for one in own if lab_task.task.name in one.names]
+        in_its_cell = [one for one in statements if one.is_in_answer_cell and tasks.get(one.cell) == lab_task.key]
         if not defining and not in_its_cell:
-            program.missing.append(asked.key)
-        needed = _closure(statements, {asked.task.name})
-        program.needs[asked.key] = [s for s in statements if s in needed]
-        homes |= {s.cell: asked.key for s in defining if s.cell not in homes}
+            program.missing_tasks.append(lab_task.key)
+        needed = _with_dependencies(statements, {lab_task.task.name})
+        program.needed_statements[lab_task.key] = [one for one in statements if one in needed]
+        tasks |= {one.cell: lab_task.key for one in defining if one.cell not in tasks}
         wanted |= needed
-    for statement in statements:  # what else stands in a cell to write in is run as well, for its task
-        if statement.answer and statement not in wanted:
-            also = _closure(statements, set(statement.uses)) | {statement}
-            wanted |= also
-            if key := homes.get(statement.cell):
-                program.needs[key] += [s for s in also if s not in program.needs[key]]
-    _take_neighbours(program, statements, wanted)
+    for statement in statements:  # everything else in an answer cell is run as well, for the task of the cell
+        if statement.is_in_answer_cell and statement not in wanted:
+            more = _with_dependencies(statements, set(statement.uses)) | {statement}
+            wanted |= more
+            if key := tasks.get(statement.cell):
+                needed = program.needed_statements[key]
+                needed += [one for one in more if one not in needed]
+    _add_statements_on_same_lines(program, statements, wanted)
     for name, source in sources.items():
-        mine = [s for s in statements if s.cell == name and s in wanted]
-        if mine:
-            lines = tuple(s.line for s in mine)
-            program.cells.append(Cell(name=name, source=source, lines=lines, given=mine[0].given))
+        to_run = [one for one in statements if one.cell == name and one in wanted]
+        if to_run:
+            lines = tuple(one.line for one in to_run)
+            program.cells.append(Cell(name=name, source=source, lines=lines, is_from_lab=to_run[0].is_from_lab))
 
 
-def _take_neighbours(program: Program, statements: list[Statement], wanted: set[Statement]) -> None:
-    """A cell is run by lines: what stands on the line of a wanted statement runs with it, and is read with it."""
+def _add_statements_on_same_lines(program: Program, statements: list[Statement], wanted: set[Statement]) -> None:
+    """Add what stands on the line of a needed statement: a cell is run by lines, so it would run and must be read."""
     lines = {(one.cell, one.line): one for one in wanted}
     for statement in statements:
         first = lines.get((statement.cell, statement.line))
         if first is not None and statement not in wanted:
             wanted.add(statement)
-            for needed in program.needs.values():
+            for needed in program.needed_statements.values():
                 if first in needed:
                     needed.append(statement)
 
 
-def _closure(statements: list[Statement], names: set[str]) -> set[Statement]:
-    """The statements that give a meaning to `names`, to the names that these use, and so on."""
+def _with_dependencies(statements: list[Statement], names: set[str]) -> set[Statement]:
+    """The statements that bind `names`, those that bind the names that these use, and so on."""
     found: set[Statement] = set()
     waiting, known = set(names), set()
     while waiting:
@@ -200,15 +219,152 @@ def _closure(statements: list[Statement], names: set[str]) -> set[Statement]:
 
 
 def without_magics(source: str) -> str:
-    """The source without what only a notebook understands: %magic, %%magic, !command, help?"""
+    """The source with nothing that only a notebook understands (%magic, %%magic, !command, help?); lines keep their
+    numbers.
+    """
     lines = source.split("\n")
     first = next((line for line in lines if line.strip()), "")
     if first.startswith("%%"):
-        keeps = re.match(r"%%(time|timeit|capture)\b", first) is not None
-        lines = ["" if line is first else line for line in lines] if keeps else [""] * len(lines)
+        runs_cell = re.match(r"%%(time|timeit|capture)\b", first) is not None
+        lines = ["" if line is first else line for line in lines] if runs_cell else [""] * len(lines)
     magic = re.compile(r"^(\s*)(%|!|\?).*$|^(\s*)[\w.]+\?{1,2}\s*$")
     try:
         parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         lines = [magic.sub(lambda match: (match[1] or match[3] or "") + "pass", line) for line in lines]
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotebookNames:
+    """What the names of an answer stand for.
+
+    aliases: what each imported name stands for. lab: "03". own_attributes: those that the answer defines itself.
+    imported_by_lab: the dotted names that the lab's own cells import. is_metered: whether the task counts bytes.
+    """
+
+    aliases: Mapping[str, str]
+    lab: str
+    own_attributes: Container[str] = ()
+    imported_by_lab: Container[str] = ()
+    is_metered: bool = False
+
+    @functools.cached_property
+    def forbidden_leaves(self) -> set[str]:
+        """The last parts of forbidden names that are no plain words: "DistributedSampler", but not "parallel"."""
+        leaves = {name.rpartition(".")[2] for name in lab_of(self.lab).forbids}
+        return {leaf for leaf in leaves if leaf != leaf.lower() or "_" in leaf.strip("_")}
+
+
+def import_aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """What each imported name stands for, such as {"dist": "torch.distributed"}, and names that are assigned from one.
+
+    After `send = dist.send`, "send" stands for "torch.distributed.send".
+    """
+    found: dict[str, str] = {}
+    assigned: list[tuple[str, ast.AST]] = []
+    for node in (part for one in nodes for part in ast.walk(one)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                found[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            assigned += [(t.id, node.value) for t in targets if isinstance(t, ast.Name)]
+    for _ in range(2):  # an alias of an alias needs a second round
+        for name, value in assigned:
+            if isinstance(value, ast.Attribute | ast.Name) and (dotted := dotted_name(value, found)):
+                found.setdefault(name, dotted)
+    return found
+
+
+def dotted_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """The full name of an expression, "torch.distributed.send" for `dist.send`; "" if it was not imported."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in aliases:
+        return ""
+    return ".".join([aliases[node.id], *reversed(parts)])
+
+
+def defined_attributes(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """The attributes that the notebook sets or defines itself: `self.inner = …`, a method, a field."""
+    found: set[str] = set()
+    for node in (part for one in nodes for part in ast.walk(one)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            found |= {part.id for one in node.body for part in ast.walk(one) if isinstance(part, ast.Name)}
+    return frozenset(found)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def local_names(scope: ast.AST, aliases: Mapping[str, str]) -> set[str]:
+    """The names that a function, a lambda or a comprehension binds itself, without aliases of imported objects.
+
+    `send = dist.send` in a function makes such an alias.
+    """
+    bound, aliased, outer = set(), set(), set()
+    for node in _nodes_in_scope(scope):
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            outer |= set(node.names)
+        if isinstance(node, ast.Assign) and dotted_name(node.value, aliases):
+            aliased |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return bound - aliased - outer
+
+
+def _nodes_in_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a scope without those of the scopes inside it, which only add their names."""
+    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        yield from (part for part in ast.walk(scope.args) if isinstance(part, ast.arg))
+        waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]
+    else:
+        waiting = [one.target for one in scope.generators]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield ast.Name(id=node.name, ctx=ast.Store())
+        elif not isinstance(node, SCOPES):
+            waiting += ast.iter_child_nodes(node)
+
+
+def outer_parts(scope: ast.AST) -> list[ast.AST]:
+    """The parts of a scope that are evaluated outside it: defaults, decorators, the iterable of a comprehension."""
+    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [*scope.decorator_list, *_defaults(scope.args)]
+    return _defaults(scope.args) if isinstance(scope, ast.Lambda) else [scope.generators[0].iter]
+
+
+def _defaults(args: ast.arguments) -> list[ast.AST]:
+    return [one for one in [*args.defaults, *args.kw_defaults] if one is not None]
+
+
+def constant_text(node: ast.AST) -> str | None:
+    """The text of an expression of constants, such as "a" + "b" or "".join(["a", "b"]); None for anything else."""
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.BinOp(op=ast.Mult(), left=ast.Constant(value=str() as text), right=ast.Constant(value=int() as times)):
+            return text * min(times, 20)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            parts = constant_text(left), constant_text(right)
+            return None if None in parts else "".join(parts)
+        case ast.Call(func=ast.Attribute(attr="join", value=between), args=[ast.List() | ast.Tuple() as several]):
+            texts = [constant_text(between), *map(constant_text, several.elts)]
+            return None if None in texts else texts[0].join(texts[1:])
+    return None

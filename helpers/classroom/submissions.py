@@ -1,4 +1,9 @@
-"""Which files were handed in, and by whom: the layouts of a plain folder, nbgrader, Moodle and Canvas."""
+"""Finds which files were handed in and by whom, in the layouts of a plain folder, nbgrader, Moodle and Canvas.
+
+It also counts how often learners tried the checks, if they handed in their progress file. Checks write that file to
+`~/.rank-by-rank/progress.jsonl`. It may lie as `progress.jsonl` in the learner's folder, also below `.rank-by-rank`, or
+as `ada_progress.jsonl` beside `ada.ipynb`. Nobody can verify what it says.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,29 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from helpers.classroom.labs import source_of
+from helpers.classroom.results import GradedSubmission
+from helpers.grading.lab_notebooks import source_of
+from helpers.learner import progress
 
-MOST_BYTES = 20_000_000  # of a notebook; one of a lab with all its pictures has 1
-MOST_CELL_CHARACTERS = 200_000
-MOST_CELLS = 2_000
+MAX_BYTES = 20_000_000  # of a notebook; a lab with all its pictures has 1 MB
+MAX_CELL_CHARACTERS = 200_000
+MAX_CELLS = 2_000
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_file_?(?P<rest>.*)")
 CANVAS = re.compile(r"(?P<name>[^_\d]+)_(?:LATE_)?(?P<id>\d+)_(?P<submission>\d+)_(?P<rest>.+)")
-PROGRESS = "progress.jsonl"  # what checks write in the learner's home; handed in beside the notebook, it is read
+PROGRESS = "progress.jsonl"  # the file that checks write in the learner's home folder
 IGNORED = {".ipynb_checkpoints", "__MACOSX", "__pycache__"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One learner's file. name: as a gradebook has it, where the file tells. notes: what a teacher should know.
+    """One learner's notebook file.
 
-    progress: the progress file that came with it, if one did.
+    name, source: the learner's name and "moodle" or "canvas", if the file name tells them. notes: sentences for the
+    teacher. progress: the progress file that came with the notebook, if one did.
     """
 
     learner: str
@@ -36,12 +44,12 @@ class Submission:
     progress: Path | None = None
 
 
-class Unreadable(Exception):
-    """The file is no notebook that can be graded; the message is a sentence."""
+class UnreadableNotebook(Exception):
+    """The file is no notebook that can be graded. The message is a sentence for the teacher."""
 
 
-def find(paths: Iterable[Path], lab: str | None = None) -> list[Submission]:
-    """One submission a learner, ordered by learner. Raises ValueError for a path that is not there."""
+def find_submissions(paths: Iterable[Path], lab: str | None = None) -> list[Submission]:
+    """One submission per learner, ordered by learner. Raises ValueError for a path that does not exist."""
     by_learner: dict[str, list[Submission]] = defaultdict(list)
     progress: dict[str, Path] = {}
     for path in paths:
@@ -50,12 +58,12 @@ def find(paths: Iterable[Path], lab: str | None = None) -> list[Submission]:
         for submission in _in_folder(path, lab) if path.is_dir() else [_of_file(path, path.name, None)]:
             by_learner[submission.learner].append(submission)
         progress |= _progress_files(path)
-    chosen = [_one_of(several) for _, several in sorted(by_learner.items())]
+    chosen = [_latest_of(several) for _, several in sorted(by_learner.items())]
     return [replace(one, progress=progress.get(one.learner)) for one in chosen]
 
 
 def _progress_files(root: Path) -> dict[str, Path]:
-    """Learner to their progress file: any of a learner's folder, or ada_progress.jsonl beside ada.ipynb."""
+    """Learner to progress file: one in the learner's folder, or ada_progress.jsonl beside ada.ipynb."""
     base, found = _base(root), {}
     for path in sorted(base.rglob(f"*{PROGRESS}")) if root.is_dir() else []:
         parts = path.relative_to(base).parts
@@ -97,8 +105,8 @@ def _of_file(path: Path, first: str, parts: tuple[str, ...] | None) -> Submissio
     return Submission(learner=stem, path=path)
 
 
-def _one_of(several: list[Submission]) -> Submission:
-    """The one handed in last, with a note about the others."""
+def _latest_of(several: list[Submission]) -> Submission:
+    """The submission that was handed in last, with a note about the others."""
     if len(several) == 1:
         return several[0]
     notebooks = [one for one in several if one.path.suffix == ".ipynb"] or several
@@ -110,21 +118,21 @@ def _one_of(several: list[Submission]) -> Submission:
     return replace(latest, notes=(note,))
 
 
-def read(path: Path) -> tuple[list[dict], str]:
-    """(the cells of a notebook, the hash of the file). Raises Unreadable with a sentence."""
+def read_notebook(path: Path) -> tuple[list[dict], str]:
+    """The cells of a notebook, and the hash of its file. Raises UnreadableNotebook."""
     if path.is_symlink():
-        raise Unreadable("The file is a link to another file, so it was not read.")
+        raise UnreadableNotebook("The file is a link to another file, so it was not read.")
     try:
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise Unreadable(
-                f"The file has {size / 1e6:,.0f} MB, more than {MOST_BYTES / 1e6:.0f} MB; it was not read."
+        if size > MAX_BYTES:
+            raise UnreadableNotebook(
+                f"The file has {size / 1e6:,.0f} MB, more than {MAX_BYTES / 1e6:.0f} MB; it was not read."
             )
         body = path.read_bytes()
     except OSError as error:
-        raise Unreadable(f"The file cannot be read ({error.strerror}).") from None
+        raise UnreadableNotebook(f"The file cannot be read ({error.strerror}).") from None
     if not body.strip():
-        raise Unreadable("The file is empty.")
+        raise UnreadableNotebook("The file is empty.")
     return _cells(body), hashlib.sha256(body).hexdigest()
 
 
@@ -132,15 +140,47 @@ def _cells(body: bytes) -> list[dict]:
     try:
         notebook = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"It is not a notebook: the file is no JSON ({str(error)[:80]}).") from None
+        raise UnreadableNotebook(f"It is not a notebook: the file is no JSON ({str(error)[:80]}).") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise Unreadable("It is not a notebook: it has no list of cells.")
-    if len(cells) > MOST_CELLS:
-        raise Unreadable(f"The notebook has {len(cells):,} cells, more than {MOST_CELLS:,}; it was not read.")
+        raise UnreadableNotebook("It is not a notebook: it has no list of cells.")
+    if len(cells) > MAX_CELLS:
+        raise UnreadableNotebook(f"The notebook has {len(cells):,} cells, more than {MAX_CELLS:,}; it was not read.")
     cells = [cell for cell in cells if isinstance(cell, dict) and cell.get("cell_type") in ("code", "markdown", "raw")]
     if not cells:
-        raise Unreadable("The notebook is empty: it has no cells.")
-    if any(len(source_of(cell)) > MOST_CELL_CHARACTERS for cell in cells):
-        raise Unreadable(f"A cell has more than {MOST_CELL_CHARACTERS:,} characters; the notebook was not read.")
+        raise UnreadableNotebook("The notebook is empty: it has no cells.")
+    if any(len(source_of(cell)) > MAX_CELL_CHARACTERS for cell in cells):
+        raise UnreadableNotebook(f"A cell has more than {MAX_CELL_CHARACTERS:,} characters; the notebook was not read.")
     return cells
+
+
+MAX_PROGRESS_BYTES = 5_000_000  # a check adds 150 bytes
+
+
+def attempts_by_learner(
+    submissions: Iterable[Submission], results: Iterable[GradedSubmission]
+) -> dict[str, dict[str, int]]:
+    """Learner to key of a task to the number of attempts, for the learners who handed in a progress file."""
+    files = {one.learner: one.progress for one in submissions if one.progress}
+    found = {}
+    for result in results:
+        attempts = _attempts_in(files[result.learner]) if result.learner in files else None
+        if attempts is not None:
+            found[result.learner] = {task.key: attempts.get(task.key, 0) for task in result.tasks}
+    return found
+
+
+def _attempts_in(path: Path) -> dict[str, int] | None:
+    """Key of a task to the number of attempts; None for a link, a huge file or one that is no progress file."""
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_PROGRESS_BYTES:
+            return None
+        labs = progress.done(path)
+    except (OSError, ValueError, OverflowError):
+        return None
+    return {key: standing.attempts for tasks in labs.values() for key, standing in tasks.items()}
+
+
+def attempts_summary(attempts: Mapping[str, int] | None) -> str:
+    """The number of all attempts of a learner; "–" if it is not known."""
+    return "–" if attempts is None else str(sum(attempts.values()))

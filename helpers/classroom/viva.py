@@ -1,4 +1,8 @@
-"""Three questions to a learner about their own code; the answers come from running it, changed, as it was graded."""
+"""Makes three questions for each learner about their own code, and writes the pages for an oral exam (viva).
+
+The answers come from running the learner's code in the sandbox, changed in one place. Each learner gets a page to print
+with the questions alone; the teacher gets one page with all questions and answers.
+"""
 
 from __future__ import annotations
 
@@ -10,201 +14,304 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from html import escape
 from itertools import islice
 from pathlib import Path
 
-from helpers.classroom.alike import own_statements
-from helpers.classroom.changes import Change, deletions, replacements
-from helpers.classroom.folder import stop_all
-from helpers.classroom.labs import Lab, source_of
-from helpers.classroom.one import Settings, grade_one, run_once
+from helpers.classroom.code_changes import CodeChange, deletions, replacements, split_lines
+from helpers.classroom.grade import GradingSettings, end_all_sandboxes, grade_one, run_plain_case
+from helpers.classroom.labs import LabNotebook
 from helpers.classroom.program import Program, program_of, without_magics
-from helpers.classroom.results import Result
-from helpers.classroom.submissions import Submission, read
+from helpers.classroom.reports import STYLE
+from helpers.classroom.results import GradedSubmission
+from helpers.classroom.similarity import learner_statements
+from helpers.classroom.submissions import Submission, read_notebook
+from helpers.grading.lab_notebooks import source_of
 from helpers.grading.registry import task_of
 from helpers.grading.task import Task
 from helpers.learner.words import book
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
 
-SAYS = book("viva")
-QUESTIONS = 3
-TRIES = 6  # changed versions that are run for one question
-TRIES_A_CELL = 3
-SIZE = 3  # ranks of a question about messages
-MOST_EVENTS = 12
-NO_QUESTION = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b", re.ASCII)
-RAISES = re.compile(r"\b\w+Error\b", re.ASCII)
-SHORT = {"cell_seconds": 5.0, "world_seconds": 10.0, "grace_seconds": 5.0, "total_seconds": 60.0}
+words = book("viva")
+NUM_QUESTIONS = 3
+MAX_TRIES = 6  # changed versions that are run for one question
+MAX_TRIES_PER_CELL = 3
+NUM_RANKS = 3  # of a question about messages
+MAX_EVENTS = 12
+TRIVIAL_ERROR = re.compile(r"\b(NameError|UnboundLocalError|SyntaxError|IndentationError)\b", re.ASCII)
+ANY_ERROR = re.compile(r"\b\w+Error\b", re.ASCII)
+SHORT_LIMITS = {"cell_seconds": 5.0, "world_seconds": 10.0, "grace_seconds": 5.0, "total_seconds": 60.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """About a task. code: the cell, as it was handed in; line: the one that is meant, 0 for none. answer: as run."""
+class VivaQuestion:
+    """A question about one task.
+
+    code: the cell as it was handed in. line: the line that the question is about, 0 for none. text: the question.
+    answer: what running the code gave. was_changed: whether the question is about a changed version of the code.
+    """
 
     key: str
     code: str
     line: int
-    asks: str
+    text: str
     answer: str
     was_changed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """What a learner wrote for a task: the number of the notebook's cell, its source, the functions in it."""
+class TaskCell:
+    """The cell that a learner wrote for a task: its index in the notebook, its source, its functions and classes."""
 
     key: str
-    number: int
+    index: int
     source: str
     nodes: tuple[ast.stmt, ...]
 
 
-def ask_all(
-    pairs: Sequence[tuple[Submission, Result]],
-    settings: Settings,
+def ask_class(
+    pairs: Sequence[tuple[Submission, GradedSubmission]],
+    settings: GradingSettings,
     *,
     jobs: int,
-    tell: Callable[[Result, list[Question]], None],
+    on_questions: Callable[[GradedSubmission, list[VivaQuestion]], None],
 ) -> None:
-    """tell(result, questions) as soon as those of a learner are there, in any order, for one at a time."""
+    """Call on_questions(result, questions) for each learner as soon as the questions are there, in any order."""
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="viva") as pool:
         try:
-            asked = {pool.submit(questions, one, result, settings): result for one, result in pairs}
-            for future in as_completed(asked):
-                tell(asked[future], future.result())
+            results = {pool.submit(questions_for, one, result, settings): result for one, result in pairs}
+            for future in as_completed(results):
+                on_questions(results[future], future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            stop_all()
+            end_all_sandboxes()
             raise
 
 
-def questions(submission: Submission, result: Result, settings: Settings) -> list[Question]:
-    """Up to three, of passed tasks, as spread as can be: a line that goes, a piece that changes, what is sent."""
+def questions_for(submission: Submission, result: GradedSubmission, settings: GradingSettings) -> list[VivaQuestion]:
+    """Up to three questions about passed tasks: about a deleted line, the messages sent, and a replaced piece."""
     lab = next((lab for lab in settings.labs if lab.name == result.lab), None)
     passed = {task.key for task in result.tasks if task.state == "passed"}
     if lab is None or not passed:
         return []
     try:
-        return _Asking(submission, lab, settings, passed, random.Random(f"{result.digest} viva")).questions()
-    except Exception:  # a stranger's cell may be anything, and the others are to be asked all the same
+        return _QuestionMaker(submission, lab, settings, passed, random.Random(f"{result.digest} viva")).questions()
+    except Exception:  # a learner's cell may hold anything; the other learners get their questions all the same
         return []
 
 
-class _Asking:
-    """The questions to one learner."""
+class _QuestionMaker:
+    """Makes the questions for one learner. verdicts: of each changed version that was run already."""
 
-    def __init__(self, submission: Submission, lab: Lab, settings: Settings, passed: set[str], rng: random.Random):
+    def __init__(
+        self, submission: Submission, lab: LabNotebook, settings: GradingSettings, passed: set[str], rng: random.Random
+    ):
         self.submission, self.lab, self.rng = submission, lab, rng
-        self.settings = replace(settings, limits=replace(settings.limits, **SHORT))
-        self.notebook = read(submission.path)[0]
-        cells = cells_of(program_of(self.notebook, lab), self.notebook)
-        self.run: dict[tuple[Change, str], str] = {}  # what was run already, with its verdict
+        self.settings = replace(settings, limits=replace(settings.limits, **SHORT_LIMITS))
+        self.notebook = read_notebook(submission.path)[0]
+        cells = task_cells(program_of(self.notebook, lab), self.notebook)
+        self.verdicts: dict[tuple[CodeChange, str], str] = {}
         self.cells = [cell for cell in cells if cell.key in passed]
         rng.shuffle(self.cells)
 
-    def questions(self) -> list[Question]:
-        """Each kind asks about a task that was not asked about yet, while there is one."""
-        found: list[Question] = []
-        for kind in (self.deleted, self.sent, self.replaced, self.deleted, self.replaced):
-            about = [question.key for question in found]
-            cells = sorted(self.cells, key=lambda cell: about.count(cell.key))
-            tried = islice((question for cell in cells for question in kind(cell)), TRIES)
-            if len(found) < QUESTIONS and (question := best(one for one in tried if one not in found)):
+    def questions(self) -> list[VivaQuestion]:
+        """The questions, each about a task without a question so far, as long as there is one."""
+        found: list[VivaQuestion] = []
+        kinds = (self.about_deletions, self.about_messages, self.about_replacements)
+        for kind in (*kinds, self.about_deletions, self.about_replacements):
+            keys = [question.key for question in found]
+            cells = sorted(self.cells, key=lambda cell: keys.count(cell.key))
+            candidates = islice((question for cell in cells for question in kind(cell)), MAX_TRIES)
+            if len(found) < NUM_QUESTIONS and (
+                question := best_question(one for one in candidates if one not in found)
+            ):
                 found.append(question)
         return found
 
-    # -- kinds of questions: each version that was run, None where there is nothing to ask -----------------------------
-    def deleted(self, cell: Cell) -> Iterator[Question | None]:
+    # -- kinds of questions: one item per version that was run, None if there is nothing to ask ------------------------
+    def about_deletions(self, cell: TaskCell) -> Iterator[VivaQuestion | None]:
+        """What the check says if a line is deleted."""
         return self._changed("delete", cell, deletions(cell.source, cell.nodes))
 
-    def replaced(self, cell: Cell) -> Iterator[Question | None]:
+    def about_replacements(self, cell: TaskCell) -> Iterator[VivaQuestion | None]:
+        """What the check says if an operator, a number or a call is another one."""
         changes = replacements(cell.source, cell.nodes)
         self.rng.shuffle(changes)
         return self._changed("replace", cell, changes)
 
-    def _changed(self, kind: str, cell: Cell, changes: Sequence[Change]) -> Iterator[Question | None]:
-        for change in changes[:TRIES_A_CELL]:
-            if (change, cell.key) not in self.run:
-                self.run[change, cell.key] = self._verdict(cell, change)
-            answer = self.run[change, cell.key]
-            said = {"line": change.line, "old": change.old, "new": change.new}
-            own = {"line": change.line, "asks": SAYS(kind, self.settings.lang, **said), "answer": answer}
-            is_telling = answer and not NO_QUESTION.search(answer)
-            yield Question(key=cell.key, code=cell.source, was_changed=True, **own) if is_telling else None
+    def _changed(self, kind: str, cell: TaskCell, changes: Sequence[CodeChange]) -> Iterator[VivaQuestion | None]:
+        for change in changes[:MAX_TRIES_PER_CELL]:
+            if (change, cell.key) not in self.verdicts:
+                self.verdicts[change, cell.key] = self._verdict(cell, change)
+            answer = self.verdicts[change, cell.key]
+            values = {"line": change.line, "old": change.old, "new": change.new}
+            fields = {"line": change.line, "text": words(kind, self.settings.lang, **values), "answer": answer}
+            is_telling = answer and not TRIVIAL_ERROR.search(answer)
+            yield VivaQuestion(key=cell.key, code=cell.source, was_changed=True, **fields) if is_telling else None
 
-    def _verdict(self, cell: Cell, change: Change) -> str:
-        """What the check says of the changed cell; "" where it passes or cannot be run."""
+    def _verdict(self, cell: TaskCell, change: CodeChange) -> str:
+        """What the check says about the changed cell; "" if it passes or cannot be run."""
         cells = [dict(one) for one in self.notebook]
-        cells[cell.number]["source"] = change.source
+        cells[cell.index]["source"] = change.source
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "changed.ipynb"
             path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
             changed = Submission(learner=self.submission.learner, path=path)
-            result = grade_one(changed, replace(self.settings, labs=(only(self.lab, cell.key),)))
+            result = grade_one(changed, replace(self.settings, labs=(lab_with_task(self.lab, cell.key),)))
         task = next((task for task in result.tasks if task.key == cell.key), None)
         return task.text if task and task.state == "failed" else ""
 
-    def sent(self, cell: Cell) -> Iterator[Question]:
-        """What a rank sends, where the ranks of the task send anything."""
+    def about_messages(self, cell: TaskCell) -> Iterator[VivaQuestion]:
+        """Which messages a rank sends, if the ranks of the task send any."""
         task = task_of(cell.key)
-        if task.runs_on == "ranks" and SIZE in task.world_sizes and (question := self._sent(cell, task)):
+        if task.runs_on == "ranks" and NUM_RANKS in task.world_sizes and (question := self._about_messages(cell, task)):
             yield question
 
-    def _sent(self, cell: Cell, task: Task) -> Question | None:
-        run = run_once(self.notebook, only(self.lab, cell.key), self.settings, cell.key, SIZE)
-        rank = self.rng.randrange(SIZE)
+    def _about_messages(self, cell: TaskCell, task: Task) -> VivaQuestion | None:
+        run = run_plain_case(self.notebook, lab_with_task(self.lab, cell.key), self.settings, cell.key, NUM_RANKS)
+        rank = self.rng.randrange(NUM_RANKS)
         try:
             calls = [str(call["call"]) for call in run.calls[rank][0]]
             events = [CommEvent(**event) for event in run.events[rank][0]]
-        except (LookupError, TypeError, ValueError):  # a stranger's ranks may send anything back
+        except (LookupError, TypeError, ValueError):  # a learner's ranks may send anything back
             return None
-        said = {"size": SIZE, "rank": rank, "call": calls[0] if calls else task.signature, "count": len(calls)}
-        asks = SAYS("sent_more" if len(calls) > 1 else "sent", self.settings.lang, **said)
-        answer = "\n".join(_told(events, self.settings.lang))
-        own = {"line": 0, "asks": asks, "answer": answer, "was_changed": False}
-        return Question(key=cell.key, code=cell.source, **own) if answer else None
+        values = {"size": NUM_RANKS, "rank": rank, "call": calls[0] if calls else task.signature, "count": len(calls)}
+        text = words("sent_more" if len(calls) > 1 else "sent", self.settings.lang, **values)
+        answer = "\n".join(_event_lines(events, self.settings.lang))
+        fields = {"line": 0, "text": text, "answer": answer, "was_changed": False}
+        return VivaQuestion(key=cell.key, code=cell.source, **fields) if answer else None
 
 
-def best(tried: Iterable[Question | None]) -> Question | None:
-    """The first that the check answers with values, or with ranks that wait; an exception if none does."""
+def best_question(candidates: Iterable[VivaQuestion | None]) -> VivaQuestion | None:
+    """The first question whose answer is about values or waiting ranks, else the first about an exception."""
     raising = None
-    for question in tried:
-        if question and not RAISES.search(question.answer):
+    for question in candidates:
+        if question and not ANY_ERROR.search(question.answer):
             return question
         raising = raising or question
     return raising
 
 
-def only(lab: Lab, key: str) -> Lab:
-    """The lab with this task alone."""
-    homes = {cell: home for cell, home in lab.homes.items() if home == key}
-    return replace(lab, tasks=tuple(asked for asked in lab.tasks if asked.key == key), homes=homes)
+def lab_with_task(lab: LabNotebook, key: str) -> LabNotebook:
+    """The lab with only this task."""
+    task_of_cell = {cell: other for cell, other in lab.task_of_cell.items() if other == key}
+    return replace(lab, tasks=tuple(one for one in lab.tasks if one.key == key), task_of_cell=task_of_cell)
 
 
-def cells_of(program: Program, notebook: Sequence[dict]) -> Iterator[Cell]:
-    """For each task the cell in which its function is defined."""
+def task_cells(program: Program, notebook: Sequence[dict]) -> Iterator[TaskCell]:
+    """For each task, the cell in which its function or class is defined."""
     sources = {cell.name: cell.source for cell in program.cells}
-    numbers = {without_magics(source_of(one)): i for i, one in enumerate(notebook) if one["cell_type"] == "code"}
-    for key in program.needs:
+    indices = {without_magics(source_of(one)): i for i, one in enumerate(notebook) if one["cell_type"] == "code"}
+    for key in program.needed_statements:
         name = task_of(key).name
-        own = own_statements(program, key)
+        own = learner_statements(program, key)
         home = next((statement.cell for statement in own if name in statement.names), None)
-        if home in sources and sources[home] in numbers:
-            nodes = [s.node for s in own if s.cell == home and isinstance(s.node, ast.FunctionDef | ast.ClassDef)]
+        if home in sources and sources[home] in indices:
+            nodes = [one.node for one in own if one.cell == home]
+            nodes = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
             source = sources[home]
-            yield Cell(key=key, number=numbers[source], source=source, nodes=tuple(nodes))
+            yield TaskCell(key=key, index=indices[source], source=source, nodes=tuple(nodes))
 
 
-def _told(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
-    """A line an event: what, how large, to or from whom, and by which line of the learner's."""
-    for number, event in enumerate(events[:MOST_EVENTS], 1):
+def _event_lines(events: Sequence[CommEvent], lang: str) -> Iterator[str]:
+    """One line per event: the operation, its size, the other rank, and the learner's line that issued it."""
+    for number, event in enumerate(events[:MAX_EVENTS], 1):
         shape = ", ".join(map(str, event.shape)) or "()"
-        said = {"op": event.op, "dtype": str(event.dtype)[:20], "shape": f"({shape[:40]})" if event.shape else shape}
-        line = SAYS("event", lang, number=number, payload=format_bytes(event.payload_bytes), **said)
+        values = {"op": event.op, "dtype": str(event.dtype)[:20], "shape": f"({shape[:40]})" if event.shape else shape}
+        line = words("event", lang, number=number, payload=format_bytes(event.payload_bytes), **values)
         if event.peer is not None:
-            line += SAYS({"send": "to", "recv": "from"}.get(event.op, "root"), lang, peer=event.peer)
-        place = re.fullmatch(r"cell \w+:(\d+)", str(event.caller))
-        yield line + (SAYS("by", lang, line=place[1]) if place else "")
-    if len(events) > MOST_EVENTS:
-        yield SAYS("more", lang, count=len(events) - MOST_EVENTS)
+            line += words({"send": "to", "recv": "from"}.get(event.op, "root"), lang, peer=event.peer)
+        caller = re.fullmatch(r"cell \w+:(\d+)", str(event.caller))
+        yield line + (words("by", lang, line=caller[1]) if caller else "")
+    if len(events) > MAX_EVENTS:
+        yield words("more", lang, count=len(events) - MAX_EVENTS)
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+ANSWERS = "answers.html"
+VIVA_STYLE = """
+section { break-inside: avoid; margin-bottom: 2rem; } .room { height: 7rem; border-bottom: 1px solid var(--line); }
+pre.code { line-height: 1.4; } pre.code b { background: var(--flag, #fbe6b8); font-weight: inherit; }
+article + article { break-before: page; border-top: 2px solid var(--line); }
+"""
+
+
+def write_all(
+    pairs: Sequence[tuple[Submission, GradedSubmission]], settings: GradingSettings, folder: Path, *, jobs: int
+) -> int:
+    """Make the questions for a class and write every page. Returns the exit code.
+
+    After Ctrl-C that is 130, and the pages of the learners whose questions were ready are there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    questions_of: dict[str, list[VivaQuestion]] = {}
+    numbers = {result.learner: number for number, (_, result) in enumerate(pairs, 1)}
+
+    def write_questions(result: GradedSubmission, questions: list[VivaQuestion]) -> None:
+        questions_of[result.learner] = questions
+        path = write_page(folder, numbers[result.learner], result, questions, settings.lang)
+        print(f"[{len(questions_of)}/{len(pairs)}] {len(questions)} questions: {path}", flush=True)
+
+    try:
+        ask_class(pairs, settings, jobs=jobs, on_questions=write_questions)
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    ready = [(one, questions_of[one.learner]) for _, one in pairs if one.learner in questions_of]
+    answers = write_answers(folder, ready, settings.lang)
+    print(f"{'Interrupted. ' if code else ''}The pages to print are in {folder}; the answers are in {answers}.")
+    return code
+
+
+def write_page(
+    folder: Path, number: int, result: GradedSubmission, questions: Sequence[VivaQuestion], lang: str
+) -> Path:
+    """Write the learner's page, which has no answers. Returns its path."""
+    name = re.sub(r"[^\w.-]", "_", result.name or result.learner)[:80]
+    path = folder / f"{number:02}-{name}.html"
+    title = words("title", lang, lab=result.lab)
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(result.name or result.learner)}</p>"]
+    for position, question in enumerate(questions, 1):
+        parts += ["<section>", *_question_html(position, question, lang), "<div class='room'></div></section>"]
+    path.write_text(_html(title, [*parts, *_no_questions(questions, lang)], lang), encoding="utf-8")
+    return path
+
+
+def write_answers(
+    folder: Path, questions_of: Sequence[tuple[GradedSubmission, Sequence[VivaQuestion]]], lang: str
+) -> Path:
+    """Write the teacher's page with the questions of all learners and their answers. Returns its path."""
+    title = words("answers", lang, lab=", ".join(sorted({result.lab for result, _ in questions_of if result.lab})))
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(words('teacher', lang))}</p>"]
+    for result, questions in questions_of:
+        parts.append(f"<article><h2>{escape(result.name or result.learner)}</h2>")
+        for position, question in enumerate(questions, 1):
+            label = words("computed" if question.was_changed else "observed", lang)
+            answer = f"<details><summary>{escape(label)}</summary><pre>{escape(question.answer)}</pre></details>"
+            parts += ["<section>", *_question_html(position, question, lang), answer, "</section>"]
+        parts += [*_no_questions(questions, lang), "</article>"]
+    path = folder / ANSWERS
+    path.write_text(_html(title, parts, lang), encoding="utf-8")
+    return path
+
+
+def _question_html(position: int, question: VivaQuestion, lang: str) -> Iterator[str]:
+    yield f"<h3>{position}. {escape(words('asks_about', lang, key=question.key))}</h3>"
+    yield f"<pre class='code'>{_numbered(question.code, question.line)}</pre>"
+    yield f"<p><strong>{escape(question.text)}</strong></p>"
+
+
+def _numbered(code: str, marked: int) -> str:
+    lines = [f"{number:3}  {escape(line)}" for number, line in enumerate(split_lines(code), 1)]
+    return "\n".join(f"<b>{line}</b>" if number == marked else line for number, line in enumerate(lines, 1))
+
+
+def _no_questions(questions: Sequence[VivaQuestion], lang: str) -> list[str]:
+    return [] if questions else [f"<p>{escape(words('none', lang))}</p>"]
+
+
+def _html(title: str, parts: Sequence[str], lang: str) -> str:
+    head = f"<!doctype html><html lang='{lang}'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+    head += "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    return "\n".join([f"{head}<style>{STYLE}{VIVA_STYLE}</style></head><body><main>", *parts, "</main></body></html>"])

@@ -1,12 +1,13 @@
-"""What a check draws its inputs from: random numbers, and a Case, which says what is special about them.
+"""The cases in which a check tries an answer, and the generator that draws the inputs of each case.
 
-A task names what it is to be tried with, once:
+A task names once what its inputs are to vary in:
 
-    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
+    variations=Variations(sizes=("uneven", "even", "few"), dtypes=("float64", "float32"))
 
-and its `make(rng, world_size)` draws from `rng`, a Draw, without asking which case this is: `rng.size(world_size)`
-rows, `rng.tensor(rows, 3)`. Every value of every axis comes in at least one case. The first case is the plain one,
-with the first value of each axis; the others pair the rest by the seed. So the first case that fails is the plainest.
+Its `make_inputs(rng, world_size)` draws from `rng`, a CaseGenerator, and need not ask which case this is:
+`rng.size(world_size)` gives a number of rows, `rng.tensor(rows, 3)` a tensor. Every value of every variation comes in
+at least one case. The first case is the plain one, with the first value of each; the others combine the rest by the
+seed. Since cases are judged in this order, the first case that fails is the plainest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SCALES = {"normal": 1.0, "zero": 0.0, "large": 1e6, "tiny": 1e-6}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How one set of inputs is drawn: a value of each axis. number: in the order in which they are tried."""
+    """How one set of inputs is drawn: one value of each of the Variations. number: its place in the order of trying."""
 
     sizes: str = "uneven"
     dtypes: str = "float64"
@@ -34,7 +35,7 @@ class Case:
     values: str = "normal"
     number: int = 0
 
-    def words(self, plain: Case) -> Words:
+    def describe(self, plain: Case) -> Words:
         """What differs from the plain case, for a person: "even sizes, float32"; empty for the plain one."""
         pairs = [(getattr(self, name), getattr(plain, name)) for name in VARIED]
         parts = [words[value] for value, usual in pairs if value != usual]
@@ -43,11 +44,12 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Variations:
-    """What a task is tried with; the first value of each is the plain one.
+    """What the inputs of a task vary in; the first value of each is the plain one.
 
-    sizes: "uneven" (N does not divide), "even", "few" (fewer than N, so that a piece is empty), "empty" (nothing at
-    all). dtypes: names of torch's. layouts: "contiguous", "transposed" (in memory, as a slice or a transposed matrix
-    is). values: "normal", "zero", "large" (a million times), "tiny" (a millionth). calls: at least so many cases.
+    sizes: "uneven" (the world size does not divide the length), "even", "few" (fewer elements than ranks, so that a
+    piece is empty), "empty" (no elements at all). dtypes: names of torch's. layouts: "contiguous", "transposed" (in
+    memory, as a slice or a transposed matrix is). values: "normal", "zero", "large" (a million times), "tiny" (a
+    millionth). min_cases: there are at least so many cases.
     """
 
     sizes: tuple[str, ...] = ("uneven",)
@@ -57,25 +59,26 @@ class Variations:
     min_cases: int = 1
 
     def cases(self, seed: int) -> list[Case]:
-        """The plain one, then as many as it takes for every value to come."""
-        shuffle = random.Random(seed)
-        axes = {name: list(getattr(self, name)) for name in VARIED}
-        count = max(self.min_cases, *(len(axis) for axis in axes.values()))
-        dealt = {name: axis[:1] + _repeated(axis, count - 1, shuffle) for name, axis in axes.items()}
-        return [Case(number=i, **{name: dealt[name][i] for name in VARIED}) for i in range(count)]
+        """The plain case, then as many more as are needed for every value to appear in one."""
+        generator = random.Random(seed)
+        choices = {name: list(getattr(self, name)) for name in VARIED}
+        count = max(self.min_cases, *(len(values) for values in choices.values()))
+        columns = {name: values[:1] + _shuffled(values, count - 1, generator) for name, values in choices.items()}
+        return [Case(number=i, **{name: columns[name][i] for name in VARIED}) for i in range(count)]
 
 
-def _repeated(axis: list[str], count: int, shuffle: random.Random) -> list[str]:
-    """`count` values, in any order: all but the first one, then any."""
-    dealt = axis[1:] + shuffle.choices(axis, k=count - len(axis[1:]))
-    shuffle.shuffle(dealt)
-    return dealt
+def _shuffled(values: list[str], count: int, generator: random.Random) -> list[str]:
+    """`count` of the values in random order: each but the first at least once, the rest drawn from all of them."""
+    drawn = values[1:] + generator.choices(values, k=count - len(values[1:]))
+    generator.shuffle(drawn)
+    return drawn
 
 
 class CaseGenerator(torch.Generator):
-    """A torch.Generator that knows its case, and draws as the case says. Set up by `Draw.of(seed, case)`.
+    """A torch.Generator that draws as its case says. `CaseGenerator.of(seed, case)` makes one.
 
-    nudge: None, or a generator that moves each number by a rounding step of the case's dtype, up or down.
+    nudge: None, or a second generator, by which each number is moved up or down by about a rounding step of the case's
+    dtype. The grader uses it to find out how far rounding alone can move the right values.
     """
 
     case: Case
@@ -83,6 +86,7 @@ class CaseGenerator(torch.Generator):
 
     @classmethod
     def of(cls, seed: int, case: Case, *, nudge: int = 0) -> CaseGenerator:
+        """A generator for one case; a `nudge` other than 0 seeds the second generator."""
         made = cls()
         made.case = case
         made.manual_seed(seed)
@@ -90,38 +94,39 @@ class CaseGenerator(torch.Generator):
         return made
 
     def normal(self, *shape: int) -> Tensor:
-        """Of mean 0 and variance 1, float64."""
+        """A float64 tensor of normally distributed numbers with mean 0 and variance 1."""
         values, dtype = torch.randn(shape, generator=self, dtype=torch.float64), getattr(torch, self.case.dtypes)
         if self.nudge is None or not dtype.is_floating_point:
             return values
-        steps = 4 * torch.rand(shape, generator=self.nudge, dtype=torch.float64) - 2
+        steps = 4 * torch.rand(shape, generator=self.nudge, dtype=torch.float64) - 2  # from -2 to 2
         return values * (1 + steps * torch.finfo(dtype).eps)
 
     def integer(self, low: int, high: int) -> int:
-        """From `low` to `high`, both included."""
+        """A whole number from `low` to `high`, both included."""
         return int(torch.randint(low, high + 1, (), generator=self))
 
     def one_of(self, *values):
+        """One of the values, each equally likely."""
         return values[self.integer(0, len(values) - 1)]
 
-    def size(self, parts: int, most: int = 3) -> int:
-        """A length that is to be cut into `parts` pieces, of at most `most` + 1 each, as the case says."""
+    def size(self, parts: int, max_each: int = 3) -> int:
+        """A length to be split into `parts` pieces of at most `max_each` + 1 elements, as the case's `sizes` says."""
         if self.case.sizes == "empty":
             return 0
         if self.case.sizes == "few":
             return self.integer(1, max(1, parts - 1))
-        whole = parts * self.integer(1, most)
-        return whole + (self.integer(1, parts - 1) if self.case.sizes == "uneven" and parts > 1 else 0)
+        multiple = parts * self.integer(1, max_each)
+        return multiple + (self.integer(1, parts - 1) if self.case.sizes == "uneven" and parts > 1 else 0)
 
     def tensor(self, *shape: int) -> Tensor:
-        """Of the case's dtype, layout and values; normal ones have mean 0 and variance 1, whole numbers 1000."""
+        """A tensor with the case's dtype, layout and values. Whole numbers are the normal ones times 1000, cut off."""
         values = self.normal(*shape) * SCALES[self.case.values]
         dtype = getattr(torch, self.case.dtypes)
         return with_layout((values if dtype.is_floating_point else values * 1000).to(dtype), self.case.layouts)
 
 
 def with_layout(tensor: Tensor, layout: str) -> Tensor:
-    """The same values, in memory as a slice (one dimension) or with the last two dimensions exchanged."""
+    """The same values; "transposed" puts them into every second place of memory (one dimension) or column by column."""
     if layout == "contiguous" or not tensor.dim():
         return tensor
     if tensor.dim() == 1:

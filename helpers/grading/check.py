@@ -1,37 +1,53 @@
-"""`check` for a lab's cell and `grade` for machines: make inputs, act on the ranks, judge, say."""
+"""The calls that a notebook makes to the grader: `check`, `exercise`, and views of progress, drills and interviews.
+
+check      for a cell of a lab: raises NotYet where the answer fails
+exercise   for a cell of a chapter: the same judge, but nothing raises, so that "run all" reaches the end
+grade      the verdict behind both, for machines: draw the inputs, run the answer on the ranks, judge what came back
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import linecache
 import os
 import secrets
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
 
-from helpers.grading import hidden, offers, promises, rounding
+from helpers.grading import common_checks
 from helpers.grading.cases import Case
 from helpers.grading.kit.histories import without_naming_mistakes
 from helpers.grading.kit.model_tools import one_thread
-from helpers.grading.registry import similar_name, task_of
+from helpers.grading.lab_notebooks import solution_offer
+from helpers.grading.registry import labs, similar_name, task_of, tasks_of
 from helpers.grading.run_on_ranks import LocalRunner
 from helpers.grading.task import JudgedWorld, Judgement, RunFailure, Task, TaskRun
 from helpers.grading.verdict import NEVER_RAN, Verdict, WorldResult
 from helpers.learner import progress
-from helpers.learner.words import Words, language
+from helpers.learner.progress import CHAPTER
+from helpers.learner.words import Words, book, language
 from helpers.ranks import Ranks
 
-LINE_WIDTH = 76  # characters: what a narrow notebook has room for, which would fold a longer line once more
-Runner = Callable[[Sequence[Sequence[dict]], int], TaskRun]
+if TYPE_CHECKING:
+    from helpers.widgets import DrillView, MockView, ProgressView
+
+words = book("verdict")
+LINE_WIDTH = 76  # characters: a notebook has room for so many, and would fold a longer line within a word
+Definition = ast.FunctionDef | ast.ClassDef
+Runner = Callable[[Sequence[Sequence[dict]], int], TaskRun]  # (inputs of each rank in each case, seed)
 
 
 class NotYet(Exception):
-    """A check that failed. A notebook shows the verdict alone; nbgrader sees a cell that raised. `verdict` has all.
+    """Raised by a check that failed. A notebook shows the verdict alone, and nbgrader sees a cell that raised.
 
-    offer: what is said below it, "" for nothing.
+    verdict: all of the outcome. offer: what is said below it, "" for nothing.
     """
 
     def __init__(self, verdict: Verdict, offer: str = ""):
@@ -39,17 +55,17 @@ class NotYet(Exception):
         self.verdict = verdict
 
     def _render_traceback_(self) -> list[str]:
-        """In lines that a notebook shows whole: it would break a longer one within a word."""
+        """What IPython shows in place of a traceback: the text, in lines that a notebook need not fold."""
         return [part for line in str(self).splitlines() for part in _folded(line)]
 
 
 def _folded(line: str) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(
-        line, LINE_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    options = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(line, LINE_WIDTH, **options) or [""]
 
 
+# -- a cell of a lab -------------------------------------------------------------------------------------------------
 def check(
     key: str,
     submitted: Any,
@@ -71,22 +87,23 @@ def check(
     if verdict.was_tried and (problem := record_attempt(verdict, progress_file)):
         print(problem)
     if not verdict.passed:
-        raise NotYet(verdict, offers.solution_offer(verdict, progress_file))
+        raise NotYet(verdict, solution_offer(verdict, progress_file))
     return verdict
 
 
 def functions_defined_in(names: Mapping[str, Any]) -> list[str]:
-    """Of what a notebook knows, the functions and classes that are written in it."""
+    """The functions and classes that a notebook itself defines. names: the notebook's global variables."""
     home = names.get("__name__")
     return [name for name, value in names.items() if callable(value) and getattr(value, "__module__", None) == home]
 
 
 def record_attempt(verdict: Verdict, progress_file: str | os.PathLike | None, **more: str) -> str | None:
-    """In the progress file; what prevents it comes back as a sentence."""
+    """Note the attempt in the progress file; if something prevents that, return a sentence about it."""
     more |= {"seconds": round(verdict.seconds, 3), "mistake": verdict.mistake, "seed": verdict.seed}
     return progress.record_quietly("check", verdict.key, verdict.passed, path=progress_file, **more)
 
 
+# -- grading ---------------------------------------------------------------------------------------------------------
 def grade(
     key: str,
     submitted: Any = None,
@@ -97,22 +114,21 @@ def grade(
     runner: Runner | None = None,
     names: Iterable[str] = (),
 ) -> Verdict:
-    """The verdict, whatever `submitted` does. ranks: a pool of 5 to use. runner: acts elsewhere, in a sandbox, say.
+    """The verdict on an answer, whatever the answer does. Raises ValueError only for a key that is not there.
 
-    names: what else the learner has defined, to be named if the answer is not written under its own name.
-
-    Raises ValueError only for a key that is not there.
+    ranks: a pool of five to use, if not the grader's own. runner: runs the answer elsewhere, for example in a sandbox.
+    names: what else the learner has defined; if the answer has another name than the task wants, the verdict says so.
     """
     task = task_of(key)
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     runner = runner or LocalRunner(task, submitted, ranks=ranks)
-    start, tried = time.perf_counter(), []
+    start, results = time.perf_counter(), []
     for size in task.world_sizes:
-        tried.append(grade_world(task, runner, size, seed))
-        if tried[-1].failure is not None:
-            break  # it would hang, raise or end the larger worlds as well, and each costs its time limit
+        results.append(grade_world(task, runner, size, seed))
+        if results[-1].failure is not None:
+            break  # it would hang, raise or die in the larger worlds as well, and each costs its time limit
     seconds = time.perf_counter() - start
-    return Verdict.of(task, tried, seconds=seconds, seed=seed, lang=lang, near=similar_name(task, names))
+    return Verdict.of(task, results, seconds=seconds, seed=seed, lang=lang, similar_name=similar_name(task, names))
 
 
 def grade_world(task: Task, runner: Runner, size: int, seed: int) -> WorldResult:
@@ -121,52 +137,169 @@ def grade_world(task: Task, runner: Runner, size: int, seed: int) -> WorldResult
     run = runner(inputs_by_rank(task, cases, size, seed), seed)
     if run.failure is not None:
         return explain_failure(task, runner, size, seed, run)
-    if failure := hidden.hidden_messages_failure(run):
+    if failure := common_checks.hidden_messages_failure(run):
         return WorldResult(size=size, failure=failure, printed=run.printed)
-    findings: list[Judgement] = []
+    judgements: list[Judgement] = []
     try:
         for case in cases:
-            findings += judge_case(task, run, case, size, seed)
-    except Exception as error:  # a stranger's outputs may be anything, and break a judge in any way
+            judgements += judge_case(task, run, case, size, seed)
+    except Exception as error:  # a learner's outputs may be anything, and break a judge in any way
         failure = RunFailure(kind="no_answer", text=f"{type(error).__name__}: {error}")
         return WorldResult(size=size, failure=failure, printed=run.printed)
-    return WorldResult(size=size, findings=tuple(findings), printed=run.printed)
+    return WorldResult(size=size, judgements=tuple(judgements), printed=run.printed)
 
 
 def inputs_by_rank(task: Task, cases: Sequence[Case], size: int, seed: int) -> list[list[dict]]:
-    """Of each rank, of each case."""
+    """The inputs as [rank][case]."""
     return [list(of_rank) for of_rank in zip(*(task.inputs(seed, size, case) for case in cases), strict=True)]
 
 
 def judge_case(task: Task, run: TaskRun, case: Case, size: int, seed: int) -> list[Judgement]:
-    """What the task's judge finds in one case, and which promises to the caller were broken."""
+    """What the task's judge says about one case, and whether the promises to the caller were kept."""
 
-    def judge(nudge: int = 0) -> list[Judgement]:  # fresh inputs: a learner's function may have changed the others
+    def judge(nudge: int = 0) -> list[Judgement]:  # draws fresh inputs: a learner's function may change those it gets
         with without_naming_mistakes() if nudge else nullcontext():
             return list(task.judge(JudgedWorld.of(task.inputs(seed, size, case, nudge=nudge), run, case)))
 
     with one_thread():
-        findings = rounding.forgive_rounding(judge(), judge)
-    assert findings, f"the judge of {task.key} compared nothing"
+        judgements = common_checks.forgive_rounding(judge(), judge)
+    assert judgements, f"the judge of {task.key} compared nothing"
     world = JudgedWorld.of(task.inputs(seed, size, case), run, case)
-    findings += promises.judge(task, world)
-    given = Words.of("") if all(one.ok for one in findings) else promises.given(world, task.variations.cases(0)[0])
-    return [replace(finding, case=case.number, given=given) for finding in findings]
+    judgements += common_checks.judge_promises(task, world)
+    if all(one.ok for one in judgements):
+        description = Words.of("")
+    else:
+        description = common_checks.describe_case(world, plain=task.variations.cases(0)[0])
+    return [replace(one, case=case.number, case_description=description) for one in judgements]
 
 
 def explain_failure(task: Task, runner: Runner, size: int, seed: int, run: TaskRun) -> WorldResult:
-    """A run that ended early: the plainest case that does so alone, if one does, says more than all of them."""
-    cases, given = task.variations.cases(seed), Words.of("")
+    """The result of a run that ended early. A case that fails alone, the plainest one, says more than all together."""
+    cases, description = task.variations.cases(seed), Words.of("")
     if len(cases) > 1 and run.failure["kind"] not in NEVER_RAN:
         for case in cases:
             if getattr(runner, "is_out_of_time", False):
                 break
             alone = runner(inputs_by_rank(task, [case], size, seed), seed)
             if alone.failure is not None:
-                run, given = alone, promises.special(case, cases[0])
+                run, description = alone, common_checks.case_note(case, plain=cases[0])
                 break
-        else:  # where it took too long, all of them together may be what does
-            given = given if run.failure["kind"] == "too_long" else promises.AGAIN
+        else:  # no case fails alone; if the time was up, that may be because all of them together take too long
+            if run.failure["kind"] != "too_long":
+                description = common_checks.ONLY_TOGETHER
     failure = RunFailure(**run.failure)
-    known = () if given is promises.AGAIN else tuple(task.recognise_failure(failure))  # no case alone shows the mistake
-    return WorldResult(size=size, failure=failure, mistakes=known, printed=run.printed, given=given)
+    mistakes = () if description is common_checks.ONLY_TOGETHER else tuple(task.recognise_failure(failure))
+    return WorldResult(size=size, failure=failure, mistakes=mistakes, printed=run.printed, case_description=description)
+
+
+# -- a cell of a chapter ---------------------------------------------------------------------------------------------
+def exercise(
+    key: str,
+    submitted: Any,
+    *,
+    lang: str | None = None,
+    seed: int | None = None,
+    progress_file: str | os.PathLike | None = None,
+) -> None:
+    """Judge `submitted` as `check` does, note the attempt, and print the verdict. Raises nothing for a wrong answer.
+
+    key: a lab's task, or one that only the chapter asks. While a `...` stands in the answer as a line of its own,
+    nothing is run or noted, and one line, the same on every machine, says that the answer is the learner's to write.
+    """
+    names = functions_defined_in(sys._getframe(1).f_globals)
+    try:
+        lines = exercise_lines(key, submitted, names, language(lang), seed, progress_file)
+    except ValueError as error:  # a key or a language that is not there
+        lines = [str(error)]
+    print("\n".join(lines))
+
+
+def exercise_lines(
+    key: str, submitted: Any, names: Iterable[str], lang: str, seed: int | None, progress_file: str | os.PathLike | None
+) -> list[str]:
+    """The lines that `exercise` prints. Raises ValueError for a key that is not there."""
+    if is_stub(submitted):
+        return [words("yours_to_write", lang, key=task_of(key).key)]
+    verdict = grade(key, submitted, seed=seed, lang=lang, names=names)
+    lines = [verdict.printed.rstrip("\n")] if verdict.printed else []
+    if verdict.was_tried and (problem := record_attempt(verdict, progress_file, place=CHAPTER)):
+        lines.append(problem)
+    return [*lines, *([verdict.text()] if verdict.passed else NotYet(verdict)._render_traceback_())]
+
+
+def is_stub(submitted: Any) -> bool:
+    """Whether a `...` still stands where lines are to be written. Reads the source and runs nothing."""
+    definition = _definition(submitted)
+    return definition is not None and any(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
+        for node in ast.walk(definition)
+    )
+
+
+def _codes(submitted: Any) -> Iterator[CodeType]:
+    """The code objects of a function, or of the methods of a class."""
+    submitted = inspect.unwrap(submitted) if callable(submitted) else submitted
+    values = vars(submitted).values() if isinstance(submitted, type) else [submitted]
+    yield from (value.__code__ for value in values if isinstance(value, FunctionType))
+
+
+def _definition(submitted: Any) -> Definition | None:
+    """The syntax tree of a function or class; None if its source cannot be read or parsed.
+
+    `inspect.getsource` would not do, because it finds no class that a notebook defines.
+    """
+    code = next(_codes(submitted), None)
+    if code is None:
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    except SyntaxError:
+        return None
+    name, line = submitted.__name__, code.co_firstlineno
+    definitions = [node for node in ast.walk(tree) if isinstance(node, Definition) and node.name == name]
+    return next((node for node in definitions if _first_line(node) <= line <= node.end_lineno), None)
+
+
+def _first_line(node: Definition) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+# -- views -----------------------------------------------------------------------------------------------------------
+# They import the widgets when they are called, since processes that grade a class show nothing: 8 MB less for each.
+
+
+_drills: dict[str, tuple[DrillView, dict[str, Any]]] = {}  # task key -> the view in use, and its options
+
+
+def progress_view(*which: str, path: str | os.PathLike | None = None) -> ProgressView:
+    """One table per lab: which tasks are passed, and which is next.
+
+    which: labs, such as "03"; all there are if none is named. path: the progress file, if not the one in the home.
+    Raises ValueError for a lab that is not there.
+    """
+    from helpers.widgets import ProgressView
+
+    return ProgressView({lab: list(tasks_of(lab)) for lab in which or labs()}, path=path)
+
+
+def drill(key: str, **options: Any) -> DrillView:
+    """A whiteboard drill with its lab's check: `drill("03.average").begin()`, then `drill("03.average").check(answer)`.
+
+    Each call returns the same view until the drill is passed, so that its clock goes on; after that, or with other
+    options than before, a new one. options: those of DrillView, such as `language="zh"`. Raises ValueError for a key
+    that has no drill.
+    """
+    from helpers.widgets import DrillView
+
+    view, before = _drills.get(key, (None, {}))
+    if view is None or view.attempt.passed or (options and options != before):
+        view = DrillView(key, grade, **options)
+        _drills[key] = view, options
+    return view
+
+
+def mock_view(**options: Any) -> MockView:
+    """A mock interview whose drill the labs' checks judge. options: those of MockView, such as `level="senior"`."""
+    from helpers.widgets import MockView
+
+    return MockView(grade, **options)

@@ -1,6 +1,6 @@
-"""Which labs there are, what each asks and what it forbids: a lab's folder here says so in one record, its LAB.
+"""Finds the labs and their tasks: each lab's folder holds one record, its LAB, with its tasks and what it forbids.
 
-No torch: a task is imported when it is asked for, so a rule is read at once.
+A task is imported only when it is asked for. So nothing here imports torch, and what a lab forbids is read at once.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from helpers.learner.words import Words, book
 if TYPE_CHECKING:
     from helpers.grading.task import Task
 
-_private: dict[str, Lab] = {}  # a teacher's own, in this process alone; each replaces the public one of its number
+_private: dict[str, Lab] = {}  # a teacher's own labs, in this process alone; each replaces the public lab of its number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """One lab. number: "03". topic: "ddp", which is the name of its folder, too.
+    """One lab. number: "03". topic: "ddp", which is also the name of its folder.
 
-    tasks: easy to hard. "gradients.AVERAGE" is AVERAGE of gradients.py in its folder, imported when it is asked for; a
-    teacher's own task is given as it is.
-    in_chapter: tasks that only the chapter asks, with `exercise`: no lab, no points, no rubric. A chapter without a lab
+    tasks: from easy to hard. "gradients.AVERAGE" is AVERAGE in gradients.py of its folder, imported when it is asked
+    for; a teacher's own Task stands here itself.
+    in_chapter: tasks that only the chapter asks, with `exercise`, without points and rubric. A chapter without a lab
     has a record with these alone, and so has "wb", whose tasks are asked by drills.
-    forbids: what torch has and the lab leaves to the learner: modules and objects that no answer may name or import.
-    refuses: of these, classes of which no answer may make an instance, by whatever way it got hold of them.
+    forbids: modules and objects of torch that no answer may name or import, since they are what the learner is to write.
+    forbids_instances: those classes among them of which no answer may make an instance, however it got hold of them.
     """
 
     number: str
@@ -44,21 +44,21 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """Of its notebooks, "03_ddp"."""
+        """The name of its notebooks, "03_ddp"."""
         return f"{self.number}_{self.topic}"
 
     def hints(self, *names: str) -> dict[str, Words]:
-        """Known mistakes of a task, from the folder's hints.yaml, in which the more specific ones stand first."""
+        """The hints for these mistakes, from the folder's hints.yaml. The more specific mistakes stand first."""
         return book("hints", Path(__file__).parent / self.topic).of(*names)
 
 
 def labs() -> list[str]:
-    """The numbers of the labs that have checks: "01", "03". A lab that is not written yet is left out."""
+    """The numbers of the labs that have checks, such as "01" and "03"."""
     return sorted(number for number, lab in _known().items() if lab.tasks)
 
 
 def chapters_with_tasks() -> list[str]:
-    """The numbers of the chapters that have a task at all, in a lab or in the chapter alone."""
+    """The numbers of the chapters that have any task, in a lab or in the chapter alone."""
     return sorted(_known())
 
 
@@ -75,23 +75,23 @@ def lab_of(number: str) -> Lab:
 
 
 def add_private_tasks(number: str, tasks: Iterable[Task]) -> None:
-    """Give lab "03" these tasks in this process; each replaces the public one that has its key."""
-    own = lab_of(number) if number in labs() else Lab(number=number, topic="private", tasks=())
-    every = (tasks_of(number) if own.tasks else {}) | {task.key: task for task in tasks}
-    _private[number] = dataclasses.replace(own, tasks=tuple(every.values()))
+    """Give lab "03" these tasks in this process; each replaces the public task that has its key."""
+    lab = lab_of(number) if number in labs() else Lab(number=number, topic="private", tasks=())
+    all_tasks = (tasks_of(number) if lab.tasks else {}) | {task.key: task for task in tasks}
+    _private[number] = dataclasses.replace(lab, tasks=tuple(all_tasks.values()))
 
 
-def tasks_of(lab: str) -> dict[str, Task]:
-    """The tasks of a lab ("03"), easy to hard. Raises ValueError for a lab that is not there."""
-    own = lab_of(lab)
-    tasks = [_imported(own.topic, task) if isinstance(task, str) else task for task in own.tasks]
+def tasks_of(number: str) -> dict[str, Task]:
+    """The tasks of lab "03" by their keys, from easy to hard. Raises ValueError for a lab that is not there."""
+    lab = lab_of(number)
+    tasks = [_imported(lab.topic, task) if isinstance(task, str) else task for task in lab.tasks]
     return {task.key: task for task in tasks}
 
 
 def exercises_of(number: str) -> dict[str, Task]:
     """The tasks that only the chapter "03" asks. Raises ValueError for a chapter that has no task at all."""
-    own = lab_of(number)
-    return {task.key: task for task in (_imported(own.topic, name) for name in own.in_chapter)}
+    lab = lab_of(number)
+    return {task.key: task for task in (_imported(lab.topic, name) for name in lab.in_chapter)}
 
 
 def _imported(topic: str, name: str) -> Task:
@@ -103,7 +103,7 @@ def task_of(key: str) -> Task:
     """The task called "03.average". Raises ValueError, with the keys there are, for another."""
     number = str(key).partition(".")[0]
     tasks = tasks_of(number)
-    if key not in tasks:  # most are a lab's: the chapter's own are not imported for those
+    if key not in tasks:  # most tasks are a lab's, and the chapter's own need not be imported for those
         tasks |= exercises_of(number)
     if key not in tasks:
         raise ValueError(f"there is no task {key!r}: there are {', '.join(tasks)}.")
@@ -111,15 +111,18 @@ def task_of(key: str) -> Task:
 
 
 def similar_name(task: Task, names: Iterable[str]) -> str:
-    """Of these names the one most like the task's, "" if none is: what a renamed answer may be called."""
-    keys = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
-    near = difflib.get_close_matches(task.name, sorted(set(names) - set(keys)))
-    return next((name for name in near if difflib.get_close_matches(name, keys, n=1) == [task.name]), "")
+    """The name that a renamed answer to the task may have: the one most like the task's; "" if none is like it.
+
+    A name that is more like that of another task of the lab does not count.
+    """
+    task_names = [one.name for one in tasks_of(task.key.partition(".")[0]).values()]
+    candidates = difflib.get_close_matches(task.name, sorted(set(names) - set(task_names)))
+    return next((name for name in candidates if difflib.get_close_matches(name, task_names, n=1) == [task.name]), "")
 
 
 @functools.cache
 def _found() -> dict[str, Lab]:
-    """The folders beside this file that hold a LAB, by its number."""
+    """The LAB of each folder beside this file that holds one, by its number."""
     package = importlib.import_module("helpers.grading")
     folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
     modules = [importlib.import_module(f"helpers.grading.{name}") for name in folders]

@@ -250,7 +250,7 @@ def _without_type(text: str) -> str:
 
 
 def without_grader_lines(text: str) -> str:
-    """An error text without the lines in the grader's files, which the learner cannot change; the learner's own stay."""
+    """An error text without the lines in the grader's files, which a learner cannot change; the learner's own stay."""
     for name in GRADER_FILES:
         line = rf"(?<![\w.]){re.escape(name)} (line \d+|第 \d+ 行)([:：] ?`[^\n]*`)?"
         text = re.sub(rf"{line}, under |（其中 {line}）", "", text)
@@ -290,7 +290,7 @@ class ObservedFunction:
 
 
 def snapshot(value: Any) -> Any:
-    """What `is_unchanged` compares with: the values and settings of tensors, the members of lists, dicts and modules."""
+    """What `is_unchanged` compares with: values and settings of tensors, members of lists, dicts and modules."""
     if isinstance(value, Tensor):
         return value, value.detach().clone(), value.requires_grad, value.grad
     if isinstance(value, list | tuple):

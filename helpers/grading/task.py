@@ -1,4 +1,9 @@
-"""What a task of a lab is made of: plain, frozen records. No judgement here."""
+"""The records that a task of a lab is made of, and those that its inputs, runs and judgements travel in.
+
+`Task` describes a task; `helpers/grading/__init__.py` says how to write one. When a task is tried on some ranks, each
+rank gets a `RankContext`; a `TaskRun` (or the `RunFailure` in it) brings back what happened; the judge sees each case
+as a `JudgedWorld` and answers with `Judgement`s. The records are frozen and decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +23,29 @@ from helpers.records import CommEvent, CommLog
 
 @dataclass(frozen=True)
 class ComparedTensors:
-    """Two tensors that were compared; `got` may be anything."""
+    """Two tensors that were compared; `got` comes from a learner and may be anything."""
 
     expected: Tensor
     got: Any
 
     @property
-    def is_alike(self) -> bool:
-        """Whether both are tensors of one shape and dtype, and not empty."""
+    def is_comparable(self) -> bool:
+        """Whether both are tensors of the same shape and dtype, and not empty."""
         a, b = self.expected, self.got
         return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and a.numel() > 0
 
-    def gap(self) -> float:
-        """The largest difference; NaN where there is one in the numbers."""
+    def max_difference(self) -> float:
+        """The largest absolute difference of two elements; NaN where one of the tensors holds NaN."""
         return float((self.got.detach() - self.expected.detach()).double().abs().max())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One comparison. says: what is wrong, without the rank (None: it concerns all ranks). mistakes: keys of hints.
+    """The outcome of one comparison.
 
-    case: the number of the case. given: what is special about that case, and how the function was called in it.
-    pair: the tensors, if two were compared.
+    message: what is wrong, without the rank. rank: the rank (or device) concerned; None if all are. mistakes: keys of
+    the hints whose mistakes would give this outcome. case: the number of the case. case_description: what is special
+    about that case, and how the function was called in it. compared: the tensors, if two were compared.
     """
 
     ok: bool
@@ -47,19 +53,19 @@ class Judgement:
     rank: int | None = None
     mistakes: tuple[str, ...] = ()
     case: int = 0
-    given: Words = Words.of("")
-    pair: ComparedTensors | None = field(default=None, compare=False, repr=False)
+    case_description: Words = Words.of("")
+    compared: ComparedTensors | None = field(default=None, compare=False, repr=False)
 
 
 class RankContext:
-    """What a task's `act` knows of the rank on which it runs."""
+    """What a task's `run_submission` knows of the rank on which it runs."""
 
     def __init__(self, rank: int, world_size: int):
         self.rank, self.world_size = rank, world_size
         self.marks: list[tuple[str, float]] = []
 
     def mark(self, name: str) -> None:
-        """Note that something happened now; `World.marks` has it, on the clock of the log's `start` and `end`."""
+        """Note that something happened now. `JudgedWorld.marks` has it, on the clock of the log's `start` and `end`."""
         self.marks.append((name, time.perf_counter()))
 
 
@@ -68,9 +74,10 @@ class RunFailure:
     """Why a run on some ranks gave no outputs.
 
     kind: "exception", "died", "hang", "mismatch", "too_long", "interrupted" (see helpers.ranks.RankError), "memory",
-    "refused" (see walls), or "not_written", "not_callable", "signature", "cannot_send", "no_ranks". rank: to blame, or
-    None. type_name: of the exception. text: what happened and where, in English, without our own frames. said: that in
-    every language, as Words or as the dict of one that crossed a border; None where the text serves all.
+    "refused" (see helpers.grading.safeguards), or "not_written", "not_callable", "signature", "cannot_send",
+    "no_ranks". rank: the rank to blame, or None. type_name: the exception's class. text: what happened and where, in
+    English, without the grader's own frames. message: the same in every language, as Words or as the dict of Words that
+    came from another process; None where `text` serves for all languages.
     """
 
     kind: str
@@ -80,8 +87,9 @@ class RunFailure:
     message: Words | None = None
 
     def __post_init__(self) -> None:
-        message = Words(**self.message) if isinstance(self.message, Mapping) else Words.of(self.message or self.text)
-        object.__setattr__(self, "message", message)
+        is_from_elsewhere = isinstance(self.message, Mapping)
+        message = Words(**self.message) if is_from_elsewhere else Words.of(self.message or self.text)
+        object.__setattr__(self, "message", message)  # the usual way to set a field of a frozen dataclass
 
     def is_waiting_in(self, op: str) -> bool:
         """Whether some rank waited in `op` ("recv", "all_reduce", …) when the run was ended."""
@@ -90,12 +98,13 @@ class RunFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """What came back from one world: numbers, strings, tensors, lists and dicts only, so that it can cross a border.
+    """What came back from the ranks of one world: only plain data, so that it can pass from process to process.
 
-    Of each rank a list with one item a case. outputs: what `act` returned. events: the CommEvents as dicts. marks:
-    (name, seconds). calls: what Observed kept of each call. issued: of each rank, a group's name to the operations that
-    the board counted meanwhile, but for those still under way; nothing where there is no board. trouble: the fields of
-    a Trouble, or None; then these lists are empty. printed: by the learner.
+    The first four fields have one list per rank, with one item per case. outputs: what `run_submission` returned.
+    events: the CommEvents as dicts. marks: pairs of name and seconds. calls: what ObservedFunction noted of each call.
+    issued: for each rank, how many operations the ranks' board counted in each group (by the group's name), without
+    those still in flight; empty where there is no board. failure: the fields of a RunFailure, or None; with a failure
+    these lists are empty. printed: what the learner's code printed.
     """
 
     outputs: list[list[Any]] = field(default_factory=list)
@@ -109,9 +118,9 @@ class TaskRun:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedWorld:
-    """One case on some ranks, as the judge sees it; lists are in rank order.
+    """One case on some ranks, as the judge sees it; each list is in rank order.
 
-    logs: of each rank, in the order of issuing. calls: of each rank, what Observed kept.
+    logs: of each rank, in the order in which it issued operations. calls: of each rank, what ObservedFunction noted.
     """
 
     size: int
@@ -124,14 +133,17 @@ class JudgedWorld:
 
     @classmethod
     def of(cls, inputs: Sequence[Mapping[str, Any]], run: TaskRun, case: Case | None = None) -> JudgedWorld:
-        """inputs: of each rank, of this case. Raises ValueError or TypeError for a run that no rank can have given."""
+        """The world of one case of a run. inputs: of each rank, for this case.
+
+        Raises ValueError or TypeError for a run that no rank can have given.
+        """
         case, size = case or Case(), len(inputs)
         columns = {"outputs": run.outputs, "events": run.events, "marks": run.marks, "calls": run.calls}
         if not all(len(column) == size and all(isinstance(one, list) for one in column) for column in columns.values()):
             raise ValueError(f"{size} ranks were asked, but {len(run.outputs)} answered: the answer was tampered with")
-        outputs, events, marks, calls = ([one[case.number] for one in column] for column in columns.values())
+        outputs, events, marks, calls = ([of_rank[case.number] for of_rank in column] for column in columns.values())
         logs = [_log(of_rank) for of_rank in events]
-        marks = [[(str(name), float(seconds)) for name, seconds in one] for one in marks]
+        marks = [[(str(name), float(seconds)) for name, seconds in of_rank] for of_rank in marks]
         return cls(size=size, inputs=inputs, outputs=outputs, logs=logs, marks=marks, calls=calls, case=case)
 
 
@@ -140,22 +152,26 @@ def _log(events: Iterable[Mapping[str, Any]]) -> CommLog:
 
 
 def recognise_nothing(failure: RunFailure) -> Sequence[str]:
+    """The default `recognise_failure`: no failure points to a mistake."""
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task of a lab; `helpers/grading/__init__.py` tells how to write one.
+    """One task of a lab or chapter; `helpers/grading/__init__.py` says how to write one.
 
-    key: "03.average". signature: as the lab prints it, "average_gradients(model)". make, act, judge: the three parts.
-    recognise: keys of hints that fit a Trouble. hints: what to say of a mistake, by its key; one or two
-    short sentences, no solution. world_sizes: in this order.
-    unit: what world_sizes counts, "rank" or "device"; with devices `make` gives the inputs of one process for all of
-    them, and the `rank` of a Finding is a device. cpu_seconds: processor time that one rank may use in one world.
-    seconds: wall time of a whole check, on an idle machine with its ranks started.
-    axes: what it is tried with; each case is a call of `act`, on the same ranks. keeps: names of arguments that are
-    after each call what they were before. fresh: what the function returns shares no memory with its arguments. The
-    last two are of functions; of a class, `act` looks itself.
+    key: "03.average". signature: as the lab prints it, "average_gradients(model)".
+    make_inputs, run_submission, judge: the three parts of a task.
+    hints: what to tell a learner about a mistake, by the mistake's key; one or two short sentences, no solution.
+    recognise_failure: the keys of the hints that fit a RunFailure.
+    world_sizes: the world sizes that are tried, in this order.
+    runs_on: what a world size counts: "ranks"; "devices", simulated ones in a single process, where `make_inputs` gives
+    one dict for all of them; or "process", a single process without devices, with world_sizes=(1,).
+    cpu_seconds: processor time that one rank may use in one world. seconds: wall time of a whole check, on an idle
+    machine whose ranks are started.
+    variations: the inputs it is tried with. Each case is one call of `run_submission`, on the same ranks.
+    must_not_change: names of arguments that each call must leave as they were. returns_new_memory: the result may share
+    no memory with the arguments. Both are for functions; for a class, `run_submission` looks itself.
     """
 
     key: str
@@ -175,7 +191,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Of the function or class that the learner writes."""
+        """The name of the function or class that the learner writes."""
         return self.signature.partition("(")[0]
 
     @property
@@ -186,9 +202,8 @@ class Task:
     def inputs(self, seed: int, world_size: int, case: Case | None = None, *, nudge: int = 0) -> list[dict[str, Any]]:
         """What each rank gets in a case, the plain one if none is given; the same seed gives the same inputs.
 
-        nudge: the same but for a rounding step (`Draw.nudge`).
+        nudge: a number other than 0 gives the same inputs, moved by rounding steps (see `CaseGenerator`).
         """
         case = case or self.variations.cases(seed)[0]
-        return self.make_inputs(
-            CaseGenerator.of(seed * 1009 + world_size + 7919 * case.number, case, nudge=nudge), world_size
-        )
+        own_seed = seed * 1009 + world_size + 7919 * case.number  # keeps the cases apart
+        return self.make_inputs(CaseGenerator.of(own_seed, case, nudge=nudge), world_size)

@@ -1,4 +1,8 @@
-"""What a check says: passed, or what was expected, what came, on which rank, and the hint for a known mistake."""
+"""The verdict of a check, and the text that a learner reads: passed, or what is wrong, on which rank, and a hint.
+
+`grade` makes one WorldResult per world size and joins them with `Verdict.of`. `Verdict.text` says what was expected,
+what came, and in which world; if one known mistake explains every failure, it adds the hint for that mistake.
+"""
 
 from __future__ import annotations
 
@@ -11,65 +15,74 @@ from helpers.learner.words import Words, book, language
 from helpers.quantities.units import format_seconds
 
 words = book("verdict")
-NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")
+NEVER_RAN = ("not_written", "not_callable", "signature", "cannot_send", "no_ranks")  # kinds of a RunFailure
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldResult:
-    """What one world came to: its findings, or the trouble that ended it."""
+    """What a check found in one world: its judgements, or the failure that ended the run.
+
+    mistakes: those recognised from the failure. printed: by the learner's code. case_description: what is special about
+    the case in which the run failed.
+    """
 
     size: int
-    findings: tuple[Judgement, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
     failure: RunFailure | None = None
-    mistakes: tuple[str, ...] = ()  # recognised from the trouble
+    mistakes: tuple[str, ...] = ()
     printed: str = ""
-    given: Words = Words.of("")  # what is special about the case in which the trouble came
+    case_description: Words = Words.of("")
 
     @property
     def failed(self) -> list[Judgement]:
-        return [finding for finding in self.findings if not finding.ok]
+        return [judgement for judgement in self.judgements if not judgement.ok]
 
     @property
     def passed(self) -> bool:
         return self.failure is None and not self.failed
 
-    def recognised(self) -> set[str]:
-        """The mistakes that show in every case that failed."""
-        of_cases: dict[int, set[str]] = {}
-        for finding in self.failed:
-            of_cases.setdefault(finding.case, set()).update(finding.mistakes)
-        return set(self.mistakes) | set.intersection(*of_cases.values()) if of_cases else set(self.mistakes)
+    def common_mistakes(self) -> set[str]:
+        """The mistakes that appear in every case that failed, and those recognised from the failure."""
+        by_case: dict[int, set[str]] = {}
+        for judgement in self.failed:
+            by_case.setdefault(judgement.case, set()).update(judgement.mistakes)
+        return set(self.mistakes) | (set.intersection(*by_case.values()) if by_case else set())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The outcome of one check. `text("zh")` is what a learner reads; `mistake` is the key of the hint it shows."""
+    """The outcome of one check. `text("zh")` is what a learner reads.
+
+    results: one per world that was tried. untried_sizes: the world sizes after a failed run, which are not tried.
+    mistake: the key of the hint. runs_on: as a Task has it. similar_name: a name that the learner has defined and that
+    is much like the one that the task wants; "" for none.
+    """
 
     key: str
     signature: str
     passed: bool
-    tried: tuple[WorldResult, ...]
-    untried: tuple[int, ...]
+    results: tuple[WorldResult, ...]
+    untried_sizes: tuple[int, ...]
     mistake: str | None
     hint: Words | None
     seconds: float
     seed: int
     lang: str | None = None
     runs_on: str = "ranks"
-    near: str = ""  # a name that is defined where the answer was looked for, and much like the one that the task wants
+    similar_name: str = ""
 
     @classmethod
-    def of(cls, task: Task, tried: Sequence[WorldResult], **more: Any) -> Verdict:
-        """more: seconds, seed, and if there is one lang and near."""
-        sizes = {one.size for one in tried}
-        untried = tuple(size for size in task.world_sizes if size not in sizes)
-        mistake = most_specific(tried, task.hints)
+    def of(cls, task: Task, results: Sequence[WorldResult], **more: Any) -> Verdict:
+        """The verdict on these results. more: seconds, seed, and if there are any lang and similar_name."""
+        sizes = {result.size for result in results}
+        untried_sizes = tuple(size for size in task.world_sizes if size not in sizes)
+        mistake = most_specific(results, task.hints)
         return cls(
             key=task.key,
             signature=task.signature,
-            passed=not untried and all(one.passed for one in tried),
-            tried=tuple(tried),
-            untried=untried,
+            passed=not untried_sizes and all(result.passed for result in results),
+            results=tuple(results),
+            untried_sizes=untried_sizes,
             mistake=mistake,
             hint=task.hints[mistake] if mistake else None,
             runs_on=task.runs_on,
@@ -77,84 +90,103 @@ class Verdict:
         )
 
     @property
-    def is_alone(self) -> bool:
+    def is_one_process(self) -> bool:
         """Whether the task has neither ranks nor devices, so that its texts count none."""
         return self.runs_on == "process"
 
     @property
     def num_comparisons(self) -> int:
-        return sum(len(one.findings) for one in self.tried)
+        return sum(len(result.judgements) for result in self.results)
 
     @property
     def was_tried(self) -> bool:
-        """False where the machine or an interrupt kept it from running: that is no attempt of the learner's."""
-        return not any(one.failure and one.failure.kind in ("interrupted", "no_ranks") for one in self.tried)
+        """False if the machine or an interrupt kept the answer from running, which is no attempt of the learner's."""
+        return not any(one.failure and one.failure.kind in ("interrupted", "no_ranks") for one in self.results)
 
     @property
     def shown(self) -> WorldResult | None:
-        """The smallest failing world; of those, one in which the mistake shows, if one was recognised."""
-        failing = [one for one in self.tried if not one.passed]
-        return next((one for one in failing if self.mistake in one.recognised()), failing[0] if failing else None)
+        """The failing world that the text describes: the smallest one in which the mistake appears, if it does."""
+        failing = [result for result in self.results if not result.passed]
+        with_mistake = [result for result in failing if self.mistake in result.common_mistakes()]
+        return next(iter(with_mistake + failing), None)
 
     @property
     def printed(self) -> str:
         """What the learner's code printed in the world that is shown, else in the largest."""
-        one = self.shown or (self.tried[-1] if self.tried else None)
-        return one.printed if one else ""
+        result = self.shown or (self.results[-1] if self.results else None)
+        return result.printed if result else ""
 
     def text(self, lang: str | None = None) -> str:
-        """In "en" or "zh"; several lines where it failed."""
+        """The verdict in "en" or "zh": one line if the answer passed, several if it failed."""
         lang = language(lang or self.lang)
         if self.passed:
-            counted = {"sizes": [one.size for one in self.tried], "unit": words[f"counted.{self.runs_on}"]}
+            counted = {"sizes": [result.size for result in self.results], "unit": words[f"counted.{self.runs_on}"]}
             took = {"count": self.num_comparisons, "seconds": format_seconds(self.seconds)}
-            return words("passed_alone" if self.is_alone else "passed", lang, key=self.key, **counted, **took)
-        lines = [words["not_yet"].format(self.key), *self._what(), *([self.hint] if self.hint else []), *self._tally()]
+            return words("passed_alone" if self.is_one_process else "passed", lang, key=self.key, **counted, **took)
+        hint = [self.hint] if self.hint else []
+        lines = [words["not_yet"].format(self.key), self._what_is_wrong(), *hint, *self._tally()]
         return "\n  ".join(line.in_(lang).replace("\n", "\n  ") for line in lines)
 
     def __repr__(self) -> str:
         return self.text()
 
-    def _what(self) -> list[Words]:
-        one = self.shown
-        if one.failure is not None:
-            details = one.failure.message.map(lambda text: text.replace("\n", "\n  "))
-            if self.runs_on != "ranks":
-                details = details.map(lambda text: text.removeprefix("rank 0 "))  # the one process there is
-            world = self._sizes([one.size]) + one.given
-            said = words[f"trouble.{one.failure.kind}"].format(world=world, task=self.signature, details=details)
-            is_elsewhere = self.near and one.failure.kind in ("not_written", "not_callable")
-            name = self.signature.partition("(")[0]
-            return [words["near"].format(trouble=said, near=self.near, name=name) if is_elsewhere else said]
-        first = [f for f in one.failed if f.case == one.failed[0].case]
-        finding = next((f for f in [*first, *one.failed] if self.mistake in f.mistakes), first[0])
-        where = words["with" if finding.rank is None or self.is_alone else "on_rank"]
-        unit = words[f"unit.{self.runs_on}"]
-        place = {"size": one.size, "world": self._sizes([one.size]), "unit": unit, "rank": finding.rank}
-        place["given"] = finding.given
-        return [where.format(says=finding.message, **place)]
+    def _what_is_wrong(self) -> Words:
+        result = self.shown
+        return self._failure_words(result) if result.failure is not None else self._judgement_words(result)
+
+    def _failure_words(self, result: WorldResult) -> Words:
+        """How the run failed, and the name that the answer may have been defined under instead."""
+        failure = result.failure
+        details = failure.message.map(lambda text: text.replace("\n", "\n  "))
+        if self.runs_on != "ranks":
+            details = details.map(lambda text: text.removeprefix("rank 0 "))  # the only process there is
+        world = self._sizes([result.size]) + result.case_description
+        text = words[f"trouble.{failure.kind}"].format(world=world, task=self.signature, details=details)
+        if not self.similar_name or failure.kind not in ("not_written", "not_callable"):
+            return text
+        return words["near"].format(trouble=text, near=self.similar_name, name=self.signature.partition("(")[0])
+
+    def _judgement_words(self, result: WorldResult) -> Words:
+        """The first failed judgement of the first failing case: the first that shows the mistake, if one does."""
+        failed = result.failed
+        first_case = [one for one in failed if one.case == failed[0].case]
+        judgement = next((one for one in [*first_case, *failed] if self.mistake in one.mistakes), first_case[0])
+        sentence = words["with" if judgement.rank is None or self.is_one_process else "on_rank"]
+        return sentence.format(
+            says=judgement.message,
+            size=result.size,
+            world=self._sizes([result.size]),
+            unit=words[f"unit.{self.runs_on}"],
+            rank=judgement.rank,
+            given=judgement.case_description,
+        )
 
     def _tally(self) -> list[Words]:
+        """The last line: which world sizes passed, failed and were not tried, in what time, and the seed."""
         if self.shown.failure is not None and self.shown.failure.kind in NEVER_RAN:
             return []
-        good = [one.size for one in self.tried if one.passed]
-        bad = [one.size for one in self.tried if not one.passed]
-        sizes = {"good": good, "bad": bad, "left": self.untried}
+        good = [result.size for result in self.results if result.passed]
+        bad = [result.size for result in self.results if not result.passed]
+        sizes = {"good": good, "bad": bad, "left": self.untried_sizes}
         parts = [words[name].format(self._sizes(some)) for name, some in sizes.items() if some]
         return [words["tally"].format(parts, format_seconds(self.seconds), self.seed)]
 
     def _sizes(self, sizes: Sequence[int]) -> Words:
+        """ "3, 4 and 5 ranks"."""
         return words["sizes"].format(sizes=sizes, unit=words[f"counted.{self.runs_on}"])
 
 
-def mistakes_in_all(tried: Sequence[WorldResult]) -> set[str]:
-    """The mistakes that explain every failing case of every failing world; one that ran out of time shows none."""
-    ended = [one for one in tried if not one.passed]
-    in_time = [one for one in ended if one.failure is None or one.failure.kind != "too_long"]
-    failing = [one.recognised() for one in in_time or ended]
-    return set.intersection(*failing) if failing else set()
+def mistakes_in_all(results: Sequence[WorldResult]) -> set[str]:
+    """The mistakes that explain every failing case of every failing world.
+
+    A world that ran out of time shows no mistake, so it counts only where all failing worlds did.
+    """
+    failing = [result for result in results if not result.passed]
+    in_time = [result for result in failing if result.failure is None or result.failure.kind != "too_long"]
+    mistakes = [result.common_mistakes() for result in in_time or failing]
+    return set.intersection(*mistakes) if mistakes else set()
 
 
-def most_specific(tried: Sequence[WorldResult], hints: Mapping[str, Words]) -> str | None:
-    """Of those, the one whose hint stands first."""
-    return min(mistakes_in_all(tried), key=list(hints).index, default=None)
+def most_specific(results: Sequence[WorldResult], hints: Mapping[str, Words]) -> str | None:
+    """Of the mistakes that explain everything, the one whose hint stands first: labs list specific ones first."""
+    return min(mistakes_in_all(results), key=list(hints).index, default=None)

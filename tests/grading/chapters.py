@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 
-from helpers.classroom.rungs import ROOT
+from helpers.classroom.isolation import ROOT
 
 ASKED = re.compile(r'^exercise\("([^"]+)", (\w+)\)', re.MULTILINE)
 FOLDED = re.compile(r"<details>.*?```python\n(.*?)```.*?</details>", re.DOTALL)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.classroom import labs
-from helpers.classroom.rungs import ROOT
+from helpers.classroom.isolation import ROOT
 from helpers.grading import exercises_of, tasks_of
 from helpers.interview.bank_file import read_yaml
 from helpers.interview.drills import drills
@@ -81,7 +81,7 @@ def cells_of(lab: str) -> dict[str, str]:
     if not (ROOT / "solutions" / f"{lab}.ipynb").exists():
         return {}
     sources = {name: labs.source_of(cell) for name, _, cell in labs.marked(ROOT / "solutions" / f"{lab}.ipynb")}
-    homes = {"imports": ""} | labs.load(lab).homes
+    homes = {"imports": ""} | labs.load_lab(lab).task_of_cell
     return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
 
 
@@ -148,6 +148,6 @@ def written(fields: dict[str, str], where: str, imports: str, base: Submission) 
 
 LABS = sorted(path.stem for path in (TESTS / "mutants").glob("*.yaml"))
 # What a class hands in: a lab, its tasks. What only a chapter asks is not among them.
-HANDED_IN = {lab: frozenset(tasks_of(lab[:2])) for lab in labs.names()}
+HANDED_IN = {lab: frozenset(tasks_of(lab[:2])) for lab in labs.lab_names()}
 RIGHT_ANSWERS = [answer for lab in LABS for answer in right_answers(lab)]
 MUTANTS = [mutant for lab in LABS for mutant in mutants(TESTS / "mutants" / f"{lab}.yaml")]

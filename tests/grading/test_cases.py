@@ -53,6 +53,6 @@ def test_tensors_are_as_the_case_says(shape):
 
 
 def test_what_is_special_is_said_in_both_languages():
-    words = Case(sizes="even", dtypes="float32").words(Case())
+    words = Case(sizes="even", dtypes="float32").describe(Case())
     assert words.en == "sizes that the ranks divide, float32" and "整除" in words.zh
-    assert Case().words(Case()).en == ""
+    assert Case().describe(Case()).en == ""

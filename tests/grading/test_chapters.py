@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from helpers.grading import chapters_with_tasks, exercises_of, lab_of, task_of
-from helpers.grading.exercise import is_stub
+from helpers.grading.check import is_stub
 from helpers.interview.drills import drills
 from helpers.learner.words import book
 from tests.grading.chapters import EXERCISES, exercises_in

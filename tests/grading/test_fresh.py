@@ -11,7 +11,7 @@ from tests.grading.submissions import name_of
 @pytest.mark.parametrize("answer", list(fresh("wrong")), ids=name_of)
 def test_a_stranger_s_wrong_answer_fails_and_no_other_mistake_is_named(answer, failing):
     verdict = failing(answer, {answer.hint, None})
-    assert any(not one.passed for one in verdict.tried), answer.who
+    assert any(not one.passed for one in verdict.results), answer.who
     assert verdict.mistake in (None, answer.hint), f"{answer.who}\n{verdict.text()}"
 
 

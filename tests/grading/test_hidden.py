@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from helpers.grading import grade, hidden
+from helpers.grading import common_checks, grade
+from helpers.grading.run_on_ranks import board_counts
 from helpers.grading.task import TaskRun
 from helpers.ranks import wire
 
@@ -51,13 +52,13 @@ def test_honest_functions_are_not_suspected(ranks):
 
 
 def test_ranks_that_were_started_anew_in_between_begin_at_nothing():
-    assert hidden.board_counts({("old", "0"): {0: 9}}, {("new", "0"): {0: 2}}, [{}]) == [{"0": 2}]
+    assert board_counts({("old", "0"): {0: 9}}, {("new", "0"): {0: 2}}, [{}]) == [{"0": 2}]
 
 
 def test_groups_are_counted_apart_and_what_is_under_way_is_left_out():
     before, after = {("a", "0"): {0: 5, 1: 5}}, {("a", "0"): {0: 8, 1: 7}, ("b", "1"): {0: 2}}
-    assert hidden.board_counts(before, after, [{"1": 1}, {}]) == [{"0": 3, "1": 1}, {"0": 2}]
+    assert board_counts(before, after, [{"1": 1}, {}]) == [{"0": 3, "1": 1}, {"0": 2}]
     events = [[[{"group": "0"}, {"group": "1"}], [{"group": "0"}] * 2], [[{"group": "0"}]]]
     run = TaskRun(issued=[{"0": 3, "1": 1}, {"0": 2}], events=events)
-    assert "rank 1 of 2 issued 2 operations, and its log has 1" in hidden.hidden_messages(run).en
-    assert hidden.hidden_messages(TaskRun(events=events)) is None, "where there is no board nothing is compared"
+    assert "rank 1 of 2 issued 2 operations, and its log has 1" in common_checks.hidden_messages(run).en
+    assert common_checks.hidden_messages(TaskRun(events=events)) is None, "where there is no board nothing is compared"

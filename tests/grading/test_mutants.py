@@ -38,9 +38,9 @@ def allowed(mutant: Submission) -> set[str]:
 
 
 def is_told(mutant: Submission, verdict: Verdict) -> None:
-    assert any(not one.passed for one in verdict.tried), verdict.text()
+    assert any(not one.passed for one in verdict.results), verdict.text()
     assert verdict.mistake == mutant.hint, verdict.text()
-    others = mistakes_in_all(verdict.tried) - allowed(mutant)
+    others = mistakes_in_all(verdict.results) - allowed(mutant)
     assert not others, "hints of other mistakes explain it as well; tell them apart, or say in ALSO why nobody can"
 
 

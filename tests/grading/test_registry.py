@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import grading
-from helpers.classroom.allowed import forbidden
+from helpers.classroom.allowed import why_forbidden
 from helpers.grading import chapters_with_tasks, lab_of, labs, registry, task_of, tasks_of
 
 ROOMS = {path.parent.name for path in Path(grading.__file__).parent.glob("*/hints.yaml")}
@@ -34,7 +34,7 @@ def test_a_folder_with_a_record_is_a_lab_and_a_hollow_one_is_none(found_anew, mo
     registry._found.cache_clear()
     monkeypatch.setattr("helpers.grading.__path__", [*grading.__path__, str(tmp_path)])
     assert labs() == [*before, "98"] and lab_of("98").name == "98_tenth"
-    assert forbidden("torch.compile", "98") and not forbidden("torch.compile", "03")
+    assert why_forbidden("torch.compile", "98") and not why_forbidden("torch.compile", "03")
     assert tasks_of("00") == {}  # its tasks are asked in the chapter alone
     for lab in ("99", ""):
         with pytest.raises(ValueError, match="there are 01, .*98"):
@@ -51,7 +51,7 @@ def test_a_teachers_task_replaces_the_public_one_of_its_key(found_anew):
     registry.add_private_tasks("03", [spare])
     registry.add_private_tasks("99", [spare])
     assert list(tasks_of("03")) == [*public, "01.cost"] and lab_of("03").forbids
-    assert list(tasks_of("99")) == ["01.cost"] and not forbidden("torch.nn.Linear", "99")
+    assert list(tasks_of("99")) == ["01.cost"] and not why_forbidden("torch.nn.Linear", "99")
     registry.add_private_tasks("03", [spare])
     assert len(tasks_of("03")) == len(public) + 1
 
@@ -82,5 +82,5 @@ ALLOWED |= {"08": "torch.distributed.reduce_scatter"}
 
 @pytest.mark.parametrize("lab", FORBIDDEN)
 def test_what_the_lab_leaves_to_the_learner_is_forbidden(lab):
-    assert not [name for name in FORBIDDEN[lab].split() if not forbidden(name, lab)]
-    assert not [name for name in ALLOWED[lab].split() if forbidden(name, lab)]
+    assert not [name for name in FORBIDDEN[lab].split() if not why_forbidden(name, lab)]
+    assert not [name for name in ALLOWED[lab].split() if why_forbidden(name, lab)]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.grading.cases import Case, CaseGenerator
+from helpers.grading.common_checks import forgive_rounding
 from helpers.grading.kit.comparisons import expect_tensor
-from helpers.grading.rounding import forgive_rounding
 
 
 def terms(nudge: int, dtype: str, scale: float) -> list[torch.Tensor]:

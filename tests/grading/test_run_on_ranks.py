@@ -95,8 +95,8 @@ def test_exit_is_an_exception_and_not_a_pass(ranks):
 
 def test_larger_worlds_are_not_tried_after_trouble(ranks):
     verdict = grade(KEY, fails_on_one_rank, ranks=ranks)
-    assert [one.size for one in verdict.tried] == [1, 2]
-    assert verdict.untried == (3, 4, 5)
+    assert [one.size for one in verdict.results] == [1, 2]
+    assert verdict.untried_sizes == (3, 4, 5)
     assert "rank 1 raised ValueError: only here" in verdict.text()
     assert "passed: 1 rank; failed: 2 ranks; not tried: 3, 4 and 5 ranks" in verdict.text()
 
@@ -174,7 +174,7 @@ def test_the_learners_ranks_stay_current(ranks, monkeypatch):
 
 
 def test_places_in_our_files_are_left_out():
-    text = "rank 0 raised TypeError: no\n  at sampler.py line 3: `for i in it`\nrank 1 waits in recv, overlap.py line 9"
+    text = "rank 0 raised TypeError: no\n  at sampler.py line 3: `for i in it`\nrank 1 waits in recv, communication.py line 9"
     assert without_grader_lines(text) == "rank 0 raised TypeError: no\nrank 1 waits in recv"
     assert without_grader_lines("  at sampler.py line 3: `f()`, under cell line 2: `x`") == "  at cell line 2: `x`"
 

@@ -9,24 +9,24 @@ import pytest
 from helpers import schedules
 from helpers.grading import grade
 from helpers.grading.pipeline.schedule import action_lists, simulate
-from helpers.grading.scaling import measuring, planning, timing
+from helpers.grading.scaling import measurements, planning
 from tests.grading.planted import assert_told_apart, each, world_of
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
-ROOMS = {
-    "11.efficiency": (measuring.studied(), measuring.WRONG_STUDIES),
-    "11.exposed": (timing.left(), timing.WRONG_LEFT),
-    "11.bubble": (timing.pipeline(), timing.WRONG_STEPS),
-    "11.plans": (planning.best(), planning.WRONG_CHOICES),
-    "11.days": (planning.training(), planning.WRONG_DAYS),
-    "11.fit": (measuring.fitted, measuring.WRONG_LAWS),
+RIGHT_AND_WRONG = {
+    "11.efficiency": (measurements.scaling_study(), measurements.WRONG_STUDIES),
+    "11.exposed": (planning.exposed_seconds(), planning.WRONG_EXPOSED),
+    "11.bubble": (planning.pipeline_step(), planning.WRONG_STEPS),
+    "11.plans": (planning.best_plan(), planning.WRONG_CHOICES),
+    "11.days": (planning.run_time(), planning.WRONG_DAYS),
+    "11.fit": (measurements.fitted_law, measurements.WRONG_LAWS),
 }
 
 
-@pytest.mark.parametrize("key", ROOMS)
+@pytest.mark.parametrize("key", RIGHT_AND_WRONG)
 @SEEDS
 def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
-    right, wrong = ROOMS[key]
+    right, wrong = RIGHT_AND_WRONG[key]
     cases = world_of(key, 1, seed).inputs[0]["cases"]
     answers = {name: [[one(*case) for case in cases] for one in several] for name, several in wrong.items()}
     assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
@@ -38,10 +38,10 @@ def test_a_step_is_what_gpipe_takes_and_its_bubble_what_the_stages_idle(seed):
         played = simulate(
             action_lists(schedules.gpipe(len(forward), micro_batches)), forward, [2 * one for one in forward]
         )
-        seconds, bubble = timing.pipeline()(forward, micro_batches, 1)
+        seconds, bubble = planning.pipeline_step()(forward, micro_batches, 1)
         idle = 1 - sum(played.busy) / len(forward) / played.seconds
         assert (seconds, bubble) == pytest.approx((played.seconds, idle))
-        assert timing.pipeline()(forward, micro_batches, chunks) <= (seconds, bubble)
+        assert planning.pipeline_step()(forward, micro_batches, chunks) <= (seconds, bubble)
 
 
 @SEEDS
@@ -52,7 +52,7 @@ def test_in_every_job_each_rule_refuses_a_plan_and_the_fastest_is_refused_by_one
         refused |= {name for names in broken if len(names) == 1 for name in names}
         fastest = [names for plan, names in zip(plans, broken, strict=True) if plan["seconds"] == planning.FASTEST]
         assert len(plans) == 200 and all(len(names) < 2 for names in fastest)
-        chosen.append(planning.best()(plans, job))
+        chosen.append(planning.best_plan()(plans, job))
     assert refused == set(planning.RULES) and chosen[-1] is None and None not in chosen[:-1]
 
 
@@ -60,8 +60,8 @@ def test_in_every_job_each_rule_refuses_a_plan_and_the_fastest_is_refused_by_one
 def test_the_last_of_evenly_spaced_measurements_is_an_outlier_without_misleading_and_others_mislead(seed):
     found = set()
     for gpus, seconds in world_of("11.fit", 1, seed).inputs[0]["cases"]:
-        odd = measuring.fitted(gpus, seconds)[-1]
-        found.add((odd in (gpus[0], gpus[-1]), measuring.misled(gpus, seconds)[-1] != odd))
+        odd = measurements.fitted_law(gpus, seconds)[-1]
+        found.add((odd in (gpus[0], gpus[-1]), measurements.law_without_furthest(gpus, seconds)[-1] != odd))
     assert {(True, True), (True, False)} <= found, "leaving out what is furthest is leaving out no end"
 
 

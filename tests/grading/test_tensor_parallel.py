@@ -139,7 +139,7 @@ def test_every_wrong_loss_and_gradient_shows_and_no_two_mistakes_are_alike(size,
 @pytest.mark.parametrize("stem", ["max_follows_gradient", "bias_shared_out", "gradient_changed", "wrong_kv_head"])
 def test_a_mistake_that_only_shows_on_several_ranks_is_named_there(stem, graded):
     verdict = graded(MUTANTS_BY_NAME[stem], seed=1)
-    assert verdict.mistake == stem and [one.size for one in verdict.tried if one.passed][0] == 1, verdict.text()
+    assert verdict.mistake == stem and [one.size for one in verdict.results if one.passed][0] == 1, verdict.text()
 
 
 @pytest.mark.parametrize(

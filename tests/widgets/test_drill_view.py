@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from helpers import grading
-from helpers.grading import overview
+from helpers.grading import check
 from helpers.interview.drills import drills
 from helpers.learner import progress
 from helpers.widgets import DrillView
@@ -54,8 +54,8 @@ def test_a_saved_notebook_keeps_the_prompt_and_nothing_of_the_learner(path):
 
 
 def test_the_graders_drill_keeps_its_clock_until_it_is_passed(path, monkeypatch):
-    monkeypatch.setattr(overview, "grade", lambda key, answer: answer)
-    monkeypatch.setattr(overview, "_drills", {})
+    monkeypatch.setattr(check, "grade", lambda key, answer: answer)
+    monkeypatch.setattr(check, "_drills", {})
     first = grading.drill("03.average", language="zh", path=path).begin()
     assert grading.drill("03.average") is first
     assert grading.drill("03.average", language="zh", path=path) is first
@@ -68,7 +68,7 @@ def test_the_graders_drill_keeps_its_clock_until_it_is_passed(path, monkeypatch)
 
 def test_the_graders_mock_interview_judges_with_the_labs_checks(path, monkeypatch):
     asked = []
-    monkeypatch.setattr(overview, "grade", lambda key, answer: asked.append(key) or True)
+    monkeypatch.setattr(check, "grade", lambda key, answer: asked.append(key) or True)
     mock = grading.mock_view(path=path, seed=1).begin()
     for _ in range(5):
         mock.skip()

@@ -13,13 +13,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="04",
     topic="amp",
-    tasks=(
-        "number_formats.SCALE",
-        "number_formats.MASTER",
-        "scaler.SCALER",
-        "training_step.ORDER",
-        "scaler.OVERFLOW",
-    ),
+    tasks=("number_formats.SCALE", "number_formats.MASTER", "scaler.SCALER", "training_step.ORDER", "scaler.OVERFLOW"),
     forbids=(
         "torch.amp",
         "torch.cuda.amp",

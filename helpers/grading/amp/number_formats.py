@@ -74,16 +74,14 @@ def draw_gradients(rng: CaseGenerator, drawn: LargestValue) -> list[Tensor]:
     low, high = drawn.mantissa
     exponent = drawn.exponent + (0 if drawn.is_exponent_fixed else rng.integer(-2, 2))
     largest = (low + (high - low) * float(torch.rand((), generator=rng))) * 2.0**exponent
-    tensors = [rng.normal(2 * rng.integer(2, 4)).clamp(-3, 3) * (largest / 40 / 2 ** (3 * i)) for i in (0, 1, 2)]
+    # The values of the first tensor are at most 3/40 of the largest, and those of the next ones 8 and 64 times smaller.
+    tensors = [rng.normal(2 * rng.integer(2, 4)).clamp(-3, 3) * (largest / 40 / 8**i) for i in (0, 1, 2)]
     tensors[1] *= 0
     tensors[drawn.tensor][rng.integer(0, 3)] = drawn.sign * largest
     # A single zero among other values, unless it could replace the largest one.
     tensors[0][rng.integer(0, 3)] *= 1.0 if drawn.tensor == 0 else 0.0
-    return [
-        tensors[0].float(),
-        tensors[1].view(2, -1).float(),
-        with_layout(tensors[2].view(2, -1).float(), "transposed"),
-    ]
+    first, zero, last = (tensor.float() for tensor in tensors)
+    return [first, zero.view(2, -1), with_layout(last.view(2, -1), "transposed")]
 
 
 def run_scale(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
@@ -141,18 +139,14 @@ WRONG_SCALES: dict[str, list[Scale]] = {
         scale_from_exponent,
     ],
     "limit_too_low": [lambda tensors: largest_scale(largest_of(tensors), FP16.max)],
-    "rounded_up": [
-        lambda tensors: 2.0 ** math.ceil(math.log2(FP16.max / largest_of(tensors))),
-        lambda tensors: 2.0 ** math.ceil(math.log2(ROUNDS_TO_INF / largest_of(tensors))),
-    ],
+    "rounded_up": with_either_limit(lambda tensors, limit: 2.0 ** math.ceil(math.log2(limit / largest_of(tensors)))),
     "half_the_range": [
         lambda tensors: largest_scale(largest_of(tensors)) / 2,
         lambda tensors: largest_scale(largest_of(tensors), 2.0**15),
     ],
     "not_a_power": [lambda tensors: FP16.max / largest_of(tensors), lambda tensors: 2.0**16 / largest_of(tensors)],
     "smallest_lifted": [
-        lambda tensors: scale_for_smallest(tensors, SMALLEST_SUBNORMAL),
-        lambda tensors: scale_for_smallest(tensors, FP16.tiny),
+        functools.partial(scale_for_smallest, target=target) for target in (SMALLEST_SUBNORMAL, FP16.tiny)
     ],
 }
 
@@ -160,14 +154,12 @@ WRONG_SCALES: dict[str, list[Scale]] = {
 def judge_scale(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects the largest power of two that fits, as a float, in every case, and no messages."""
     cases, answers = world.inputs[0]["cases"], [as_number(answer) for answer in world.outputs[0]]
-    mistakes = tuple(
-        key for key, several in WRONG_SCALES.items() if any(is_explained_by(one, cases, answers) for one in several)
-    )
+    known = [key for key, ways in WRONG_SCALES.items() if any(is_explained_by(way, cases, answers) for way in ways)]
     for tensors, answer in zip(cases, answers, strict=True):
         right = largest_scale(largest_of(tensors))
         ok = isinstance(answer, float) and answer == right
         text = SCALE_IS.format(f"{largest_of(tensors):.6g}", f"{scale_text(answer)}", f"{scale_text(right)}")
-        yield Judgement(ok=ok, message=text, mistakes=() if ok else mistakes)
+        yield Judgement(ok=ok, message=text, mistakes=() if ok else tuple(known))
     yield from expect_only(world, [])
 
 
@@ -205,36 +197,29 @@ SCALE = Task(
 # -- 04.master -------------------------------------------------------------------------------------------------------
 LEARNING_RATE = 2.0**-4
 NUM_STEPS = 8
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def make_master(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws 16-bit weights and the gradients of NUM_STEPS steps; the case says in which 16-bit dtype."""
-    return [draw_small_updates(rng) for _ in range(world_size)]
+    """Draws weights between 1 and 2, whose 16-bit neighbours are eps apart, and updates of 1/8 to 1/3 of eps.
 
-
-def draw_small_updates(rng: CaseGenerator) -> dict[str, Any]:
-    """Weights between 1 and 2, whose 16-bit neighbours are eps apart, and updates of 1/8 to 1/3 of eps.
-
-    One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. One weight
-    has no gradient in the first step, another has none in a later step, and the last weight never has one.
+    One such update vanishes when it is added to a 16-bit weight, but several of one sign together do not. The case says
+    in which 16-bit dtype. One weight has no gradient in the first step, another has none in a later step, and the last
+    weight never has one.
     """
-    name, layout = rng.case.dtypes, rng.case.layouts
+    name, dtype, layout = rng.case.dtypes, getattr(torch, rng.case.dtypes), rng.case.layouts
     shapes = (rng.integer(3, 5),), (2, rng.integer(2, 4)), (3,), (2,)
-    weights = [
-        with_layout((1.05 + 0.9 * torch.rand(shape, generator=rng)).to(DTYPES[name]), layout) for shape in shapes
-    ]
+    weights = [with_layout((1.05 + 0.9 * torch.rand(shape, generator=rng)).to(dtype), layout) for shape in shapes]
     signs = [torch.randint(0, 2, shape, generator=rng) * 2.0 - 1 for shape in shapes]
-    spacing = torch.finfo(DTYPES[name]).eps / LEARNING_RATE  # a gradient of this size moves a weight by eps
+    spacing = torch.finfo(dtype).eps / LEARNING_RATE  # a gradient of this size moves a weight by eps
     steps: list[list[Tensor | None]] = [
-        [(sign * spacing * (0.125 + 0.2 * torch.rand(sign.shape, generator=rng))).to(DTYPES[name]) for sign in signs]
+        [(sign * spacing * (0.125 + 0.2 * torch.rand(sign.shape, generator=rng))).to(dtype) for sign in signs]
         for _ in range(NUM_STEPS)
     ]
     steps[0][2] = None
     steps[rng.integer(2, 5)][1] = None
     for step in steps:
         step[3] = None
-    return {"dtype": name, "weights": weights, "steps": steps}
+    return [{"dtype": name, "weights": weights, "steps": steps}]
 
 
 def run_master(submitted, inputs: dict[str, Any], context: RankContext | None) -> Generator[None, None, History]:
@@ -275,7 +260,7 @@ class ReferenceMasterWeights:
     """The right answer to 04.master. Each option turns it into one known mistake. Called as the learner's class is."""
 
     master_dtype: torch.dtype = torch.float32
-    is_optimizer_on_weights: bool = False  # the optimizer steps the 16-bit weights themselves
+    steps_weights: bool = False  # the optimizer steps the 16-bit weights themselves
     is_remade_every_step: bool = False  # the masters are copied from the weights again and again
     gradients: str = "cast"  # "none": masters get no gradient; "stale": a missing gradient leaves the last one there
     copy_back: str = "copy_"  # "never"; "data": the weights become fp32 tensors
@@ -288,7 +273,7 @@ class ReferenceMasterWeights:
 
     def _make_masters(self) -> None:
         copies = [parameter.detach().to(self.master_dtype, copy=True) for parameter in self.weights]
-        self.masters = self.weights if self.is_optimizer_on_weights else copies
+        self.masters = self.weights if self.steps_weights else copies
         self.optimizer = self.make_optimizer(self.masters)
 
     def zero_grad(self) -> None:
@@ -303,7 +288,7 @@ class ReferenceMasterWeights:
         if self.is_remade_every_step:
             self._make_masters()
         for parameter, master in zip(self.weights, self.masters, strict=True):
-            if not self.is_optimizer_on_weights and self.gradients != "none":
+            if not self.steps_weights and self.gradients != "none":
                 missing = master.grad if self.gradients == "stale" else None
                 master.grad = missing if parameter.grad is None else parameter.grad.to(self.master_dtype)
         self.optimizer.step()
@@ -318,10 +303,7 @@ def master_mistakes(dtype: torch.dtype) -> dict[str, list[ReferenceMasterWeights
     """The known mistakes, for a model with weights of this dtype."""
     wrong = ReferenceMasterWeights
     return {
-        "optimizer_on_weights": [
-            wrong(is_optimizer_on_weights=True),
-            wrong(is_optimizer_on_weights=True, copy_back="never"),
-        ],
+        "optimizer_on_weights": [wrong(steps_weights=True), wrong(steps_weights=True, copy_back="never")],
         "masters_in_16_bits": [wrong(master_dtype=dtype)],
         "masters_made_anew": [wrong(is_remade_every_step=True)],
         "gradients_not_copied": [wrong(gradients="none"), wrong(gradients="none", copy_back="never")],
@@ -343,9 +325,8 @@ def judge_master(world: JudgedWorld) -> Iterator[Judgement]:
     is_made = isinstance(got, list) and all(isinstance(step, dict) and "masters 0" in step for step in got)
     yield expect(is_made, "make_optimizer is never called", "没有调用 make_optimizer", mistakes=["no_optimizer"])
     if is_made:
-        wrong = histories_of_mistakes(
-            lambda answer: play_master(answer, inputs), master_mistakes(DTYPES[inputs["dtype"]])
-        )
+        mistakes = master_mistakes(getattr(torch, inputs["dtype"]))
+        wrong = histories_of_mistakes(lambda answer: play_master(answer, inputs), mistakes)
         yield from judge_history(play_master(ReferenceMasterWeights(), inputs), got, wrong)
     yield from expect_only(world, [])
 

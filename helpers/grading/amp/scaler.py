@@ -49,21 +49,17 @@ def has_square_overflow(gradients: Sequence[Tensor]) -> bool:
 # -- 04.scaler -------------------------------------------------------------------------------------------------------
 OVERFLOWS = (("inf", 0), ("nan", 1), ("-inf", 2), ("inf", 2))  # the value, and the number of the gradient that has it
 # The first scale and the growth interval, by the number of the case.
-SCALES_AND_INTERVALS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
+OPTIONS = ((2.0**10, 3), (1.0, 2), (2.0**24, 4), (1000.0, 1))
 
 
 def make_scaler(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Draws the gradients of some twenty steps; the number of the case decides scale and growth interval."""
-    return [draw_steps(rng) for _ in range(world_size)]
+    """Draws the gradients of some twenty steps; the number of the case decides first scale and growth interval.
 
-
-def draw_steps(rng: CaseGenerator) -> dict[str, Any]:
-    """The plan has four overflows: right after the scale grew, one good step before it would grow again, again right
-    after it grew, and after a single good step. Then the scale grows twice in a row.
-
-    The last gradients are finite, but their squares overflow. One parameter never has a gradient.
+    The plan has four overflows: right after the scale grew, one good step before it would grow again, again right after
+    it grew, and after a single good step. Then the scale grows twice in a row. The last gradients are finite, but their
+    squares overflow. One parameter never has a gradient.
     """
-    scale, interval = SCALES_AND_INTERVALS[rng.case.number]
+    scale, interval = OPTIONS[rng.case.number]
     shapes = [(rng.integer(3, 5),), (2, 3), (rng.integer(2, 4),)]
     order = [OVERFLOWS[i] for i in torch.randperm(len(OVERFLOWS), generator=rng)]
     good = [None] * interval
@@ -77,7 +73,7 @@ def draw_steps(rng: CaseGenerator) -> dict[str, Any]:
     shapes.insert(unused, (2,))
     weights = [rng.tensor(*shape) for shape in shapes]
     scale *= 2.0 ** rng.integer(0, 3) if rng.case.number == 0 else 1.0
-    return {"scale": scale, "interval": interval, "weights": weights, "steps": steps}
+    return [{"scale": scale, "interval": interval, "weights": weights, "steps": steps}]
 
 
 def draw_step(rng: CaseGenerator, shapes: Sequence[tuple[int, ...]], overflow: tuple[str, int] | None) -> list[Any]:
@@ -115,7 +111,7 @@ class ReferenceScaler:
     unscale: Callable[[ReferenceScaler, Tensor], Tensor] | None = lambda self, gradient: gradient / self.scale
     is_unscaled_late: bool = False  # after the scale has changed
     backoff: float = 0.5
-    resets_count_after: tuple[str, ...] = ("overflow", "growth")
+    resets_after: tuple[str, ...] = ("overflow", "growth")  # what sets the count of good steps to 0
     counts_overflow: bool = False  # as if the step with an overflow were a good one
     can_grow: Callable[[ReferenceScaler], bool] = lambda self: self.good_steps == self.interval
     flag: bool = field(default=False, init=False)  # whether the last step had an overflow
@@ -146,12 +142,12 @@ class ReferenceScaler:
     def _adapt(self) -> None:
         if self.flag:
             self.scale *= self.backoff
-            self.good_steps = 0 if "overflow" in self.resets_count_after else self.good_steps + self.counts_overflow
+            self.good_steps = 0 if "overflow" in self.resets_after else self.good_steps + self.counts_overflow
             return
         self.good_steps += 1
         if self.can_grow(self):
             self.scale *= 2.0
-            self.good_steps = 0 if "growth" in self.resets_count_after else self.good_steps
+            self.good_steps = 0 if "growth" in self.resets_after else self.good_steps
 
 
 def has_any(test: Callable[[Tensor], Tensor]) -> Callable[[Sequence[Tensor]], bool]:
@@ -180,7 +176,7 @@ def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
         "multiplied": [wrong(unscale=lambda self, gradient: gradient * self.scale)],
         "unscaled_with_new_scale": [wrong(is_unscaled_late=True)],
         "backoff_doubles": [wrong(backoff=2.0)],
-        "never_backs_off": [wrong(backoff=1.0), wrong(backoff=1.0, resets_count_after=("growth",))],
+        "never_backs_off": [wrong(backoff=1.0), wrong(backoff=1.0, resets_after=("growth",))],
         "grows_every_step": [wrong(can_grow=lambda self: True)],
         "never_grows": [wrong(can_grow=lambda self: False)],
         "interval_off_by_one": [
@@ -188,15 +184,12 @@ def scaler_mistakes() -> dict[str, list[ReferenceScaler]]:
             wrong(can_grow=lambda self: self.good_steps == self.interval - 1),
         ],
         "overflow_keeps_count": [
-            *(wrong(resets_count_after=("growth",), counts_overflow=counts) for counts in (False, True)),
-            *(
-                wrong(resets_count_after=(), can_grow=is_multiple_of_interval, counts_overflow=counts)
-                for counts in (False, True)
-            ),
+            *(wrong(resets_after=("growth",), counts_overflow=also) for also in (False, True)),
+            *(wrong(resets_after=(), can_grow=is_multiple_of_interval, counts_overflow=also) for also in (False, True)),
         ],
         "growth_keeps_count": [
-            wrong(resets_count_after=("overflow",)),
-            wrong(resets_count_after=("overflow",), can_grow=lambda self: self.good_steps >= self.interval),
+            wrong(resets_after=("overflow",)),
+            wrong(resets_after=("overflow",), can_grow=lambda self: self.good_steps >= self.interval),
         ],
     }
 
@@ -229,9 +222,7 @@ SCALER = Task(
     recognise_failure=recognise_scaler,
     hints=LAB.hints(*scaler_mistakes(), "gradient_missing"),
     world_sizes=(1,),
-    variations=Variations(
-        dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(SCALES_AND_INTERVALS)
-    ),
+    variations=Variations(dtypes=("float32", "float64"), layouts=("contiguous", "transposed"), min_cases=len(OPTIONS)),
 )
 
 

@@ -85,9 +85,8 @@ class Scaler:
         if self._stepped_in != self.turn:
             early = "update() came before step()" if self._updated_in == self._stepped_in else "update() was not called"
             raise RuntimeError(f"{what} is called, but {early} in the training step before")
-        is_next = self._has_scaled_after_step
-        when = "for another micro-batch after step(), without update()" if is_next else "after step()"
-        raise RuntimeError(f"{what} is called {when}")
+        more = "for another micro-batch after step(), without update()"
+        raise RuntimeError(f"{what} is called {more if self._has_scaled_after_step else 'after step()'}")
 
 
 # -- what goes in, and what the steps leave --------------------------------------------------------------------------
@@ -202,14 +201,12 @@ def order_mistakes() -> dict[str, list[ReferenceStep]]:
 
 
 def play(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """What all steps leave behind with this answer, in this process."""
-    return run_to_end(run_submission(answer, inputs, context=None))
+    """What all steps leave behind with this answer, in this process; nothing where the scaler refuses a call.
 
-
-def play_unless_refused(answer: Callable[..., Any], inputs: dict[str, Any]) -> History:
-    """The same; nothing where the scaler refuses a call, since that mistake is known by its error."""
+    A mistake that the scaler refuses is known by its error instead.
+    """
     try:
-        return play(answer, inputs)
+        return run_to_end(run_submission(answer, inputs, context=None))
     except RuntimeError:
         return ()
 
@@ -217,7 +214,7 @@ def play_unless_refused(answer: Callable[..., Any], inputs: dict[str, Any]) -> H
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects, after each step, the scale and the parameters that the right order leaves, and no messages."""
     inputs = world.inputs[0]
-    wrong = histories_of_mistakes(lambda answer: play_unless_refused(answer, inputs), order_mistakes())
+    wrong = histories_of_mistakes(lambda answer: play(answer, inputs), order_mistakes())
     notes = overflow_notes([kind == "overflow" for kind in STEP_KINDS])
     yield from judge_history(play(ReferenceStep(), inputs), world.outputs[0], wrong, notes=notes)
     yield from expect_only(world, [])

@@ -431,9 +431,8 @@ def judgement_for(verdict: NcclVerdict) -> Judgement:
 
 def recognise_rehearsed(failure: RunFailure) -> list[str]:
     """What is refused at the call is known by the words of NCCL's and torch's own errors."""
-    if failure.kind != "exception":
-        return []
-    return [key for key, pattern in REFUSALS.items() if re.search(pattern, failure.text)]
+    text = failure.text if failure.kind == "exception" else ""
+    return [key for key, pattern in REFUSALS.items() if re.search(pattern, text)]
 
 
 REHEARSED = Task(

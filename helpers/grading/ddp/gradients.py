@@ -28,6 +28,7 @@ PARAMETER = Words(en="the parameter {}", zh="参数 {} ")
 BUFFER = Words(en="the buffer {}", zh="buffer {} ")
 DTYPES_AND_LAYOUTS = Variations(dtypes=("float64", "float32"), layouts=("contiguous", "transposed"))
 NamedTensors = Mapping[str, Tensor]
+Counts = list[list[int]]  # the number of examples in counts[rank][micro-batch]
 
 
 def sum_of(per_rank: Sequence[NamedTensors]) -> dict[str, Tensor]:
@@ -139,26 +140,21 @@ def judge_start(world: JudgedWorld) -> Iterator[Judgement]:
         unsaved = {UNSAVED: inputs["buffers"][UNSAVED]}
         wrong = {"unsaved_forgotten": rank_0["buffers"] | unsaved, "buffers_forgotten": inputs["buffers"]}
         # Both mistakes leave the same unsaved buffer, so one is named only where it explains the whole model.
-        mistakes = {
-            key: buffers
-            for key, buffers in wrong.items()
-            if all(judgement.ok for judgement in [*parameters, *expect_tensors(BUFFER, buffers, got)])
-        }
+        judged = {key: [*parameters, *expect_tensors(BUFFER, buffers, got)] for key, buffers in wrong.items()}
+        mistakes = {key: wrong[key] for key, judgements in judged.items() if all(one.ok for one in judgements)}
         yield from expect_tensors(BUFFER, rank_0["buffers"], got, rank=rank, mistakes=mistakes)
         yield expect_equal(FROZEN, [FROZEN_PARAMETER], output["frozen"], rank=rank)
 
 
 FROZEN = Words(en="the list of frozen parameters", zh="冻结参数的列表")
+REPLACED = Words(
+    en="{} is another tensor now, expected the same one with new values", zh="{} 换成了另一个张量，应原地改写"
+)
 
 
 def expect_same_objects(replaced: Sequence[str], rank: int) -> Judgement:
     """Expects that the model has its old tensors with new values; `replaced` names those that are other objects now."""
-    name = replaced[0] if replaced else ""
-    en, zh = (
-        f"{name} is another tensor now, expected the same one with new values",
-        f"{name} 换成了另一个张量，应原地改写",
-    )
-    return expect(not replaced, en, zh, rank=rank)
+    return Judgement(ok=not replaced, message=REPLACED.format(replaced[0] if replaced else ""), rank=rank)
 
 
 def recognise_start(failure: RunFailure) -> list[str]:
@@ -305,13 +301,13 @@ def judge_accumulate(world: JudgedWorld) -> Iterator[Judgement]:
         counts = [[len(batch["x"]) for batch in inputs["steps"][step]] for inputs in world.inputs]  # likewise
         right = scaled(sum_of([part for of_rank in parts for part in of_rank]), 1 / sum(map(sum, counts)))
         # What is wrong in the second step may follow from the first, so mistakes are named in the first alone.
-        wrong = wrong_accumulated(world, parts, counts) if step == 0 else {}
+        wrong = wrong_means(world, parts, counts) if step == 0 else {}
         before, weights = weights, updated(weights, right, world.inputs[0]["lr"])
         for rank, (inputs, output) in enumerate(zip(world.inputs, world.outputs, strict=True)):
             got, got_weights = output["gradients"][step], output["weights"][step]
             yield from expect_tensors(STEP_GRADIENTS[step], right, got, rank=rank, mistakes=wrong)
             yield expect_frozen_without_gradient(inputs, got, rank)
-            local = local_updates(before, parts[rank], counts, rank, inputs["lr"]) if step == 0 else []
+            local = local_updates(before, sum_of(parts[rank]), counts, rank, inputs["lr"]) if step == 0 else []
             mistakes = {"reduction_after_step": local}
             yield from expect_tensors(STEP_PARAMETERS[step], weights, got_weights, rank=rank, mistakes=mistakes)
     yield from judge_traffic(world)
@@ -344,9 +340,7 @@ def micro_gradients(inputs: Mapping[str, Any], weights: NamedTensors, step: int)
     return gradients
 
 
-def wrong_accumulated(
-    world: JudgedWorld, parts: list[list[NamedTensors]], counts: list[list[int]]
-) -> dict[str, list[NamedTensors]]:
+def wrong_means(world: JudgedWorld, parts: list[list[NamedTensors]], counts: Counts) -> dict[str, list[NamedTensors]]:
     """The gradients that each known mistake leaves after the first step, by the key of its hint.
 
     parts and counts have, for each rank and each of its micro-batches, the summed gradient and the number of examples.
@@ -382,10 +376,10 @@ def divided(tensors: NamedTensors, count: int) -> dict[str, Tensor]:
 
 
 def local_updates(
-    before: NamedTensors, parts: Sequence[NamedTensors], counts: list[list[int]], rank: int, lr: float
-) -> list[dict[str, Tensor]]:
+    before: NamedTensors, local: NamedTensors, counts: Counts, rank: int, lr: float
+) -> list[NamedTensors]:
     """The weights if the optimizer steps with this rank's own gradient, divided in each way that people divide it."""
-    num_examples, local = sum(map(sum, counts)), sum_of(parts)
+    num_examples = sum(map(sum, counts))
     factors = [1 / num_examples, len(counts) / num_examples, 1 / (sum(counts[rank]) or num_examples), 1.0]
     return [updated(before, scaled(local, factor), lr) for factor in factors]
 

@@ -112,10 +112,8 @@ def judge_lengths(world: JudgedWorld, shares: dict[tuple[int, int], Shares]) -> 
     length, first = math.ceil(num_examples / world.size), shares[0, 0]
     short = {"unequal_shares" if len(set(map(len, first))) > 1 else "tail_dropped": num_examples // world.size}
     for rank, output in enumerate(world.outputs):
-        for what, lengths in (
-            (LENGTH, [len(of_ranks[rank]) for of_ranks in shares.values()]),
-            (LEN, output["lengths"]),
-        ):
+        real_lengths = [len(of_ranks[rank]) for of_ranks in shares.values()]
+        for what, lengths in ((LENGTH, real_lengths), (LEN, output["lengths"])):
             wrong = next((one for one in lengths if one != length), length)
             yield expect_equal(what, length, wrong, rank=rank, mistakes=short if what is LENGTH else {})
 

@@ -1,10 +1,8 @@
-"""What several labs use to draw cases and to judge answers.
+"""What the checks of several labs share: how to draw inputs, run a small model, compare results and name mistakes.
 
-making.py     numbers and models that a check draws
-judging.py    comparisons, one Finding each
-telling.py    how a wrong value is said: shape, factor, place, the digit in which it differs
-answers.py    answers that are a number or a word
-messages.py   what the ranks sent, call by call
-meter.py      bytes that are alive while the learner's code runs
-stories.py    the same training run told with and without a mistake
+comparisons.py   comparisons with the right value or the log, each a Judgement, and the sentence about a wrong value
+answers.py       functions that are asked several questions, whose answers are numbers or words
+histories.py     training runs of several steps: the right one, the learner's, and those with a known mistake
+messages.py      functions on send and receive: what the ranks sent, call by call
+model_tools.py   small models, gradient descent, and a meter of the memory in use
 """

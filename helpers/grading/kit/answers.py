@@ -1,4 +1,9 @@
-"""A function that is asked several questions: a mistake is one that explains every answer."""
+"""Judges functions that are asked several questions, and names a mistake only if it explains every answer.
+
+The answers are numbers, words, or lists of them. `question_task` builds the whole Task of a function that runs in one
+process: the judge compares each answer with the right function's, and a known mistake is a wrong function which gives
+exactly the learner's answers, to all questions. Tasks on ranks use `run_questions` and `judge_answers` directly.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +17,81 @@ from helpers.grading.kit.comparisons import expect, expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
-Answer = Callable[..., Any]
-CALL = Words(en="for {} {}", zh="{} 的{}")
-LISTED = Words(en=", ", zh="、")
-TOLERANCE = 1e-9  # the share by which rounding may move a number
+Answer = Callable[..., Any]  # a function that answers a question, which is a list of arguments
+WrongAnswers = Mapping[str, Sequence[Answer]]  # key of a hint -> wrong functions that contain this mistake
+FOR_CALL = Words(en="for {} {}", zh="{} 的{}")
+COMMA = Words(en=", ", zh="、")
 RAISED = Words(en="{} (called as {})", zh="{}（调用：{}）")
+TOLERANCE = 1e-9  # relative: by so much rounding may move a number
 
 
+# -- on the ranks ----------------------------------------------------------------------------------------------------
 def run_questions(
     submitted: Answer, inputs: dict[str, Any], context: RankContext, task: Task | None = None
 ) -> list[Any]:
-    """What it returns for each case, a list of arguments; it cannot change a later question. An exception says which
-    call raised it. task: where `submitted` does not know it, as something around the learner's function."""
-    task, given = task or getattr(submitted, "task", None), []
+    """What the submitted function returns for each of inputs["cases"], each a list of arguments.
+
+    The function gets copies, so that it cannot change a later question. If it raises, the error names the call. task:
+    for the name of the function, where `submitted` is something around the learner's function and has no `task`.
+    """
+    task, answers = task or getattr(submitted, "task", None), []
     for case in inputs["cases"]:
         try:
-            given.append(submitted(*[copy_lists(argument) for argument in case]))
+            answers.append(submitted(*[copy_lists(argument) for argument in case]))
         except Exception as error:
             if task and not hasattr(error, "words"):
-                error.words = RAISED.format(str(error), call_text(task, case)).map(str.strip)  # what the ranks report
+                # The ranks report these words in place of the exception's own text.
+                error.words = RAISED.format(str(error), call_text(task, case)).map(str.strip)
             raise
-    return given
-
-
-def call_text(task: Task, case: Sequence[Any]) -> str:
-    """The call in a line, arguments by name: "own_rows(batch=[0, 1], rank=1, dp=2, pp=1, tp=3, num_microbatches=3)"."""
-    named = (f"{name}={shortened(value)}" for name, value in zip(task.arguments, case, strict=False))
-    return f"{task.name}({', '.join(named)})"
+    return answers
 
 
 def copy_lists(value: Any) -> Any:
+    """A copy of a list and of the lists in it; anything else as it is."""
     return [copy_lists(item) for item in value] if isinstance(value, list) else value
+
+
+def call_text(task: Task, case: Sequence[Any]) -> str:
+    """The call in a line, with arguments by name: "own_rows(batch=[0, 1], rank=1, dp=2)"."""
+    arguments = zip(task.arguments, case, strict=False)
+    return f"{task.name}({', '.join(f'{name}={shortened(value)}' for name, value in arguments)})"
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+def question_task(
+    key: str,
+    signature: str,
+    what: Words | Sequence[Words],
+    right: Answer,
+    wrong: WrongAnswers,
+    *,
+    tolerance: float = TOLERANCE,
+    **more: Any,
+) -> Task:
+    """The Task of a function that answers questions in one process.
+
+    what: the name of the answer; or the names of its values, if it is a tuple whose values are judged one by one.
+    right: the right function. more: make_inputs, hints and whatever else a Task has.
+    """
+
+    def judge(world: JudgedWorld) -> Iterator[Judgement]:
+        if isinstance(what, Words):
+            yield from judge_answers(task, what, world.inputs[0]["cases"], world.outputs[0], right, wrong, tolerance)
+            return
+        columns = []
+        for place, name in enumerate(what):
+            wrong_values = {key: [_value_at(place, one) for one in several] for key, several in wrong.items()}
+            columns.append((name, _value_at(place, right), wrong_values))
+        yield from judge_several_answers(task, COMMA.join(what), columns, world, tolerance)
+
+    more = {"run_submission": run_questions, "world_sizes": (1,), "runs_on": "process"} | more
+    task = Task(key=key, signature=signature, judge=judge, **more)
+    return task
+
+
+def _value_at(place: int, answer: Answer) -> Answer:
+    """The function that gives one value of an answer's tuple."""
+    return lambda *case: answer(*case)[place]
 
 
 def judge_answers(
@@ -51,93 +100,69 @@ def judge_answers(
     cases: Sequence[Sequence[Any]],
     got: Sequence[Any],
     right: Answer,
-    mistakes: Mapping[str, Sequence[Answer]],
-    near: float = TOLERANCE,
+    mistakes: WrongAnswers,
+    tolerance: float = TOLERANCE,
 ) -> Iterator[Judgement]:
-    """A Finding for each case. A mistake is known if one of its wrong functions gives every answer. near: by what share
-    numbers may differ."""
-    known = [key for key, several in mistakes.items() if any(is_mistake(wrong, cases, got, near) for wrong in several)]
+    """One Judgement per case. A mistake is named if one of its wrong functions gives the learner's answer to each case.
+
+    what: the name of the answer in a sentence. tolerance: relative, for numbers.
+    """
+    known = [
+        key for key, several in mistakes.items() if any(is_mistake(wrong, cases, got, tolerance) for wrong in several)
+    ]
     for case, answer in zip(cases, got, strict=True):
-        due = right(*case)
-        if is_same_answer(due, answer, near):
+        expected = right(*case)
+        if is_same_answer(expected, answer, tolerance):
             yield Judgement(ok=True, message=what)
             continue
-        says = CALL.format(call_text(task, case), what)
-        shown, given = display_pair(due, answer)
-        yield expect_equal(says, shown, given, mistakes=dict.fromkeys(known, given))
-
-
-def question_task(
-    key: str,
-    signature: str,
-    what: Words | Sequence[Words],
-    right: Answer,
-    wrong: Mapping[str, Sequence[Answer]],
-    *,
-    near: float = TOLERANCE,
-    **more: Any,
-) -> Task:
-    """A task of such questions, in one process. what: an answer, or each of its values, judged apart. near: by what
-    share numbers may differ. more: make, hints and the like, as a Task has them."""
-
-    def judge(world: JudgedWorld) -> Iterator[Judgement]:
-        if isinstance(what, Words):
-            yield from judge_answers(task, what, world.inputs[0]["cases"], world.outputs[0], right, wrong, near)
-            return
-        ways = [
-            {name: [_of(place, one) for one in several] for name, several in wrong.items()}
-            for place in range(len(what))
-        ]
-        columns = [(said, _of(place, right), ways[place]) for place, said in enumerate(what)]
-        yield from judge_several_answers(task, LISTED.join(what), columns, world, near)
-
-    more = {"run_submission": run_questions, "world_sizes": (1,), "runs_on": "process"} | more
-    task = Task(key=key, signature=signature, judge=judge, **more)
-    return task
-
-
-def _of(place: int, answer: Answer) -> Answer:
-    return lambda *case: answer(*case)[place]
+        name = FOR_CALL.format(call_text(task, case), what)
+        expected_shown, shown = display_pair(expected, answer)
+        yield expect_equal(name, expected_shown, shown, mistakes=dict.fromkeys(known, shown))
 
 
 def judge_several_answers(
     task: Task,
-    every: Words,
-    columns: Sequence[tuple[Words, Answer, Mapping[str, Sequence[Answer]]]],
+    names: Words,
+    columns: Sequence[tuple[Words, Answer, WrongAnswers]],
     world: JudgedWorld,
-    near: float = TOLERANCE,
+    tolerance: float = TOLERANCE,
 ) -> Iterator[Judgement]:
-    """The same of a function that returns several values. every: what they are; columns: of each, as above."""
+    """Judges a function that returns several values, one value after the other.
+
+    names: all of the values, for a sentence. columns: for each value its name, the right function and the wrong ones.
+    """
     cases, answers, count = world.inputs[0]["cases"], world.outputs[0], len(columns)
-    odd = [one for one in answers if not (isinstance(one, list) and len(one) == count)]
-    shown = shortened(odd[0]) if odd else ""
+    misshapen = [answer for answer in answers if not (isinstance(answer, list) and len(answer) == count)]
+    shown = shortened(misshapen[0]) if misshapen else ""
     yield expect(
-        not odd,
-        f"it returns {shown}, expected {count} values: {every.en}",
-        f"返回了 {shown}，应返回 {count} 个值：{every.zh}",
+        not misshapen,
+        f"it returns {shown}, expected {count} values: {names.en}",
+        f"返回了 {shown}，应返回 {count} 个值：{names.zh}",
     )
-    if odd:
+    if misshapen:
         return
-    for column, (what, right, wrong) in enumerate(columns):
-        yield from judge_answers(task, what, cases, [one[column] for one in answers], right, wrong, near)
+    for place, (what, right, wrong) in enumerate(columns):
+        yield from judge_answers(task, what, cases, [answer[place] for answer in answers], right, wrong, tolerance)
 
 
-def is_mistake(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], near: float = TOLERANCE) -> bool:
-    return all(is_same_answer(wrong(*case), answer, near) for case, answer in zip(cases, got, strict=True))
+def is_mistake(wrong: Answer, cases: Sequence[Sequence[Any]], got: Sequence[Any], tolerance: float = TOLERANCE) -> bool:
+    """Whether this wrong function gives all of the learner's answers."""
+    return all(is_same_answer(wrong(*case), answer, tolerance) for case, answer in zip(cases, got, strict=True))
 
 
-def is_same_answer(right: Any, got: Any, near: float = TOLERANCE) -> bool:
-    """Equal, floats but for rounding; a tensor of one number counts as that number."""
+def is_same_answer(right: Any, got: Any, tolerance: float = TOLERANCE) -> bool:
+    """Whether two answers are equal, numbers up to rounding; a tensor of one element counts as its number."""
     right, got = simplified(right), simplified(got)
     if isinstance(right, list) and isinstance(got, list):
-        return len(right) == len(got) and all(is_same_answer(*pair, near) for pair in zip(right, got, strict=True))
+        return len(right) == len(got) and all(is_same_answer(*pair, tolerance) for pair in zip(right, got, strict=True))
     if is_number(right) and is_number(got):
-        return math.isclose(right, got, rel_tol=near, abs_tol=1e-9)
+        return math.isclose(right, got, rel_tol=tolerance, abs_tol=1e-9)
     return type(right) is type(got) and right == got
 
 
+# -- values ----------------------------------------------------------------------------------------------------------
 def simplified(value: Any) -> Any:
-    """Numbers as Python's, tuples as lists, 3.0 as 3."""
+    """The value in the simplest types: a tensor of one element as its number, tuples as lists, 3.0 as 3."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, list | tuple):
@@ -146,16 +171,18 @@ def simplified(value: Any) -> Any:
 
 
 def display_pair(right: Any, got: Any) -> tuple[Any, Any]:
-    """As a person reads them: six digits, where these tell the two apart."""
+    """Both answers as a sentence shows them: floats with six digits, if those tell the two apart."""
     values = simplified(right), simplified(got)
-    short = [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
-    return tuple(short) if short[0] != short[1] else values
+    rounded = [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
+    return tuple(rounded) if rounded[0] != rounded[1] else values
 
 
 def is_number(value: Any) -> bool:
+    """Whether the value is an int or a float, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def shortened(value: Any, room: int = 90) -> str:
+def shortened(value: Any, max_length: int = 90) -> str:
+    """The value as a text, cut off at so many characters."""
     text = repr(value)
-    return text if len(text) <= room else text[: room - 2] + " …"
+    return text if len(text) <= max_length else text[: max_length - 2] + " …"

@@ -4,10 +4,10 @@ A task's `judge` calls the `expect_…` functions, each of which returns or yiel
 
     yield expect_tensor(GRADIENT.format(name), mean, got, rank=rank, mistakes={"sum_for_mean": mean * world.size})
 
-`mistakes` maps the key of a hint to the value that this mistake would give. Where `got` equals that value, the Judgement
-names the mistake. `describe_tensor` finds the sentence about a wrong tensor: its shape, the factor by which it is off, or
-the index and the digit in which it differs. What was sent is judged from the communication log, never from the
-learner's source text.
+`mistakes` maps the key of a hint to the value that this mistake would give. Where `got` equals that value, the
+Judgement names the mistake. `describe_tensor` finds the sentence about a wrong tensor: its shape, the factor by which
+it is off, or the index and the digit in which it differs. What was sent is judged from the communication log, never
+from the learner's source text.
 """
 
 from __future__ import annotations
@@ -25,145 +25,30 @@ from helpers.observe.equality import TOLERANCES
 from helpers.quantities.units import format_bytes
 
 words = book("values")
-NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what rounding left differs least in the first
-FEW = 4 * torch.finfo(torch.float32).eps  # a few roundings
-CLOSE = 3  # digits in which two numbers agree before it is worth saying so
-VISIBLE = 0.005  # a factor that differs less from 1 reads as 1.00
-
-
-def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | None = None) -> Words:
-    """What is wrong with `got`. before: what stood there before the call, if it was to be changed in place."""
-    if not isinstance(got, Tensor):
-        return words["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
-    if got.shape != expected.shape or got.dtype != expected.dtype:
-        return _tell_kind(what, expected, got)
-    gap = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf)
-    worst = int(gap.masked_fill(got == expected, 0).argmax())  # inf where inf is due is no gap
-    place = [int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape)]
-    values = got.flatten()[worst].item(), expected.flatten()[worst].item()
-    at = words["at"].format(place) if got.numel() > 1 else Words.of("")
-    told = {"what": what, "at": at} | _shown_numbers(*values)
-    if bad := int((~got.isfinite() & expected.isfinite()).sum()):
-        return words["not_finite" if got.numel() > 1 else "value"].format(bad=bad, all=got.numel(), **told)
-    if before is not None and before.dtype == got.dtype and torch.equal(before, got):
-        return words["unchanged"].format(**told)
-    return _tell_values(told, expected, got, num_equal_digits(*values))
-
-
-def _tell_kind(what: Words, expected: Tensor, got: Tensor) -> Words:
-    kinds = {}
-    if got.shape != expected.shape:
-        kinds["shape"] = [str(tuple(one.shape)) for one in (got, expected)]
-    if got.dtype != expected.dtype:
-        kinds["dtype"] = [str(one.dtype).removeprefix("torch.") for one in (got, expected)]
-    given, due = (" ".join(pair) for pair in zip(*kinds.values(), strict=True))
-    return words["_and_".join(kinds)].format(what=what, got=given, due=due)
-
-
-def _tell_values(told: dict[str, Any], expected: Tensor, got: Tensor, agree: int) -> Words:
-    """Shape and dtype are right and every number is finite."""
-    if got.numel() > 1 and not got.any():
-        return words["zeros"].format(**told)
-    factor = factor_of(expected, got)
-    if factor is not None:
-        return words["sign" if factor == -1 else "times"].format(factor=_factor(factor), **told)
-    narrow = narrower_dtype(expected, got) if agree else ""
-    if narrow or agree >= CLOSE:
-        return words["rounded" if narrow else "digits"].format(agree=agree, dtype=narrow, **told)
-    ordered = [one.double().flatten().sort().values for one in (got, expected)]
-    is_moved = got.numel() > 1 and torch.allclose(*ordered, rtol=1e-10, atol=0)
-    return words["order" if is_moved else "value"].format(**told)
-
-
-def factor_of(expected: Tensor, got: Tensor) -> float | None:
-    """By what the whole tensor is too large, if it is a multiple of the expected one and the factor can be seen."""
-    a, b = expected.double().flatten(), got.double().flatten()
-    if a.numel() < 2 or not a.norm() > 0:
-        return None
-    factor = (a @ b / (a @ a)).item()
-    fits = (b - factor * a).norm() <= 1e-6 * a.norm()  # not where something is infinite
-    if not fits or abs(factor) < 1e-9 or abs(factor - 1) < VISIBLE:
-        return None
-    return -1 if abs(factor + 1) < 1e-6 else factor
-
-
-def _factor(factor: float) -> str:
-    return f"{factor:.2f}" if abs(factor) >= 0.1 else f"{factor:.2g}"
-
-
-def num_equal_digits(got: float, expected: float) -> int:
-    """In how many digits two numbers agree: 3 for 1.00123 and 1.00099, none where the sign differs."""
-    if got == expected or not got * expected > 0 or not math.isfinite(got):
-        return 0
-    return max(0, math.floor(-math.log10(abs(got - expected) / abs(expected))))
-
-
-def _shown_numbers(got: float, expected: float) -> dict[str, str]:
-    """Both with as many digits as tell them apart, six at least."""
-    digits = max(6, num_equal_digits(got, expected) + 3)
-    return {"got": _number_text(got, digits), "due": _number_text(expected, digits)}
-
-
-def _number_text(value: float, digits: int) -> str:
-    return f"{value + 0:.{digits}g}" if isinstance(value, float) else str(value)
-
-
-def narrower_dtype(expected: Tensor, got: Tensor) -> str:
-    """The narrower dtype that explains what came; "" for none. Of 16 bits: rounding gives exactly that. Of float32:
-    every number fits in it, and a few roundings are the difference."""
-    if not got.dtype.is_floating_point or torch.equal(got, got.round()):
-        return ""  # whole numbers fit in every dtype
-    for dtype in NARROW:
-        if torch.finfo(dtype).eps > torch.finfo(got.dtype).eps and torch.equal(got, _through(dtype, got)):
-            is_near = bool(((got - expected).abs() <= FEW * expected.abs().max()).all())
-            rounded = _through(dtype, expected)
-            is_lost = not torch.equal(rounded, expected)
-            if torch.equal(got, rounded) or (dtype == torch.float32 and is_near and is_lost):
-                return str(dtype).removeprefix("torch.")
-    return ""
-
-
-def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    return tensor.to(dtype).to(tensor.dtype)
-
-
-def describe_difference(what: Words, expected: Any, got: Any) -> Words:
-    """The same of numbers, texts and lists of them: of lists, the first place at which they part."""
-    if not (isinstance(expected, list) and isinstance(got, list)):
-        return Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}").format(
-            what, shortened(got), shortened(expected)
-        )
-    place = next((i for i, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), None)
-    if place is None:
-        says = Words(en="{}: there are {}, expected {}", zh="{}：共 {} 个，应为 {} 个")
-        return says.format(what, len(got), len(expected))
-    says = Words(en="{}: number {} is {}, expected {}", zh="{}：第 {} 个是 {}，应为 {}")
-    return says.format(what, place + 1, shortened(got[place]), shortened(expected[place]))
-
-
-def shortened(value: Any, room: int = 80) -> str:
-    text = repr(value) if not isinstance(value, Tensor) else f"a tensor of shape {tuple(value.shape)}"
-    return text if len(text) <= room else text[: room - 2] + " …"
-
-
 Keys = Sequence[str]
 Named = Mapping[str, Tensor]
+NARROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # those that a result may have been rounded to
+FEW_ROUNDINGS = 4 * torch.finfo(torch.float32).eps
+MIN_EQUAL_DIGITS = 3  # in so many digits two numbers must agree before the sentence says so
+MIN_FACTOR_GAP = 0.005  # a factor that differs less from 1 would be read as 1.00
 
 
+# -- comparisons -----------------------------------------------------------------------------------------------------
 def is_close(expected: Tensor, got: Any) -> bool:
-    """Equal as the course means it: float64 1e-10 of the norm, float32 1e-5 of the largest value.
+    """Whether `got` equals `expected` as the course means it: float64 to 1e-10 of the norm, float32 to 1e-5 of the
+    largest value, other floating dtypes to eight rounding steps of it, and whole numbers exactly.
 
-    Where terms cancel, a right answer is not: what a Finding compares, `rounding.forgiven` looks at once more.
+    Where terms cancel, a right answer may differ by more; `forgive_rounding` looks at such a Judgement once more.
     """
     if not isinstance(got, Tensor) or got.shape != expected.shape or got.dtype != expected.dtype:
         return False
     if not expected.dtype.is_floating_point or expected.numel() == 0:
         return torch.equal(expected, got)
-    gap, size = (got - expected).double(), expected.double()
+    difference, size = (got - expected).double(), expected.double()
     if expected.dtype == torch.float64:
-        return bool(gap.norm() <= TOLERANCES[torch.float64] * size.norm())
+        return bool(difference.norm() <= TOLERANCES[torch.float64] * size.norm())
     tolerance = TOLERANCES.get(expected.dtype, 8 * torch.finfo(expected.dtype).eps)
-    return bool(gap.abs().max() <= tolerance * size.abs().max())
+    return bool(difference.abs().max() <= tolerance * size.abs().max())
 
 
 def expect_tensor(
@@ -175,16 +60,27 @@ def expect_tensor(
     mistakes: Mapping[str, Any] | None = None,
     before: Tensor | None = None,
 ) -> Judgement:
-    """`got` is a tensor with the shape, dtype and values of `expected`. A mistake may have a list of wrong values.
+    """Expects a tensor with the shape, dtype and values of `expected`.
 
-    before: what stood there, if it was to be changed in place; a value that stayed is then called unchanged.
+    what: the name of the value, for the sentence. mistakes: maps the key of a hint to the value that the mistake gives,
+    or to a list of such values. before: the value before the call, if it was to be changed in place; if `got` still
+    equals it, the sentence says that it is unchanged.
     """
-    pair = ComparedTensors(expected, got)
+    compared = ComparedTensors(expected, got)
     if is_close(expected, got):
-        return Judgement(ok=True, message=Words.of(what), rank=rank, pair=pair)
+        return Judgement(ok=True, message=Words.of(what), rank=rank, compared=compared)
     known = tuple(key for key, wrong in (mistakes or {}).items() if _is_mistake(wrong, expected, got))
-    says = describe_tensor(Words.of(what), expected, got, before)
-    return Judgement(ok=False, message=says, rank=rank, mistakes=known, pair=pair)
+    message = describe_tensor(Words.of(what), expected, got, before)
+    return Judgement(ok=False, message=message, rank=rank, mistakes=known, compared=compared)
+
+
+def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
+    """Whether `got` is what this mistake gives. A mistake that gives the right value in this case is not recognised."""
+    if isinstance(wrong, Sequence):
+        return any(_is_mistake(one, expected, got) for one in wrong)
+    if wrong is None:
+        return got is None
+    return is_close(wrong, got) and not is_close(expected, wrong)
 
 
 def expect_number(
@@ -195,18 +91,13 @@ def expect_number(
     rank: int | None = None,
     mistakes: Mapping[str, float] | None = None,
 ) -> Judgement:
-    """`got` is a number as close to `expected` as one of a float64 tensor has to be."""
-    known = {key: _number(value) for key, value in (mistakes or {}).items()}
-    return expect_tensor(what, _number(expected), _number(got), rank=rank, mistakes=known)
+    """Expects a number as close to `expected` as an element of a float64 tensor has to be."""
+    wrong = {key: _float64(value) for key, value in (mistakes or {}).items()}
+    return expect_tensor(what, _float64(expected), _float64(got), rank=rank, mistakes=wrong)
 
 
-def _number(value: float) -> Tensor:
+def _float64(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
-
-
-def is_silent(world: JudgedWorld) -> bool:
-    """A rank alone that sends nothing, which is as good: there is nobody to ask."""
-    return world.size == 1 and not world.logs[0].events
 
 
 def expect_tensors(
@@ -218,14 +109,17 @@ def expect_tensors(
     mistakes: Mapping[str, Named | Sequence[Named]] | None = None,
     before: Named | None = None,
 ) -> Iterator[Judgement]:
-    """The same for named tensors; `what` has braces for the name, and each mistake maps names too, or lists such."""
-    given, stood = got if isinstance(got, Mapping) else {}, before or {}
-    known = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
+    """Expects a dict of tensors by name, with one Judgement for each name.
+
+    what: holds braces for the name. mistakes: maps the key of a hint to a dict of the wrong tensors, or to a list of
+    such dicts. before: the values before the call, by name.
+    """
+    given, earlier = got if isinstance(got, Mapping) else {}, before or {}
+    wrong_dicts = {key: [wrong] if isinstance(wrong, Mapping) else wrong for key, wrong in (mistakes or {}).items()}
     for name, tensor in expected.items():
-        wrong = {key: [values[name] for values in several] for key, several in known.items()}
-        yield expect_tensor(
-            what.format(name), tensor, given.get(name), rank=rank, mistakes=wrong, before=stood.get(name)
-        )
+        wrong = {key: [values[name] for values in dicts] for key, dicts in wrong_dicts.items()}
+        options = {"rank": rank, "mistakes": wrong, "before": earlier.get(name)}
+        yield expect_tensor(what.format(name), tensor, given.get(name), **options)
 
 
 def expect_equal(
@@ -236,29 +130,35 @@ def expect_equal(
     rank: int | None = None,
     mistakes: Mapping[str, Any] | None = None,
 ) -> Judgement:
-    """`got == expected`, for numbers, strings, and lists of them. 3 and 3.0 and True are not the same."""
+    """Expects `got == expected`, for numbers, strings and lists of them. The types must agree, so 3 is not 3.0."""
     if type(got) is type(expected) and got == expected:
         return Judgement(ok=True, message=Words.of(what), rank=rank)
-    known = tuple(k for k, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
+    known = tuple(key for key, wrong in (mistakes or {}).items() if type(got) is type(wrong) and got == wrong)
     return Judgement(ok=False, message=describe_difference(Words.of(what), expected, got), rank=rank, mistakes=known)
 
 
 def expect(ok: bool, en: str, zh: str, *, rank: int | None = None, mistakes: Keys = ()) -> Judgement:
-    """Anything else; the two sentences say what is wrong if `ok` is false."""
+    """Expects anything else that is true or false. en, zh: the sentence about what is wrong if `ok` is false."""
     return Judgement(ok=bool(ok), message=Words(en=en, zh=zh), rank=rank, mistakes=() if ok else tuple(mistakes))
+
+
+# -- comparisons with the communication log --------------------------------------------------------------------------
+def is_silent(world: JudgedWorld) -> bool:
+    """Whether this is a world of one rank that sends nothing. That is right as well, because there is no other rank."""
+    return world.size == 1 and not world.logs[0].events
 
 
 def expect_ops(
     world: JudgedWorld, op: str, count: int, *, mistakes: Mapping[str, int] | None = None
 ) -> Iterator[Judgement]:
-    """Every rank issues `op` exactly `count` times. mistakes: key to the number of times that this mistake gives."""
+    """Expects every rank to issue `op` exactly `count` times. mistakes: maps a key to the count that it gives."""
     what = Words(en="the number of {} calls", zh="{} 的调用次数").format(op)
     for rank, log in enumerate(world.logs):
         yield expect_equal(what, count, log.count(op), rank=rank, mistakes=mistakes)
 
 
 def expect_only(world: JudgedWorld, ops: Sequence[str], *, mistakes: Keys = ()) -> Iterator[Judgement]:
-    """No rank issues any other operation than these."""
+    """Expects every rank to issue no other operation than these."""
     for rank, log in enumerate(world.logs):
         others = [op for op in log.ops() if op not in ops]
         needed = " and ".join(ops) + " only" if ops else "no communication"
@@ -274,7 +174,10 @@ def expect_payload(
     *,
     mistakes: Mapping[str, int] | None = None,
 ) -> Iterator[Judgement]:
-    """Bytes that each rank hands to `op` (None: to all operations): one number for all, or one a rank."""
+    """Expects each rank to pass so many bytes to `op`, or to all operations together if `op` is None.
+
+    expected: one number for all ranks, or one per rank. mistakes: maps a key to the bytes that the mistake gives.
+    """
     per_rank = [expected] * world.size if isinstance(expected, int) else list(expected)
     for rank, (log, num_bytes) in enumerate(zip(world.logs, per_rank, strict=True)):
         given = log.payload_bytes(op)
@@ -284,10 +187,128 @@ def expect_payload(
         yield expect(given == num_bytes, en, zh, rank=rank, mistakes=known)
 
 
-def _is_mistake(wrong: Any, expected: Tensor, got: Any) -> bool:
-    """Whether `got` is what this mistake gives; one that gives the right value here tells nothing."""
-    if isinstance(wrong, Sequence):
-        return any(_is_mistake(one, expected, got) for one in wrong)
-    if wrong is None:
-        return got is None
-    return is_close(wrong, got) and not is_close(expected, wrong)
+# -- sentences about a wrong value -----------------------------------------------------------------------------------
+def describe_tensor(what: Words, expected: Tensor, got: Any, before: Tensor | None = None) -> Words:
+    """A sentence about what is wrong with `got`: "the mean at [2] is 0.333252, expected 0.333333: 3 digits agree …".
+
+    before: the value before the call, if it was to be changed in place.
+    """
+    if not isinstance(got, Tensor):
+        return words["no_tensor"].format(what=what, got=shortened(got), due=tuple(expected.shape))
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return _describe_shape_and_dtype(what, expected, got)
+    difference = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf)
+    worst = int(difference.masked_fill(got == expected, 0).argmax())  # an infinity that was expected is no difference
+    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape)]
+    values = got.flatten()[worst].item(), expected.flatten()[worst].item()
+    at = words["at"].format(index) if got.numel() > 1 else Words.of("")
+    parts = {"what": what, "at": at} | _shown_numbers(*values)
+    if num_bad := int((~got.isfinite() & expected.isfinite()).sum()):
+        return words["not_finite" if got.numel() > 1 else "value"].format(bad=num_bad, all=got.numel(), **parts)
+    if before is not None and before.dtype == got.dtype and torch.equal(before, got):
+        return words["unchanged"].format(**parts)
+    return _describe_values(parts, expected, got, num_equal_digits(*values))
+
+
+def _describe_shape_and_dtype(what: Words, expected: Tensor, got: Tensor) -> Words:
+    differing = {}
+    if got.shape != expected.shape:
+        differing["shape"] = [str(tuple(one.shape)) for one in (got, expected)]
+    if got.dtype != expected.dtype:
+        differing["dtype"] = [str(one.dtype).removeprefix("torch.") for one in (got, expected)]
+    given, due = (" ".join(pair) for pair in zip(*differing.values(), strict=True))
+    return words["_and_".join(differing)].format(what=what, got=given, due=due)
+
+
+def _describe_values(parts: dict[str, Any], expected: Tensor, got: Tensor, num_digits: int) -> Words:
+    """The sentence where shape and dtype are right and every number is finite.
+
+    parts: what every sentence is filled with. num_digits: in so many digits the worst element agrees.
+    """
+    if got.numel() > 1 and not got.any():
+        return words["zeros"].format(**parts)
+    factor = factor_of(expected, got)
+    if factor is not None:
+        return words["sign" if factor == -1 else "times"].format(factor=_factor_text(factor), **parts)
+    narrow = narrower_dtype(expected, got) if num_digits else ""
+    if narrow or num_digits >= MIN_EQUAL_DIGITS:
+        return words["rounded" if narrow else "digits"].format(agree=num_digits, dtype=narrow, **parts)
+    in_order = [one.double().flatten().sort().values for one in (got, expected)]
+    is_permuted = got.numel() > 1 and torch.allclose(*in_order, rtol=1e-10, atol=0)
+    return words["order" if is_permuted else "value"].format(**parts)
+
+
+def factor_of(expected: Tensor, got: Tensor) -> float | None:
+    """The factor between the two tensors, if `got` is a visible multiple of `expected`; None if it is not."""
+    a, b = expected.double().flatten(), got.double().flatten()
+    if a.numel() < 2 or not a.norm() > 0:
+        return None
+    factor = (a @ b / (a @ a)).item()  # the multiple of a that is nearest to b
+    is_multiple = (b - factor * a).norm() <= 1e-6 * a.norm()  # false where an element is infinite
+    if not is_multiple or abs(factor) < 1e-9 or abs(factor - 1) < MIN_FACTOR_GAP:
+        return None
+    return -1 if abs(factor + 1) < 1e-6 else factor
+
+
+def _factor_text(factor: float) -> str:
+    return f"{factor:.2f}" if abs(factor) >= 0.1 else f"{factor:.2g}"
+
+
+def num_equal_digits(got: float, expected: float) -> int:
+    """In how many digits two numbers agree: 3 for 1.00123 and 1.00099, 0 where the signs differ or they are equal."""
+    if got == expected or not got * expected > 0 or not math.isfinite(got):
+        return 0
+    return max(0, math.floor(-math.log10(abs(got - expected) / abs(expected))))
+
+
+def _shown_numbers(got: float, expected: float) -> dict[str, str]:
+    """Both numbers as texts, with enough digits to tell them apart, and at least six."""
+    digits = max(6, num_equal_digits(got, expected) + 3)
+    return {"got": _number_text(got, digits), "due": _number_text(expected, digits)}
+
+
+def _number_text(value: float, digits: int) -> str:
+    return f"{value + 0:.{digits}g}" if isinstance(value, float) else str(value)  # + 0 turns -0.0 into 0.0
+
+
+def narrower_dtype(expected: Tensor, got: Tensor) -> str:
+    """The name of a narrower dtype in which `got` seems to have been computed; "" for none.
+
+    A 16-bit dtype is named if rounding `expected` to it gives exactly `got`. float32 is named also if every element of
+    `got` fits in it and the difference is a few roundings.
+    """
+    if not got.dtype.is_floating_point or torch.equal(got, got.round()):
+        return ""  # whole numbers fit in every dtype
+    for dtype in NARROW_DTYPES:
+        if torch.finfo(dtype).eps > torch.finfo(got.dtype).eps and torch.equal(got, _through(dtype, got)):
+            is_near = bool(((got - expected).abs() <= FEW_ROUNDINGS * expected.abs().max()).all())
+            rounded = _through(dtype, expected)
+            loses_digits = not torch.equal(rounded, expected)
+            if torch.equal(got, rounded) or (dtype == torch.float32 and is_near and loses_digits):
+                return str(dtype).removeprefix("torch.")
+    return ""
+
+
+def _through(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """The tensor rounded to a dtype and converted back."""
+    return tensor.to(dtype).to(tensor.dtype)
+
+
+def describe_difference(what: Words, expected: Any, got: Any) -> Words:
+    """A sentence about a wrong number, text, or list of them; for lists, about the first item that differs."""
+    if not (isinstance(expected, list) and isinstance(got, list)):
+        sentence = Words(en="{} is {}, expected {}", zh="{}是 {}，应为 {}")
+        return sentence.format(what, shortened(got), shortened(expected))
+    pairs = zip(got, expected, strict=False)  # one of the lists may be longer
+    index = next((i for i, (one, right) in enumerate(pairs) if one != right), None)
+    if index is None:
+        sentence = Words(en="{}: there are {}, expected {}", zh="{}：共 {} 个，应为 {} 个")
+        return sentence.format(what, len(got), len(expected))
+    sentence = Words(en="{}: number {} is {}, expected {}", zh="{}：第 {} 个是 {}，应为 {}")
+    return sentence.format(what, index + 1, shortened(got[index]), shortened(expected[index]))
+
+
+def shortened(value: Any, max_length: int = 80) -> str:
+    """The value as a text, cut off at so many characters; a tensor by its shape."""
+    text = repr(value) if not isinstance(value, Tensor) else f"a tensor of shape {tuple(value.shape)}"
+    return text if len(text) <= max_length else text[: max_length - 2] + " …"

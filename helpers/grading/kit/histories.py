@@ -1,6 +1,8 @@
-"""What several steps leave behind: the right story, the learner's, and the story that each known mistake tells.
+"""Compares a training run of several steps with the right one, and with runs that contain a known mistake.
 
-A story is a list of steps, a step maps names to numbers, texts and tensors: {"scale": 1024.0, "weights 0": tensor}.
+A history is what such a run leaves behind: a list of steps, each of which maps names to numbers, texts and tensors, as
+in {"scale": 1024.0, "weights 0": tensor}. The judges of labs 04 and 08 compute the right history, and one history for
+each known mistake. The mistake whose history is the learner's is the one that the Judgements name.
 """
 
 from __future__ import annotations
@@ -19,10 +21,9 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 
-_EXPLAINED: ContextVar[bool] = ContextVar("explained", default=True)
 History = Sequence[Mapping[str, Any]]
-WrongHistories = Callable[[], Mapping[str, Sequence[History]]]
-VALUE_NAMES = {
+WrongHistories = Callable[[], Mapping[str, Sequence[History]]]  # key of a hint -> the histories that the mistake gives
+VALUE_NAMES = {  # kind of a value -> its name in a sentence, with {0} for its number and {1} for the step
     "scale": Words(en="the scale after step {1}", zh="第 {1} 步后的 scale "),
     "weights": Words(en="weights[{0}] after step {1}", zh="第 {1} 步后的 weights[{0}] "),
     "given": Words(en="what the optimizer works on in step {1}", zh="第 {1} 步中 optimizer 更新的对象"),
@@ -30,113 +31,127 @@ VALUE_NAMES = {
     "dtype": Words(en="the dtype of weights[{0}] after step {1}", zh="第 {1} 步后 weights[{0}] 的类型"),
     "parameter": Words(en="the parameter {0} after step {1}", zh="第 {1} 步后的参数 {0} "),
 }
+_names_mistakes: ContextVar[bool] = ContextVar("names_mistakes", default=True)
 
 
+# -- judging ---------------------------------------------------------------------------------------------------------
 def judge_history(
-    right: History, got: Any, wrong: WrongHistories, *, notes: Sequence[Words] = (), rank: int | None = None
+    right: History, got: Any, wrong_histories: WrongHistories, *, notes: Sequence[Words] = (), rank: int | None = None
 ) -> Iterator[Judgement]:
-    """One Finding a value, up to the first step that is not right: what follows is its consequence.
+    """One Judgement per value, up to the first step that is wrong, since the later steps follow from it.
 
-    wrong: asked only where needed, gives the key of a hint to the stories that this mistake tells. A mistake is named
-    if one of them is the learner's to the end. notes: said behind the name of a value, one a step.
+    wrong_histories: is called only if a step is wrong. A mistake is named if one of its histories equals the learner's
+    in all steps. notes: one per step, added to the name of each value of that step.
     """
-    is_story = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
-    yield expect(is_story, "the steps did not all happen", "没有走完所有步骤", rank=rank)
-    if not is_story:
+    is_history = isinstance(got, list) and len(got) == len(right) and all(isinstance(step, Mapping) for step in got)
+    yield expect(is_history, "the steps did not all happen", "没有走完所有步骤", rank=rank)
+    if not is_history:
         return
-    bad = next((n for n, pair in enumerate(zip(right, got, strict=True)) if not _same_step(*pair)), len(right))
-    told = wrong() if bad < len(right) and _EXPLAINED.get() else {}
-    known = _told(told, got)
-    for number, (step, said) in enumerate(zip(right[: bad + 1], got, strict=False), 1):
+    steps = list(zip(right, got, strict=True))
+    first_wrong = next((index for index, pair in enumerate(steps) if not _is_right_step(*pair)), len(steps))
+    has_mistake = first_wrong < len(steps) and _names_mistakes.get()
+    mistakes = _mistakes_with(got, wrong_histories() if has_mistake else {})
+    for number, (step, learners) in enumerate(steps[: first_wrong + 1], 1):
         for name, value in step.items():
-            finding = compare_value(value_name(name, number, notes), value, said.get(name), rank)
-            yield finding if finding.ok else dataclasses.replace(finding, mistakes=known)
-
-
-def value_name(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
-    """ "weights 0" as the words for it, with the note of that step."""
-    kind, _, place = name.partition(" ")
-    said = VALUE_NAMES[kind].format(place, step)
-    note = notes[step - 1] if notes else Words.of("")
-    return Words(en=said.en + note.en, zh=said.zh.rstrip() + note.zh if note.zh else said.zh)
-
-
-def overflow_notes(where: Sequence[Sequence[int] | bool]) -> list[Words]:
-    """For each step, in which steps so far a gradient overflowed; a list names the ranks on which it did."""
-    en, zh, notes = [], [], []
-    for step, ranks in enumerate(where, 1):
-        if ranks:
-            on = [str(rank) for rank in ranks] if isinstance(ranks, Sequence) else []
-            en.append(f"step {step}" + (f" on rank{'s' * (len(on) > 1)} {' and '.join(on)}" if on else ""))
-            zh.append(f"第 {step} 步" + (f" rank {'、'.join(on)}" if on else ""))
-        said = Words(en=f" (overflow in {', '.join(en)})", zh=f"（{'，'.join(zh)}溢出）")
-        notes.append(said if en else Words.of(""))
-    return notes
+            judgement = compare_value(value_name(name, number, notes), value, learners.get(name), rank)
+            yield judgement if judgement.ok else dataclasses.replace(judgement, mistakes=mistakes)
 
 
 def compare_value(name: Words, right: Any, got: Any, rank: int | None = None) -> Judgement:
-    """Numbers may be tensors of one number; tensors are compared as the course does."""
+    """Compares one value: tensors with the course's tolerance, numbers also with a tensor of one element."""
     if isinstance(right, Tensor):
         return expect_tensor(name, right, got, rank=rank)
     return expect_equal(name, right, as_number(got) if isinstance(right, float) else got, rank=rank)
 
 
 def as_number(value: Any) -> Any:
-    """A number, also from a tensor of one, as a float that nobody can change; anything else as it is."""
+    """A number or a tensor of one element as a float, which nobody can change in place; anything else as it is."""
     value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _same_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+def _is_right_step(right: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
     return all(compare_value(value_name(name, 1), value, got.get(name)).ok for name, value in right.items())
 
 
-def _told(wrong: Mapping[str, Sequence[History]], got: History) -> tuple[str, ...]:
-    return tuple(key for key, stories in wrong.items() if any(is_same_history(one, got) for one in stories))
+def _mistakes_with(got: History, wrong_histories: Mapping[str, Sequence[History]]) -> tuple[str, ...]:
+    """The mistakes of which one history is the learner's."""
+    return tuple(key for key, several in wrong_histories.items() if any(is_same_history(one, got) for one in several))
 
 
-def is_same_history(story: History, got: History) -> bool:
-    """Whether the learner's story begins like this one, which is not empty; here NaN equals NaN."""
+def is_same_history(history: History, got: History) -> bool:
+    """Whether the learner's history begins like this one, which must not be empty. NaN counts as equal to NaN."""
     if not isinstance(got, list) or not all(isinstance(step, Mapping) for step in got):
         return False
-    pairs = [(value, said.get(name)) for step, said in zip(story, got, strict=False) for name, value in step.items()]
-    return bool(pairs) and all(_equal(*pair) for pair in pairs)
+    steps = zip(history, got, strict=False)  # a history of a mistake may end early, for example with an exception
+    pairs = [(value, learners.get(name)) for step, learners in steps for name, value in step.items()]
+    return bool(pairs) and all(_is_equal(*pair) for pair in pairs)
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
-        fits = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
-        return fits and torch.allclose(a, b, rtol=1e-5, atol=1e-7, equal_nan=True)
+        is_comparable = isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+        return is_comparable and torch.allclose(a, b, rtol=1e-5, atol=1e-7, equal_nan=True)
     a, b = as_number(a), as_number(b)
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-5) or (math.isnan(a) and math.isnan(b))
     return type(a) is type(b) and a == b
 
 
-def run_to_end(story: Generator[None, None, Any]) -> Any:
-    """What a story that stops at each step has told in the end."""
+@contextmanager
+def without_naming_mistakes() -> Iterator[None]:
+    """Within it, `judge_history` names no mistakes: computing the wrong histories takes longer than all the rest."""
+    before = _names_mistakes.set(False)
+    try:
+        yield
+    finally:
+        _names_mistakes.reset(before)
+
+
+# -- making histories ------------------------------------------------------------------------------------------------
+def histories_of_mistakes(history_of: Callable[[Any], Any], mistakes: Mapping[str, Sequence[Any]]) -> WrongHistories:
+    """The histories of known mistakes, computed by `history_of(mistake)` when they are asked for.
+
+    mistakes: maps the key of a hint to the ways in which this mistake can be made.
+    """
+    return lambda: {key: [history_of(mistake) for mistake in several] for key, several in mistakes.items()}
+
+
+def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Copies of the tensors, as {"weights 0": tensor, …} for the kind "weights"."""
+    return {f"{kind} {i}": tensor.detach().clone() for i, tensor in enumerate(tensors)}
+
+
+def run_to_end(run: Generator[None, None, Any]) -> Any:
+    """The return value of a generator that yields between its steps."""
     while True:
         try:
-            next(story)
+            next(run)
         except StopIteration as end:
             return end.value
 
 
-@contextmanager
-def without_naming_mistakes() -> Iterator[None]:
-    """Within, nobody asks which mistake it was: stories of mistakes, which take longest, are not played."""
-    before = _EXPLAINED.set(False)
-    try:
-        yield
-    finally:
-        _EXPLAINED.reset(before)
+# -- the names of values ---------------------------------------------------------------------------------------------
+def value_name(name: str, step: int, notes: Sequence[Words] = ()) -> Words:
+    """What a sentence calls the value "weights 0" of a step, followed by the note of that step."""
+    kind, _, number = name.partition(" ")
+    text = VALUE_NAMES[kind].format(number, step)
+    note = notes[step - 1] if notes else Words.of("")
+    return Words(en=text.en + note.en, zh=text.zh.rstrip() + note.zh if note.zh else text.zh)
 
 
-def histories_of_mistakes(play: Callable[[Any], Any], planted: Mapping[str, Sequence[Any]]) -> WrongHistories:
-    """The stories of planted mistakes, when they are asked for: play(one) for each."""
-    return lambda: {key: [play(one) for one in several] for key, several in planted.items()}
+def overflow_notes(overflows: Sequence[Sequence[int] | bool]) -> list[Words]:
+    """For each step a note that lists the steps so far in which a gradient overflowed.
 
-
-def named_copies(kind: str, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Copies, as {"weights 0": tensor, …}."""
-    return {f"{kind} {i}": tensor.detach().clone() for i, tensor in enumerate(tensors)}
+    overflows: for each step, whether one did, or the list of the ranks on which one did.
+    """
+    en, zh, notes = [], [], []
+    for step, ranks in enumerate(overflows, 1):
+        if ranks:
+            numbers = [str(rank) for rank in ranks] if isinstance(ranks, Sequence) else []
+            plural = "s" if len(numbers) > 1 else ""
+            en.append(f"step {step}" + (f" on rank{plural} {' and '.join(numbers)}" if numbers else ""))
+            zh.append(f"第 {step} 步" + (f" rank {'、'.join(numbers)}" if numbers else ""))
+        note = Words(en=f" (overflow in {', '.join(en)})", zh=f"（{'，'.join(zh)}溢出）")
+        notes.append(note if en else Words.of(""))
+    return notes

@@ -1,4 +1,7 @@
-"""What tasks of messages share: a function called several times, on send and receive alone, all of it waited for."""
+"""What tasks about send and receive share: several calls of one function, and what each call sent and waited for.
+
+Used by labs 01 and 06. A mistake here often shows as a hang or an error, so this file also recognises it from those.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from helpers.grading.kit.comparisons import expect, expect_only
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure
 from helpers.records import CommEvent, CommLog
 
-RETURNED = "returned"
-MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # hints that fit each such task
-Act = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
+RETURNED = "returned"  # the mark that a rank sets when a call returned
+MESSAGE_HINTS = ("calls_a_collective", "sends_first", "receives_first", "not_waited")  # they fit each such task
+RunSubmission = Callable[[Callable[..., Any], dict[str, Any], RankContext], Any]
 
 
-def each_call(run_one: Act) -> Act:
-    """An `act` for inputs {"calls": [...]}: the outputs of each call, whose end is marked."""
+def each_call(run_one: RunSubmission) -> RunSubmission:
+    """A `run_submission` for inputs {"calls": [...]}: runs `run_one` for each call and marks when it returned."""
 
     def run_submission(submitted: Callable[..., Any], inputs: dict[str, Any], context: RankContext) -> list[Any]:
         outputs = []
-        for one in inputs["calls"]:
-            outputs.append(run_one(submitted, one, context))
+        for call in inputs["calls"]:
+            outputs.append(run_one(submitted, call, context))
             context.mark(RETURNED)
         return outputs
 
@@ -29,16 +32,16 @@ def each_call(run_one: Act) -> Act:
 
 
 def calls_of(world: JudgedWorld) -> Iterator[JudgedWorld]:
-    """Each call as a World of its own: its inputs, its outputs, its part of the logs, and when it returned."""
-    ends = [[when for name, when in marks if name == RETURNED] for marks in world.marks]
+    """Each call as a JudgedWorld of its own: its inputs and outputs, its part of the logs, and when it returned."""
+    ends = [[seconds for name, seconds in marks if name == RETURNED] for marks in world.marks]
     for number in range(len(world.inputs[0]["calls"])):
         logs = []
         for log, times in zip(world.logs, ends, strict=True):
-            before, end = times[number - 1] if number else 0.0, times[number]
-            logs.append(CommLog(events=tuple(event for event in log.events if before < event.start < end)))
+            start, end = times[number - 1] if number else 0.0, times[number]
+            logs.append(CommLog(events=tuple(event for event in log.events if start < event.start < end)))
         yield JudgedWorld(
             size=world.size,
-            inputs=[one["calls"][number] for one in world.inputs],
+            inputs=[of_rank["calls"][number] for of_rank in world.inputs],
             outputs=[output[number] for output in world.outputs],
             logs=logs,
             marks=[[(RETURNED, times[number])] for times in ends],
@@ -46,33 +49,35 @@ def calls_of(world: JudgedWorld) -> Iterator[JudgedWorld]:
 
 
 def expect_messages(world: JudgedWorld) -> Iterator[Judgement]:
-    """Of one call: nothing but send and receive, and all of it complete when the function returned."""
+    """Expects that one call uses send and receive only, and that all of them are complete when it returns."""
     yield from expect_only(world, ["send", "recv"], mistakes=["calls_a_collective"])
     for rank, (log, marks) in enumerate(zip(world.logs, world.marks, strict=True)):
-        late = sorted({event.op for event in log.events if event.end > marks[0][1]})
+        _, returned_at = marks[0]
+        unfinished = sorted({event.op for event in log.events if event.end > returned_at})
         yield expect(
-            not late,
-            f"it returns before its {' and '.join(late)} is complete",
-            f"{' 和 '.join(late)} 还没完成就返回了",
+            not unfinished,
+            f"it returns before its {' and '.join(unfinished)} is complete",
+            f"{' 和 '.join(unfinished)} 还没完成就返回了",
             rank=rank,
             mistakes=["not_waited"],
         )
 
 
 def sends_of(world: JudgedWorld, rank: int) -> list[CommEvent]:
-    """In the order of issuing."""
+    """The sends of a rank, in the order in which it issued them."""
     return [event for event in world.logs[rank].events if event.op == "send"]
 
 
+# -- mistakes that show as a failure ---------------------------------------------------------------------------------
 def recognise_among(*keys: str) -> Callable[[RunFailure], Sequence[str]]:
-    """What a hang, a mismatch or an exception tells, as far as a task has the hint."""
+    """A `recognise_failure` for a task that has these hints."""
     return lambda failure: [key for key in _recognised(failure) if key in keys]
 
 
 def _recognised(failure: RunFailure) -> Sequence[str]:
     if failure.kind == "hang" and failure.text.startswith("every rank waits"):
-        sends, receives = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
-        return [] if sends == receives else ["sends_first" if sends else "receives_first"]
+        is_in_send, is_in_recv = failure.is_waiting_in("send"), failure.is_waiting_in("recv")
+        return [] if is_in_send == is_in_recv else ["sends_first" if is_in_send else "receives_first"]
     dtypes = re.findall(r"\b(?:sends|expects) (\w+) x \d", failure.text)
     if failure.kind == "mismatch" and dtypes:
         return ["sizes_differ"] if len(set(dtypes)) == 1 else []
@@ -80,5 +85,5 @@ def _recognised(failure: RunFailure) -> Sequence[str]:
 
 
 def is_to_itself(failure: RunFailure) -> bool:
-    """Whether a rank named itself as its peer: the wire refuses it, and torch its own blocking send."""
+    """Whether a rank named itself as its peer, which the wire refuses, and torch in its own blocking send."""
     return re.search(r"to or from itself|should not be the same as the rank", failure.text) is not None

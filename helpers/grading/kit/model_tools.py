@@ -1,4 +1,4 @@
-"""Small float64 models, plain gradient descent and a meter of memory for tasks that run a model beside the learner's code.
+"""Small float64 models, plain gradient descent and a meter of memory, for tasks whose answers train or run a model.
 
 A task's `make_inputs` draws weights with `random_weights`, its `run_submission` builds the model and watches the bytes
 with `MemoryMeter`, and its `judge` computes what one process gives.
@@ -10,6 +10,7 @@ import gc
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from helpers.grading.cases import CaseGenerator
 
 
 def mlp(widths: list[int]) -> nn.Sequential:
-    """Linear layers with tanh between them, float64: widths[0] inputs, widths[-1] outputs."""
+    """A float64 model of linear layers with tanh between them, with widths[0] inputs and widths[-1] outputs."""
     layers: list[nn.Module] = []
-    for width, following in zip(widths, widths[1:], strict=False):
-        layers += [nn.Linear(width, following, dtype=torch.float64), nn.Tanh()]
+    for width, next_width in pairwise(widths):
+        layers += [nn.Linear(width, next_width, dtype=torch.float64), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -34,19 +35,20 @@ def random_weights(rng: CaseGenerator, model: nn.Module) -> dict[str, Tensor]:
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor | None]:
-    """Each parameter's gradient by name; None where there is none."""
+    """The gradient of each parameter by its name; None where there is no gradient."""
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
 def detached_copies(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    """Detached copies, which what follows does not change; None stays None."""
+    """Copies outside the graph, which no later step changes; None stays None."""
     return {name: None if tensor is None else tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 class GradientDescent:
     """Plain gradient descent with the methods of torch.optim.SGD that a learner calls.
 
-    The first optimizer of torch in a process imports its compiler: a second of processor time on every rank.
+    It is used on the ranks because the first optimizer of torch.optim in a process imports torch's compiler, which
+    takes a second of processor time on every rank.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float):
@@ -62,28 +64,30 @@ class GradientDescent:
 
     @torch.no_grad()
     def step(self) -> None:
-        """parameter -= lr * gradient, where there is a gradient."""
+        """Subtract lr * gradient from each parameter that has a gradient."""
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter -= self.lr * parameter.grad
 
 
 class MemoryMeter(TorchDispatchMode):
-    """Sees every operation inside `with Meter(there) as meter:`, and follows each storage until it is freed.
+    """Counts the bytes of all tensors that operations create inside `with MemoryMeter(existing) as meter:`.
 
-    there: tensors that exist already; they do not count, nor does it when they go. largest: bytes of one storage.
+    It sees every operation and follows each storage until it is freed. existing: tensors that exist already; their
+    bytes do not count, nor does it count when they are freed. peak_bytes: the largest sum at any time. largest_bytes:
+    the bytes of the largest storage.
     """
 
-    def __init__(self, there: Iterable[Tensor] = ()):
+    def __init__(self, existing: Iterable[Tensor] = ()):
         super().__init__()
         self._current_bytes, self.peak_bytes, self.largest_bytes = 0, 0, 0
-        self._followed: dict[int, weakref.ref] = {}
-        for tensor in there:
+        self._followed: dict[int, weakref.ref] = {}  # id of a storage -> what reports that it is freed
+        for tensor in existing:
             self._follow(tensor.untyped_storage(), 0)
 
     @property
     def current_bytes(self) -> int:
-        """Now. What is young and only a cycle of references keeps alive goes first."""
+        """The bytes that are in use now, after young objects that only a cycle of references keeps alive are freed."""
         gc.collect(1)
         return self._current_bytes
 
@@ -100,6 +104,7 @@ class MemoryMeter(TorchDispatchMode):
         return result
 
     def _follow(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
+        """Count the storage as `num_bytes` until it is freed, if it is not counted yet."""
         key = id(storage)
         if key in self._followed:
             return
@@ -110,15 +115,14 @@ class MemoryMeter(TorchDispatchMode):
 
         self._followed[key] = weakref.ref(storage, freed)
         self._current_bytes += num_bytes
-        self.peak_bytes, self.largest_bytes = (
-            max(self.peak_bytes, self._current_bytes),
-            max(self.largest_bytes, num_bytes),
-        )
+        self.peak_bytes = max(self.peak_bytes, self._current_bytes)
+        self.largest_bytes = max(self.largest_bytes, num_bytes)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For the judge's own small models: on a busy machine threads wait for each other longer than they work."""
+    """Within it, torch uses one thread. For small models this is faster on a busy machine, where threads wait for each
+    other longer than they work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -128,14 +132,17 @@ def one_thread() -> Iterator[None]:
 
 
 def describe_if_detached(value: Any) -> str:
-    """What `value` is, if backward cannot start from it or go through it; "" for a tensor that follows gradients."""
+    """What `value` is, if backward cannot start from it: "None", "float", …; "" if it can."""
     if not isinstance(value, Tensor):
         return "None" if value is None else type(value).__name__
     return "" if value.requires_grad else "Tensor(requires_grad=False)"
 
 
 def as_integer(value: Any) -> Any:
-    """12.0 becomes 12, also in a dict: a division that leaves no rest is no mistake."""
+    """A float without a fraction as an int, also inside a dict, since it is no mistake to divide with `/`.
+
+    A tensor of one element counts as its number.
+    """
     if isinstance(value, dict):
         return {key: as_integer(item) for key, item in value.items()}
     if isinstance(value, Tensor) and value.numel() == 1:

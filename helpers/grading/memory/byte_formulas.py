@@ -52,6 +52,12 @@ def is_near(value: Any, got: Any) -> bool:
     return has_float and isclose(value, got, rel_tol=1e-12)
 
 
+def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:
+    """A task in one process, whose hints are those of the wrong formulas."""
+    parts = {"make_inputs": make_inputs, "run_submission": run_formula, "judge": judge, "hints": LAB.hints(*wrong)}
+    return Task(key=key, signature=signature, world_sizes=(1,), runs_on="process", **parts)
+
+
 # -- 05.count --------------------------------------------------------------------------------------------------------
 def make_count(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     """Draws the sizes of three GPTs, none of them a round number; the second has a single layer."""
@@ -111,25 +117,13 @@ PARAMETERS = Words(
     en="the number of parameters ({} layers, hidden {}, vocabulary {}, {} positions)",
     zh="参数个数（{} 层，hidden {}，词表 {}，{} 个位置）",
 )
-COUNT = Task(
-    key="05.count",
-    signature="num_params(num_layers, hidden, vocab, seq)",
-    make_inputs=make_count,
-    run_submission=run_formula,
-    judge=judge_count,
-    hints=LAB.hints(*WRONG_COUNTS),
-    world_sizes=(1,),
-    runs_on="process",
-)
+COUNT = formula_task("05.count", "num_params(num_layers, hidden, vocab, seq)", make_count, judge_count, WRONG_COUNTS)
 
 
 # -- 05.states -------------------------------------------------------------------------------------------------------
 KINDS = ("parameters", "gradients", "optimizer")
-BYTES_PER_PARAMETER = {
-    "fp32": (4, 4, 8),
-    "mixed": (2, 2, 12),
-    "mixed_fp32_grads": (2, 4, 12),
-}  # of each kind, with Adam
+# Bytes of each kind with Adam, which holds two moments and, in mixed precision, an fp32 copy of the parameters.
+BYTES_PER_PARAMETER = {"fp32": (4, 4, 8), "mixed": (2, 2, 12), "mixed_fp32_grads": (2, 4, 12)}
 SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage; Rajbhandari et al. 2020, figure 1
 NEVER = 4  # a ZeRO stage that does not exist
 
@@ -228,15 +222,8 @@ STATE = Words(
     en="the number of bytes of {} ({:,} parameters, {!r}, ZeRO-{}, dp {})",
     zh="{}的字节数（{:,} 个参数，{!r}，ZeRO-{}，dp {}）",
 )
-STATES = Task(
-    key="05.states",
-    signature="model_states(num_params, precision, zero, dp)",
-    make_inputs=make_states,
-    run_submission=run_formula,
-    judge=judge_states,
-    hints=LAB.hints(*WRONG_STATES),
-    world_sizes=(1,),
-    runs_on="process",
+STATES = formula_task(
+    "05.states", "model_states(num_params, precision, zero, dp)", make_states, judge_states, WRONG_STATES
 )
 
 
@@ -248,15 +235,13 @@ def make_activations(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]
     """Draws a layer on one GPU and on several, with and without sequence parallelism, and each with and without flash
     attention."""
     kinds = [(split, sp, flash) for split in (False, True) for sp in (False, True) for flash in (False, True)]
-    return [{"cases": [draw_layer_sizes(rng, *kind) for kind in kinds]}]
+    return [{"cases": [draw_layer(rng, *kind) for kind in kinds]}]
 
 
-def draw_layer_sizes(
-    rng: CaseGenerator, is_tensor_parallel: bool, sequence_parallel: bool, flash: bool
-) -> dict[str, Any]:
+def draw_layer(rng: CaseGenerator, is_split: bool, sequence_parallel: bool, flash: bool) -> dict[str, Any]:
     """Sizes with which no two mistakes give the same number. With t = 3, say, 4-byte numbers look like no split."""
     while True:
-        t = rng.integer(2, 8) if is_tensor_parallel else 1
+        t = rng.integer(2, 8) if is_split else 1
         heads = t * rng.integer(2, 8)  # t divides heads and s, the two that it splits
         sizes = {"s": t * rng.integer(30, 300), "b": rng.integer(1, 7), "h": heads * rng.integer(16, 128), "a": heads}
         case = sizes | {"t": t, "sequence_parallel": sequence_parallel, "flash": flash}
@@ -332,13 +317,5 @@ BYTES = Words(
     en="the number of bytes (s {s}, b {b}, h {h}, a {a}, t {t}, sequence_parallel {sequence_parallel}, flash {flash})",
     zh="字节数（s {s}，b {b}，h {h}，a {a}，t {t}，sequence_parallel {sequence_parallel}，flash {flash}）",
 )
-ACTIVATIONS = Task(
-    key="05.activations",
-    signature="layer_activations(s, b, h, a, t, sequence_parallel, flash)",
-    make_inputs=make_activations,
-    run_submission=run_formula,
-    judge=judge_activations,
-    hints=LAB.hints(*WRONG_ACTIVATIONS),
-    world_sizes=(1,),
-    runs_on="process",
-)
+SIGNATURE = "layer_activations(s, b, h, a, t, sequence_parallel, flash)"
+ACTIVATIONS = formula_task("05.activations", SIGNATURE, make_activations, judge_activations, WRONG_ACTIVATIONS)

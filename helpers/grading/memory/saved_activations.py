@@ -46,12 +46,8 @@ def make_checkpoint(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]
         f"{name}{i}": rng.tensor(*shape) / shape[0] ** 0.5 for i in range(NUM_BLOCKS) for name, shape in shapes.items()
     }
     shape = (2, NUM_ROWS // 2, hidden) if rng.case.number else (NUM_ROWS, hidden)
-    inputs = {
-        "weights": weights,
-        "x": rng.tensor(*shape),
-        "gradient": rng.tensor(*shape),
-        "seed": rng.integer(0, 10**6),
-    }
+    x, gradient = rng.tensor(*shape), rng.tensor(*shape)
+    inputs = {"weights": weights, "x": x, "gradient": gradient, "seed": rng.integer(0, 10**6)}
     positions = torch.randint(num_positions, shape[-2:-1], generator=rng)
     inputs["positions"] = with_layout(positions, rng.case.layouts)
     return [inputs | {"frozen": ["down1"] if rng.case.number else []}]
@@ -223,8 +219,7 @@ def recognise_checkpoint(failure: RunFailure) -> list[str]:
 
 
 CHECKPOINT_RETURNED = Words(
-    en="checkpoint returns {}, expected a tensor that follows gradients",
-    zh="checkpoint 返回的是 {}，应为带梯度的张量",
+    en="checkpoint returns {}, expected a tensor that follows gradients", zh="checkpoint 返回的是 {}，应为带梯度的张量"
 )
 CALLS = Words(en="the number of times that block {} is computed", zh="block {} 被计算的次数")
 OUTPUT = Words(en="the output of the last block", zh="最后一个 block 的输出")

@@ -122,9 +122,7 @@ def run_accumulate(submitted, inputs: dict[str, Any], context: RankContext) -> I
     return outputs
 
 
-def run_step(
-    submitted, model: nn.Module, optimizer: CountingDescent, micro_batches: list[MicroBatch]
-) -> dict[str, Any]:
+def run_step(submitted, model: nn.Module, optimizer: CountingDescent, micro_batches: list) -> dict[str, Any]:
     """What one step leaves in the model, and the bytes at its peak, without those that were there before."""
     stale = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     optimizer.num_steps = 0

@@ -18,19 +18,14 @@ import torch
 
 from helpers import schedules
 from helpers.grading.cases import CaseGenerator
-from helpers.grading.kit.answers import (
-    Answer,
-    judge_answers,
-    judge_several_answers,
-    question_task,
-    run_questions,
-)
+from helpers.grading.kit.answers import Answer, judge_answers, judge_several_answers, question_task, run_questions
 from helpers.grading.pipeline import LAB
 from helpers.grading.task import JudgedWorld, Judgement, Task
 from helpers.learner.words import Words
 from helpers.schedules import Action, Message, awaited_by, sent_by
 
 Actions = list[str]
+ActionLists = Sequence[Actions]  # of all ranks
 Seconds = Sequence[float]
 
 # -- 06.gpipe and 06.one_f_one_b -------------------------------------------------------------------------------------
@@ -98,7 +93,7 @@ def counted_from_one(order: Answer) -> Answer:
 
 WRONG_GPIPE: dict[str, list[Answer]] = {
     "last_micro_batch_first": [
-        lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(rank, "B", range(m - 1, -1, -1)),
+        lambda rank, p, m: actions_on(rank, "F", range(m)) + actions_on(rank, "B", range(m - 1, -1, -1))
     ],
     "one_after_the_other": [lambda rank, p, m: alternating(rank, m, 1)],
     "backwards_missing": [lambda rank, p, m: actions_on(rank, "F", range(m))],
@@ -169,7 +164,7 @@ ONE_F_ONE_B = Task(
 # -- 06.bubble -------------------------------------------------------------------------------------------------------
 FRACTION = Words(en="the bubble", zh="气泡占比")
 IN_FLIGHT = Words(en="the micro-batches held", zh="持有的微批次数")
-FRACTION_AND_IN_FLIGHT = Words(
+BOTH_VALUES = Words(
     en="the bubble and the list of micro-batches held", zh="气泡占比，以及每个 rank 持有的微批次数的列表"
 )
 
@@ -268,9 +263,7 @@ class SimulatedStep:
         return max(end for _, end in self.spans)
 
 
-def simulate(
-    actions: Sequence[Actions], forward: Seconds, backward: Seconds, *, waits_for: str = "FB"
-) -> SimulatedStep:
+def simulate(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> SimulatedStep:
     """Runs the schedule against the clock, each rank in its order, with messages that take no time.
 
     waits_for: the directions of the messages that a rank waits for, forward "F" and backward "B"; people forget some.
@@ -308,13 +301,13 @@ def max_in_flight(actions: Actions) -> int:
     return most
 
 
-def bubble(actions: Sequence[Actions], forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> float:
+def bubble(actions: ActionLists, forward: Seconds, backward: Seconds, *, waits_for: str = "FB") -> float:
     """The share of the step in which a rank idles, as the mean over all ranks."""
     step = simulate(actions, forward, backward, waits_for=waits_for)
     return 1 - sum(step.busy) / len(actions) / step.seconds
 
 
-def in_flight(actions: Sequence[Actions], forward: Seconds, backward: Seconds) -> list[int]:
+def in_flight(actions: ActionLists, forward: Seconds, backward: Seconds) -> list[int]:
     """The most micro-batches that each rank holds at once; the seconds do not matter."""
     return list(map(max_in_flight, actions))
 
@@ -341,7 +334,7 @@ WRONG_FRACTIONS: dict[str, list[Answer]] = {
             lambda step: mean(
                 [1 - busy / (end - start) for busy, (start, end) in zip(step.busy, step.spans, strict=True)]
             )
-        ),
+        )
     ],
     "idle_seconds": [
         from_step(lambda step: step.seconds - mean(step.busy)),
@@ -351,7 +344,7 @@ WRONG_FRACTIONS: dict[str, list[Answer]] = {
     "backward_waits_for_nobody": [lambda *case: bubble(*case, waits_for="F")],
     "nobody_waits": [lambda *case: bubble(*case, waits_for="")],
     "times_of_one_stage": [
-        lambda actions, forward, backward: bubble(actions, forward[:1] * len(forward), backward[:1] * len(backward)),
+        lambda actions, forward, backward: bubble(actions, forward[:1] * len(forward), backward[:1] * len(backward))
     ],
     "formula_of_equal_stages": [
         lambda actions, forward, backward: (len(actions) - 1) / (len(actions[0]) // 2 + len(actions) - 1),
@@ -371,7 +364,7 @@ WRONG_IN_FLIGHT: dict[str, list[Answer]] = {
 def judge_bubble(world: JudgedWorld) -> Iterator[Judgement]:
     """Expects two values in each case: the bubble, and the most micro-batches that each rank holds."""
     columns = (FRACTION, bubble, WRONG_FRACTIONS), (IN_FLIGHT, in_flight, WRONG_IN_FLIGHT)
-    yield from judge_several_answers(BUBBLE, FRACTION_AND_IN_FLIGHT, columns, world)
+    yield from judge_several_answers(BUBBLE, BOTH_VALUES, columns, world)
 
 
 BUBBLE = Task(
@@ -411,8 +404,8 @@ def round_trip(p: int, forward: float, backward: float, message: float, *, num_m
     return p + num_messages * message / (forward + backward)
 
 
-def num_to_fill(*case: Any) -> int:
-    """How many micro-batches keep rank 0 busy during the round trip of one."""
+def num_in_flight(*case: Any) -> int:
+    """How many micro-batches must be in flight, so that rank 0 never waits during the round trip of one."""
     return math.ceil(round_trip(*case))
 
 
@@ -426,7 +419,7 @@ UNDER_WAY = question_task(
     "06.under_way",
     "under_way(num_stages, forward, backward, message)",
     Words(en="the number of micro-batches", zh="微批次的个数"),
-    num_to_fill,
+    num_in_flight,
     WRONG_NUMBERS,
     make_inputs=make_under_way,
     hints=LAB.hints(*WRONG_NUMBERS),

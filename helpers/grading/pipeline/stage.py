@@ -163,10 +163,8 @@ def judge_cut(world: JudgedWorld) -> Iterator[Judgement]:
 
 def shortcuts_taken(cases: Sequence[Sequence[Any]], got: Sequence[Any]) -> list[str]:
     """The shortcuts that give exactly these cuts."""
-    known = {
-        "equal_counts": [[equal_counts(*case)] for case in cases],
-        "greedy": [greedy_cuts(*case) for case in cases],
-    }
+    known = {"equal_counts": [[equal_counts(*case)] for case in cases]}
+    known["greedy"] = [greedy_cuts(*case) for case in cases]
     return [key for key, cuts in known.items() if all(sizes in ways for sizes, ways in zip(got, cuts, strict=True))]
 
 
@@ -382,12 +380,11 @@ def recognise_stage(failure: RunFailure) -> list[str]:
     if failure.kind == "hang":
         is_send_waiting = re.search(r"\bwaits in send\b(?! and)", failure.text)
         return ["sends_block"] if is_send_waiting else ["nobody_sends"] if failure.is_waiting_in("recv") else []
-    if is_to_itself(failure) or NO_SUCH_RANK in failure.text:
+    if is_to_itself(failure) or "there is no rank" in failure.text:
         return ["ends_forgotten"]
     return [key for key, text in ERRORS.items() if text in failure.text]
 
 
-NO_SUCH_RANK = "there is no rank"
 ERRORS = {
     "inputs_everywhere": "'NoneType' object is not subscriptable",
     "only_the_latest_kept": "backward through the graph a second time",

@@ -1,14 +1,12 @@
-"""On a rank, around the learner's function: what a check lets it do, and what it leaves of the process.
+"""What protects a learner's own machine while a check runs their function on a rank, and restores the rank afterwards.
 
-A guard rail against accidents, not a prison: the learner is at home, with the rights of their own account. What Python
-says of itself (audit events), limits of the system, and a look at the process afterwards are enough for a wrong path, a
-loop without an end, a fork too many. Who calls the C library past Python gets through; a class has a sandbox.
+The safeguards prevent accidents and are no prison: the learner is at home, with the rights of their own account.
+Python's audit events, limits of the system and a look at the process afterwards are enough against a wrong path, an
+endless loop or a fork too many. Code that calls the C library past Python gets through; class grading uses a sandbox.
 
-deeds.py      what is done outside one's own folder: files, processes, network
-hook.py       refuses that while the function runs
-limits.py     processor time, memory, the size of a file
-state.py      what is put back afterwards, and what shows that a process is spent
-leavings.py   ends what the function started
+audit_rules.py   refuses what reaches outside the function's own folder: files, processes, the network
+limits.py        limits processor time, memory and the size of a file
+cleanup.py       restores settings, ends what was started, and finds out whether the process can be used again
 """
 
 from __future__ import annotations
@@ -19,33 +17,34 @@ import shutil
 from collections.abc import Iterator
 
 from helpers.grading.safeguards import audit_rules, cleanup, limits
-from helpers.grading.safeguards.cleanup import ProcessSnapshot, SavedSettings
 from helpers.ranks import worker
 
-ROOM = "room"  # in the folder of the ranks: where the function works, together with its other ranks
+WORK_FOLDER = "room"  # a folder in that of the ranks, where the function works on all of its ranks
 
 
 @contextlib.contextmanager
-def around() -> Iterator[None]:
-    """Within, the walls are up on this rank. Raises TooMuch or Refused for what they stopped.
+def applied() -> Iterator[None]:
+    """Within it, the safeguards hold on this rank. Raises TooMuch or Refused for what they stopped.
 
-    Afterwards the process is as before; where that cannot be had, its pool starts it anew once it has answered.
+    Afterwards the process is as it was before. Where it cannot be restored, the rank is marked as spent, and its pool
+    replaces the process once it has answered.
     """
-    me = worker.ACTIVE
+    rank = worker.ACTIVE
     cleanup.adopt_orphans()
-    shared, marks, room = SavedSettings(), ProcessSnapshot(), os.path.join(me.spec["folder"], ROOM)
-    me.spent = True  # until it is known to be as before: an interrupt may come at any time
-    os.makedirs(room, exist_ok=True)
+    settings, snapshot = cleanup.SavedSettings(), cleanup.ProcessSnapshot()
+    folder = os.path.join(rank.spec["folder"], WORK_FOLDER)
+    rank.spent = True  # until the process is known to be restored, since an interrupt may come at any time
+    os.makedirs(folder, exist_ok=True)
     try:
-        with limits.name_memory_errors(), limits.limit_memory_and_files(), audit_rules.up(room):
+        with limits.name_memory_errors(), limits.limit_memory_and_files(), audit_rules.refuse_outside(folder):
             yield
     finally:
-        left = cleanup.end_started()
-        shared.put_back()
-        me.spent = left or marks.have_moved()
+        has_threads_left = cleanup.end_started()
+        settings.put_back()
+        rank.spent = has_threads_left or snapshot.has_changed()
 
 
-def sweep(folder: str | None) -> None:
-    """Beside the judge, after a world: what was written in its room goes."""
+def remove_work_folder(folder: str | None) -> None:
+    """Delete what a world's function wrote in its work folder. folder: that of the ranks; called beside the judge."""
     if folder is not None:
-        shutil.rmtree(os.path.join(folder, ROOM), ignore_errors=True)
+        shutil.rmtree(os.path.join(folder, WORK_FOLDER), ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Refuses, while a learner's function runs on a rank, what reaches outside its own folder: files, processes, the network.
+"""Refuses what a learner's function on a rank does outside its own folder: to files, processes and the network.
 
-Python reports such deeds as audit events. `violation` says in words which event breaks a rule; `refuse_outside` installs
-a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. Class grading
-uses the functions on paths and frames.
+Python reports such actions as audit events. `violation` says in words which event breaks a rule, and `refuse_outside`
+installs a hook that raises Refused where the learner's code, and not the engine or an import, caused the event. Class
+grading uses the functions on paths and frames for its own guard.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from helpers.ranks.sites import is_engine, is_library
 from helpers.ranks.zygote import own_children
 
 words = book("walls")
+ALLOWED_FILES = (os.devnull,)
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-PATH_ARGUMENTS = {  # event -> the places of its paths, and of the folders that those are relative to
+PATH_ARGUMENTS = {  # event -> for each path, the index of its argument and of the folder that it is relative to
     "os.remove": ((0, 1),),
     "os.rmdir": ((0, 1),),
     "os.rename": ((0, 2), (1, 3)),
@@ -41,78 +42,89 @@ LOOKUP_EVENTS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostby
 CONNECT_EVENTS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 
 
-def violation(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    """What is done, as in "it ...", if it reaches beyond `own`: folders and files, as `os.path.realpath` gives them."""
+# -- the rules -------------------------------------------------------------------------------------------------------
+def violation(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    """What an audit event does that is not allowed, to be read behind "it "; None if it is allowed.
+
+    allowed: the folders and files that may be changed, as `os.path.realpath` gives them.
+    """
     rule = RULES.get(event)
-    return rule(event, args, own) if rule else None
+    return rule(event, args, allowed) if rule else None
 
 
 def full_path(path: Any, folder: Any = None) -> str | None:
-    """Where a path leads. folder: the descriptor that it is relative to, if it is. None for what is no path."""
+    """The absolute path that a path leads to, with links resolved; None for what is no path.
+
+    folder: the file descriptor of the folder that the path is relative to, if there is one.
+    """
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     path = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0:
         path = os.path.join(f"/proc/self/fd/{folder}", path)
-    place, name = os.path.split(os.path.abspath(path) if not path.startswith("/proc/self/fd/") else path)
-    return os.path.join(os.path.realpath(place), name)  # a link itself is where it lies, not where it leads
+    parent, name = os.path.split(os.path.abspath(path) if not path.startswith("/proc/self/fd/") else path)
+    return os.path.join(os.path.realpath(parent), name)  # a link counts as lying in its folder, not where it leads
 
 
 def is_below(full: str, roots: Sequence[str]) -> bool:
+    """Whether a path is one of these files and folders or lies in one of them."""
     return any(full == root or full.startswith(root + os.sep) for root in roots)
 
 
-def _opens(event: str, args: tuple, own: Sequence[str]) -> Words | None:
+def _opens_for_writing(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     if not (isinstance(args[2], int) and args[2] & WRITE_FLAGS):
         return None
     full = full_path(args[0])
-    return None if full is None else _outside(os.path.realpath(full), own)
+    return None if full is None else _outside(os.path.realpath(full), allowed)
 
 
-def _changes(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    for place, folder in PATH_ARGUMENTS[event]:
-        base = args[folder] if folder is not None and folder < len(args) else None
-        full = full_path(args[place], base)
-        if full is not None and (message := _outside(full, own)):
+def _changes(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    for path_index, folder_index in PATH_ARGUMENTS[event]:
+        folder = args[folder_index] if folder_index is not None and folder_index < len(args) else None
+        full = full_path(args[path_index], folder)
+        if full is not None and (message := _outside(full, allowed)):
             return message
     return None
 
 
-def _outside(full: str, own: Sequence[str]) -> Words | None:
-    return None if is_below(full, own) else words["changes"].format(os.path.basename(full) or full)
+def _outside(full: str, allowed: Sequence[str]) -> Words | None:
+    return None if is_below(full, allowed) else words["changes"].format(os.path.basename(full) or full)
 
 
-def _connects(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    """To another process by a path is no network."""
+def _connects(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    """A connection over the network. An address that is no tuple is a path to another process on this machine."""
     return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
 
-def _ends(event: str, args: tuple, own: Sequence[str]) -> Words | None:
-    """A signal to oneself, to one's group or to what one has started is one's own affair; 0 asks and sends nothing."""
+def _signals(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
+    """A signal to a process that is neither this one nor started by it. Signal 0 asks whether it exists, no more."""
     pid, number = args[0], args[1]
-    mine = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else own_children())
-    return None if number == 0 or pid in mine else words["ends"].format(pid)
+    allowed_pids = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else own_children())
+    return None if number == 0 or pid in allowed_pids else words["ends"].format(pid)
 
 
 RULES: dict[str, Callable[[str, tuple, Sequence[str]], Words | None]] = {
-    "open": _opens,
-    "os.kill": _ends,
-    "os.killpg": _ends,
+    "open": _opens_for_writing,
+    "os.kill": _signals,
+    "os.killpg": _signals,
     **dict.fromkeys(PATH_ARGUMENTS, _changes),
     **dict.fromkeys(CONNECT_EVENTS, _connects),
-    **dict.fromkeys(LOOKUP_EVENTS, lambda event, args, own: words["looks"].format(repr(args[0]))),
-    **dict.fromkeys(START_EVENTS, lambda event, args, own: words["starts"]),
+    **dict.fromkeys(LOOKUP_EVENTS, lambda event, args, allowed: words["looks"].format(repr(args[0]))),
+    **dict.fromkeys(START_EVENTS, lambda event, args, allowed: words["starts"]),
 }
 
 
-# -- who does it -----------------------------------------------------------------------------------------------------
+# -- who caused an event ---------------------------------------------------------------------------------------------
 def is_import_system(frame: Any) -> bool:
+    """Whether Python's import machinery runs in this frame."""
     return frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 def is_engine_code(frame: Any) -> bool:
-    """Whether the ranks' own machinery does it, or a module while it is imported: the nearest frame that is no
-    library's says so. A thread that is all library was started by somebody else."""
+    """Whether the ranks' own engine caused an event, or the import of a module, and not the learner's code.
+
+    The nearest frame outside the libraries decides. A thread with library frames only was started by somebody else.
+    """
     while frame is not None:
         path = frame.f_code.co_filename
         if is_import_system(frame) or is_engine(path):
@@ -123,56 +135,55 @@ def is_engine_code(frame: Any) -> bool:
     return False
 
 
-ALWAYS = (os.devnull,)
-EVENTS = frozenset(RULES)
-_own: tuple[str, ...] | None = None  # while the wall is up
+# -- the hook --------------------------------------------------------------------------------------------------------
+_allowed: tuple[str, ...] | None = None  # what may be changed; None while nothing is refused
 _is_installed = False
 
 
 class Refused(RuntimeError):
-    """A check does not let code do this. words: what it does, as in "it ..."."""
+    """Raised where code does what a check does not allow. words: what it does, to be read behind "it "."""
 
-    def __init__(self, words: Words):
-        super().__init__(words.en)
-        self.words = words
+    def __init__(self, message: Words):
+        super().__init__(message.en)
+        self.words = message  # the ranks report an exception by its `words`, if it has some
 
 
 @contextlib.contextmanager
-def up(room: str) -> Iterator[None]:
-    """Within, this process works in `room`, and what is done outside it raises Refused where it is done."""
-    global _own
+def refuse_outside(folder: str) -> Iterator[None]:
+    """Within it, this process works in `folder`, and what would change anything outside raises Refused on the spot."""
+    global _allowed
     _install()
-    os.chdir(room)
-    tempfile.tempdir, dont_write = room, sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # what an import would write beside a module
-    _own = (os.path.realpath(room), *ALWAYS)
+    os.chdir(folder)
+    tempfile.tempdir, writes_no_bytecode = folder, sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # an import would write a file beside the module
+    _allowed = (os.path.realpath(folder), *ALLOWED_FILES)
     try:
         yield
     finally:
-        _own = tempfile.tempdir = None
-        sys.dont_write_bytecode = dont_write
+        _allowed = tempfile.tempdir = None
+        sys.dont_write_bytecode = writes_no_bytecode
 
 
 def _audit(event: str, args: tuple) -> None:
-    if event not in EVENTS or _own is None:
+    if event not in RULES or _allowed is None:
         return
-    words = violation(event, args, _own)
-    if words is not None and not is_engine_code(sys._getframe(1)):
-        raise Refused(words)
+    message = violation(event, args, _allowed)
+    if message is not None and not is_engine_code(sys._getframe(1)):
+        raise Refused(message)
 
 
 def _install() -> None:
-    """Once in a process: an audit hook cannot be taken away again."""
+    """Add the hook, once in a process, since an audit hook cannot be taken away again."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
         sys.addaudithook(_audit)
         writer = serialization._open_zipfile_writer_file
-        writer.__init__ = _audited(writer.__init__)
+        writer.__init__ = _with_audit_event(writer.__init__)
 
 
-def _audited(original: Callable) -> Callable:
-    """torch.save opens its file in C++, of which Python hears nothing."""
+def _with_audit_event(original: Callable) -> Callable:
+    """Makes torch.save raise an "open" event: it opens its file in C++, which Python's own events do not report."""
 
     @functools.wraps(original)
     def opening(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:

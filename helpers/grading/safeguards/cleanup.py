@@ -2,7 +2,7 @@
 
 SavedSettings     settings of Python, the system and torch, which are put back
 ProcessSnapshot   what is not put back: replaced functions of torch and Python, hooks and modes left on, a lost process
-                  group; if any of these changed, the rank's pool starts a new process
+                  group. If any of these changed, the rank's pool starts a new process
 end_started       ends the processes and threads that the function started and left running
 """
 
@@ -37,18 +37,20 @@ from helpers.grading.safeguards.limits import used_bytes
 from helpers.ranks.sites import is_library
 from helpers.ranks.zygote import take_orphans
 
-MAX_KEPT_BYTES = 200_000_000  # more than this beyond what it had, and a rank is started anew
-MAX_GROUPS = 50  # process groups, which nobody else destroys
+MAX_KEPT_BYTES = 200_000_000  # a rank that keeps more memory than this in addition is replaced
+MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
 SIGNALS = [
     getattr(signal, name) for name in "SIGINT SIGTERM SIGHUP SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGCHLD".split()
 ]
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
 
-_Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+_Setting = tuple[Callable[[], Any], Callable[[Any], Any]]  # how to read a setting, and how to set it
 
 
 def _attributes(owner: Any, *names: str) -> _Setting:
+    """Several attributes of an object as one setting."""
+
     def put(values: tuple) -> None:
         for name, value in zip(names, values, strict=True):
             setattr(owner, name, value)
@@ -56,25 +58,27 @@ def _attributes(owner: Any, *names: str) -> _Setting:
     return lambda: tuple(getattr(owner, name) for name in names), put
 
 
-def _environment(values: dict[str, str]) -> None:
+def _set_environment(values: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(values)
 
 
-def _handlers(values: list) -> None:
+def _set_handlers(values: list) -> None:
+    """Install the signal handlers."""
     for number, handler in zip(SIGNALS, values, strict=True):
         signal.signal(number, handler)
 
 
-def _mask(values: set) -> None:
+def _set_signal_mask(values: set) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, values)
 
 
-def _deterministic(values: tuple[bool, bool]) -> None:
+def _set_deterministic(values: tuple[bool, bool]) -> None:
     torch._C._set_deterministic_algorithms(values[0], warn_only=values[1])  # torch's own imports inductor, for seconds
 
 
 def _umask() -> int:
+    """The mask, which the system tells only when it is changed."""
     os.umask(before := os.umask(0o077))
     return before
 
@@ -89,13 +93,14 @@ def _stop_timers(_: list[float]) -> None:
 
 
 def _list(owner: list) -> _Setting:
+    """The items of a list, which stays the same object."""
     return lambda: list(owner), lambda values: owner.__setitem__(slice(None), values)
 
 
-SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it has changed
+SETTINGS: tuple[_Setting, ...] = (
     (_timers, _stop_timers),
-    (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _mask),
-    (lambda: [signal.getsignal(number) for number in SIGNALS], _handlers),
+    (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()), _set_signal_mask),
+    (lambda: [signal.getsignal(number) for number in SIGNALS], _set_handlers),
     _attributes(sys, "stdin", "stdout", "stderr", "excepthook", "argv", "path"),
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
@@ -103,7 +108,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
     (call_site.collects, lambda on: gc.enable() if on else gc.disable()),
     (os.getcwd, os.chdir),
     (_umask, os.umask),
-    (lambda: dict(os.environ), _environment),
+    (lambda: dict(os.environ), _set_environment),
     _list(sys.path),
     _list(warnings.filters),
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -112,7 +117,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
     (torch.get_num_threads, torch.set_num_threads),
     (
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
-        _deterministic,
+        _set_deterministic,
     ),
     (lambda: torch.is_autocast_enabled("cpu"), functools.partial(torch.set_autocast_enabled, "cpu")),
     (lambda: torch.get_autocast_dtype("cpu"), functools.partial(torch.set_autocast_dtype, "cpu")),
@@ -121,7 +126,7 @@ SETTINGS: tuple[_Setting, ...] = (  # how each is read, and put back where it ha
 
 
 class SavedSettings:
-    """The settings as they are now."""
+    """The settings of SETTINGS as they are now. `put_back` restores those that have changed since."""
 
     def __init__(self) -> None:
         self.values = [read() for read, _ in SETTINGS]
@@ -129,21 +134,21 @@ class SavedSettings:
     def put_back(self) -> None:
         for value, (read, put) in zip(self.values, SETTINGS, strict=True):
             now = None
-            with contextlib.suppress(OSError):  # a folder that is gone
+            with contextlib.suppress(OSError):  # the current folder may be gone
                 now = read()
             if now != value:
                 put(value)
 
 
 def reseed(seed: int) -> None:
-    """Every generator of numbers that a function may draw from."""
+    """Seed every random number generator that a function may draw from."""
     torch.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed)
 
 
-# -- what shows that a process is spent ------------------------------------------------------------------------------
+# -- whether the process can be used again -----------------------------------------------------------------------------
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
 CLASSES = (
     torch.Tensor,
@@ -160,26 +165,29 @@ _HOOKS = [value for name, value in vars(nn.modules.module).items() if name.start
 
 
 class NamespaceSnapshot:
-    """What each name of a module or a class means. Modules may get more, as torch imports parts of itself late."""
+    """What each callable name of a module or class stands for.
+
+    A module may get new names later, since torch imports parts of itself late; a class may not.
+    """
 
     def __init__(self, owner: ModuleType | type):
-        self.space, self.is_open = vars(owner), isinstance(owner, ModuleType)
+        self.namespace, self.may_grow = vars(owner), isinstance(owner, ModuleType)
         self.size = self._size()
-        meant = {name: value for name, value in self.space.items() if callable(value)}
-        self.names, self.values = list(meant), list(meant.values())
+        callables = {name: value for name, value in self.namespace.items() if callable(value)}
+        self.names, self.values = list(callables), list(callables.values())
 
     def _size(self) -> int:
-        return len(self.space) - ("__slotnames__" in self.space)  # which pickle adds
+        return len(self.namespace) - ("__slotnames__" in self.namespace)  # pickle adds that one
 
-    def have_moved(self) -> bool:
-        now = list(map(self.space.get, self.names))
-        same = all(map(operator.is_, now, self.values)) or self._is_torchs_own(now)
-        return not same or (not self.is_open and self._size() != self.size)
+    def has_changed(self) -> bool:
+        now = [self.namespace.get(name) for name in self.names]
+        is_same = all(map(operator.is_, now, self.values)) or self._is_wrapped_by_torch(now)
+        return not is_same or (not self.may_grow and self._size() != self.size)
 
-    def _is_torchs_own(self, now: list) -> bool:
-        """Whether it was torch that put something around a function: around manual_seed, when it imports dynamo."""
-        moved = [(new, old) for new, old in zip(now, self.values, strict=True) if new is not old]
-        if not all(getattr(new, "__wrapped__", None) is old and is_library(_file_of(new)) for new, old in moved):
+    def _is_wrapped_by_torch(self, now: list) -> bool:
+        """Whether torch itself wrapped the functions that differ, as it wraps manual_seed when it imports dynamo."""
+        changed = [(new, old) for new, old in zip(now, self.values, strict=True) if new is not old]
+        if not all(getattr(new, "__wrapped__", None) is old and is_library(_file_of(new)) for new, old in changed):
             return False
         self.values = now
         return True
@@ -191,12 +199,12 @@ def _file_of(function: Any) -> str:
 
 @functools.cache
 def _namespaces() -> list[NamespaceSnapshot]:
-    """As they are when first asked for, before any learner's code has run."""
+    """The namespaces as they were at the first call, before any learner's code had run."""
     return [NamespaceSnapshot(owner) for owner in (*MODULES, *CLASSES)]
 
 
 def _global_hooks_and_modes() -> tuple:
-    """Modes and hooks that hold for whatever comes next."""
+    """Hooks and modes of torch, limits and the process group: all that would affect whatever runs next."""
     hooks = [len(one) for one in _HOOKS if hasattr(one, "__len__")]
     modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
     saved = torch._C._autograd._top_saved_tensors_default_hooks(False)
@@ -205,55 +213,56 @@ def _global_hooks_and_modes() -> tuple:
 
 
 class ProcessSnapshot:
-    """How to know that nothing has moved that `Shared` does not put back."""
+    """What `SavedSettings` does not restore, to find out afterwards whether it has changed."""
 
     def __init__(self) -> None:
-        _namespaces()
-        self.left_on, self.used = _global_hooks_and_modes(), used_bytes()
+        _namespaces()  # the first call remembers them
+        self.hooks_and_modes, self.used_bytes = _global_hooks_and_modes(), used_bytes()
 
-    def have_moved(self) -> bool:
+    def has_changed(self) -> bool:
         return (
-            any(names.have_moved() for names in _namespaces())
-            or _global_hooks_and_modes() != self.left_on
-            or used_bytes() > self.used + MAX_KEPT_BYTES
+            any(namespace.has_changed() for namespace in _namespaces())
+            or _global_hooks_and_modes() != self.hooks_and_modes
+            or used_bytes() > self.used_bytes + MAX_KEPT_BYTES
             or len(distributed_c10d._world.pg_map) > MAX_GROUPS
         )
 
 
-MAX_LOG = 1_000_000  # bytes of a rank's log, which it writes past Python, that are kept
-THREAD_SECONDS = 0.2  # seconds that a thread gets to end by itself
+# -- what the function started ---------------------------------------------------------------------------------------
+MAX_LOG = 1_000_000  # bytes of the rank's log, to which code may write past Python, that are kept
+THREAD_SECONDS = 0.2  # that a thread gets to end by itself
+ENGINE_THREADS = ("MainThread", "control", "wire ")  # how the names of the engine's own threads begin
 
 
 @functools.cache
 def adopt_orphans() -> None:
-    """Once in a process: children of its children come to it when those end."""
+    """Make this process the parent of orphans among its descendants, so that `end_children` finds them."""
     take_orphans()
 
 
 def end_started() -> bool:
-    """End the processes. Whether a thread is left, which nobody can end."""
+    """End the processes that the function started. Returns whether a thread is left, since no thread can be ended."""
     end_children()
     with contextlib.suppress(OSError):
         if os.fstat(1).st_size > MAX_LOG:
             os.ftruncate(1, 0)
-    until = time.monotonic() + THREAD_SECONDS
+    deadline = time.monotonic() + THREAD_SECONDS
     for thread in foreign_threads():
-        thread.join(max(0.0, until - time.monotonic()))
+        thread.join(max(0.0, deadline - time.monotonic()))
     return bool(foreign_threads())
 
 
 def foreign_threads() -> list[threading.Thread]:
-    """Threads that are neither the engine's nor torch's."""
-    known = ("MainThread", "control", "wire ")
-    every = [one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)]
-    return [one for one in every if not one.name.startswith(known)]
+    """The threads that are neither the engine's nor torch's, which Python knows as dummies only."""
+    threads = [thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)]
+    return [thread for thread in threads if not thread.name.startswith(ENGINE_THREADS)]
 
 
 def end_children() -> None:
-    """Until the system says that there is none: one that ends may leave us its own."""
+    """Kill all child processes, again until there is none, since one that ends may leave children of its own."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:  # there is one, and it lives
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:  # there is a child, and it has not ended
                 for child in psutil.Process().children(recursive=True):
                     with contextlib.suppress(psutil.Error):
                         child.send_signal(signal.SIGKILL)

@@ -1,4 +1,7 @@
-"""Limits of one rank while a learner's function runs: processor time, memory, the size of a file."""
+"""Limits what a rank may use while a learner's function runs: processor time, memory, and the size of a file.
+
+`processor_limit` also holds in class grading. A rank over a limit raises TooLong or TooMuch at the learner's line.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ import psutil
 from helpers.grading.safeguards.audit_rules import words
 from helpers.ranks import worker
 
-MAX_MEMORY = 1_000_000_000  # bytes beyond what the rank has when the function begins
-MAX_FILE = 100_000_000  # bytes of one file, and of what it writes past Python to the rank's log
-MEMORY_CHECK_SECONDS = 0.1  # seconds between two looks at the memory, where the system sets no limit to it
+MAX_MEMORY = 1_000_000_000  # bytes, in addition to what the rank has when the function begins
+MAX_FILE = 100_000_000  # bytes of one file, also of the rank's log, to which code may write past Python
+MEMORY_CHECK_SECONDS = 0.1  # between two looks at the memory, on systems that set no limit to it
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|Failed to allocate|bad_alloc|Cannot allocate memory")
 
 
@@ -25,7 +28,7 @@ class TooLong(BaseException):
 
 
 class TooMuch(BaseException):
-    """A rank used up its memory. words: the same."""
+    """A rank used up its memory. words: a sentence about it, which the ranks report."""
 
     def __init__(self) -> None:
         self.words = words["memory"].format(f"{MAX_MEMORY / 1e9:g} GB")
@@ -34,14 +37,14 @@ class TooMuch(BaseException):
 
 @contextlib.contextmanager
 def processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TooLong once this process has computed for `seconds`. Waiting on a crowded machine does not count."""
+    """Raises TooLong once this process has computed for `seconds`. Waiting, on a busy machine say, does not count."""
 
     def end(*_: object) -> None:
-        if not worker.put_off(end):
+        if not worker.put_off(end):  # in the middle of a message the engine calls it again later
             raise TooLong(f"{seconds:g} s of processor time are used up")
 
     before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # again, in case somebody swallows the first
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)  # every half second again, if code swallows it
     try:
         yield
     finally:
@@ -51,7 +54,7 @@ def processor_limit(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limit_memory_and_files() -> Iterator[None]:
-    """Within, memory beyond MEMORY is refused, and a file of more than FILE bytes."""
+    """Within it, the process can have no more than MAX_MEMORY in addition, and write no file over MAX_FILE."""
     with _soft_limit(resource.RLIMIT_FSIZE, MAX_FILE):
         if sys.platform.startswith("linux"):
             with _soft_limit(resource.RLIMIT_DATA, used_bytes() + MAX_MEMORY):
@@ -63,7 +66,7 @@ def limit_memory_and_files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_memory_errors() -> Iterator[None]:
-    """Whoever says that there is no memory left, Python, torch or the system, says TooMuch."""
+    """Turns the errors of Python, torch and the system about missing memory into TooMuch."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:
@@ -73,8 +76,11 @@ def name_memory_errors() -> Iterator[None]:
 
 
 def used_bytes() -> int:
-    """Linux: what is mapped to be written by this process alone, touched or not, which is what RLIMIT_DATA counts.
-    RLIMIT_AS would count torch's libraries, and 64 MB that are reserved for each thread."""
+    """The bytes that count towards the limit.
+
+    On Linux these are all private writable pages, touched or not, as RLIMIT_DATA counts them. RLIMIT_AS would also
+    count torch's libraries, and 64 MB that are reserved for each thread. Elsewhere it is the resident memory.
+    """
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[5]) * resource.getpagesize()
@@ -83,9 +89,10 @@ def used_bytes() -> int:
 
 
 @contextlib.contextmanager
-def _soft_limit(which: int, most: int) -> Iterator[None]:
+def _soft_limit(which: int, value: int) -> Iterator[None]:
+    """Within it, this soft limit of the system is `value`, or what it was if that is less."""
     before = resource.getrlimit(which)
-    soft = min(limit for limit in (most, *before) if limit != resource.RLIM_INFINITY)
+    soft = min(limit for limit in (value, *before) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(which, (soft, before[1]))
     try:
         yield
@@ -94,11 +101,11 @@ def _soft_limit(which: int, most: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(most: int) -> Iterator[None]:
-    """Look at the memory from time to time. What is asked for at once is seen when it is there."""
+def _watched(max_bytes: int) -> Iterator[None]:
+    """Look at the memory from time to time; a single large allocation is noticed only after it succeeded."""
 
     def look(*_: object) -> None:
-        if used_bytes() > most and not worker.put_off(look):
+        if used_bytes() > max_bytes and not worker.put_off(look):
             raise TooMuch
 
     before = signal.signal(signal.SIGALRM, look)

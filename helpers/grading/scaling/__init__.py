@@ -1,8 +1,9 @@
-"""Lab 11: scaling. Six small computations with which a training run on many GPUs is planned and judged.
+"""Lab 11, scaling: names the tasks that a check judges.
 
-measuring.py   11.efficiency, 11.fit: what measurements on some numbers of GPUs say
-timing.py      11.exposed, 11.bubble: what a step loses to the network and to its pipeline
-planning.py    11.plans, 11.days: which plan is allowed and the fastest, and how long the run takes
+All six are small computations with which a training run on many GPUs is planned, or understood afterwards.
+
+measurements.py  11.efficiency and 11.fit: what times on several numbers of GPUs say
+planning.py      11.exposed and 11.bubble, what a step loses; 11.plans and 11.days, the fastest plan and its time
 """
 
 from helpers.grading.registry import Lab
@@ -10,5 +11,12 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="11",
     topic="scaling",
-    tasks=tuple("measuring.EFFICIENCY timing.EXPOSED timing.BUBBLE planning.PLANS planning.DAYS measuring.FIT".split()),
+    tasks=(
+        "measurements.EFFICIENCY",
+        "planning.EXPOSED",
+        "planning.BUBBLE",
+        "planning.PLANS",
+        "planning.DAYS",
+        "measurements.FIT",
+    ),
 )

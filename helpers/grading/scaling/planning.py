@@ -1,4 +1,10 @@
-"""11.plans: the fastest of 200 plans that a cluster, a model and a batch allow. 11.days: how long the run takes."""
+"""Judges 11.exposed, 11.bubble, 11.plans and 11.days, the computations with which a training run is planned.
+
+11.exposed: the communication that backward does not hide. 11.bubble: the time of a pipelined step, and the share of it
+in which GPUs wait. 11.plans: the fastest of 200 plans that a cluster and a model allow. 11.days: how long a run takes.
+The learner's function is called in one process with drawn cases. The right function has options that turn it into the
+wrong ones; a mistake is named only if its function gives every answer.
+"""
 
 from __future__ import annotations
 
@@ -10,98 +16,285 @@ from helpers.grading.kit import answers
 from helpers.grading.scaling import LAB
 from helpers.learner.words import Words
 
+Seconds = Sequence[float]
+
+# -- 11.exposed ------------------------------------------------------------------------------------------------------
+ExposedSeconds = Callable[[Seconds, Sequence[int], float, int, float], float]
+GB = 10**9
+
+
+def make_exposed(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Six cases with one special thing each, then any.
+
+    A case is: when each bucket of gradients is ready (seconds), their bytes, when backward ends (seconds), the number
+    of ranks, and the bandwidth of a link (Gbit/s).
+    """
+    cases = [
+        [[0.10, 0.12, 0.14], [GB, GB, GB], 0.14, 4, 400],  # the lab text's own
+        [[0.10, 0.15], [GB, GB // 2], 0.5, 8, 400],  # all is hidden
+        [[0.10, 0.40], [GB, GB], 0.42, 2, 200],  # the link is free between the two
+        [[0.02, 0.04, 0.06], [GB, GB, GB], 0.06, 16, 100],  # the link is never free
+        [[0.25], [2 * GB], 0.25, 3, 200],  # one bucket
+        [[0.10, 0.20], [GB, GB], 0.20, 1, 100],  # one rank
+    ]
+    while len(cases) < 14:
+        ready = sorted({rng.integer(1, 40) / 100 for _ in range(rng.integer(2, 6))})
+        late = rng.one_of(0.0, 0.0, 0.01, 0.02)  # backward may go on after the last bucket, in layers without weights
+        sizes = [GB // 10 * rng.integer(1, 12) for _ in ready]
+        cases.append([ready, sizes, ready[-1] + late, 2 ** rng.integer(1, 6), rng.one_of(100, 200, 400, 800)])
+    return [{"cases": cases}]
+
+
+def one_after_another(ready: Seconds, durations: Seconds) -> list[float]:
+    """When each bucket has arrived over one link, which carries them in turn."""
+    ends = [0.0]
+    for at, seconds in zip(ready, durations, strict=True):
+        ends.append(max(ends[-1], at) + seconds)
+    return ends
+
+
+def all_at_once(ready: Seconds, durations: Seconds) -> list[float]:
+    """The mistake: each bucket is carried as soon as it is ready, as if it had a link of its own."""
+    return [at + seconds for at, seconds in zip(ready, durations, strict=True)]
+
+
+def exposed_seconds(
+    arrivals: Callable[[Seconds, Seconds], list[float]] = one_after_another,
+    combine: Callable[..., float] = max,
+    *,
+    bits: int = 8,
+    ring_share: Callable[[int], float] = lambda ranks: 2 * (ranks - 1) / ranks,
+) -> ExposedSeconds:
+    """The right function, or with other arguments a wrong one.
+
+    arrivals: when each bucket has arrived. combine: makes one number of the seconds by which each arrives after
+    backward has ended. bits: in a byte. ring_share: which multiple of a bucket's bytes a link carries in an all-reduce.
+    """
+
+    def seconds(ready: Seconds, sizes: Sequence[int], backward: float, ranks: int, gbit: float) -> float:
+        durations = [ring_share(ranks) * size * bits / (gbit * 1e9) for size in sizes]
+        return combine(max(0.0, end - backward) for end in arrivals(ready, durations))
+
+    return seconds
+
+
+WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
+    "bits_as_bytes": [exposed_seconds(bits=1)],
+    "ring_forgotten": [
+        exposed_seconds(ring_share=share) for share in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)
+    ],
+    "begins_at_once": [exposed_seconds(lambda ready, durations: [sum(durations)])],
+    "queue_forgotten": [exposed_seconds(all_at_once), exposed_seconds(all_at_once, sum)],
+    "counted_twice": [exposed_seconds(one_after_another, sum)],
+    "last_bucket_hidden": [
+        exposed_seconds(lambda ready, durations: one_after_another(ready[:-1], durations[:-1])),
+    ],
+}
+EXPOSED = answers.question_task(
+    "11.exposed",
+    "exposed_seconds(ready, sizes, backward, ranks, gbit)",
+    Words(en="the exposed time", zh="暴露的时间"),
+    exposed_seconds(),
+    WRONG_EXPOSED,
+    make_inputs=make_exposed,
+    hints=LAB.hints(*WRONG_EXPOSED),
+)
+
+# -- 11.bubble -------------------------------------------------------------------------------------------------------
+# forward: the seconds of each stage's forward pass. m: micro-batches. chunks: model chunks per stage.
+PipelineStep = Callable[[Seconds, int, int], tuple[float, float]]  # forward, m, chunks: seconds of a step, bubble
+
+
+def make_bubble(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """The lab text's two cases, with chunks, a slow last stage, one stage, one micro-batch; then any."""
+    even, slow_head = [1.0] * 4, [1.0, 1.0, 1.0, 2.0]
+    cases = [[even, 8, 1], [slow_head, 8, 1], [even, 8, 2], [slow_head, 16, 4], [[1.5], 4, 1], [[0.5, 1.0], 1, 1]]
+    while len(cases) < 12:
+        stages = [rng.integer(4, 12) / 4 for _ in range(rng.integer(2, 8))]
+        cases.append([stages, len(stages) * rng.integer(1, 8), rng.integer(1, 4)])
+    return [{"cases": cases}]
+
+
+def mean(forward: Seconds) -> float:
+    return sum(forward) / len(forward)
+
+
+def idle_share(forward: Seconds, m: int, chunks: int, duration: float) -> float:
+    """The share of the step in which a stage waits, in the mean.
+
+    duration: the seconds of the step, if it had forward passes alone.
+    """
+    return 1 - m * mean(forward) / duration
+
+
+def bubble_of_equal_stages(forward: Seconds, m: int, chunks: int, duration: float) -> float:
+    """The mistake: (p - 1) / (m + p - 1), the formula for p stages that are equally fast."""
+    waits = (len(forward) - 1) / chunks
+    return waits / (m + waits)
+
+
+def pipeline_step(
+    *,
+    passes: int = 3,
+    pace: Callable[[Seconds], float] = max,
+    ramp: Callable[[float, int], float] = lambda others, chunks: others / chunks,
+    bubble: Callable[[Seconds, int, int, float], float] = idle_share,
+) -> PipelineStep:
+    """The right function, or with other arguments a wrong one.
+
+    passes: what forward and backward of a micro-batch take, in forward passes; backward takes two. pace: of the stages,
+    the seconds for which every micro-batch takes its turn. ramp: what filling and draining the pipeline adds, from the
+    seconds of all other stages together.
+    """
+
+    def step(forward: Seconds, micro_batches: int, chunks: int) -> tuple[float, float]:
+        duration = micro_batches * pace(forward) + ramp(sum(forward) - pace(forward), chunks)
+        return passes * duration, bubble(forward, micro_batches, chunks, duration)
+
+    return step
+
+
+WRONG_STEPS: dict[str, list[PipelineStep]] = {
+    "backward_once": [pipeline_step(passes=2), pipeline_step(passes=1)],
+    "equal_stages_assumed": [
+        pipeline_step(pace=mean),
+        pipeline_step(pace=lambda forward: forward[0]),
+        pipeline_step(bubble=bubble_of_equal_stages),
+    ],
+    "chunks_multiply": [
+        pipeline_step(ramp=lambda others, chunks: others * chunks),
+        pipeline_step(ramp=lambda others, chunks: others),
+    ],
+    # What is lost is divided by the useful work, and not by the whole step.
+    "share_of_the_work": [
+        pipeline_step(bubble=lambda forward, m, chunks, duration: duration / (m * mean(forward)) - 1),
+        pipeline_step(bubble=lambda forward, m, chunks, duration: (len(forward) - 1) / (m * chunks)),
+    ],
+}
+BUBBLE = answers.question_task(
+    "11.bubble",
+    "pipeline_step(forward, micro_batches, chunks)",
+    [Words(en="the time of the step", zh="一步的时间"), Words(en="the bubble", zh="气泡占比")],
+    pipeline_step(),
+    WRONG_STEPS,
+    make_inputs=make_bubble,
+    hints=LAB.hints(*WRONG_STEPS),
+)
+
 # -- 11.plans --------------------------------------------------------------------------------------------------------
-Plan, Job = dict[str, Any], Mapping[str, int]
-Rule, Choice = Callable[[Plan, Job], bool], Callable[[Sequence[Plan], Job], str | None]
-GIB = 2**30 / 1e9  # GB
-NUM_PLANS, FASTEST = 200, 5.0  # seconds
+CandidatePlan, TrainingJob = dict[str, Any], Mapping[str, int]
+Rule, Choice = (
+    Callable[[CandidatePlan, TrainingJob], bool],
+    Callable[[Sequence[CandidatePlan], TrainingJob], str | None],
+)
+GIB = 2**30 / 1e9  # in GB
+NUM_PLANS = 200
+FASTEST = 5.0  # seconds of a step; all plans that are not placed on purpose take at least 10
 FIELDS = ("name", "dp", "tp", "pp", "micro_batch", "gb", "seconds")
-# What is special about the fastest plans: their times the GPUs there are, tp, pp, micro-batch, share of the memory.
-KINDS: dict[str, list[tuple[float, ...]]] = {
+# The fastest plans of each kind of job, which make it special. A plan is: by what factor it has more GPUs than the
+# cluster, tp, pp, micro-batch, and its memory as a multiple of the job's GiB taken as GB (1 GiB is 1.0737 GB).
+FASTEST_PLANS: dict[str, list[tuple[float, ...]]] = {
     "plain": [],
-    # No whole number of GB lies between the memory and the first two, of which one fits.
+    # The first needs a little more than the memory and the second a little less, with no whole number of GB between.
+    # So an answer that rounds the memory to whole GB chooses the first or the third.
     "memory": [(1, 4, 1, 1, 1.0745), (1, 8, 1, 1, 1.0725), (1, 8, 2, 1, 1.02)],
     "nodes": [(1, 16, 1, 1, 0.5)],
     "batch": [(1, 1, 1, 4, 0.5)],
     "heads": [(1, 8, 1, 1, 0.5)],
     "layers": [(1, 1, 16, 1, 0.5)],
     "gpus": [(2, 8, 1, 1, 0.5)],
-    # The simplest has neither the fewest stages nor the smallest tp.
+    # Of equally fast plans the smallest tp * pp wins. Here that is the last one, and another has fewer stages.
     "ties": [(1, 4, 4, 1, 0.5), (1, 8, 1, 1, 0.5), (1, 2, 2, 1, 0.5)],
+    # Here it is the first one, and another has a smaller tp.
     "turned ties": [(1, 2, 2, 1, 0.5), (1, 1, 8, 1, 0.5), (1, 4, 4, 1, 0.5)],
     "nothing fits": [],
 }
 
 
 def make_plans(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """In each job the fastest plan has one thing about it; in the last one nothing fits."""
-    return [{"cases": [candidates(rng, kind) for kind in KINDS]}]
+    """One job of each kind; in the last one no plan fits."""
+    return [{"cases": [draw_job(rng, kind) for kind in FASTEST_PLANS]}]
 
 
-def candidates(rng: CaseGenerator, kind: str) -> list[Any]:
-    """200 plans and the job."""
+def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
+    """200 plans, and the job for which one is to be chosen."""
     gpus, gib = rng.one_of(32, 64, 128), rng.one_of(24, 40, 80)
     job = {"gpus": gpus, "gpus_per_node": 8, "gib": gib, "heads": 12 if kind in ("plain", "heads") else 48}
     job |= {"layers": 8 * rng.one_of(3, 5, 7), "batch": 2 * gpus * rng.one_of(1, 3, 5)}
-    odd = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
-    placed = dict(zip(odd, KINDS[kind], strict=False))
+    positions = sorted({rng.integer(0, NUM_PLANS - 1) for _ in range(9)})
+    # There are at most three fastest plans, so the other positions stay with ordinary plans.
+    placed = dict(zip(positions, FASTEST_PLANS[kind], strict=False))
     plans = []
     for number in range(NUM_PLANS):
-        any_of = 1, *(2 ** rng.integer(0, most) for most in (4, 4, 2)), rng.integer(30, 140) / 100
-        more, tp, pp, micro_batch, share = placed.get(number, any_of)
+        ordinary = 1, *(2 ** rng.integer(0, most) for most in (4, 4, 2)), rng.integer(30, 140) / 100
+        factor, tp, pp, micro_batch, share = placed.get(number, ordinary)
         seconds = FASTEST if number in placed else 10 + rng.integer(0, 8000) / 400
-        gb = round((share + 3 * (kind == "nothing fits")) * gib, 2)
-        dp = max(1, more * gpus // (tp * pp))
+        gb = round((share + (3 if kind == "nothing fits" else 0)) * gib, 2)
+        dp = max(1, factor * gpus // (tp * pp))
         name = f"plan {number}: dp {dp}, tp {tp}, pp {pp}, micro-batch {micro_batch}, {gb} GB"
         plans.append(dict(zip(FIELDS, (name, dp, tp, pp, micro_batch, gb, seconds), strict=True)))
     return [plans, job]
 
 
 RULES: dict[str, Rule] = {
-    "gpus": lambda p, job: p["dp"] * p["tp"] * p["pp"] == job["gpus"],
-    "nodes": lambda p, job: job["gpus_per_node"] % p["tp"] == 0,
-    "heads": lambda p, job: job["heads"] % p["tp"] == 0,
-    "layers": lambda p, job: job["layers"] % p["pp"] == 0,
-    "batch": lambda p, job: job["batch"] % (p["dp"] * p["micro_batch"]) == 0,
-    "memory": lambda p, job: p["gb"] <= job["gib"] * GIB,
+    "gpus": lambda plan, job: plan["dp"] * plan["tp"] * plan["pp"] == job["gpus"],
+    "nodes": lambda plan, job: job["gpus_per_node"] % plan["tp"] == 0,
+    "heads": lambda plan, job: job["heads"] % plan["tp"] == 0,
+    "layers": lambda plan, job: job["layers"] % plan["pp"] == 0,
+    "batch": lambda plan, job: job["batch"] % (plan["dp"] * plan["micro_batch"]) == 0,
+    "memory": lambda plan, job: plan["gb"] <= job["gib"] * GIB,
 }
 
 
-def best(*, tie: Callable[[Plan, int], float] = lambda p, place: p["tp"] * p["pp"], **instead: Rule) -> Choice:
-    """tie: the least of it wins among equally fast ones. instead: rules that take the place of ours."""
-    rules = RULES | instead
+def best_plan(
+    *, tie: Callable[[CandidatePlan, int], float] = lambda plan, position: plan["tp"] * plan["pp"], **rules: Rule
+) -> Choice:
+    """The right function, or with other arguments a wrong one.
 
-    def chosen(plans: Sequence[Plan], job: Job) -> str | None:
-        allowed = [(p["seconds"], tie(p, i), p["name"]) for i, p in enumerate(plans)]
-        fit = [one for one, p in zip(allowed, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
+    tie: the plan with its smallest value wins among equally fast ones. rules: used in place of those in RULES.
+    """
+    rules = RULES | rules
+
+    def chosen(plans: Sequence[CandidatePlan], job: TrainingJob) -> str | None:
+        ranked = [(plan["seconds"], tie(plan, i), plan["name"]) for i, plan in enumerate(plans)]
+        fit = [one for one, p in zip(ranked, plans, strict=True) if all(rule(p, job) for rule in rules.values())]
         return min(fit)[2] if fit else None
 
     return chosen
 
 
 WRONG_CHOICES: dict[str, list[Choice]] = {
-    "gib_as_gb": [best(memory=lambda p, job: p["gb"] <= job["gib"])],
-    "tp_across_nodes": [best(nodes=lambda p, job: True)],
-    "batch_does_not_divide": [best(batch=lambda p, job: True), best(batch=lambda p, job: job["batch"] % p["dp"] == 0)],
-    "first_of_equals": [best(tie=lambda p, place: place), best(tie=lambda p, place: -place)],
+    "gib_as_gb": [best_plan(memory=lambda plan, job: plan["gb"] <= job["gib"])],
+    "tp_across_nodes": [best_plan(nodes=lambda plan, job: True)],
+    "batch_does_not_divide": [
+        best_plan(batch=lambda plan, job: True),
+        best_plan(batch=lambda plan, job: job["batch"] % plan["dp"] == 0),
+    ],
+    "first_of_equals": [
+        best_plan(tie=lambda plan, position: position),
+        best_plan(tie=lambda plan, position: -position),
+    ],
 }
-NAME = Words(en="the name of the plan", zh="方案的名字")
 PLANS = answers.question_task(
     "11.plans",
     "best_plan(plans, job)",
-    NAME,
-    best(),
+    Words(en="the name of the plan", zh="方案的名字"),
+    best_plan(),
     WRONG_CHOICES,
     make_inputs=make_plans,
     hints=LAB.hints(*WRONG_CHOICES),
 )
 
 # -- 11.days ---------------------------------------------------------------------------------------------------------
-Training = Callable[..., tuple[float, float]]
+RunTime = Callable[..., tuple[float, float]]  # days and GPU-hours
 
 
 def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """The text's own; nothing computed again and nothing lost; a long sequence; then any."""
+    """The lab text's own case, one without recomputation and losses, one with a long sequence; then any.
+
+    A case is: the model, the tokens, the number of GPUs, their peak (FLOP/s), HFU, the share of forward that is
+    recomputed, and the share of the time that is lost.
+    """
     small = {"parameters": 7 * 10**9, "layers": 32, "hidden": 4096, "seq": 4096}
     cases = [
         [small, 10**12, 64, 1e15, 0.5, 1, 0.1],
@@ -116,33 +309,45 @@ def make_days(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     return [{"cases": cases}]
 
 
-def training(
+def run_time(
     *,
     attention: int = 12,
-    useful: Callable[[float, float], float] = lambda hfu, recomputed: hfu * 3 / (3 + recomputed),
-    whole: Callable[[float, float], float] = lambda seconds, lost: seconds / (1 - lost),
-    counted: Callable[[int], int] = lambda gpus: gpus,
-) -> Training:
-    """useful: the MFU. whole: the seconds with what is lost. counted: the GPUs of which hours are counted."""
+    mfu: Callable[[float, float], float] = lambda hfu, recomputed: hfu * 3 / (3 + recomputed),
+    with_losses: Callable[[float, float], float] = lambda seconds, lost: seconds / (1 - lost),
+    counted_gpus: Callable[[int], int] = lambda gpus: gpus,
+) -> RunTime:
+    """The right function, or with other arguments a wrong one.
+
+    A token takes 6 FLOPs per parameter, and `attention` * layers * hidden * sequence length for attention. mfu: the
+    model's share of the FLOPs that run, where forward counts 1 and backward 2. with_losses: the seconds with the time
+    that is lost. counted_gpus: of how many GPUs the hours are counted.
+    """
 
     def days(
         model: Mapping[str, int], tokens: int, gpus: int, peak: float, hfu: float, recomputed: float, lost: float
     ) -> tuple[float, float]:
-        needed = 6 * model["parameters"] + attention * model["layers"] * model["hidden"] * model["seq"]
-        seconds = whole(tokens * needed / (gpus * peak * useful(hfu, recomputed)), lost)
-        return seconds / 86_400, counted(gpus) * seconds / 3_600
+        flops = 6 * model["parameters"] + attention * model["layers"] * model["hidden"] * model["seq"]
+        seconds = with_losses(tokens * flops / (gpus * peak * mfu(hfu, recomputed)), lost)
+        return seconds / 86_400, counted_gpus(gpus) * seconds / 3_600
 
     return days
 
 
-WRONG_DAYS: dict[str, list[Training]] = {
-    "hfu_for_mfu": [training(useful=lambda hfu, recomputed: hfu)],
-    "attention_forgotten": [training(attention=0)],
-    "lost_time_added": [training(whole=way) for way in (lambda t, lost: t * (1 + lost), lambda t, lost: t)],
-    "hours_of_one_gpu": [training(counted=lambda gpus: 1)],
+WRONG_DAYS: dict[str, list[RunTime]] = {
+    "hfu_for_mfu": [run_time(mfu=lambda hfu, recomputed: hfu)],
+    "attention_forgotten": [run_time(attention=0)],
+    "lost_time_added": [
+        run_time(with_losses=lambda seconds, lost: seconds * (1 + lost)),
+        run_time(with_losses=lambda seconds, lost: seconds),
+    ],
+    "hours_of_one_gpu": [run_time(counted_gpus=lambda gpus: 1)],
 }
-TIMES = [Words(en="the number of days", zh="天数"), Words(en="the number of GPU-hours", zh="GPU 小时数")]
-CALL = "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)"
 DAYS = answers.question_task(
-    "11.days", CALL, TIMES, training(), WRONG_DAYS, make_inputs=make_days, hints=LAB.hints(*WRONG_DAYS)
+    "11.days",
+    "training_days(model, tokens, gpus, peak, hfu, recomputed, lost)",
+    [Words(en="the number of days", zh="天数"), Words(en="the number of GPU-hours", zh="GPU 小时数")],
+    run_time(),
+    WRONG_DAYS,
+    make_inputs=make_days,
+    hints=LAB.hints(*WRONG_DAYS),
 )

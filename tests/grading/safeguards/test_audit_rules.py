@@ -58,7 +58,7 @@ def test_nothing_outside_the_room_changes(deed, run, tmp_path):
         assert "Refused: changes or deletes notes.txt" in got.printed
     else:
         assert got.failure["kind"] == "refused"
-        assert "changes or deletes " in said(got) and "test_deeds.py line" in said(got)
+        assert "changes or deletes " in said(got) and "test_audit_rules.py line" in said(got)
         assert "改动或删除了不属于它的" in got.failure["message"]["zh"]
 
 

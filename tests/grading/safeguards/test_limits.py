@@ -151,10 +151,10 @@ def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
     monkeypatch.setattr(run_on_ranks, "crowd", lambda: 1.0)
     task = task_of(KEY)
     runner = LocalRunner(task, right, ranks=own)
-    assert runner.left == task.seconds - run_on_ranks.SHUTDOWN_SECONDS == 8.0
+    assert runner.seconds_left == task.seconds - run_on_ranks.SHUTDOWN_SECONDS == 8.0
     assert runner(inputs_by_rank(task, task.variations.cases(1), 1, 1), 1).failure is None
-    assert 0.0 < runner.left < 8.0
-    runner.left = 0.2
+    assert 0.0 < runner.seconds_left < 8.0
+    runner.seconds_left = 0.2
 
     def sleeps(model):
         time.sleep(100)

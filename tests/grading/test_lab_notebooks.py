@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from helpers.grading import NotYet, check, labs, offers, rubric, run_on_ranks, solution, tasks_of
+from helpers.grading import NotYet, check, lab_notebooks, labs, rubric, run_on_ranks, solution, tasks_of
 from helpers.learner import progress
 from helpers.learner.words import reading
 from tests.grading.test_run_on_ranks import not_written
@@ -56,7 +56,7 @@ def test_what_is_not_written_is_no_attempt_to_be_helped_with(notes):
 
 
 def test_where_a_teacher_has_taken_the_solutions_away_nothing_is_offered(notes, tmp_path, monkeypatch):
-    monkeypatch.setattr(offers.labs, "ROOT", tmp_path)
+    monkeypatch.setattr(lab_notebooks, "ROOT", tmp_path)
     assert not [text for text in (said(notes, untouched) for _ in range(4)) if "solution" in text]
     assert "whoever gave you the lab keeps the answers" in solution(KEY)
     assert "with whoever gave you the lab" in rubric("03")
@@ -91,7 +91,7 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
 
     def write(text: str, name: str = "03_ddp.ipynb"):
-        notebook = json.loads((offers.labs.ROOT / "labs" / "03_ddp.ipynb").read_text(encoding="utf-8"))
+        notebook = json.loads((lab_notebooks.ROOT / "labs" / "03_ddp.ipynb").read_text(encoding="utf-8"))
         next(cell for cell in notebook["cells"] if cell["id"] == "explain")["source"] = text
         (tmp_path / name).write_text(json.dumps(notebook), encoding="utf-8")
         return tmp_path / name
@@ -129,4 +129,4 @@ def test_a_damaged_notebook_shows_nothing(mine, damage):
 
 @pytest.mark.parametrize("lab", labs())
 def test_every_lab_has_a_rubric(lab):
-    assert "**Rubric**" in rubric(lab, offers.solution_of(lab))
+    assert "**Rubric**" in rubric(lab, lab_notebooks.solution_path(lab))

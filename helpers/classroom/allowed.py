@@ -1,0 +1,154 @@
+"""Lists what a submission may use: modules of the course, Python modules, names; everything else is flagged or hidden.
+
+Nothing here lists what cheats do. allowed.yaml lists what honest answers need, and scan.py flags the rest for a
+teacher. Of the course's own modules, the lists below name those that ranks in a sandbox need; strip_answers.py hides
+the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Container
+from pathlib import Path
+
+import yaml
+
+from helpers.grading.registry import lab_of
+from helpers.learner.words import Words, book
+
+words = book("flags")
+
+# -- the course's own modules ------------------------------------------------------------------------------------------
+# A module that none of these lists names is hidden from the sandbox, removed from its memory, and flagged where a
+# submission names it. A package that is added to the course later is therefore closed until somebody lists it here.
+COURSE = ("helpers", "solutions", "tests", "benchmarks")
+ALLOWED_IN_ANSWERS = (
+    "helpers.grading",
+    "helpers.grading.check",
+    "helpers.grading.progress_view",
+    "helpers.grading.rubric",
+)
+# If the lab's own cell imports one of these names, an answer may use it, for example to draw a picture.
+ALLOWED_WHERE_GIVEN = ("helpers.draw", "helpers.records", "helpers.grading.profiling.clinic.clinic")
+# What runs a task on ranks in a sandbox: packages with everything that is below them, then single modules.
+PACKAGES_IN_SANDBOX = (
+    "helpers.classroom",
+    "helpers.devices",
+    "helpers.grading.safeguards",
+    "helpers.learner.words",
+    "helpers.ranks",
+)
+MODULES_IN_SANDBOX = (
+    "helpers",
+    "helpers.grading.cases",
+    "helpers.grading.common_checks",
+    "helpers.grading.run_on_ranks",
+    "helpers.grading.registry",
+    "helpers.grading.task",
+    "helpers.learner",
+    "helpers.observe",
+    "helpers.observe.comms",
+    "helpers.quantities",
+    "helpers.quantities.units",
+    "helpers.records",
+    "helpers.records.checks",
+    "helpers.records.comms",
+    "helpers.specs",
+    "helpers.specs.checks",
+    "helpers.specs.hardware",
+)
+
+# -- what no answer may use, besides the `forbids` of its lab ----------------------------------------------------------
+NETWORK = ("socket", "_socket", "urllib", "http", "requests", "httpx", "ftplib", "smtplib", "aiohttp", "ssl")
+PROCESSES = ("subprocess", "multiprocessing", "pty", "torch.multiprocessing", "_posixsubprocess")
+PROCESSES += ("concurrent.futures.ProcessPoolExecutor", "concurrent.futures.process")  # its threads are right in lab 02
+MEMORY = ("ctypes", "_ctypes", "mmap")
+
+# -- what honest answers use -------------------------------------------------------------------------------------------
+_lists = yaml.safe_load(Path(__file__).with_name("allowed.yaml").read_text(encoding="utf-8"))
+USUAL = {name: frozenset(texts.split()) for name, texts in _lists.items() if isinstance(texts, str)}
+USUAL_NAMES_OF = {module: frozenset(texts.split()) for module, texts in _lists["names_of"].items()}
+SUSPECT_MODULES, FRAME_ATTRIBUTES, RARE_NAMES = USUAL["suspect_modules"], USUAL["frames"], USUAL["rare"]
+USUAL_DUNDERS, DEFINABLE_DUNDERS = (
+    frozenset(f"__{name}__" for name in USUAL[kind]) for kind in ("dunders", "definable_dunders")
+)
+SUSPECT_CALLS = {reason: frozenset(names.split()) for reason, names in _lists["calls"].items()}
+THREAD_MODULES, USUAL_PACKAGES = tuple(USUAL["threads"]), tuple(USUAL["packages"])
+SETTABLE_MODULES = ("torch.backends",)  # an answer may set their attributes
+
+
+def why_forbidden(name: str, lab: str) -> Words | None:
+    """A sentence that says why no answer to lab "03" may use the module or object `name`; None if it may."""
+    if name in ALLOWED_IN_ANSWERS:
+        return None
+    for roots, key in (
+        (COURSE, "course"),
+        (lab_of(lab).forbids, "torchs_own"),
+        (NETWORK, "network"),
+        (PROCESSES, "starts"),
+        (MEMORY, "memory"),
+    ):
+        if is_within(name, roots):
+            return words[key].format(name)
+    return None
+
+
+def why_object_forbidden(value: object, lab: str) -> Words | None:
+    """The same for an object of torch, whatever the answer calls it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if not isinstance(module, str) or not module.startswith("torch"):
+        return None
+    for one in lab_of(lab).forbids:
+        if value is imported_object(one) or is_within(f"{module}.{name}", (one,)):
+            return words["torchs_own"].format(one)
+    return None
+
+
+def is_in_sandbox(module: str) -> bool:
+    """Whether ranks in a sandbox need this module of the course, so that it stays visible and in memory."""
+    return module in MODULES_IN_SANDBOX or is_package_in_sandbox(module)
+
+
+def is_package_in_sandbox(package: str) -> bool:
+    """Whether ranks in a sandbox may use this package with everything that is below it."""
+    return is_within(package, PACKAGES_IN_SANDBOX)
+
+
+def has_modules_in_sandbox(package: str) -> bool:
+    """Whether some module in this package, or the package itself, is allowed in a sandbox."""
+    return any(is_within(module, (package,)) for module in (*MODULES_IN_SANDBOX, *PACKAGES_IN_SANDBOX))
+
+
+def is_usual_module(module: str, given: Container[str]) -> bool:
+    """Whether honest answers use this module. given: the names that the lab's own cells import."""
+    if is_within(module, THREAD_MODULES):
+        return "threading" in given
+    root = module.partition(".")[0]
+    is_of_python = root in USUAL_NAMES_OF or (root != "torch" and root in USUAL["modules"])
+    return is_of_python or module in USUAL["modules"] or module in given or is_within(module, USUAL_PACKAGES)
+
+
+@functools.cache
+def imported_object(name: str) -> object | None:
+    """The object with this dotted name, if its module is imported already; nothing is imported for it."""
+    parts = name.split(".")
+    value = sys.modules.get(parts[0])
+    for number, part in enumerate(parts[1:], 2):
+        if value is None:
+            return None
+        value = sys.modules.get(".".join(parts[:number])) or namespace_of(value).get(part)
+    return value
+
+
+def namespace_of(value: object) -> dict:
+    """The names in a module or class, read from its dictionary: getattr could import a module, or run code."""
+    try:
+        return vars(value)
+    except TypeError:
+        return {}
+
+
+def is_within(name: str, roots: tuple[str, ...]) -> bool:
+    """Whether a dotted name is one of `roots` or stands below one of them."""
+    return any(name == root or name.startswith(root + ".") for root in roots)

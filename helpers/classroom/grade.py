@@ -1,0 +1,389 @@
+"""Grades submissions: each one in a sandbox of its own, a whole class several at a time, resumable after an interrupt.
+
+`grade_one` returns a GradedSubmission whatever the file holds. `grade_all` writes each result to the state file as soon
+as it is there: one line of JSON for the settings, then one line per graded submission.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from helpers.classroom import labs, messages
+from helpers.classroom.isolation import Limits
+from helpers.classroom.labs import LabNotebook, LabTask
+from helpers.classroom.program import Program, program_of
+from helpers.classroom.results import (
+    CERTAIN,
+    LIKELY,
+    Flag,
+    GradedSubmission,
+    GradedTask,
+    WrittenAnswer,
+    sorted_flags,
+    submission_from_json,
+    submission_to_json,
+)
+from helpers.classroom.sandbox import Sandbox, SandboxEnded
+from helpers.classroom.scan import scan
+from helpers.classroom.submissions import MAX_BYTES, Submission, UnreadableNotebook, read_notebook
+from helpers.grading import common_checks
+from helpers.grading.check import grade, inputs_by_rank
+from helpers.grading.registry import similar_name, task_of
+from helpers.grading.task import TaskRun
+from helpers.grading.verdict import words
+from helpers.learner.words import LANGUAGES
+from helpers.ranks.zygote import FORKS
+
+MAX_TEXT = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradingSettings:
+    """What is the same for a whole class.
+
+    labs: a submission is to one of these. seed: of the inputs; it never enters a sandbox. isolation_level: one of
+    isolation.ISOLATION_LEVELS. private: paths that learners' code must not see. checks: folder of private checks, or
+    "". lang: the language of verdicts and flags.
+    """
+
+    labs: tuple[LabNotebook, ...]
+    seed: int
+    isolation_level: str
+    limits: Limits = Limits()
+    private: tuple[str, ...] = ()
+    checks: str = ""
+    lang: str = "en"
+
+
+def grade_one(submission: Submission, settings: GradingSettings) -> GradedSubmission:
+    """Grade one submission. Never raises for what is in the file."""
+    start = time.perf_counter()
+    ungraded = GradedSubmission(
+        learner=submission.learner,
+        file=submission.path.name,
+        name=submission.name,
+        source=submission.source,
+        notes=submission.notes,
+    )
+    try:
+        cells, digest = read_notebook(submission.path)
+    except UnreadableNotebook as error:
+        return _not_graded(ungraded, settings, str(error), start)
+    ungraded = replace(ungraded, digest=digest)
+    lab = labs.detect_lab(cells, list(settings.labs))
+    if lab is None:
+        names = ", ".join(lab.name for lab in settings.labs)
+        return _not_graded(ungraded, settings, f"Nothing of lab {names} is in this notebook.", start)
+    try:
+        return replace(_SubmissionGrader(cells, lab, settings).result(ungraded), seconds=time.perf_counter() - start)
+    except Exception as error:  # a fault of the grader, most likely: the rest of the class is graded all the same
+        return _not_graded(ungraded, settings, f"The grader itself failed ({type(error).__name__}: {error}).", start)
+
+
+def _not_graded(ungraded: GradedSubmission, settings: GradingSettings, problem: str, start: float) -> GradedSubmission:
+    tasks = settings.labs[0].tasks if len(settings.labs) == 1 else ()
+    graded = tuple(GradedTask(key=task.key, state="not graded", points=0.0, max_points=task.points) for task in tasks)
+    lab = settings.labs[0].name if tasks else ""
+    seconds = time.perf_counter() - start
+    return replace(ungraded, lab=lab, tasks=graded, problems=(*ungraded.problems, problem), seconds=seconds)
+
+
+class _SubmissionGrader:
+    """Grades one submission. Cells that end the sandbox are left out when the sandbox is started again."""
+
+    def __init__(self, cells: list[dict], lab: LabNotebook, settings: GradingSettings):
+        self.lab, self.settings = lab, settings
+        self.program: Program = program_of(cells, lab)
+        self.flags: list[Flag] = scan(self.program, lab, settings.lang)
+        self.problems = list(self.program.problems)
+        self.skipped_cells: set[str] = set()
+        self.have_cells_run = False
+        setup = {"lab": lab.number, "checks": settings.checks, "private": list(settings.private)}
+        hide = [path for path in settings.private if FORKS or path != settings.checks]
+        self.sandbox = Sandbox(setup, isolation_level=settings.isolation_level, limits=settings.limits, hide=hide)
+
+    def result(self, ungraded: GradedSubmission) -> GradedSubmission:
+        """`ungraded` with its tasks, flags and written answers."""
+        try:
+            tasks = tuple(self._grade_task(lab_task) for lab_task in self.lab.tasks)
+        finally:
+            self.sandbox.end()
+        flags = sorted_flags(self.flags)
+        tasks = tuple(replace(one, flags=tuple(flag for flag in flags if flag.key == one.key)) for one in tasks)
+        written = tuple(
+            WrittenAnswer(
+                grade_id=question.grade_id,
+                max_points=question.points,
+                text=self.program.answers.get(question.grade_id, "")[:MAX_TEXT],
+            )
+            for question in self.lab.questions
+        )
+        return replace(
+            ungraded,
+            lab=self.lab.name,
+            tasks=tasks,
+            written=written,
+            problems=(*ungraded.problems, *dict.fromkeys(self.problems)),
+            peak_bytes=self.sandbox.peak_bytes,
+        )
+
+    # -- cells -----------------------------------------------------------------------------------------------------
+    def run_cells(self) -> None:
+        """Start the sandbox if need be, and run every cell that does not end it.
+
+        Raises SandboxEnded if it does not start.
+        """
+        while not self.have_cells_run:
+            for cell in self.program.cells:
+                if cell.name not in self.skipped_cells and not self._run_cell(cell):
+                    break
+            else:
+                self.have_cells_run = True
+
+    def _run_cell(self, cell: Any) -> bool:
+        seconds = self.settings.limits.cell_seconds
+        question = {"do": "cell", "name": cell.name, "source": cell.source, "lines": list(cell.lines)}
+        try:
+            answer = self.sandbox.ask(question | {"seconds": seconds}, seconds)
+        except SandboxEnded as error:
+            if self.sandbox.is_out_of_time or "did not start" in str(error):
+                raise
+            self.skipped_cells.add(cell.name)
+            self.problems.append(f"{cell.name}: {error}, so the cell was left out.")
+            return False
+        if isinstance(answer.get("error"), str) and not cell.is_from_lab:
+            self.problems.append(str(answer["error"])[:MAX_TEXT])
+        self._add_noted_flags(answer, self.program.tasks_of(cell.name))
+        return True
+
+    def _add_noted_flags(self, answer: dict, keys: Sequence[str]) -> None:
+        noted = answer.get("noted")
+        for note in noted if isinstance(noted, list) else []:
+            with suppress(KeyError, TypeError):  # the learner's code could write there, too
+                location, reason = str(note["location"])[:100], str(note["reason"][self.settings.lang])[:300]
+                self.flags += [Flag(key=key, location=location, reason=reason, certainty=LIKELY) for key in keys]
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+    def _grade_task(self, lab_task: LabTask) -> GradedTask:
+        if lab_task.key in self.program.missing_tasks:
+            near = similar_name(lab_task.task, self.program.defined_names)
+            text = f"{lab_task.task.name} is not defined in this notebook{f', but {near} is' if near else ''}."
+            return GradedTask(key=lab_task.key, state="missing", points=0.0, max_points=lab_task.points, text=text)
+        try:
+            verdict = grade(
+                lab_task.key,
+                runner=_SandboxRunner(self, lab_task.key),
+                seed=self.settings.seed,
+                names=self.program.defined_names,
+            )
+        except Exception as error:  # outputs that a learner made up may break a judge
+            text = f"The answer could not be judged ({type(error).__name__}: {str(error)[:200]})."
+            return GradedTask(key=lab_task.key, state="failed", points=0.0, max_points=lab_task.points, text=text)
+        return GradedTask(
+            key=lab_task.key,
+            state="passed" if verdict.passed else "failed",
+            points=lab_task.points if verdict.passed else 0.0,
+            max_points=lab_task.points,
+            text=verdict.text(self.settings.lang)[:MAX_TEXT],
+            mistake=verdict.mistake,
+            hint=verdict.hint.in_(self.settings.lang) if verdict.hint else "",
+        )
+
+
+class _SandboxRunner:
+    """Runs a task in the sandbox for `grade`.
+
+    Nothing of what comes back is trusted but the values, which are judged.
+    """
+
+    def __init__(self, grader: _SubmissionGrader, key: str):
+        self.grader, self.key = grader, key
+
+    def __call__(self, inputs: Sequence[dict], seed: int) -> TaskRun:
+        grader = self.grader
+        limits = grader.settings.limits
+        question = {"do": "run", "key": self.key, "inputs": list(inputs), "seed": rank_seed(seed, self.key)}
+        question["seconds"] = limits.scaled_for_load(limits.world_seconds)
+        try:
+            grader.run_cells()
+            answer = grader.sandbox.ask(question, limits.world_seconds)
+        except SandboxEnded as error:
+            grader.have_cells_run = False
+            kind = "too_long" if "no answer" in str(error) or grader.sandbox.is_out_of_time else "died"
+            return TaskRun(failure={"kind": kind, "text": f"{error}"})
+        grader._add_noted_flags(answer, [self.key])
+        run = parse_task_run(answer.get("run"))
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # a made-up run, which the judge will refuse
+            if hidden := common_checks.hidden_messages(run):
+                flag = Flag(key=self.key, location="", reason=hidden.in_(grader.settings.lang), certainty=CERTAIN)
+                grader.flags.append(flag)
+        return replace(run, issued=[])
+
+
+def rank_seed(seed: int, key: str) -> int:
+    """The seed of what the ranks draw; it tells nothing about the seed of the inputs."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {key}".encode()).digest()[:4], "big") % 1_000_000
+
+
+def parse_task_run(fields: Any) -> TaskRun:
+    """The TaskRun in what came out of a sandbox, or one that has failed if that is no TaskRun."""
+    try:
+        failure = fields["failure"]
+        if failure is not None:
+            message = {lang: failure["message"][lang][:MAX_TEXT] for lang in LANGUAGES}
+            failure = {
+                "kind": failure["kind"],
+                "text": message["en"],
+                "type_name": failure["type_name"],
+                "message": message,
+            }
+            if f"trouble.{failure['kind']}" not in words or not isinstance(failure["type_name"], str):
+                raise messages.InvalidMessage("a failure of an unknown kind")
+        lists = {name: fields[name] for name in ("outputs", "events", "marks", "calls", "issued")}
+        if not all(isinstance(value, list) for value in lists.values()):
+            raise messages.InvalidMessage("fields that are no lists")
+        return TaskRun(**lists, failure=failure, printed=str(fields["printed"])[:MAX_TEXT])
+    except (messages.InvalidMessage, KeyError, TypeError, AttributeError):
+        return TaskRun(failure={"kind": "no_answer", "text": "what came back is no answer of the ranks"})
+
+
+def run_plain_case(cells: list[dict], lab: LabNotebook, settings: GradingSettings, key: str, size: int) -> TaskRun:
+    """Run the first case of a task on `size` ranks without judging it. Never raises for what is in the file."""
+    task, grader = task_of(key), _SubmissionGrader(cells, lab, settings)
+    inputs = inputs_by_rank(task, task.variations.cases(settings.seed)[:1], size, settings.seed)
+    try:
+        return _SandboxRunner(grader, key)(inputs, settings.seed)
+    finally:
+        grader.sandbox.end()
+
+
+# -- state file --------------------------------------------------------------------------------------------------------
+STATE_FILE = "state.jsonl"
+STATE_VERSION = 3  # of the fields in the file; another version is refused
+
+
+@dataclass(kw_only=True)
+class ClassState:
+    """The results so far, in memory and in the state file; `open_state` makes one.
+
+    seed: of the inputs of this class. done: learner to result.
+    """
+
+    path: Path
+    seed: int
+    done: dict[str, GradedSubmission] = field(default_factory=dict)
+
+    def has_graded(self, learner: str, digest: str) -> bool:
+        """Whether this file of this learner was graded already; digest is its hash."""
+        return learner in self.done and bool(digest) and self.done[learner].digest == digest
+
+    def add(self, result: GradedSubmission) -> None:
+        """Add a result, and write it to disk before returning."""
+        self.done[result.learner] = result
+        _append(self.path, submission_to_json(result))
+
+
+def open_state(out: Path, seed: int | None) -> ClassState:
+    """The state in the folder `out`, or a new one. Raises ValueError if `out` was graded with another seed."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / STATE_FILE
+    lines = _read_lines(path)
+    if not lines:
+        state = ClassState(path=path, seed=secrets.randbelow(1_000_000) if seed is None else seed)
+        path.unlink(missing_ok=True)
+        _append(path, {"version": STATE_VERSION, "seed": state.seed})
+        os.chmod(path, 0o600)
+        return state
+    header = lines[0]
+    if header.get("version") != STATE_VERSION or not isinstance(header.get("seed"), int):
+        raise ValueError(f"{path} was not written by this grader: choose another --out folder.")
+    if seed is not None and seed != header["seed"]:
+        raise ValueError(f"{out} was graded with another seed: leave --seed out to go on, or choose another --out.")
+    state = ClassState(path=path, seed=header["seed"])
+    for line in lines[1:]:
+        try:
+            result = submission_from_json(line)
+        except (TypeError, KeyError, AttributeError):
+            continue  # an incomplete line: that submission is graded again
+        state.done[result.learner] = result
+    return state
+
+
+def _read_lines(path: Path) -> list[dict]:
+    try:
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    found = []
+    for text in filter(str.strip, texts):
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            found.append({})
+    return [line if isinstance(line, dict) else {} for line in found]
+
+
+def _append(path: Path, fields: dict) -> None:
+    with open(path, "a+b") as file:
+        is_incomplete = file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1) != b"\n")[1]
+        file.write((b"\n" if is_incomplete else b"") + json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# -- a class -----------------------------------------------------------------------------------------------------------
+OnGraded = Callable[[GradedSubmission, int, int], None]
+
+
+def grade_all(
+    submissions: Sequence[Submission], settings: GradingSettings, state: ClassState, *, jobs: int, on_graded: OnGraded
+) -> list[GradedSubmission]:
+    """Grade the submissions that `state` does not have yet, `jobs` at a time.
+
+    Calls on_graded(result, how many are graded, how many there are) after each. KeyboardInterrupt passes through after
+    every sandbox has ended; `state` then has what was graded.
+    """
+    waiting = [one for one in submissions if not state.has_graded(one.learner, digest_of(one))]
+    number = len(submissions) - len(waiting)
+    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="grade") as pool:
+        running: set[Future[GradedSubmission]] = set()
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running.add(pool.submit(grade_one, waiting.pop(0), settings))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    number += 1
+                    state.add(future.result())
+                    on_graded(future.result(), number, len(submissions))
+        except BaseException:
+            end_all_sandboxes()
+            raise
+    return [state.done[one.learner] for one in submissions]
+
+
+def end_all_sandboxes() -> None:
+    """End every sandbox, so that the threads that wait for one come back at once."""
+    from helpers.classroom import sandbox
+
+    sandbox.end_all_sandboxes()
+
+
+def digest_of(submission: Submission) -> str:
+    """The hash of the file; "" for one that cannot be read."""
+    try:
+        if submission.path.is_symlink() or submission.path.stat().st_size > MAX_BYTES:
+            return ""
+        return hashlib.sha256(submission.path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

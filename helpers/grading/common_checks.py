@@ -1,0 +1,125 @@
+"""What the grader checks in every task, in addition to the comparisons of the task's own judge.
+
+judge_promises     arguments stay as they were, and results share no memory with them, where the task says so
+hidden_messages    every message that the ranks' board counted is in the communication log
+forgive_rounding   a tensor that differs from the right one by rounding alone is right
+
+`helpers.grading.check` calls all of them, and class grading asks for hidden messages once more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from helpers.grading.cases import Case
+from helpers.grading.task import ComparedTensors, JudgedWorld, Judgement, RunFailure, Task, TaskRun
+from helpers.learner.words import Words, book
+
+words = book("promises")
+flag_words = book("flags")
+ONLY_TOGETHER = words["again"]  # a failure that shows when all cases run together, and in no case alone
+
+
+# -- promises to the caller ------------------------------------------------------------------------------------------
+def judge_promises(task: Task, world: JudgedWorld) -> Iterator[Judgement]:
+    """One Judgement per rank and promise, about the first call that breaks it: a changed argument, shared memory."""
+    for rank, calls in enumerate(world.calls):
+        for field, sentence in (("changed", words["changed"]), ("shared", words["shared"])):
+            broken = next((str(call[field][0]) for call in calls if call[field]), "")
+            yield Judgement(ok=not broken, message=sentence.format(broken), rank=rank)
+
+
+def case_note(case: Case, plain: Case) -> Words:
+    """What distinguishes the case from the plain one, to be read behind "with 3 ranks": " (even sizes)"."""
+    text = case.describe(plain)
+    return words["special"].format(text) if text.en else Words.of("")
+
+
+def describe_case(world: JudgedWorld, plain: Case) -> Words:
+    """The same note, followed by the learner's call in one line if there was just one."""
+    texts = {str(call["call"]) for calls in world.calls for call in calls}
+    is_single_call = len(texts) == 1 and all(len(calls) <= 1 for calls in world.calls)
+    parts = [world.case.describe(plain), Words.of(texts.pop() if is_single_call else "")]
+    parts = [part for part in parts if part.en]
+    return words["special"].format(words["then"].join(parts)) if parts else Words.of("")
+
+
+# -- messages that the log lacks -------------------------------------------------------------------------------------
+def hidden_messages(run: TaskRun) -> Words | None:
+    """A sentence about the first rank whose log and board disagree; None where they agree on every rank.
+
+    The log is kept by Python on the rank, where a learner's code could clear it or stop it from listening. The board is
+    in shared memory below that, and each operation is counted on it before it is issued.
+    """
+    for rank, (counts, cases) in enumerate(zip(run.issued, run.events, strict=True) if run.issued else ()):
+        logged = Counter(event["group"] for case in cases for event in case)
+        if any(logged[group] != count for group, count in counts.items()):
+            numbers = sum(counts.values()), sum(logged[group] for group in counts)
+            return flag_words["hidden_messages"].format(rank, len(run.events), *numbers)
+    return None
+
+
+def hidden_messages_failure(run: TaskRun) -> RunFailure | None:
+    """The same as a RunFailure of kind "hidden"."""
+    message = hidden_messages(run)
+    return message and RunFailure(kind="hidden", message=message)
+
+
+# -- rounding --------------------------------------------------------------------------------------------------------
+NUDGES = (1, 2, 3, 4)  # seeds of the moves by rounding steps
+NOISE_FACTOR = 8  # a right answer differs by less than this times what the nudges move, in whatever order it adds
+NEAR_SHARE = 0.05  # a difference may be rounding if it is below this share of the largest value ...
+NEAR_STEPS = 1000  # ... or below so many rounding steps of the dtype
+
+
+def forgive_rounding(
+    judgements: Sequence[Judgement], judge_nudged: Callable[[int], Sequence[Judgement]]
+) -> list[Judgement]:
+    """The judgements, with those that failed by rounding alone turned into passes.
+
+    A right answer may add in another order than the reference, or round elsewhere. Where terms cancel, the sum is small
+    compared with the terms, and its last digits are noise that no tolerance relative to the sum allows for. So a small
+    difference is compared with the noise of the computation itself: the inputs are moved by a rounding step of their
+    dtype (`CaseGenerator.nudge`), the judge computes what it expects once more, and what moves is noise.
+    judge_nudged: judges the same outputs again, with the inputs moved by this nudge.
+    """
+    if not any(map(is_near_miss, judgements)):
+        return list(judgements)
+    nudged = [judge_nudged(nudge) for nudge in NUDGES]
+    return [
+        _forgiven(judgement, [_counterpart(judgement, index, others) for others in nudged])
+        for index, judgement in enumerate(judgements)
+    ]
+
+
+def is_near_miss(judgement: Judgement) -> bool:
+    """Whether a judgement failed by so little that it may be rounding."""
+    compared = judgement.compared
+    if judgement.ok or compared is None or not compared.is_comparable:
+        return False
+    if not compared.expected.dtype.is_floating_point:
+        return False
+    near = max(NEAR_SHARE, NEAR_STEPS * torch.finfo(compared.expected.dtype).eps)
+    return bool(compared.max_difference() <= near * compared.expected.double().abs().max())
+
+
+def _counterpart(judgement: Judgement, index: int, others: Sequence[Judgement]) -> Judgement | None:
+    """The same comparison among other judgements; None if the judge compared something else there."""
+    other = others[index] if index < len(others) else None
+    is_same = other is not None and other.compared is not None and other.rank == judgement.rank
+    return other if is_same else None
+
+
+def _forgiven(judgement: Judgement, counterparts: Sequence[Judgement | None]) -> Judgement:
+    """The judgement, passed if its tensors differ by no more than what the nudges move, times NOISE_FACTOR."""
+    if not is_near_miss(judgement):
+        return judgement
+    expected = judgement.compared.expected
+    moves = [ComparedTensors(expected, other.compared.expected) for other in counterparts if other is not None]
+    noise = max((move.max_difference() for move in moves if move.is_comparable), default=0.0)
+    is_noise = judgement.compared.max_difference() <= NOISE_FACTOR * noise
+    return replace(judgement, ok=True, mistakes=()) if is_noise else judgement

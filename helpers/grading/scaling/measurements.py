@@ -1,0 +1,178 @@
+"""Judges 11.efficiency and 11.fit, in which the learner's function reads times measured on several numbers of GPUs.
+
+11.efficiency asks for speed-ups, efficiencies and the serial share; 11.fit for the law T(n) = a + b / n + c n and for
+the one measurement that is an outlier. The function is called in one process with drawn measurements. A mistake is
+named only if its function gives every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit import answers
+from helpers.grading.scaling import LAB
+from helpers.learner.words import Words
+
+Counts, Times = Sequence[int], Sequence[float]  # numbers of GPUs, and the seconds of a step on each
+
+# -- 11.efficiency ---------------------------------------------------------------------------------------------------
+ScalingStudy = Callable[
+    [Counts, Times], tuple[list[float], list[float], float]
+]  # speed-ups, efficiencies, serial share
+
+
+def make_efficiency(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Times a + b / n on n GPUs: the lab text's own example, from one GPU, without a serial part, unsorted; then any.
+
+    Each job is (numbers of GPUs, a, b).
+    """
+    jobs = [([2, 4, 8], 4, 16), ([1, 2, 4], 1, 8), ([4, 8, 16], 0, 64), ([16, 4, 64, 8], 3, 128)]
+    for first in (1, 2, 3, 8):
+        gpus = sorted({first * rng.integer(2, 20) for _ in range(rng.integer(1, 3))} | {first, 21 * first})
+        jobs.append((gpus if first != 3 else gpus[1:] + gpus[:1], rng.integer(1, 9) / 4, 8 * rng.integer(2, 40)))
+    return [{"cases": [[gpus, [a + b / n for n in gpus]] for gpus, a, b in jobs]}]
+
+
+def serial_from_two(few: int, slow: float, many: int, fast: float) -> float:
+    """The serial share a / (a + b) of T(n) = a + b / n, from the times on the fewest and on the most GPUs."""
+    b = (slow - fast) / (1 / few - 1 / many)
+    return 1 - b / (slow - b / few + b)
+
+
+def serial_from_one(speedup: float, factor: float) -> float:
+    """The serial share from the speed-up on `factor` GPUs, which is right only if it is relative to one GPU."""
+    return (1 / speedup - 1 / factor) / (1 - 1 / factor)
+
+
+def scaling_study(
+    baseline: str = "smallest",
+    ideal: Callable[[int, int], float] = lambda n, n0: n,
+    serial: Callable = serial_from_two,
+) -> ScalingStudy:
+    """The right function, or with other arguments a wrong one.
+
+    baseline: the measurement to which the others are compared: on the fewest GPUs ("smallest"), the first in the list
+    ("listed"), or the smallest as if it had been made on one GPU ("one"). ideal: the speed-up on n GPUs without any
+    loss, if the baseline has n0. serial: the serial share, from the first and the last measurement.
+    """
+
+    def study(gpus: Counts, seconds: Times) -> tuple[list[float], list[float], float]:
+        rows = sorted(zip(gpus, seconds, strict=True))
+        slow = rows[0][1]
+        n0, t0 = {"smallest": rows[0], "one": (1, slow), "listed": (gpus[0], seconds[0])}[baseline]
+        speedups = [n0 * t0 / t for t in seconds]
+        efficiencies = [s / ideal(n, n0) for s, n in zip(speedups, gpus, strict=True)]
+        return speedups, efficiencies, serial(*rows[0], *rows[-1])
+
+    return study
+
+
+WRONG_STUDIES: dict[str, list[ScalingStudy]] = {
+    "first_taken_for_one": [scaling_study("one")],
+    "more_than_whole": [scaling_study(ideal=lambda n, n0: n / n0)],
+    "first_in_the_list": [scaling_study("listed")],
+    "serial_from_one_point": [
+        scaling_study(serial=lambda few, slow, many, fast: serial_from_one(few * slow / fast, many)),
+        scaling_study(serial=lambda few, slow, many, fast: serial_from_one(slow / fast, many)),
+        scaling_study(serial=lambda few, slow, many, fast: serial_from_one(slow / fast, many / few)),
+    ],
+}
+EFFICIENCY = answers.question_task(
+    "11.efficiency",
+    "strong_scaling(gpus, seconds)",
+    [
+        Words(en="the list of speed-ups", zh="加速比列表"),
+        Words(en="the list of efficiencies", zh="效率列表"),
+        Words(en="the serial share", zh="串行占比"),
+    ],
+    scaling_study(),
+    WRONG_STUDIES,
+    make_inputs=make_efficiency,
+    hints=LAB.hints(*WRONG_STUDIES),
+)
+
+# -- 11.fit ----------------------------------------------------------------------------------------------------------
+Law = tuple[float, float, float, int]  # a, b and c, and the number of GPUs of the outlier
+NOISE = 0.004  # relative, in every measurement
+CLEAR = 9.0  # leaving out any other measurement than the outlier leaves a sum of squares that is so many times larger
+
+
+def make_fit(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Eight series of measurements with one outlier each, drawn until all of these hold.
+
+    It is clear which one the outlier is. In every second series a fit through all measurements misses a good one by
+    most, so an answer that leaves that one out is wrong; doubled numbers of GPUs allow this at their ends. In the
+    other series it does not. Of these, two have evenly spaced numbers of GPUs, and the last one is the outlier.
+    """
+    cases: list[list[Any]] = []
+    while len(cases) < 8:
+        is_even = len(cases) % 4 == 0
+        gpus = [8 * i for i in range(1, rng.integer(9, 11))] if is_even else [2**i for i in range(rng.integer(6, 8))]
+        a, b, c = rng.integer(2, 8) / 4, rng.integer(20, 90), rng.integer(1, 6) / 100
+        seconds = [(a + b / n + c * n) * (1 + NOISE * rng.integer(-100, 100) / 100) for n in gpus]
+        outlier = len(gpus) - 1 if is_even else rng.one_of(0, 1, 2, 3, len(gpus) - 1)
+        seconds[outlier] *= rng.one_of(0.6, 1.5, 1.8)
+        case = [gpus, [round(t, 4) for t in seconds]]
+        least, second_least = sorted(squares for squares, _, _ in leave_one_out(*case))[:2]
+        is_misleading = law_without_furthest(*case)[-1] != gpus[outlier]
+        is_clear = second_least > CLEAR * least and fitted_law(*case)[-1] == gpus[outlier]
+        if is_clear and is_misleading == (len(cases) % 2 == 1):
+            cases.append(case)
+    return [{"cases": cases}]
+
+
+def least_squares(gpus: Counts, seconds: Times, num_terms: int = 3) -> tuple[float, list[float], list[float]]:
+    """Fits a + b / n + c n; with two terms c is 0.
+
+    Returns the sum of squares that is left, the three constants, and the distance of each measurement from the law.
+    """
+    n, t = np.array(gpus, dtype=float), np.array(seconds)
+    columns = np.stack([n**0, 1 / n, n][:num_terms], axis=1)  # (measurements, terms)
+    constants = np.linalg.lstsq(columns, t, rcond=None)[0]
+    distances = np.abs(t - columns @ constants)
+    return float((distances**2).sum()), [*constants.tolist(), 0.0][:3], distances.tolist()
+
+
+def leave_one_out(gpus: Counts, seconds: Times, num_terms: int = 3) -> list[tuple[float, list[float], int]]:
+    """A fit without each measurement: the sum of squares, the constants, and the number of GPUs that was left out."""
+    rows, fits = list(zip(gpus, seconds, strict=True)), []
+    for left_out in gpus:
+        others = zip(*(row for row in rows if row[0] != left_out), strict=True)
+        squares, constants, _ = least_squares(*others, num_terms)
+        fits.append((squares, constants, left_out))
+    return fits
+
+
+def fitted_law(gpus: Counts, seconds: Times, num_terms: int = 3) -> Law:
+    """The right law: the outlier is the measurement without which the fit is best."""
+    _, constants, outlier = min(leave_one_out(gpus, seconds, num_terms))
+    return (*constants, outlier)
+
+
+def law_without_furthest(gpus: Counts, seconds: Times) -> Law:
+    """The mistake: the outlier is the measurement that a fit through all of them misses by most."""
+    distances = least_squares(gpus, seconds)[2]
+    _, constants, furthest = leave_one_out(gpus, seconds)[distances.index(max(distances))]
+    return (*constants, furthest)
+
+
+WRONG_LAWS: dict[str, list[Callable[..., Law]]] = {
+    "through_the_outlier": [lambda gpus, seconds: (*least_squares(gpus, seconds)[1], fitted_law(gpus, seconds)[-1])],
+    "furthest_is_left_out": [law_without_furthest],
+    "growing_term_forgotten": [lambda gpus, seconds: fitted_law(gpus, seconds, num_terms=2)],
+}
+OUTLIER = Words(en="the outlier's number of GPUs", zh="异常测量的 GPU 数")
+FIT = answers.question_task(
+    "11.fit",
+    "fit_law(gpus, seconds)",
+    [*(Words(en=name, zh=f" {name} ") for name in "abc"), OUTLIER],
+    fitted_law,
+    WRONG_LAWS,
+    tolerance=1e-6,
+    make_inputs=make_fit,
+    hints=LAB.hints(*WRONG_LAWS),
+)
