@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed import pipelining
 
 from benchmarks.paired import ratio_of, write_table
-from helpers.observe.emulate_pipeline import emulate_pipeline_step
+from helpers.observe.emulate import emulate_pipeline_step
 from helpers.observe.memory import record_memory
 from helpers.parallel.pipeline import PipelineStage
 from helpers.parallel.pipeline.partition import partition

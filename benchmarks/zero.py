@@ -22,7 +22,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from benchmarks.paired import bootstrap_interval, ratio_of, write_table
 from helpers.observe.comms import record_comms
-from helpers.observe.emulate_zero import emulate_zero3_step
+from helpers.observe.emulate import emulate_zero3_step
 from helpers.observe.equality import assert_equal
 from helpers.observe.memory import record_memory
 from helpers.parallel.zero import Zero1, Zero2, Zero3

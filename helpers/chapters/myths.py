@@ -35,11 +35,11 @@ from helpers.parallel.shared.recompute import recompute_blocks
 from helpers.parallel.tensor_parallel import shard_tensor_parallel
 from helpers.parallel.zero import Zero1, Zero3
 from helpers.predict.failures import META_RSC1, mtbf, simulate_weeks, young_interval
-from helpers.predict.time.calibrate import published
+from helpers.predict.time.calibrate import published_steps
 from helpers.predict.time.flops import mfu
 from helpers.predict.time.pipeline import simulate
 from helpers.ranks import Ranks
-from helpers.ranks.nccl import replayer
+from helpers.ranks.nccl import replay
 from helpers.ranks.nccl.rank_rules import record_journal
 from helpers.records import Timeline
 from helpers.schedules import Schedule, gpipe, one_f_one_b
@@ -357,7 +357,7 @@ def it_ran_on_gloo(ranks: Ranks) -> Found:
         return got.item() == before, records
 
     ends = [zip(*ranks.run(step, way), strict=True) for way in ("isend", "irecv", "batch")]
-    right, clean = zip(*((all(are_right), not replayer(journals)) for are_right, journals in ends), strict=True)
+    right, clean = zip(*((all(are_right), not replay(journals)) for are_right, journals in ends), strict=True)
     return {"gloo": sum(right), "nccl": sum(clean)}
 
 
@@ -385,7 +385,7 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Found:
             lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters())), nn.Linear(16, 64)
         )
 
-    seconds = {(row.group[-3:], row.name[:13]): row.seconds for row in published()}
+    seconds = {(row.group[-3:], row.name[:13]): row.seconds for row in published_steps()}
     return {
         "sent": ranks.run(sent)[0] / ranks[:2].run(sent)[0],
         "doubled": seconds["PTD", "529.6B n=1120"] / seconds["PTD", "529.6B n=2240"],
@@ -396,7 +396,7 @@ def twice_the_gpus_halve_the_time(ranks: Ranks) -> Found:
 def mfu_says_how_fast(ranks: Ranks) -> Found:
     """A published step of 70B on A100 and one on H100 (llm-foundry's table), with the same sequences: the MFU of each,
     and how many times as many tokens per second each H100 does. On no rank."""
-    found, rows = {}, {row.name: row for row in published()}
+    found, rows = {}, {row.name: row for row in published_steps()}
     for key, row in (("old", rows["70b n=64 mbs8x4"]), ("new", rows["70b n=128 mbs8x1"])):
         each = row.plan.micro_batch * row.plan.num_microbatches  # sequences of a GPU: dp is all of them
         found[key] = mfu(row.model, batch=each, seconds=row.seconds, peak_flops=row.cluster.gpu.flops)

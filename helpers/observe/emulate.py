@@ -1,14 +1,16 @@
-"""A DDP step that was simulated, played by real ranks: real processes, messages and values, modelled durations.
+"""Runs a simulated training step on real ranks in slow motion, so that a prediction can be compared with a run.
 
-1. Slow motion: compute and link are slowed down alike until a step takes PLAYED seconds, so that the milliseconds which
-   a small machine loses do not show. 2. Small messages: 1 / SHRINK of the bytes on a link of 1 / SHRINK of the
-   bandwidth. 3. Each rank plays the pass: a layer waits for its modelled time, the wire holds messages back.
-4. The recording is scaled back, in time and bytes. What comes out is labelled "emulated", and is never speed.
+Processes, messages and values are real, durations are modelled:
+1. Compute and link are slowed down alike, until the milliseconds that a small machine loses do not show.
+2. Messages are shrunk, and the link's bandwidth with them, so that a small machine can carry them.
+3. Each rank runs the strategy on paced layers (paced.py), and the wire holds messages back as the link would.
+4. The recording is scaled back to modelled seconds and bytes, and labelled "emulated". It is never speed.
+The chapters on DDP, pipelines, ZeRO and tensor parallelism call it, and so do benchmarks.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,18 +18,69 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.observe.paced import wait_until
-from helpers.observe.timeline import record_timeline, rename_like
+from helpers.observe.paced import ALWAYS_CATCH_UP, Pace, PacedMean
+from helpers.observe.timeline import TimelineRecorder, record_timeline, rename_like
 from helpers.parallel.ddp import DistributedDataParallel, FlatDDP, NaiveDDP
+from helpers.parallel.pipeline import PipelineStage
+from helpers.parallel.zero import Zero3
 from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
+from helpers.predict.time.pipeline import KINDS, Seconds, seconds_by_kind, simulate
+from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
 from helpers.ranks import Ranks
+from helpers.ranks.live import keep_current
 from helpers.records import Span, Timeline
+from helpers.schedules import Action, Schedule
 from helpers.specs import Link
 
-PLAYED = 1.0  # seconds that a step takes on the ranks
-SHRINK = 64  # messages are this many times smaller, and so is the bandwidth
-WARMUP = 2  # steps without waits before the one that is kept: DDP rebuilds its buckets after the first
 MAX_RANKS = 8  # processes that one machine is asked to run
+
+
+def emulate(
+    on_rank: Callable[..., Timeline],
+    *arguments: object,
+    predicted: Timeline,
+    link: Link,
+    world_size: int,
+    seconds: float,
+    shrink: float = 1.0,
+) -> Timeline:
+    """Run `on_rank(slowdown, *arguments)` on new ranks, and scale what it records back to modelled seconds and bytes.
+
+    seconds: how long the predicted step takes in slow motion. shrink: by which factor `on_rank` makes messages smaller.
+    The Timeline has the prediction's title and starts at 0. RankError when a rank fails.
+    """
+    slowdown = seconds / predicted.duration
+    with keep_current(), slow_ranks(world_size, link, slowdown, shrink) as ranks:
+        return scaled_back(ranks.run(on_rank, slowdown, *arguments), slowdown, shrink, title=predicted.title)
+
+
+def check_world_size(world_size: int) -> None:
+    """Raises ValueError for more than MAX_RANKS ranks, and for none."""
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"{world_size} ranks would be as many processes on this machine: emulate 1 to {MAX_RANKS}")
+
+
+def slow_ranks(world_size: int, link: Link, slowdown: float, shrink: float = 1.0) -> Ranks:
+    """Ranks whose link is slower by `slowdown`, and narrower by `shrink`, by which their messages are smaller."""
+    slow = Link(latency=link.latency * slowdown, bandwidth=link.bandwidth / slowdown / shrink)
+    return Ranks(world_size, device="cpu", link=slow, quiet=True)
+
+
+def scaled_back(timelines: Sequence[Timeline], slowdown: float, shrink: float = 1.0, *, title: str = "") -> Timeline:
+    """One Timeline of all ranks, which starts at 0, in modelled seconds and bytes."""
+    merged = Timeline.merge(timelines).shifted_to_zero()
+    spans = tuple(
+        replace(span, start=span.start / slowdown, end=span.end / slowdown, num_bytes=round(span.num_bytes * shrink))
+        for span in merged.spans
+    )
+    return replace(merged, spans=spans, title=title)
+
+
+# ---- DDP ----
+
+DDP_SECONDS = 1.0  # how long a step of DDP takes in slow motion
+DDP_SHRINK = 64
+WARMUP_STEPS = 2  # steps without waits before the one that is recorded: DDP rebuilds its buckets after the first
 STRATEGIES = {
     "naive": NaiveDDP,
     "flat": FlatDDP,
@@ -39,109 +92,175 @@ STRATEGIES = {
 def emulate_ddp_step(
     backward: BackwardPass, *, link: Link, world_size: int, bucket_cap_mb: float = 25, first_bucket_mb: float = 1
 ) -> Timeline:
-    """What `simulate_ddp_step` predicts with the same arguments, played by our DDP on `world_size` ranks of its own.
+    """What `simulate_ddp_step` predicts with the same arguments, run by our DDP. Takes some seconds.
 
-    An emulated Timeline in the seconds and bytes of the arguments; takes some seconds. A message's span begins when the
-    link is free for it, as in the prediction. ValueError for more than MAX_RANKS ranks, RankError when a rank fails.
+    A message's span begins when the link is free for it, as in the prediction. ValueError for over MAX_RANKS ranks.
     """
-    if not 1 <= world_size <= MAX_RANKS:
-        raise ValueError(f"{world_size} ranks would be as many processes on this machine: emulate 1 to {MAX_RANKS}")
+    check_world_size(world_size)
     caps = {"bucket_cap_mb": bucket_cap_mb, "first_bucket_mb": first_bucket_mb}
     predicted = simulate_ddp_step(backward, link=link, world_size=world_size, **caps)
-    slowdown = PLAYED / predicted.duration
-    slow = Link(latency=link.latency * slowdown, bandwidth=link.bandwidth / slowdown / SHRINK)
-    caps = {name: cap / SHRINK for name, cap in caps.items()}
-    with Ranks(world_size, device="cpu", link=slow, quiet=True) as ranks:
-        played = Timeline.merge(ranks.run(_played_step, backward, slowdown, caps)).shifted_to_zero()
-    scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans), title=predicted.title)
-    return rename_like(scaled, predicted)
+    how = dict(predicted=predicted, link=link, world_size=world_size, seconds=DDP_SECONDS, shrink=DDP_SHRINK)
+    return rename_like(emulate(_ddp_step, backward, _shrunk(caps), **how), predicted)
 
 
 def emulate_ddp_strategies(
     backward: BackwardPass, *, link: Link, world_size: int = 4, slowdown: float = 2.0, **caps: float
 ) -> tuple[dict[str, Timeline], dict[str, Timeline]]:
-    """One step under each of `STRATEGIES`: predicted, and played as above on ranks that all of them share.
+    """One step under each of `STRATEGIES`: the predictions and the emulations, by name of the strategy.
 
-    slowdown: of compute and link alike. caps: bucket_cap_mb and first_bucket_mb, in MiB.
+    All run on the same ranks. slowdown: of compute and link. caps: bucket_cap_mb and first_bucket_mb, in MiB.
     """
-    slow = Link(latency=link.latency * slowdown, bandwidth=link.bandwidth / slowdown / SHRINK)
-    small = {name: cap / SHRINK for name, cap in ({"bucket_cap_mb": 25.0, "first_bucket_mb": 1.0} | caps).items()}
     predicted, emulated = {}, {}
-    with Ranks(world_size, device="cpu", link=slow, quiet=True) as ranks:
+    with slow_ranks(world_size, link, slowdown, DDP_SHRINK) as ranks:
         for name in STRATEGIES:
             step = simulate_ddp_step(backward, link=link, world_size=world_size, strategy=name, **caps)
-            played = Timeline.merge(ranks.run(_played_step, backward, slowdown, small, name)).shifted_to_zero()
-            scaled = replace(played, spans=tuple(_scaled_back(span, slowdown) for span in played.spans))
-            predicted[name], emulated[name] = step, rename_like(replace(scaled, title=step.title), step)
+            recorded = ranks.run(_ddp_step, slowdown, backward, _shrunk(caps), name)
+            predicted[name] = step
+            emulated[name] = rename_like(scaled_back(recorded, slowdown, DDP_SHRINK, title=step.title), step)
     return predicted, emulated
 
 
-def _played_step(
-    backward: BackwardPass, slowdown: float, caps: dict[str, float], strategy: str = "overlapped"
+def _shrunk(caps: Mapping[str, float]) -> dict[str, float]:
+    """The caps of buckets, or PyTorch's own where none are given, for messages that are DDP_SHRINK times smaller."""
+    return {name: cap / DDP_SHRINK for name, cap in ({"bucket_cap_mb": 25.0, "first_bucket_mb": 1.0} | caps).items()}
+
+
+def _ddp_step(
+    slowdown: float, backward: BackwardPass, caps: dict[str, float], strategy: str = "overlapped"
 ) -> Timeline:
-    """On a rank: the last step is kept."""
-    pace, wrap = _Pace(), STRATEGIES[strategy]
-    sends_after = strategy in ("naive", "flat")  # these two know no buckets, and send when they are told
-    model = wrap(nn.Sequential(*_layers(backward, pace)), **({} if sends_after else caps))
-    for number in range(WARMUP + 1):
+    """On a rank: the last step is recorded. Compute never waits for messages, so it always catches up."""
+    pace = Pace(max_lateness=ALWAYS_CATCH_UP)
+    has_buckets = strategy not in ("naive", "flat")  # these two send when `average_gradients` is called
+    model = STRATEGIES[strategy](nn.Sequential(*_ddp_layers(backward, pace)), **(caps if has_buckets else {}))
+    for number in range(WARMUP_STEPS + 1):
         dist.barrier()
-        pace.start(slowdown if number == WARMUP else 0.0)
+        pace.restart(slowdown if number == WARMUP_STEPS else 0.0)
         with record_timeline(model, source="emulated") as recorder:
             model(torch.ones(())).backward()
-            if sends_after:
+            if not has_buckets:
                 model.average_gradients()
     return recorder.timeline
 
 
-def _layers(backward: BackwardPass, pace: _Pace) -> list[_Layer]:
+def _ddp_layers(backward: BackwardPass, pace: Pace) -> list[PacedMean]:
     """A layer for each gradient, in the order of forward: the last gradient belongs to the first layer."""
     forward_to_backward = backward.forward_seconds / (sum(backward.seconds) or 1.0)
     pairs = zip(backward.num_bytes, backward.seconds, strict=True)
-    return [_Layer(num_bytes, seconds * forward_to_backward, seconds, pace) for num_bytes, seconds in pairs][::-1]
+    layers = [
+        PacedMean(num_bytes / DDP_SHRINK, seconds * forward_to_backward, seconds, pace) for num_bytes, seconds in pairs
+    ]
+    return layers[::-1]
 
 
-class _Pace:
-    """Deadlines on one clock, so that a late layer is followed by a shorter wait and nothing adds up."""
+# ---- a pipeline ----
 
-    def start(self, slowdown: float) -> None:
-        self.slowdown, self.deadline = slowdown, time.perf_counter()
-
-    def wait(self, seconds: float) -> None:
-        """Return when `seconds` more of modelled time have passed."""
-        self.deadline += seconds * self.slowdown
-        wait_until(self.deadline)
+PIPELINE_SECONDS = 2.0  # how long a step of a pipeline takes in slow motion
+SAME_IDLE_SHARE = 0.03  # idle shares that differ by less are called equal, since a busy machine adds about as much
+MAX_LATENESS = 0.1  # an action that starts later than this share of its own time did so because its input came late
+WIDTH, ROWS = 8, 2  # of the tiny model and of its micro-batches
 
 
-class _Layer(nn.Module):
-    """One parameter of as many bytes as its gradient, shrunk, with a forward and a backward of the given seconds."""
+def emulate_pipeline_step(
+    schedule: Schedule, *, forward: Seconds, backward_input: Seconds, backward_weight: Seconds, send: float = 0.0
+) -> Timeline:
+    """What `simulate` predicts with the same arguments, run by `PipelineStage`. Takes some seconds.
 
-    def __init__(self, num_bytes: int, forward_seconds: float, backward_seconds: float, pace: _Pace) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(max(1, round(num_bytes / 4 / SHRINK))))
-        self.seconds, self.pace = (forward_seconds, backward_seconds), pace
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _PacedMean.apply(x, self.weight, self.seconds, self.pace)
-
-
-class _PacedMean(torch.autograd.Function):
-    """x times the mean of the weight: x is a scalar, () to ()."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, seconds: tuple[float, float], pace: _Pace) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.seconds, ctx.pace = seconds[1], pace
-        pace.wait(seconds[0])
-        return x * weight.mean()
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple:
-        x, weight = ctx.saved_tensors
-        gradient = torch.full_like(weight, (grad * x / weight.numel()).item())  # (P,)
-        ctx.pace.wait(ctx.seconds)
-        return grad * weight.mean(), gradient, None, None
+    The Timeline has one span per action. ValueError for more than MAX_RANKS ranks or a step without duration.
+    """
+    check_world_size(schedule.num_ranks)
+    seconds = seconds_by_kind(schedule.num_stages, forward, backward_input, backward_weight)
+    times = dict(forward=forward, backward_input=backward_input, backward_weight=backward_weight)
+    predicted = replace(simulate(schedule, **times, send=send), title=schedule.name)
+    if not predicted.duration:
+        raise ValueError("all durations are 0 s, so there is nothing to play: give one that is above 0")
+    link = Link(latency=send, bandwidth=1e12)
+    how = dict(link=link, world_size=schedule.num_ranks, seconds=PIPELINE_SECONDS)
+    return emulate(_pipeline_step, schedule, seconds, predicted=predicted, **how)
 
 
-def _scaled_back(span: Span, slowdown: float) -> Span:
-    """In modelled seconds and bytes."""
-    return replace(span, start=span.start / slowdown, end=span.end / slowdown, num_bytes=span.num_bytes * SHRINK)
+def larger_bubble(steps: Mapping[str, Timeline]) -> str:
+    """Which step has the larger idle share, as an answer of guess 06.slow."""
+    idle = {name: step.bubble_fraction for name, step in steps.items()}
+    if max(idle.values()) - min(idle.values()) < SAME_IDLE_SHARE:
+        return "they stay equally large"
+    return f"{max(idle, key=idle.get)}'s is larger"
+
+
+def _pipeline_step(slowdown: float, schedule: Schedule, seconds: dict[str, list[float]]) -> Timeline:
+    """On a rank: a first step without waits agrees on shapes, the second one is recorded."""
+    stage = _PacedStage(schedule, seconds)
+    x = torch.ones(ROWS * schedule.num_microbatches, WIDTH)
+    for factor in (0.0, slowdown):
+        dist.barrier()
+        stage.pace.restart(factor)
+        stage.step(x, x)
+    return Timeline(spans=tuple(stage.pace.spans), source="emulated")
+
+
+class _PacedStage(PipelineStage):
+    """A stage whose actions each take their modelled time."""
+
+    def __init__(self, schedule: Schedule, seconds: dict[str, list[float]]) -> None:
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(schedule.num_stages)]
+        super().__init__(layers, None, schedule, loss=nn.functional.mse_loss)
+        self.seconds, self.pace = seconds, Pace(MAX_LATENESS)
+
+    def compute(self, action: Action, given: torch.Tensor | None):
+        run = partial(super().compute, action, given)
+        return self.pace.run(run, self.seconds[action.kind][action.stage], str(action), KINDS[action.kind])
+
+
+# ---- ZeRO-3 ----
+
+ZERO_SECONDS = 1.5  # how long a step of ZeRO-3 takes in slow motion
+LARGEST_UNIT = 65_536  # bytes of the largest unit, once units are shrunk
+
+
+def emulate_zero3_step(
+    step: Zero3Step, *, link: Link, world_size: int, prefetch: int = 1, limit: int = 2, keep_parameters: bool = False
+) -> Timeline:
+    """What `simulate_zero3_step` predicts with the same arguments, run by our `Zero3`. Takes some seconds.
+
+    ValueError for more than MAX_RANKS ranks.
+    """
+    check_world_size(world_size)
+    options = dict(prefetch=prefetch, limit=limit, keep_parameters=keep_parameters)
+    predicted = simulate_zero3_step(step, link=link, world_size=world_size, **options)
+    shrink = max(1.0, max(step.num_bytes) / LARGEST_UNIT)
+    how = dict(predicted=predicted, link=link, world_size=world_size, seconds=ZERO_SECONDS, shrink=shrink)
+    emulated = emulate(_zero3_step, step, shrink, options, **how)
+    spans = [span for rank in emulated.ranks for span in _as_simulated(emulated.for_rank(rank).spans, step)]
+    return replace(emulated, spans=spans)
+
+
+def _zero3_step(slowdown: float, step: Zero3Step, shrink: float, options: dict) -> Timeline:
+    """On a rank: the first step, without waits, finds the order of the layers; the second one is recorded."""
+    pace, sizes = Pace(), [num_bytes / shrink for num_bytes in step.num_bytes]
+    layers = [PacedMean(*numbers, pace) for numbers in zip(sizes, step.forward, step.backward, strict=True)]
+    model = Zero3(nn.Sequential(*layers), **options)
+    for factor in (0.0, slowdown):
+        dist.barrier()
+        pace.restart(factor)
+        x = torch.ones((), requires_grad=True)
+        with record_timeline(model.module, source="emulated") as recorder:
+            x.register_hook(partial(_end_span, recorder))
+            model(x).backward()
+    return recorder.timeline
+
+
+def _end_span(recorder: TimelineRecorder, gradient: Tensor) -> None:
+    """End the span of the first layer's backward, which would last until the last reduce-scatter has arrived."""
+    recorder.mark(None)
+
+
+def _as_simulated(spans: Sequence[Span], step: Zero3Step) -> Iterator[Span]:
+    """A rank's spans as the simulation has them: without waits, neither of compute nor in front of the link."""
+    free = 0.0
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.lane == "communication":
+            yield replace(span, start=min(max(span.start, free), span.end))
+            free = span.end
+        elif span.name.isdigit():  # a layer is named by its position in the model
+            unit = int(span.name)
+            seconds = (step.forward if span.kind == "forward" else step.backward)[unit]
+            yield replace(span, name=step.names[unit], start=max(span.start, span.end - seconds))

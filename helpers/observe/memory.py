@@ -1,7 +1,7 @@
 """Records the bytes that one rank holds during real steps: by kind, over time, at the peak, and by module.
 
-`with record_memory(model, optimizer) as recorder:` runs the steps; then ask `recorder.peak`, `.at(mark)`, `.by_module()`.
-Every storage has one kind for its whole life:
+`with record_memory(model, optimizer) as recorder:` runs the steps; then ask `recorder.peak`, `.at(mark)`,
+`.by_module()`. Every storage has one kind for its whole life:
     parameters    of the model; also full weights that a sharding strategy gathers for a module's forward
     gradients     what `.grad` of a parameter pointed to, looked up after each accumulation and at every mark
     optimizer     its state and its fp32 master weights; AdamW's 4-byte step counters are `step_counters`, in no kind
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_iter
 
-from helpers.devices import has_allocator, is_accelerator, module_of, telling_kinds
+from helpers.devices import has_allocator, is_accelerator, module_of, reporting_memory_kinds
 from helpers.observe.memory_positions import PositionTracker
 from helpers.observe.memory_storages import (
     STEP_COUNTERS,
@@ -57,12 +57,12 @@ from helpers.records import MEMORY_KINDS, MemoryBreakdown, Timeline
 
 @contextmanager
 def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[MemoryRecorder]:
-    """`with record_memory(model, optimizer) as recorder: step(); recorder.mark("after step")`, then read it.
+    """Record the block: `with record_memory(model, optimizer) as recorder: step(); recorder.mark("after step")`.
 
-    Enter it after the model and the optimizer exist; the state that an optimizer makes in its step is found even if the
-    optimizer is not given. Meant for a few steps: what it writes down grows with each operation.
-    Also works on the meta device, where nothing is computed and bytes are counted all the same.
-    ValueError for a model without parameters, and for an optimizer that has no `param_groups`.
+    Enter it after the model and the optimizer exist. The state that an optimizer makes in its step is found even if the
+    optimizer is not given. It is meant for a few steps, because the record grows with each operation. It also works on
+    the meta device, where nothing is computed and bytes are counted all the same.
+    Raises ValueError for a model without parameters, and for an optimizer that has no `param_groups`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     if device is None:
@@ -74,28 +74,29 @@ def record_memory(model: nn.Module, optimizer: object = None) -> Iterator[Memory
         recorder._spans = stack.enter_context(record_timeline(model, with_hooks))
         for handle in recorder._hooks():
             stack.callback(handle.remove)
-        stack.enter_context(recorder._storages.watch_resizes())
-        stack.enter_context(recorder._storages)
-        stack.enter_context(telling_kinds(device, recorder._kinds_now))
+        stack.enter_context(recorder._tracker.watch_resizes())
+        stack.enter_context(recorder._tracker)
+        stack.enter_context(reporting_memory_kinds(device, recorder._kinds_now))
         try:
             yield recorder
-        finally:  # what did not fit is worth reading, too
+        finally:  # after an out-of-memory error, too: the record says what filled the memory
             recorder._finish()
 
 
 class MemoryRecorder:
-    """What one rank held. Everything but `mark` works while the block runs and after it.
+    """The bytes that one rank holds, as `record_memory` records them.
 
-    What a storage is counts for its whole life and may be known late, so read `at(...)` after the step: until a forward
-    pass has ended, what it made counts as temporaries.
+    Call `mark` inside the block, and the other methods inside it or after it. The kind of a storage counts for its
+    whole life and may be found late: until a forward pass has ended, what it made counts as temporaries. So read
+    `at(...)` after the step.
     """
 
     def __init__(self, model: nn.Module, optimizers: list, device: torch.device) -> None:
         self._model, self._device = model, device
-        self._places = PositionTracker(self._enters, self._leaves)
-        self._storages = StorageTracker(device, self._places.now)
-        self._labels = StorageLabels(model, optimizers, self._storages)
-        self._events = self._storages.events
+        self._position = PositionTracker(self._before_forward, self._after_forward)
+        self._tracker = StorageTracker(device, self._position.now)
+        self._labels = StorageLabels(model, optimizers, self._tracker)
+        self._events = self._tracker.events
         self._marks: dict[str, tuple[int, float]] = {}  # name: number of events so far, seconds
         self._allocator: dict[str, AllocatorBytes] = {}
         self._spans: TimelineRecorder | None = None
@@ -106,119 +107,123 @@ class MemoryRecorder:
 
     def mark(self, name: str) -> None:
         """Name this instant, for `at(name)`. ValueError for a name that is taken, RuntimeError after the block."""
-        if not self._storages.running:
+        if not self._tracker.running:
             raise RuntimeError(f"mark({name!r}) came after the block of record_memory had ended; move it inside")
         if not isinstance(name, str) or not name:
             raise ValueError(f"mark({name!r}): expected a text such as 'after backward'")
         if name in self._marks:
             raise ValueError(f"mark({name!r}): this name is taken; give each instant its own, as 'step 2, {name}'")
         self._labels.label_all()
-        if not self._places.is_inside:
-            self._storages.settle()
+        if not self._position.is_inside:
+            self._tracker.settle()
         self._marks[name] = len(self._events), time.perf_counter()
         if has_allocator(self._device):
             self._allocator[name] = allocator_bytes(self._device)
 
     def at(self, name: str) -> MemoryBreakdown:
-        """Bytes by kind at a marked instant. ValueError for an unknown name."""
-        return breakdown(self._held(name), name)
+        """Bytes by kind at a marked instant. Raises ValueError for an unknown name."""
+        return breakdown(self._sizes(name), name)
 
     def _kinds_now(self) -> dict[str, int]:
-        """For the error of a card that is full: what a forward keeps is told from the rest when it has ended."""
-        now = breakdown(held_after(self._events), "now")
+        """Bytes by kind, for the error of a device that is full.
+
+        Inside a forward pass activations and temporaries are one number: which of the two a storage is, is known only
+        when the pass has ended.
+        """
+        now = breakdown(sizes_after(self._events), "now")
         kinds = {kind: getattr(now, kind) for kind in MEMORY_KINDS}
-        if self._places.is_inside:
+        if self._position.is_inside:
             kinds["activations and temporaries"] = kinds.pop("activations") + kinds.pop("temporaries")
         return kinds
 
     @property
     def peak(self) -> MemoryBreakdown:
-        """Bytes by kind when most was held; `.instant` says where, such as "backward of blocks.3.feed_forward"."""
-        where = self._events[num_events_at_peak(self._events) - 1].place
-        return breakdown(self._held(), str(where))
+        """Bytes by kind when the total was largest; `.instant` is such as "backward of blocks.3.feed_forward"."""
+        last = self._events[num_events_at_peak(self._events) - 1]
+        return breakdown(self._sizes(), str(last.position))
 
     @property
     def curve(self) -> tuple[tuple[float, int], ...]:
-        """(seconds since the block began, bytes from then on), a pair for each change."""
+        """One pair per change: (seconds since the block began, bytes from then on)."""
         return tuple((event.seconds - self._start, total) for event, total in totals(self._events))
 
     @property
     def instants(self) -> dict[str, float]:
-        """The marks in their order: name -> seconds, on the clock of `curve`."""
+        """Name of each mark -> seconds, on the clock of `curve`, in the order in which they were made."""
         return {name: seconds - self._start for name, (_, seconds) in self._marks.items()}
 
     @property
     def step_counters(self) -> int:
         """Bytes of the optimizers' step counters now, or at the end of the block."""
-        held = held_after(self._events)
-        return sum(num_bytes for storage, num_bytes in held if storage.kind == STEP_COUNTERS)
+        sizes = sizes_after(self._events)
+        return sum(num_bytes for storage, num_bytes in sizes if storage.kind == STEP_COUNTERS)
 
     def largest(self, num: int = 10, name: str | None = None) -> tuple[StorageInfo, ...]:
-        """The largest storages, largest first: at a marked instant, or at the peak. ValueError for fewer than 1."""
+        """The `num` largest storages, largest first: at the mark `name`, or at the peak. ValueError for num below 1."""
         if num < 1:
             raise ValueError(f"largest({num}): expected 1 or more")
-        held = [describe(*item) for item in self._held(name) if item[0].kind != STEP_COUNTERS]
-        return tuple(sorted(held, key=lambda item: -item.num_bytes)[:num])
+        found = [describe(*item) for item in self._sizes(name) if item[0].kind != STEP_COUNTERS]
+        return tuple(sorted(found, key=lambda item: -item.num_bytes)[:num])
 
     def by_module(self, kind: str = "activations", name: str | None = None) -> dict[str, int]:
-        """Bytes of a kind by module, largest first: at a marked instant, or at the peak.
+        """Path of a module -> its bytes of one kind, largest first: at the mark `name`, or at the peak.
 
-        ValueError for an unknown kind or name.
+        Raises ValueError for an unknown kind or name.
         """
         if kind not in MEMORY_KINDS:
             raise ValueError(f"by_module({kind!r}): the kinds are {', '.join(MEMORY_KINDS)}")
         sums: Counter[str] = Counter()
-        for storage, num_bytes in self._held(name):
+        for storage, num_bytes in self._sizes(name):
             if kind_of(storage) == kind:
                 sums[storage.module] += num_bytes
         return dict(sums.most_common())
 
     def timeline(self, rank: int | None = None) -> Timeline:
-        """The spans of `record_timeline` with what was held meanwhile, for a TimelineExplorer. None: this rank.
+        """The spans of `record_timeline`, and each storage with its lifetime, for a TimelineExplorer.
 
-        On CUDA what is held has the time at which the CPU asked for it, a span that at which the GPU ran.
-        RuntimeError while the block still runs.
+        rank: as which rank it appears; this one if None. On CUDA a storage begins when the CPU asks for it, and a span
+        when the GPU runs. Raises RuntimeError while the block still runs.
         """
-        if self._storages.running:
+        if self._tracker.running:
             raise RuntimeError("the block of record_memory still runs; read `timeline` after it")
         spans = self._spans.timeline
         number = rank if rank is not None else dist.get_rank() if dist.is_initialized() else 0
-        held = tuple(holdings(self._events, number, self._end))
-        return replace(spans, spans=tuple(replace(span, rank=number) for span in spans.spans), held=held)
+        lifetimes = tuple(holdings(self._events, number, self._end))
+        return replace(spans, spans=tuple(replace(span, rank=number) for span in spans.spans), held=lifetimes)
 
     def allocator(self, name: str) -> AllocatorBytes:
-        """What the caching allocator said at a marked instant. RuntimeError on CPU, which has no such allocator."""
+        """The numbers of the caching allocator at a mark. Raises RuntimeError on CPU, which has no such allocator."""
         if not has_allocator(self._device):
             return allocator_bytes(self._device)
-        self._held(name)
+        self._sizes(name)  # raises for an unknown name
         return self._allocator[name]
 
-    def _held(self, name: str | None = None) -> StorageSizes:
-        """What was there at a marked instant, or at the peak."""
+    def _sizes(self, name: str | None = None) -> StorageSizes:
+        """The storages and their bytes at a marked instant, or at the peak."""
         if name is not None and name not in self._marks:
             known = ", ".join(map(repr, self._marks)) or "none yet: call recorder.mark(name) inside the block"
             raise ValueError(f"no instant is called {name!r}; marked: {known}")
         num_events = num_events_at_peak(self._events) if name is None else self._marks[name][0]
-        return held_after(self._events[:num_events])
+        return sizes_after(self._events[:num_events])
 
     def _hooks(self) -> Iterator:
-        yield from self._places.hooks(self._model)
+        yield from self._position.hooks(self._model)
         yield from self._labels.hooks()
 
-    def _enters(self, module: nn.Module, inputs: object, is_first: bool) -> None:
-        """A module's forward starts; the first one was called from outside the model."""
+    def _before_forward(self, module: nn.Module, inputs: object, is_outermost: bool) -> None:
+        """Called before each module's forward; the outermost one is the model's own."""
         self._labels.label_weights_of(module)
-        if is_first:
+        if is_outermost:
             tensors = (leaf for leaf in tree_iter(inputs) if isinstance(leaf, Tensor))
-            self._storages.keep(tensors, self._labels.modules[module])
+            self._tracker.keep_for_backward(tensors, self._labels.modules[module])
 
-    def _leaves(self) -> None:
-        """The forward pass has ended."""
-        self._storages.settle()
+    def _after_forward(self) -> None:
+        """Called when a forward pass of the model has ended."""
+        self._tracker.settle()
 
     def _finish(self) -> None:
         self._labels.label_all()
-        self._storages.settle()
+        self._tracker.settle()
         self._end = time.perf_counter()
 
 
@@ -227,7 +232,7 @@ class MemoryRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorBytes:
-    """Bytes on one GPU. peak_allocated: the most since a block of record_memory began, or the process."""
+    """Bytes on one GPU. peak_allocated: the most since a block of record_memory began, or else the process."""
 
     allocated: int
     reserved: int
@@ -240,7 +245,7 @@ class AllocatorBytes:
 
 
 def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
-    """What the caching allocator of a GPU says now. RuntimeError for a device that has none."""
+    """The numbers of a GPU's caching allocator now. Raises RuntimeError for a device that has none."""
     device = _with_allocator(device)
     return AllocatorBytes(
         allocated=module_of(device).memory_allocated(device),
@@ -251,10 +256,10 @@ def allocator_bytes(device: torch.device | str | int) -> AllocatorBytes:
 
 @contextmanager
 def save_snapshot(path: str | os.PathLike, *, max_entries: int = 100_000) -> Iterator[None]:
-    """`with save_snapshot("step.pickle"): step()`: every block with the code that asked for it.
+    """`with save_snapshot("step.pickle"): step()` writes every block with the code that asked for it.
 
-    Drop the file on https://pytorch.org/memory_viz, which reads it in your browser. max_entries: the last so many
-    allocations and frees are kept. RuntimeError where no GPU is in use, or torch has no such recording.
+    Drop the file on https://pytorch.org/memory_viz, which reads it in your browser. It has the last `max_entries`
+    allocations and frees. Raises RuntimeError where no GPU is in use, or torch has no such recording.
     """
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
     if record is None or not torch.cuda.is_available():

@@ -1,7 +1,10 @@
-"""Where a step is now: in which module's forward, recomputation or backward, in the loss, or in the optimizer.
+"""Says in which part of a training step this thread is now, and in which module, for the memory recorder.
 
-Forward: hooks before and after every module keep a stack. Backward: autograd numbers its nodes as forward makes them,
-so the numbers at which modules began and ended tell whose node runs. No hook on a tensor, hence no gradient changes.
+The parts are forward, recomputation, backward, the loss, and the step of the optimizer.
+
+In forward, hooks before and after every module keep a stack. In backward, it uses that autograd numbers its nodes in
+the order in which forward makes them: the numbers at which modules began and ended tell whose node runs. There is no
+hook on a tensor, so no gradient changes.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 OUTSIDE, LOSS = "outside the model", "the loss"
-_NO_BACKWARD = -1  # the id of the graph task while none runs
-_ADDS_UP = 2**64 - 1  # the number of every node that adds a gradient up
+NO_BACKWARD = -1  # the id of the graph task while no backward runs
+ACCUMULATES = 2**64 - 1  # the number of every node that accumulates a gradient into a parameter
 
 
 class Position(NamedTuple):
@@ -41,19 +44,25 @@ def module_names(model: nn.Module) -> dict[nn.Module, str]:
 
 
 class PositionTracker:
-    """`now()` is the place. on_enter(module, inputs, from outside?) runs before a forward, on_leave() after a pass."""
+    """`now()` is the position of this thread.
 
-    def __init__(self, on_enter: Callable[[nn.Module, tuple, bool], None], on_leave: Callable[[], None]) -> None:
-        self._on_enter, self._on_leave = on_enter, on_leave
-        self._stack: list[str] = []
-        self._optimizer = ""
-        self._outside = OUTSIDE
-        self._numbers, self._owners = [-1], [OUTSIDE]  # from this number of a node on, nodes are this module's
+    before_forward(module, inputs, is_outermost) is called before each module's forward, and after_forward() when the
+    outermost forward, the model's own, has ended.
+    """
+
+    def __init__(
+        self, before_forward: Callable[[nn.Module, tuple, bool], None], after_forward: Callable[[], None]
+    ) -> None:
+        self._before_forward, self._after_forward = before_forward, after_forward
+        self._stack: list[str] = []  # the modules whose forwards run now, the innermost last
+        self._optimizer = ""  # the type of the optimizer whose step runs now
+        self._outside = OUTSIDE  # what runs while no forward does: the loss, until backward begins
+        self._numbers, self._owners = [-1], [OUTSIDE]  # nodes from each number on belong to the owner at its index
         self._last = OUTSIDE
 
     def now(self) -> Position:
-        """The place of what happens in this thread at this moment."""
-        in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
+        """The position of what happens in this thread at this moment."""
+        in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
         if in_backward:
             self._outside = OUTSIDE
             if self._stack:
@@ -68,48 +77,49 @@ class PositionTracker:
     @property
     def is_inside(self) -> bool:
         """Whether a module's forward runs, or a backward."""
-        return bool(self._stack) or torch._C._current_graph_task_id() != _NO_BACKWARD
+        return bool(self._stack) or torch._C._current_graph_task_id() != NO_BACKWARD
 
     def hooks(self, model: nn.Module) -> Iterator:
-        """Register what keeps this up to date; yields the handles to remove."""
+        """Register what keeps the position up to date; yields the handles to remove."""
         for module, name in module_names(model).items():
             yield module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
             yield module.register_forward_hook(self._leave, always_call=True)  # also when checkpointing stops it early
-        yield register_optimizer_step_pre_hook(self._step_begins)
-        yield register_optimizer_step_post_hook(self._step_ends)
+        yield register_optimizer_step_pre_hook(self._before_step)
+        yield register_optimizer_step_post_hook(self._after_step)
 
     def _enter(self, name: str, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        is_first = not self.is_inside
-        if is_first:
-            self._optimizer = ""  # a step that raised did not say that it ended
-        self._on_enter(module, (args, kwargs), is_first)
+        is_outermost = not self.is_inside
+        if is_outermost:
+            self._optimizer = ""  # a step that raised an error did not call its post hook
+        self._before_forward(module, (args, kwargs), is_outermost)
         self._stack.append(name)
-        self._nodes_are(name)
+        self._set_owner(name)
 
     def _leave(self, *_: object) -> None:
         if self._stack:  # empty where another hook raised before ours
             self._stack.pop()
         if self._stack:
-            self._nodes_are(self._stack[-1])
-        elif torch._C._current_graph_task_id() == _NO_BACKWARD:
+            self._set_owner(self._stack[-1])
+        elif torch._C._current_graph_task_id() == NO_BACKWARD:
             self._outside = LOSS
-            self._nodes_are(LOSS)
-            self._on_leave()
+            self._set_owner(LOSS)
+            self._after_forward()
 
-    def _nodes_are(self, owner: str) -> None:
+    def _set_owner(self, owner: str) -> None:
+        """From now on, new autograd nodes belong to `owner`."""
         self._numbers.append(torch.autograd._get_sequence_nr())
         self._owners.append(owner)
 
     def _owner(self) -> str:
-        """Whose node runs. Those that add gradients up have the highest number of all: they belong to the last one."""
+        """Whose node runs. A node that accumulates a gradient has no number of its own, so it is the last owner's."""
         node = torch._C._current_autograd_node()
-        number = _ADDS_UP if node is None else node._sequence_nr()
-        if number != _ADDS_UP:
+        number = ACCUMULATES if node is None else node._sequence_nr()
+        if number != ACCUMULATES:
             self._last = self._owners[bisect_right(self._numbers, number) - 1]
         return self._last
 
-    def _step_begins(self, optimizer: Optimizer, *_: object) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         self._optimizer = type(optimizer).__name__
 
-    def _step_ends(self, *_: object) -> None:
+    def _after_step(self, *_: object) -> None:
         self._optimizer = ""

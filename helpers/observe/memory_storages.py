@@ -1,18 +1,22 @@
-"""Follow every storage from its birth to its death, by weak reference: which operation made it, where, how large it is.
+"""Tracks every tensor storage from its creation until it is freed, and finds out what each one is.
 
-A dispatch mode sees the result of each operation of this thread, and of the threads that backward uses for it. Views
-share a storage, which counts once. What an operation allocates and frees inside its kernel is not seen, nor what C++
-makes without an operation (buckets of torch's DDP that were built before).
-
-Say which storages are parameters, gradients, buffers and optimizer state, by looking at who points to them.
+`memory.py` records with it. `StorageTracker`, a dispatch mode, sees the result of each operation of this thread, and of
+the threads that backward uses for it, and keeps a weak reference to each storage. `StorageLabels` says which storages
+are parameters, gradients, buffers and optimizer state, by looking at who points to them. The functions at the end add
+up the list of events. Views share a storage, which counts once. Not seen are memory that an operation allocates and
+frees inside its kernel, and memory that C++ allocates without an operation (buckets of PyTorch's DDP that were built
+before).
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -22,45 +26,47 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from helpers.observe.memory_positions import LOSS, Position, module_names
 from helpers.parallel.shared.freed import FreedWeight
+from helpers.records import Holding, MemoryBreakdown
 
-STEP_COUNTERS = "step counters"  # a kind of their own, which no breakdown shows
-OTHERS = " and others"
-_PLAIN = (Tensor, nn.Parameter)
-_MAKERS = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # return what they got, yet something is new
+STEP_COUNTERS = "step counters"  # a kind of its own, which no breakdown shows
+AND_OTHERS = " and others"
+PLAIN_TENSORS = (Tensor, nn.Parameter)
+RETURN_THEIR_INPUT = {"lift_fresh", "lift", "set_", "resize_", "resize_as_"}  # yet with a new or resized storage
 
 
 class TrackedStorage(weakref.ref):
-    """A weak reference to a storage that says what it is. kind: "" until somebody says it; kept: see `settle`.
+    """A weak reference to a storage, and what is known about it.
 
-    made_by: an operation or a text. module: whose forward or backward made it, or to whose parameter it belongs.
+    kind: of MEMORY_KINDS or STEP_COUNTERS, "" until a label is found. is_kept: see `StorageTracker.settle`. made_by: an
+    operation or a text. module: whose forward or backward made it, or to whose parameter it belongs.
     """
 
-    __slots__ = ("key", "num_bytes", "shape", "dtype", "made_by", "module", "kind", "kept", "name")
+    __slots__ = ("key", "num_bytes", "shape", "dtype", "made_by", "module", "kind", "is_kept", "name")
 
 
 class StorageEvent(NamedTuple):
-    """From `seconds` on (time.perf_counter) `change` bytes more. place: None where something is freed."""
+    """From `seconds` on (time.perf_counter) there are `change` bytes more. position: None where something is freed."""
 
     seconds: float
     storage: TrackedStorage
     change: int
-    place: Position | None
+    position: Position | None
 
 
 class StorageTracker(TorchDispatchMode):
-    """Inside the `with`, `events` grows: births, deaths and resizes of the storages on `device`, in their order.
+    """While the `with` runs, `events` grows: created, freed and resized storages on `device`, in their order.
 
-    place: a callable that says where this thread is now.
+    position: a callable that returns where in the step this thread is now.
     """
 
-    def __init__(self, device: torch.device, place: Callable[[], Position]) -> None:
+    def __init__(self, device: torch.device, position: Callable[[], Position]) -> None:
         super().__init__()
         self.events: list[StorageEvent] = []
         self.running = True
-        self._device, self._place = device, place
+        self._device, self._position = device, position
         self._known: dict[int, TrackedStorage] = {}  # by the id of the storage, while it lives
         self._unsettled: list[TrackedStorage] = []
-        self._makes: dict[int, bool] = {}
+        self._makes_storage: dict[int, bool] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -70,9 +76,9 @@ class StorageTracker(TorchDispatchMode):
         if types and any(is_distributed(kind) for kind in types):
             return NotImplemented  # it works on local tensors next, and those are seen
         result = function(*args, **(kwargs or {}))
-        makes = self._makes.get(id(function))  # operations live for ever, and their own hash is slow
+        makes = self._makes_storage.get(id(function))  # operations live for ever, and their own hash is slow
         if makes is None:
-            makes = self._makes[id(function)] = makes_storage(function)
+            makes = self._makes_storage[id(function)] = can_make_storage(function)
         if makes:
             if isinstance(result, Tensor):
                 self.see(result, function)
@@ -83,35 +89,35 @@ class StorageTracker(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, made_by: object) -> None:
-        """Follow what is new in a tensor, and notice what changed its size."""
+        """Track the storage of a tensor if it is new, and notice a change of its size."""
         for storage in storages_of(tensor):
             known = self._known.get(id(storage))
             if known is None:
-                self._born(storage, tensor, made_by)
+                self._track(storage, tensor, made_by)
             elif storage.nbytes() != known.num_bytes:
                 self._resized(known, storage.nbytes())
 
     def label(self, tensor: Tensor, kind: str, name: str, module: str) -> None:
-        """Say what a tensor is, for the whole life of its storage. The first word counts; a bucket has several."""
+        """Give a tensor's storage a kind, for its whole life. The first label stays; a bucket has several gradients."""
         for storage in storages_of(tensor):
-            known = self._known.get(id(storage)) or self._born(storage, tensor, name)
+            known = self._known.get(id(storage)) or self._track(storage, tensor, name)
             if known is not None and not known.kind:
                 known.kind, known.name, known.module = kind, name, module
             elif known is not None and known.kind == kind == "gradients" and not known.name.startswith(name):
-                known.name = known.name.removesuffix(OTHERS) + OTHERS
+                known.name = known.name.removesuffix(AND_OTHERS) + AND_OTHERS
 
-    def keep(self, tensors: Iterable[Tensor], module: str) -> None:
-        """Say that these are held for backward: the inputs of a model."""
+    def keep_for_backward(self, tensors: Iterable[Tensor], module: str) -> None:
+        """Count these tensors, the inputs of a model, as kept for backward."""
         for tensor in tensors:
             for storage in storages_of(tensor):
-                known = self._known.get(id(storage)) or self._born(storage, tensor, "input")
-                if known is not None and not known.kept:
-                    known.kept, known.module, known.name = True, module, "input"
+                known = self._known.get(id(storage)) or self._track(storage, tensor, "input")
+                if known is not None and not known.is_kept:
+                    known.is_kept, known.module, known.name = True, module, "input"
 
     def settle(self) -> None:
-        """A forward pass or a recomputation has ended: what it made and is still there, was made to be kept."""
+        """A forward pass or a recomputation has ended: what it made and is still there was made to be kept."""
         for storage in self._unsettled:
-            storage.kept = storage.kept or storage() is not None
+            storage.is_kept = storage.is_kept or storage() is not None
         self._unsettled.clear()
 
     def __exit__(self, *error) -> None:
@@ -119,36 +125,36 @@ class StorageTracker(TorchDispatchMode):
         self._known.clear()
         super().__exit__(*error)
 
-    def _born(self, storage: torch.UntypedStorage, tensor: Tensor, made_by: object) -> TrackedStorage | None:
+    def _track(self, storage: torch.UntypedStorage, tensor: Tensor, made_by: object) -> TrackedStorage | None:
         if tensor.device != self._device:  # a storage of a practice card is memory of the CPU
             return None
-        born = TrackedStorage(storage, self._died)
-        born.key, born.num_bytes, born.made_by = id(storage), storage.nbytes(), made_by
-        born.shape, born.dtype = tensor.shape, tensor.dtype
-        born.kind, born.kept, born.name, place = "", False, "", self._place()
-        born.module = place.module
-        self._known[born.key] = born
-        self.events.append(StorageEvent(time.perf_counter(), born, born.num_bytes, place))
-        if place.phase in ("backward", "step"):
+        position = self._position()
+        new = TrackedStorage(storage, self._freed)
+        new.key, new.num_bytes, new.made_by = id(storage), storage.nbytes(), made_by
+        new.shape, new.dtype, new.module = tensor.shape, tensor.dtype, position.module
+        new.kind, new.is_kept, new.name = "", False, ""
+        self._known[new.key] = new
+        self.events.append(StorageEvent(time.perf_counter(), new, new.num_bytes, position))
+        if position.phase in ("backward", "step"):
             if self._unsettled:
                 self.settle()
-        elif place.phase != "other" and not _starts_backward(made_by, place):
-            self._unsettled.append(born)
-        return born
+        elif position.phase != "other" and not _starts_backward(made_by, position):
+            self._unsettled.append(new)
+        return new
 
-    def _died(self, storage: TrackedStorage) -> None:
-        """Called in any thread at any moment, so it only appends and forgets: both are one step of the interpreter."""
+    def _freed(self, storage: TrackedStorage) -> None:
+        """Called in any thread at any moment. Both lines are one step of the interpreter each, so they need no lock."""
         if self.running:
             self.events.append(StorageEvent(time.perf_counter(), storage, -storage.num_bytes, None))
             self._known.pop(storage.key, None)
 
     def _resized(self, known: TrackedStorage, num_bytes: int) -> None:
         change, known.num_bytes = num_bytes - known.num_bytes, num_bytes
-        self.events.append(StorageEvent(time.perf_counter(), known, change, self._place()))
+        self.events.append(StorageEvent(time.perf_counter(), known, change, self._position()))
 
     @contextmanager
     def watch_resizes(self) -> Iterator[None]:
-        """`storage.resize_(0)`, with which FSDP frees, is no operation: only a wrapper around it notices."""
+        """Notice `storage.resize_(0)`, with which FSDP frees memory: it is no operation, so it gets a wrapper."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -165,8 +171,8 @@ class StorageTracker(TorchDispatchMode):
 
 
 def storages_of(tensor: Tensor) -> tuple[torch.UntypedStorage, ...]:
-    """One of a plain tensor; those of the parts of a DTensor or a sparse one; none where a layout has no storage."""
-    if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
+    """The storage of a plain tensor, or those of the parts of a DTensor or a sparse one. A layout may have none."""
+    if type(tensor) not in PLAIN_TENSORS and is_traceable_wrapper_subclass(tensor):
         parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
         return tuple(storage for part in parts if isinstance(part, Tensor) for storage in storages_of(part))
     if tensor.layout is not torch.strided:
@@ -175,10 +181,10 @@ def storages_of(tensor: Tensor) -> tuple[torch.UntypedStorage, ...]:
     return (tensor.untyped_storage(),)
 
 
-def makes_storage(function: object) -> bool:
-    """Whether a result can be new, or of a new size: no view, and nothing that only changes its input's values."""
+def can_make_storage(function: object) -> bool:
+    """Whether a result can be new or of a new size: not for views, nor for what only changes its input's values."""
     name, _, overload = function.name().partition("::")[2].partition(".")
-    if name in _MAKERS or overload.endswith("out"):
+    if name in RETURN_THEIR_INPUT or overload.endswith("out"):
         return True
     return any(result.alias_info is None for result in function._schema.returns)
 
@@ -188,13 +194,16 @@ def is_distributed(kind: type) -> bool:
     return any(base.__module__.startswith("torch.distributed.tensor") for base in kind.__mro__)
 
 
-def _starts_backward(made_by: object, place: Position) -> bool:
-    """The gradient 1 of the loss, which `backward()` makes before it starts."""
-    return place.module is LOSS and made_by is torch.ops.aten.ones_like.default
+def _starts_backward(made_by: object, position: Position) -> bool:
+    """Whether this is the gradient 1 of the loss, which `backward()` makes before it starts."""
+    return position.module is LOSS and made_by is torch.ops.aten.ones_like.default
+
+
+# ---- labels: parameters, gradients, buffers, optimizer state ----
 
 
 def optimizers_in(optimizer: object) -> list:
-    """An optimizer and those that it wraps, such as the one on the fp32 masters. ValueError if it is none."""
+    """An optimizer and those that it wraps, such as the one of the fp32 master weights. ValueError if it is none."""
     if optimizer is None:
         return []
     if not hasattr(optimizer, "param_groups"):
@@ -209,65 +218,65 @@ def optimizers_in(optimizer: object) -> list:
 class StorageLabels:
     """Labels what the model and the optimizers point to: at once, as gradients come, and after each step."""
 
-    def __init__(self, model: nn.Module, optimizers: list, storages: StorageTracker) -> None:
-        self._given, self._storages = optimizers, storages
+    def __init__(self, model: nn.Module, optimizers: list, tracker: StorageTracker) -> None:
+        self._given, self._tracker = optimizers, tracker
         self._found: list[Optimizer] = []  # these stepped and were not given: their parameters may be another model's
         self.modules = module_names(model)
         self._names = {id(p): (f"{name}.{p_name}", name) for name, p_name, p in self._parameters()}
 
     def label_all(self) -> None:
-        """Everything that is pointed to now."""
+        """Label everything that is pointed to now."""
         for _, _, parameter in self._parameters():
             self._label(parameter, "parameters", parameter)
         for module, name in self.modules.items():
-            for own, buffer in module._buffers.items():
+            for buffer_name, buffer in module._buffers.items():
                 if buffer is not None:
-                    self._storages.label(buffer, "buffers", f"{name}.{own}", name)
+                    self._tracker.label(buffer, "buffers", f"{name}.{buffer_name}", name)
         for _, _, parameter in self._parameters():
             self.label_gradient(parameter)
         for optimizer in self._given:
-            self._label_masters(optimizer)
+            self._label_master_weights(optimizer)
         for optimizer in [*self._given, *self._found]:
             self._label_state(optimizer)
 
     def label_gradient(self, parameter: Tensor) -> None:
-        """What `.grad` points to now; a hook after each accumulation. Weights may have been gathered for it."""
+        """Label what `.grad` points to now, after each accumulation, and weights that were gathered for it."""
         self._label(parameter, "parameters", parameter)
         if parameter.grad is not None:
             self._label(parameter.grad, "gradients", parameter, "gradient of ")
 
     def label_weights_of(self, module: nn.Module) -> None:
-        """Weights that a strategy gathered for this module's forward: other tensors than before, or other storages."""
+        """Label weights that a strategy gathered for this module's forward: new tensors, or new storages of the old."""
         name = self.modules[module]
-        for own, parameter in module._parameters.items():
+        for parameter_name, parameter in module._parameters.items():
             if parameter is not None:
-                self._storages.label(parameter, "parameters", f"{name}.{own}", name)
+                self._tracker.label(parameter, "parameters", f"{name}.{parameter_name}", name)
 
     def hooks(self) -> Iterator:
         """Register what keeps the labels up to date; yields the handles to remove."""
         for _, _, parameter in self._parameters():
             if parameter.requires_grad and parameter.is_leaf:
                 yield parameter.register_post_accumulate_grad_hook(self.label_gradient)
-        yield register_optimizer_step_post_hook(self._stepped)
+        yield register_optimizer_step_post_hook(self._after_step)
 
     def _parameters(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Module's path, own name, parameter: a tied one under its first name."""
+        """Module's path, parameter's name in it, parameter. A tied parameter appears once, under its first name."""
         seen = set()
-        for module, name in self.modules.items():
-            for own, parameter in module._parameters.items():
+        for module, path in self.modules.items():
+            for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
-                    yield name, own, parameter
+                    yield path, name, parameter
 
-    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if any(optimizer is known for known in self._given):
-            self._label_masters(optimizer)
+            self._label_master_weights(optimizer)
         elif not any(optimizer is known for known in self._found):
             self._found.append(optimizer)
         self._label_state(optimizer)
 
-    def _label_masters(self, optimizer: object) -> None:
-        """What it steps on and is not the model's own: that has its label already."""
+    def _label_master_weights(self, optimizer: object) -> None:
+        """Label what the optimizer steps on. The model's own parameters have their label already, so it stays."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._label(parameter, "optimizer", parameter)
@@ -280,11 +289,11 @@ class StorageLabels:
                     is_counter = key == "step" and value.numel() == 1
                     self._label(value, STEP_COUNTERS if is_counter else "optimizer", parameter, f"{key} of ")
 
-    def _label(self, tensor: Tensor, kind: str, parameter: object, what: str = "") -> None:
+    def _label(self, tensor: Tensor, kind: str, parameter: object, prefix: str = "") -> None:
         if isinstance(tensor, FreedWeight):
             return  # a shape without numbers: they are in a shard
         name, module = self._names.get(id(parameter), ("master weights", "the optimizer"))
-        self._storages.label(tensor, kind, what + name, module)
+        self._tracker.label(tensor, kind, prefix + name, module)
 
 
 # ---- what a list of events adds up to ----
@@ -294,10 +303,10 @@ StorageSizes = list[tuple[TrackedStorage, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class StorageInfo:
-    """One storage that is held. name: of a parameter, of a state, or of the operation that made it. dtype: "float32".
-    shape: (elements,) where it is larger than the tensor by which it was found.
+    """One storage. name: of a parameter, of a state, or of the operation that made it. dtype: such as "float32".
 
-    module: the path of the one whose forward or backward made it, or to whose parameter it belongs.
+    shape: (elements,) where the storage is larger than the tensor by which it was found. module: the path of the module
+    whose forward or backward made it, or to whose parameter it belongs.
     """
 
     module: str
@@ -310,11 +319,11 @@ class StorageInfo:
 
 def kind_of(storage: TrackedStorage) -> str:
     """One of MEMORY_KINDS, or STEP_COUNTERS."""
-    return storage.kind or ("activations" if storage.kept else "temporaries")
+    return storage.kind or ("activations" if storage.is_kept else "temporaries")
 
 
 def totals(events: Sequence[StorageEvent]) -> Iterator[tuple[StorageEvent, int]]:
-    """Each event with the bytes that are held after it, step counters left out."""
+    """Each event with the total number of bytes after it. Step counters are left out."""
     total = 0
     for event in events:
         if event.storage.kind != STEP_COUNTERS:
@@ -323,17 +332,17 @@ def totals(events: Sequence[StorageEvent]) -> Iterator[tuple[StorageEvent, int]]
 
 
 def num_events_at_peak(events: Sequence[StorageEvent]) -> int:
-    """How many events lead to the highest total; the first time counts."""
-    highest, total, found = -1, 0, 0
+    """How many events lead to the highest total; if it comes twice, to the first one."""
+    highest, total, at_peak = -1, 0, 0
     for number, event in enumerate(events, start=1):
         if event.storage.kind != STEP_COUNTERS:
             total += event.change
             if total > highest:
-                highest, found = total, number
-    return found
+                highest, at_peak = total, number
+    return at_peak
 
 
-def held_after(events: Iterable[StorageEvent]) -> StorageSizes:
+def sizes_after(events: Iterable[StorageEvent]) -> StorageSizes:
     """The storages that are there after these events, with their bytes."""
     sizes: dict[int, tuple[TrackedStorage, int]] = {}  # by identity: weak references compare what they refer to
     for event in events:
@@ -346,25 +355,23 @@ def held_after(events: Iterable[StorageEvent]) -> StorageSizes:
     return list(sizes.values())
 
 
-def breakdown(held: StorageSizes, instant: str) -> MemoryBreakdown:
+def breakdown(sizes: StorageSizes, instant: str) -> MemoryBreakdown:
     """The sums by kind."""
     sums: Counter[str] = Counter()
-    for storage, num_bytes in held:
+    for storage, num_bytes in sizes:
         sums[kind_of(storage)] += num_bytes
     sums.pop(STEP_COUNTERS, None)
     return MemoryBreakdown(**sums, instant=instant)
 
 
 def describe(storage: TrackedStorage, num_bytes: int) -> StorageInfo:
-    """A storage in words and numbers."""
+    """What is known about a storage, as plain data."""
     made_by = storage.made_by if isinstance(storage.made_by, str) else storage.made_by.name()
     name = storage.name or made_by.partition("::")[2].partition(".")[0] or made_by
     num_elements = num_bytes // storage.dtype.itemsize
-    shape = tuple(storage.shape) if prod(storage.shape) == num_elements else (num_elements,)  # it was first a view
-    dtype = str(storage.dtype).removeprefix("torch.")
-    return StorageInfo(
-        module=storage.module, name=name, kind=kind_of(storage), shape=shape, dtype=dtype, num_bytes=num_bytes
-    )
+    shape = tuple(storage.shape) if prod(storage.shape) == num_elements else (num_elements,)  # found through a view
+    dtype, kind = str(storage.dtype).removeprefix("torch."), kind_of(storage)
+    return StorageInfo(module=storage.module, name=name, kind=kind, shape=shape, dtype=dtype, num_bytes=num_bytes)
 
 
 def holdings(events: Sequence[StorageEvent], rank: int, end: float) -> Iterator[Holding]:
@@ -382,6 +389,6 @@ def holdings(events: Sequence[StorageEvent], rank: int, end: float) -> Iterator[
 
 
 def _holding(storage: TrackedStorage, num_bytes: int, rank: int, start: float, end: float) -> Holding:
-    what = describe(storage, num_bytes)
-    name = f"{what.name} {what.shape} of {what.module}"
-    return Holding(rank=rank, name=name, kind=what.kind, num_bytes=num_bytes, start=start, end=end)
+    info = describe(storage, num_bytes)
+    name = f"{info.name} {info.shape} of {info.module}"
+    return Holding(rank=rank, name=name, kind=info.kind, num_bytes=num_bytes, start=start, end=end)

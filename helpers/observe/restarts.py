@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from helpers.ranks.limits import crowd
+from helpers.ranks.limits import load_per_core
 
 JOB = "helpers.observe.restart_job"
 LIMIT = 240.0  # seconds for all of it; a busy machine imports torch slowly
@@ -31,9 +31,7 @@ def quick() -> str:
 
     On a crowded machine longer: a node that is left out though it lives goes on waiting for ranks that do not know it.
     """
-    return (
-        f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={ceil(3 * crowd())},last_call_timeout={ceil(crowd())}"
-    )
+    return f"is_host=0,keep_alive_interval=1,keep_alive_max_attempt={ceil(3 * load_per_core())},last_call_timeout={ceil(load_per_core())}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class PipelineExplorer(Runs, SteppedExplorer):
     two halves of backward, of a send, and one rank that takes twice as long. step: 1 shows the whole step and the most
     that each rank holds; from 2 on a play head, and what is held there.
     activation_bytes: of one micro-batch on one rank. run: takes what `simulate` takes and returns the Timeline of a
-    step that was run, such as `helpers.observe.emulate_pipeline.emulate_pipeline_step`.
+    step that was run, such as `helpers.observe.emulate.emulate_pipeline_step`.
     """
 
     TEXT = "[widget] PipelineExplorer: one step, with dials for schedule, ranks, micro-batches, chunks and times"

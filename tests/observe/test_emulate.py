@@ -5,7 +5,7 @@ import math
 import pytest
 
 from helpers.observe.emulate import MAX_RANKS, emulate_ddp_step
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.specs import Link
 
 # Four gradients of 4 MiB, 5 ms each; a link that is as fast as backward.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.observe.emulate_pipeline import MAX_RANKS, emulate_pipeline_step, larger_bubble
+from helpers.observe.emulate import MAX_RANKS, emulate_pipeline_step, larger_bubble
 from helpers.predict.time.pipeline import simulate
 from helpers.schedules import gpipe, interleaved, one_f_one_b, zb_h1
 

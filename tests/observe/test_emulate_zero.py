@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.observe.emulate_zero import MAX_RANKS, emulate_zero3_step
+from helpers.observe.emulate import MAX_RANKS, emulate_zero3_step
 from helpers.predict.time.zero import Zero3Step, simulate_zero3_step
 from helpers.specs import Link
 

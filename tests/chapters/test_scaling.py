@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from helpers.chapters import scaling
+from helpers.chapters.scaling import CARD, Speedups, emulated_speedup, live_speedup, measure_noise_scale
 from helpers.learner.words import reading
-from helpers.observe import scaling_runs
-from helpers.observe.scaling_runs import CARD, Speedups, emulated_speedup, live_speedup, measure_noise_scale
-from helpers.predict.scaling.curves import points_of
-from helpers.predict.time.ddp import simulate_ddp_step
+from helpers.predict.scaling.laws import points_of
+from helpers.predict.time.data_parallel import simulate_ddp_step
 from helpers.specs import Link
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
@@ -18,7 +18,7 @@ LINK = Link.from_gigabits(10)
 def test_live_ranks_share_a_batch_or_bring_one_each(ranks, kind, wholes):
     found = live_speedup(ranks, counts=(1, 2), batch=6, kind=kind)
     assert found.gpus == (1, 2) and found.speedups[0] == 1
-    assert found.cores == len(set().union(*ranks[:2].run(scaling_runs._cores)))
+    assert found.cores == len(set().union(*ranks[:2].run(scaling._cores)))
     assert [one.samples_per_second * one.seconds for one in found.points] == pytest.approx(wholes)
 
 
@@ -33,7 +33,7 @@ def test_it_says_who_shares_the_cores():
 @pytest.mark.parametrize(("kind", "part"), [("weak", 1.0), ("strong", 0.25)])
 def test_the_speed_up_over_a_link_is_that_of_the_simulated_steps(monkeypatch, kind, part):
     """A link that behaves: what is played takes as long as was simulated."""
-    monkeypatch.setattr(scaling_runs, "emulate_ddp_step", simulate_ddp_step)
+    monkeypatch.setattr(scaling, "emulate_ddp_step", simulate_ddp_step)
     found = emulated_speedup(LINK, counts=(1, 4), kind=kind)
     compute = CARD.forward_seconds + sum(CARD.seconds)
     assert found.speedups == pytest.approx(found.predicted)

@@ -1,6 +1,6 @@
 """A line as printed: what came of it, in a line."""
 
-from helpers.observe.as_printed import attempt
+from helpers.chapters.sources import attempt
 
 
 def test_a_failure_and_a_warning_are_told_and_nothing_is_kept(capsys):

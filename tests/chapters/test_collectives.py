@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from helpers.chapters import nccl_programs
+from helpers.chapters.collectives import outcomes
+from helpers.chapters.nccl_programs import e
 from helpers.commands.rehearse import rehearse
-from helpers.observe import gpu_step
-from helpers.observe.rules_runs import outcomes, script_of
-from helpers.observe.six_programs import e
+from helpers.observe.torchrun import script_of
 
 
 def test_six_programs_do_on_gloo_and_on_nccl_what_chapter_01_says():
@@ -54,6 +55,6 @@ def test_a_function_becomes_a_script_whose_mistake_stands_at_its_own_line():
 def test_chapter_03_shows_the_step_that_its_rehearsals_take_and_every_mend_finds_its_place():
     cells = json.loads((Path(__file__).parents[2] / "notebooks/03_ddp.ipynb").read_text(encoding="utf-8"))["cells"]
     (shown,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "gpu-step")
-    source = inspect.getsource(gpu_step.step)
+    source = inspect.getsource(nccl_programs.step)
     assert shown.strip() == source.strip()
-    assert [source.count(old) for old in gpu_step.MENDS] == [1] * 5
+    assert [source.count(old) for old in nccl_programs.MENDS] == [1] * 5

@@ -2,7 +2,7 @@
 
 deepspeed --num_gpus 2 deepspeed_train.py --deepspeed_config ds_config.json      (DS_ACCELERATOR=cpu without a GPU)
 
-The JSON lies in helpers/observe/deepspeed_job/.
+The JSON lies in helpers/chapters/deepspeed_job/.
 """
 
 from __future__ import annotations

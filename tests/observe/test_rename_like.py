@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.observe.alike import told_like
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.observe.timeline import rename_like
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.records import Span, Timeline
 from helpers.specs import Link
 
@@ -29,7 +29,7 @@ RUN = Timeline(spans=tuple(recorded(0) + recorded(1)), source="emulated", title=
 
 
 def test_the_names_are_the_predictions_and_the_times_the_runs():
-    told = told_like(RUN, PREDICTED)
+    told = rename_like(RUN, PREDICTED)
     compute = [(one.name, one.start, one.end) for one in told.for_rank(1).spans if one.lane == "compute"]
     assert compute == [("forward", 0, 2), ("layer 1", 2, 4), ("layer 0", 4, 5)]
     assert {one.name for one in told.spans} == {one.name for one in PREDICTED.spans}
@@ -37,12 +37,12 @@ def test_the_names_are_the_predictions_and_the_times_the_runs():
 
 
 def test_messages_share_one_lane_as_in_the_prediction():
-    first, second = (one for one in told_like(RUN, PREDICTED).for_rank(0).spans if one.lane == "communication")
+    first, second = (one for one in rename_like(RUN, PREDICTED).for_rank(0).spans if one.lane == "communication")
     assert (first.start, first.end) == (4, 6) and (second.start, second.end) == (6, 7)
 
 
 def test_a_rank_holds_what_was_predicted_from_when_it_was_ready():
-    told = told_like(RUN, PREDICTED)
+    told = rename_like(RUN, PREDICTED)
     assert [told.holds(1, instant).gradients for instant in (1, 4.5, 6)] == [0, 400, 600]
     assert told.holds(0, 1).parameters == PREDICTED.holds(0, 1).parameters == 600
 
@@ -52,4 +52,4 @@ def test_another_steps_prediction_gets_a_sentence():
         BackwardPass(names=("a",), num_bytes=(4,), seconds=(1.0,)), link=Link(latency=0, bandwidth=1), world_size=2
     )
     with pytest.raises(ValueError, match="2 backward spans on a rank and the prediction 1"):
-        told_like(RUN, other)
+        rename_like(RUN, other)

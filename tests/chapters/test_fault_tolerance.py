@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from helpers.observe.checkpoint_runs import DAMAGED, KILLED, REFUSED, beside_torch, damages
+from helpers.chapters.fault_tolerance import DAMAGED, KILLED, REFUSED, beside_torch, damages
 
 SAID = {
     **dict.fromkeys(KILLED, "step_00020 is being written, or its save was interrupted"),

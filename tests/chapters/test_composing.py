@@ -1,54 +1,60 @@
-"""What chapter 09 runs and breaks: each measurement finds its mistake, and none where there is none."""
+"""Chapter 09's runs: each measurement finds its mistake, and none where there is none."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+from helpers.chapters import composing
 from helpers.compose import Plan
-from helpers.observe import compose_cases as cases
-from helpers.observe import compose_runs as runs
 from helpers.records import CommEvent, Span, Timeline
 
 
 def test_a_plan_is_held_beside_one_process(ranks):
-    alone, found, verdict = runs.beside_one_process(ranks[:2], Plan(tp=2), steps=2)
+    alone, found, verdict = composing.losses_beside_one_process(ranks[:2], Plan(tp=2))
     assert alone == pytest.approx(found, rel=1e-12) and verdict.startswith("equal: 71 tensors x 2 ranks")
 
 
 def test_bytes_that_were_not_predicted_are_an_error(ranks, monkeypatch):
     plan = Plan(dp=2)
-    assert runs.counted(ranks, plan, 2) == sum(runs.busiest(plan, 2).values())
-    other = runs.predicted(Plan(tp=2), 2, 0)
-    monkeypatch.setattr(runs, "predicted", lambda *_: other)
+    assert composing.checked_bytes(ranks, plan, 2) == sum(composing.bytes_of_busiest_rank(plan, 2).values())
+    other = composing.predicted_traffic(Plan(tp=2), 2, 0)
+    monkeypatch.setattr(composing, "predicted_traffic", lambda *_: other)
     with pytest.raises(RuntimeError, match=r"rank 0 sent .* was predicted"):
-        runs.counted(ranks, plan, 2)
+        composing.checked_bytes(ranks, plan, 2)
+
+
+def alone() -> list[float]:
+    """The losses of two steps in one process without clipping."""
+    return replace(composing.TRAINING, steps=2, max_norm=None).run()["losses"].tolist()
 
 
 def test_an_optimizer_that_comes_first_moves_what_tp_leaves_whole(ranks):
     (right, all_of_them), (wrong, few) = (
-        ranks[:2].run(cases.cut_then_optimizer, 2, late=late)[0] for late in (True, False)
+        ranks[:2].run(composing.shard_and_train, 2, optimizer_first=first)[0] for first in (False, True)
     )
     assert all_of_them == 1 and 0.04 < few < 0.06
     assert right[0] == wrong[0] and right[1] < wrong[1]
-    assert right == pytest.approx(runs.trained_alone(2, clip=False)["losses"].tolist(), rel=1e-12)
+    assert right == pytest.approx(alone(), rel=1e-12)
 
 
 def test_only_the_mean_over_dp_is_that_of_one_process(ranks):
-    alone = runs.trained_alone(2, clip=False)["losses"].tolist()
-    dp, world = (ranks[:4].run(cases.averaged_over, axis, 2) for axis in ("dp", "world"))
-    assert dp[0] == pytest.approx(alone, rel=1e-12) and world[0][1] > alone[1] + 1e-3
+    expected = alone()
+    dp, world = (ranks[:4].run(composing.losses_averaged_over, axis, 2) for axis in ("dp", "world"))
+    assert dp[0] == pytest.approx(expected, rel=1e-12) and world[0][1] > expected[1] + 1e-3
     assert len(set(map(tuple, dp))) == len(set(map(tuple, world))) == 1, "every rank sees the same loss"
 
 
 def test_one_seed_makes_equal_parts_which_stay_equal(ranks):
-    model = cases.seeded(one_seed=True)
-    losses, parts = ranks[:4].run(cases.drawn_on_ranks, 2)[3]
-    assert cases.losses_of(model, 2) == pytest.approx(losses, abs=1e-5)
+    model = composing.gpt_of_seeds(one_seed=True)
+    losses, parts = ranks[:4].run(composing.train_with_one_seed, 2)[3]
+    assert composing.losses_in_one_process(model, 2) == pytest.approx(losses, abs=1e-5)
     name = "blocks.0.attention.projection.weight"
     assert all(torch.equal(part, model.get_parameter(name)[:, :8]) for part in model.get_parameter(name).chunk(4, 1))
     assert torch.allclose(parts[name], model.get_parameter(name)[:, :8], atol=1e-4)
-    assert not torch.equal(*cases.seeded(one_seed=False).get_parameter(name).chunk(4, 1)[:2])
+    assert not torch.equal(*composing.gpt_of_seeds(one_seed=False).get_parameter(name).chunk(4, 1)[:2])
 
 
 def event(start: float, end: float) -> CommEvent:
@@ -64,10 +70,10 @@ def test_waiting_inside_a_part_is_no_compute():
             Span(rank=0, lane="communication", name="all_reduce", kind="communication", start=2, end=5),
         ),
     )
-    found = cases.without_waits(timeline, [event(6, 7), event(2, 5), event(9, 12)])
+    found = composing.without_waits(timeline, [event(6, 7), event(2, 5), event(9, 12)])
     computes = [(one.start, one.end) for one in found.spans if one.kind == "forward"]
     assert computes == [(0, 2), (5, 6), (7, 10)] and found.spans[-1] == timeline.spans[-1]
 
 
 def test_our_trainer_and_torchs_parts_give_the_same(ranks):
-    assert runs.beside_torch(ranks[:2], Plan(dp=2, zero=3), steps=2).startswith("equal: 38 tensors x 2 ranks")
+    assert composing.equal_to_torch(ranks[:2], Plan(dp=2, zero=3), steps=2).startswith("equal: 38 tensors x 2 ranks")

@@ -2,10 +2,16 @@
 
 import pytest
 
-from helpers.observe.emulate_tensor import Layers, emulate_columns, emulate_layers, share_of, simulate_columns
+from helpers.chapters.tensor_parallel_timing import (
+    LayerTimes,
+    emulate_columns,
+    emulate_layers,
+    simulate_columns,
+    waiting_share,
+)
 from helpers.specs import GPUS, LINKS, PRESETS, Link
 
-LAYERS = Layers(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=(0.006, 0.014), message=10**7)
+LAYERS = LayerTimes(num_ranks=8, link=Link(latency=1e-4, bandwidth=1e9), compute=(0.006, 0.014), message=10**7)
 
 
 def names(timeline, lane):
@@ -19,8 +25,12 @@ def shortest(play):
 
 
 def test_a_layer_waits_four_times_and_its_share_is_that_of_the_whole_model():
-    one = Layers.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8)
-    assert one.share == pytest.approx(share_of(one.busy + 4 * one.send, one.busy)) == pytest.approx(0.1265, abs=1e-4)
+    one = LayerTimes.of(PRESETS["llama3-70b"], GPUS["H100"], LINKS["NVLink 4"], 8)
+    assert (
+        one.waiting_share
+        == pytest.approx(waiting_share(one.busy + 4 * one.send, one.busy))
+        == pytest.approx(0.1265, abs=1e-4)
+    )
     assert one.compute[1] > 2 * one.compute[0]  # the MLP is the larger half
 
 

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from helpers.observe.deepspeed_job import FOLDER, batches, config, keys, meanings
+from helpers.chapters.sources import FOLDER, batch_sizes, flat_keys, key_meanings, load_config
 
 SCRIPT = Path(__file__).with_name("deepspeed_train.py")
 
 
 def test_every_key_is_explained_and_the_repaired_file_keeps_what_was_printed():
-    repaired, printed = dict(keys(config())), dict(keys(config("printed")))
-    assert set(meanings()) == set(repaired) >= set(printed)
+    repaired, printed = dict(flat_keys(load_config())), dict(flat_keys(load_config("printed")))
+    assert set(key_meanings()) == set(repaired) >= set(printed)
     assert {key for key in printed if printed[key] != repaired[key]} == {"fp16.enabled"}
 
 
 @pytest.mark.parametrize(
     "settings, expected",
     [
-        (config(), (16, 4, 2)),
+        (load_config(), (16, 4, 2)),
         ({"train_batch_size": 4096}, (4096, 2048, 1)),
         ({"train_micro_batch_size_per_gpu": 3}, (6, 3, 1)),
         ({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 4}, (24, 3, 4)),
@@ -33,20 +33,20 @@ def test_every_key_is_explained_and_the_repaired_file_keeps_what_was_printed():
     ],
 )
 def test_batches_on_two_ranks(settings, expected):
-    assert batches(settings, ranks=2) == expected
+    assert batch_sizes(settings, ranks=2) == expected
 
 
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (config("printed"), 'add one of them, such as "train_batch_size": 16'),
+        (load_config("printed"), 'add one of them, such as "train_batch_size": 16'),
         ({"train_batch_size": 7}, "train_batch_size is 7, but 3 examples x 1 micro-batches x 2 ranks are 6; make"),
         ({"train_batch_size": 1}, "make train_batch_size a multiple of 2"),
     ],
 )
 def test_what_deepspeed_refuses_gets_a_sentence(settings, said):
     with pytest.raises(ValueError, match=said):
-        batches(settings, ranks=2)
+        batch_sizes(settings, ranks=2)
 
 
 def why_not() -> str:

@@ -7,9 +7,9 @@ import statistics
 import pytest
 import torch.distributed as dist
 
+from helpers.chapters import profiling as runs
+from helpers.chapters import profiling as tuning
 from helpers.commands.traces.example import example
-from helpers.observe import profiling_runs as runs
-from helpers.observe import tuning_runs as tuning
 from helpers.parallel.shared.bucket_rule import split_into_buckets
 
 
@@ -45,9 +45,14 @@ def test_a_variable_counts_when_a_group_is_made(ranks):
 
 def test_a_cap_closes_a_bucket_after_so_many_layers():
     for size in (1, 2, 4, 8, 16):
-        layer, cap = [4 * tuning.WIDTH, 4 * tuning.WIDTH**2], tuning.cap_of(size) * 2**20
-        for parts in (layer * tuning.LAYERS, layer[::-1] * tuning.LAYERS):  # torch deals them anew as they arrive
-            assert len(split_into_buckets(parts, bucket_cap=cap, first_bucket_cap=cap)) == tuning.LAYERS // size
+        layer, cap = [4 * tuning.TUNED_WIDTH, 4 * tuning.TUNED_WIDTH**2], tuning.cap_of(size) * 2**20
+        for parts in (
+            layer * tuning.NUM_TUNED_LAYERS,
+            layer[::-1] * tuning.NUM_TUNED_LAYERS,
+        ):  # torch deals them anew as they arrive
+            assert (
+                len(split_into_buckets(parts, bucket_cap=cap, first_bucket_cap=cap)) == tuning.NUM_TUNED_LAYERS // size
+            )
     best = min((1, 2, 4, 8, 16), key=tuning.predicted_seconds)
     assert best == 4 and tuning.predicted_seconds(4, "bucketed") > tuning.predicted_seconds(4)
 

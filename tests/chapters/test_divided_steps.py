@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from helpers.observe.divided_runs import _fastest, _take_cores, divided_steps, share_cores
+from helpers.chapters.scaling import _fastest, _take_cores, divided_steps, share_cores
 
 
 def test_a_step_lasts_at_least_as_long_as_its_parts(ranks):

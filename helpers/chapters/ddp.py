@@ -1,0 +1,299 @@
+"""Runs chapter 03: a small GPT under each DDP on ranks, the messages that are sent, and what one process gives.
+
+Functions whose docstring begins with "On a rank" are for `ranks.run`; the others run in the notebook's process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.collectives import all_reduce_ring
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal, state_of
+from helpers.observe.training import KEY_BIAS_ROUNDING, DataParallelRanks, Training
+from helpers.parallel.ddp import (
+    DistributedDataParallel,
+    DistributedSampler,
+    NaiveDDP,
+    SyncBatchNorm,
+    count_tokens,
+    token_mean,
+)
+from helpers.predict.time.data_parallel import BackwardPass
+from helpers.ranks import Ranks
+from helpers.records import CommLog
+from helpers.workloads import GPT, MLP, GPTConfig, SmallResNet, characters, digits, token_loss
+
+TINY = GPTConfig.tiny()
+LENGTHS = (4, 8, 16, 32)  # tokens that count on each rank
+TRAINING = Training(
+    model=lambda: GPT(TINY).double(),
+    batch=lambda step: characters().batch(step, 16, TINY.context),
+    options={"lr": 1e-3},
+    seeds_by_rank=True,  # so that only what DDP sends from rank 0 makes the ranks' initial weights equal
+)
+Wrap = Callable[[nn.Module], nn.Module]
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process's rank and the world size; (0, 1) outside a group."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def sixteen_gradients() -> BackwardPass:
+    """The model whose step is emulated: gradients of 0.5 MiB, 7.5 ms of backward before each, 40 ms of forward."""
+    names = tuple(f"gradient {number}" for number in reversed(range(16)))
+    return BackwardPass(names=names, num_bytes=(2**19,) * 16, seconds=(0.0075,) * 16, forward_seconds=0.04)
+
+
+# ---- equal to one process ----
+
+
+class AveragedGradients(DataParallelRanks):
+    """Our DDP classes and PyTorch's: gradients are averaged in backward, or by `average_gradients` after it."""
+
+    def __init__(self, model: nn.Module, training: Training, wrap: Wrap):
+        super().__init__(model, training, forward=wrap(model))
+
+    def after_backward(self) -> None:
+        if isinstance(self.forward, NaiveDDP):
+            self.forward.average_gradients()
+
+
+class AveragedWeights(DataParallelRanks):
+    """Each rank steps with its own gradients, and the weights are averaged after the step."""
+
+    def __init__(self, model: nn.Module, training: Training):
+        super().__init__(NaiveDDP(model).module, training)  # NaiveDDP sends rank 0's weights, so all ranks start equal
+
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, None]:
+        result = super().step(inputs, targets)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                dist.all_reduce(parameter)
+                parameter /= dist.get_world_size()
+        return result
+
+    def state(self) -> Tensors:
+        return without_gradients(super().state())
+
+
+def train(wrap: Wrap | None = None) -> Tensors:
+    """Losses, weights and gradients after six steps of AdamW: of one process, or, on a rank, under `wrap`."""
+    return (TRAINING.under(AveragedGradients, wrap=wrap) if wrap else TRAINING).run()
+
+
+def averaged_weights(ranks: Ranks) -> list[str]:
+    """For SGD with momentum and for AdamW, a line: whether averaging weights equals one process."""
+    lines = []
+    for optimizer, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
+        training = replace(TRAINING, optimizer=optimizer, options=TRAINING.options | options)
+        results = ranks.run(training.under(AveragedWeights).run)
+        line = equality_line(without_gradients(training.run()), results)
+        lines.append(f"averaged weights, {optimizer.__name__}: {line}")
+    return lines
+
+
+def equality_line(alone: Tensors, results: Sequence[Tensors]) -> str:
+    """A line that begins with "equal" or "not equal": whether every rank's tensors are those of one process."""
+    try:
+        assert_equal(alone, results, atol=KEY_BIAS_ROUNDING)
+    except AssertionError:
+        return f"not equal ({_difference(alone, results[0])})"
+    return f"equal on all {len(results)} ranks, but for rounding"
+
+
+def _difference(alone: Tensors, result: Tensors) -> str:
+    if "losses" in alone:
+        losses = [states["losses"][-1].item() for states in (result, alone)]
+        return "the loss of step {} is {:.3f}, one process has {:.3f}".format(len(alone["losses"]), *losses)
+    gradients, wanted = (torch.cat([s[n].flatten() for n in alone if n.endswith(".grad")]) for s in (result, alone))
+    return f"the gradient is off by {(gradients - wanted).norm() / wanted.norm():.0%}"
+
+
+def without_gradients(states: Tensors) -> Tensors:
+    return {name: value for name, value in states.items() if not name.endswith(".grad")}
+
+
+# ---- messages ----
+
+
+def message_sizes(wrap: Wrap, steps: int = 2) -> list[list[int]]:
+    """On a rank: for each step, the bytes of each gradient message of a GPT with 10,698,240 parameters, in order."""
+    torch.manual_seed(0)
+    model, (rank, world_size) = wrap(GPT(GPTConfig.ten_million())), rank_and_size()
+    tokens, targets = characters().batch(0, 4, 16, rank=rank, world_size=world_size)
+    logs = []
+    for _ in range(steps):
+        with record_comms() as recorder:
+            token_loss(model(tokens), targets).backward()
+        logs.append(_gradient_messages(recorder.log))
+    return logs
+
+
+def _gradient_messages(log: CommLog) -> list[int]:
+    """Bytes of each message with gradients. DDP sends other messages too, because its ranks agree on an order."""
+    gradients = (event for event in log.events if event.op == "all_reduce" and "float" in event.dtype)
+    return [event.payload_bytes for event in sorted(gradients, key=lambda event: event.sequence)]
+
+
+def count_gradient_storages(wrap: Wrap) -> int:
+    """On a rank: how many storages hold the gradients after two steps. It is one per bucket if gradients are views."""
+    model = wrap(GPT(TINY))
+    tokens, targets = characters().batch(0, 4, TINY.context)
+    for _ in range(2):
+        token_loss(model(tokens), targets).backward()
+    return len({parameter.grad.untyped_storage().data_ptr() for parameter in model.parameters()})
+
+
+def sent_by_rings(sizes: Sequence[int]) -> int:
+    """On a rank: bytes that it sends when fp32 messages of these sizes are all-reduced by the ring of chapter 01."""
+    with record_comms() as recorder:
+        for size in sizes:
+            all_reduce_ring(torch.ones(size // 4))
+    return recorder.log.payload_bytes("send")
+
+
+def backward_with_hook(hook: Callable | None = None) -> tuple[int, Tensor]:
+    """On a rank: payload in bytes of one backward with this communication hook, and all gradients, flattened."""
+    torch.manual_seed(0)
+    model, (rank, world_size) = DistributedDataParallel(GPT(TINY)), rank_and_size()
+    if hook:
+        model.register_comm_hook(None, hook)
+    tokens, targets = characters().batch(0, 16, TINY.context, rank=rank, world_size=world_size)
+    with record_comms() as recorder:
+        token_loss(model(tokens), targets).backward()
+    return recorder.log.payload_bytes("all_reduce"), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def hooks_fired() -> list[tuple[str, str]]:
+    """The name of each parameter and the thread in which its hook ran, in the order of one backward."""
+    model, fired = MLP([64, 96, 96, 32]), []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda _, name=name: fired.append((name, threading.current_thread().name))
+        )
+    model(torch.ones(4, 64)).sum().backward()
+    return fired
+
+
+def accumulate(num_no_sync: int, num_microbatches: int = 4) -> tuple[list[int], Tensors]:
+    """On a rank: the sizes of one step's messages, and its gradients.
+
+    The first `num_no_sync` micro-batches of the step run under no_sync.
+    """
+    torch.manual_seed(0)
+    model, (rank, world_size) = DistributedDataParallel(GPT(TINY).double()), rank_and_size()
+    tokens, targets = characters().batch(0, 32, TINY.context, rank=rank, world_size=world_size)
+    pieces = zip(tokens.chunk(num_microbatches), targets.chunk(num_microbatches), strict=True)
+    with record_comms() as recorder:
+        for number, (x, y) in enumerate(pieces):
+            with model.no_sync() if number < num_no_sync else nullcontext():
+                (token_loss(model(x), y) / num_microbatches).backward()
+    return _gradient_messages(recorder.log), state_of(model)
+
+
+# ---- means of means ----
+
+
+def gradients_by_rank(*, counts_tokens: bool) -> Tensors:
+    """On a rank: gradients of a batch in which rank r has LENGTHS[r] tokens that count.
+
+    counts_tokens: whether the loss is the mean over all tokens, or else the mean of the ranks' means.
+    """
+    torch.manual_seed(0)
+    model, rank = DistributedDataParallel(GPT(TINY).double()), dist.get_rank()
+    tokens, targets = characters().batch(0, 4, TINY.context, rank=rank, world_size=4)
+    total = _summed_loss(model(tokens)[0], targets[0], LENGTHS[rank])
+    loss = token_mean(total, count_tokens(LENGTHS[rank])) if counts_tokens else total / LENGTHS[rank]
+    loss.backward()
+    return state_of(model)
+
+
+def gradients_by_token() -> Tensors:
+    """The gradients of the same batch in one process, where each token has the same weight."""
+    torch.manual_seed(0)
+    gpt = GPT(TINY).double()
+    tokens, targets = characters().batch(0, 4, TINY.context)
+    logits = gpt(tokens)
+    total = sum(_summed_loss(logits[rank], targets[rank], length) for rank, length in enumerate(LENGTHS))
+    (total / sum(LENGTHS)).backward()
+    return state_of(gpt)
+
+
+def _summed_loss(logits: Tensor, targets: Tensor, length: int) -> Tensor:
+    return F.cross_entropy(logits[:length], targets[:length], reduction="sum")
+
+
+def batch_norm_gradients(*, synced: bool = False) -> Tensors:
+    """Gradients of a small ResNet on 32 images, of which each rank has its share. synced: with SyncBatchNorm."""
+    rank, world_size = rank_and_size()
+    images, labels = digits(flat=False, dtype=torch.float64)
+    torch.manual_seed(0)
+    net = SmallResNet(width=4).double()
+    net = SyncBatchNorm.convert(net) if synced else net
+    model = DistributedDataParallel(net) if world_size > 1 else net
+    F.cross_entropy(model(images[rank:32:world_size]), labels[rank:32:world_size]).backward()
+    return {name: value for name, value in state_of(net).items() if "num_batches" not in name}
+
+
+# ---- data ----
+
+
+def sampler_orders(calls_set_epoch: bool) -> list[list[list[int]]]:
+    """For each of two epochs and each of four ranks: which of ten examples it gets, in its order."""
+    samplers = [DistributedSampler(range(10), num_replicas=4, rank=rank) for rank in range(4)]
+    epochs = []
+    for epoch in range(2):
+        for sampler in samplers:
+            sampler.set_epoch(epoch if calls_set_epoch else 0)
+        epochs.append([list(sampler) for sampler in samplers])
+    return epochs
+
+
+# ---- time ----
+
+
+def step_seconds(batch: int, steps: int = 9) -> float:
+    """On a rank: median seconds of forward and backward of an MLP of 4.7 M parameters on its share of `batch` rows."""
+    torch.manual_seed(0)
+    model, times = DistributedDataParallel(MLP([256, 2048, 2048, 10])), []
+    x = torch.ones(batch // dist.get_world_size(), 256)
+    for _ in range(steps):
+        start = time.perf_counter()
+        model(x).sum().backward()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+# ---- a layer that one rank skips ----
+
+
+class SkippingModel(nn.Module):
+    """A model in which rank 1 skips a layer, as happens where a branch depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.extra, self.last = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, 8)
+        x = self.first(x)
+        return self.last(x if dist.get_rank() == 1 else self.extra(x))
+
+
+def two_steps(wrap: Callable, **options: bool) -> str:
+    """On a rank: two backward passes of `SkippingModel` under `wrap`."""
+    model = wrap(SkippingModel(), **options)
+    for _ in range(2):
+        model(torch.ones(4, 8)).sum().backward()
+    return "done"

@@ -1,0 +1,216 @@
+"""Runs chapter 06: pipeline schedules on live ranks, compared with one process and with PyTorch's runtime, and counted.
+
+Most functions take ranks and a schedule, and return numbers or raise. Those that say "on a rank" are for `ranks.run`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.memory import record_memory
+from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training
+from helpers.parallel.pipeline import PipelineStage, partition
+from helpers.ranks import RankError, Ranks
+from helpers.schedules import Schedule, one_f_one_b
+from helpers.workloads import GPT, GPTConfig, SmallResNet, token_loss
+
+# Rows of the micro-batches and width of the layers whose activations are counted. Both are so large that the inputs, of
+# width 8, hardly count.
+ROWS, WIDE = 16, 4096
+
+
+def model_and_batch(kind: str) -> tuple[nn.Module, Tensor, Tensor, object]:
+    """A model in float64, inputs, targets and loss: "layers" (a chain of 8), "gpt" (a tied matrix) or "cnn"."""
+    torch.manual_seed(0)
+    tokens, labels = torch.randint(0, 68, (8, 8)), torch.randint(0, 8, (8,))
+    if kind == "gpt":
+        return GPT(GPTConfig.tiny(context=8, num_layers=3, hidden=16)).double(), tokens, tokens, token_loss
+    if kind == "cnn":
+        model, x = SmallResNet(width=4, norm=lambda channels: nn.GroupNorm(2, channels)), torch.randn(8, 1, 8, 8)
+    else:
+        model, x = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(8)]), torch.randn(8, 8)
+    return model.double(), x.double(), labels, nn.functional.cross_entropy
+
+
+def training_of(kind: str, steps: int = 3, max_norm: float | None = 0.5) -> Training:
+    """Steps of AdamW on the batch of `model_and_batch`, with clipped gradients."""
+    return Training(
+        model=lambda: model_and_batch(kind)[0],
+        batch=lambda step: model_and_batch(kind)[1:3],
+        loss=model_and_batch(kind)[3],
+        options=dict(lr=1e-2, foreach=False),
+        steps=steps,
+        max_norm=max_norm,
+    )
+
+
+class PipelineRank(OneProcess):
+    """A rank that holds the stages which `schedule` gives it. options: of PipelineStage."""
+
+    def __init__(self, model: nn.Module, training: Training, schedule: Schedule, **options):
+        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        stage = PipelineStage(model, None, schedule, loss=training.loss, **options)
+        self.forward_backward, self.clip = stage.step, stage.clip_grad_norm_  # the loss is None but on the last stage
+        super().__init__(stage, training)
+
+    def state(self) -> Tensors:
+        """The weights and gradients that this rank holds."""
+        parameters = {self.names[one]: one for one in self.model.parameters()}
+        gradients = {f"{name}.grad": one.grad for name, one in parameters.items()}
+        return {name: one.detach() for name, one in parameters.items()} | gradients
+
+
+def equal_to_one_process(ranks: Ranks, schedule: Schedule, kind: str = "layers", **options) -> str:
+    """The verdict on losses, norms, gradients and weights of every rank. options: of PipelineStage.
+
+    Raises AssertionError where a rank differs.
+    """
+    training = training_of(kind)
+    trained = training.under(PipelineRank, schedule=schedule, **options)
+    return _compare(training.run(), ranks[: schedule.num_ranks].run(trained.run))
+
+
+def torch_equal_to_one_process(ranks: Ranks, schedule: Schedule) -> str:
+    """The verdict on the gradients of PyTorch's pipeline runtime, which runs our schedule."""
+    expected = training_of("layers", steps=1).build()
+    expected.forward_backward(*expected.training.batch(0))
+    gradients = {name: parameter.grad for name, parameter in expected.model.named_parameters()}
+    return _compare(gradients, ranks[: schedule.num_ranks].run(_gradients_by_torch, schedule))
+
+
+def peak_microbatches(ranks: Ranks, schedule: Schedule, *, recompute: bool = False) -> list[int]:
+    """For each rank, the activations at its peak, in units of what one micro-batch keeps of the widest layer."""
+    peaks = ranks[: schedule.num_ranks].run(_peak_bytes, schedule, recompute)
+    return [round(peak / (4 * ROWS * WIDE)) for peak in peaks]
+
+
+def messages_of_a_step(ranks: Ranks, schedule: Schedule) -> int:
+    """How many messages all ranks send in one step, counted on the wire."""
+    return sum(ranks[: schedule.num_ranks].run(_count_sends, schedule))
+
+
+def exchange_between_two_ranks(ranks: Ranks, send: str) -> str:
+    """How many messages each rank received, or the report of ranks that hang. send: as `exchange_messages` takes it."""
+    try:
+        return f"messages received by ranks 0 and 1: {ranks[:2].run(exchange_messages, send)}"
+    except RankError as error:
+        return str(error)
+
+
+def exchange_messages(send: str) -> int:
+    """On a rank of two: the messages of 1F1B with two micro-batches, by "send" or "isend". How many were received."""
+    rank, works, received = dist.get_rank(), [], 0
+    for action in one_f_one_b(2, 2).actions[rank]:
+        if (action.kind == "F") == (rank == 0):  # activations go to rank 1, their gradients to rank 0
+            works.append(getattr(dist, send)(torch.zeros(8), 1 - rank))
+        else:
+            dist.recv(torch.zeros(8), 1 - rank)
+            received += 1
+    for work in filter(None, works):  # isend gives a handle; send has waited already
+        work.wait()
+    return received
+
+
+def run_as_chain(model: nn.Module, x: Tensor) -> str:
+    """What happens to the output if a model is run as the chain of its children, as an answer of guess 06.children."""
+    try:
+        equal = nn.Sequential(*model.children())(x).allclose(model(x))
+    except RuntimeError:
+        return "an error"
+    return "the same output" if equal else "other numbers, and no error"
+
+
+class TiedRun(NamedTuple):
+    """apart: the largest difference of the two replicas of a tied matrix, before the first step and after each."""
+
+    apart: list[float]
+    losses: list[float]
+
+
+def train_tied(ranks: Ranks, *, exchange: bool, steps: int = 10) -> TiedRun:
+    """A GPT whose tied matrix is on the first and on the last of four ranks.
+
+    exchange: whether these two add up their gradients of the matrix, or forget to.
+    """
+    (first, _), *_, (last, losses) = ranks[:4].run(_train_tied_stage, exchange, steps)
+    return TiedRun([(a - b).abs().max().item() for a, b in zip(first, last, strict=True)], losses)
+
+
+# ---- on a rank ----
+
+
+def _gradients_by_torch(schedule: Schedule) -> Tensors:
+    """One step of PyTorch's runtime with our order; the gradients that this rank holds."""
+    from torch.distributed import pipelining
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    model, x, y, loss_of = model_and_batch("layers")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    parts, local = partition(model, schedule.num_stages), schedule.stages_of(dist.get_rank())
+    cpu, last = torch.device("cpu"), schedule.num_stages - 1
+    stages = [pipelining.PipelineStage(parts[s], s, schedule.num_stages, cpu) for s in local]
+    runtime = _PipelineScheduleRuntime(stages, n_microbatches=schedule.num_microbatches, loss_fn=loss_of)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schedule.csv")
+        path.write_text(schedule.to_csv(), encoding="utf-8")
+        runtime._load_csv(str(path))
+    runtime.step(*((x,) if 0 in local else ()), **(dict(target=y, losses=[]) if last in local else {}))
+    return {names[q]: q.grad for s in local for q in parts[s].parameters()}
+
+
+def _peak_bytes(schedule: Schedule, recompute: bool) -> int:
+    layers = [nn.Sequential(nn.Linear(8, WIDE), nn.Tanh(), nn.Linear(WIDE, 8)) for _ in range(schedule.num_stages)]
+    stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy, recompute=recompute)
+    x, y = _rows(ROWS * schedule.num_microbatches)
+    stage.step(x, y)  # the first step agrees on shapes
+    with record_memory(stage) as recorder:
+        stage.step(x, y)
+    return recorder.peak.activations
+
+
+def _count_sends(schedule: Schedule) -> int:
+    layers = [nn.Linear(8, 8) for _ in range(schedule.num_stages)]
+    stage = PipelineStage(layers, None, schedule, loss=nn.functional.cross_entropy)
+    x, y = _rows(2 * schedule.num_microbatches)
+    stage.step(x, y)  # the first step agrees on shapes
+    with record_comms() as recorder:
+        stage.step(x, y)
+    return sum(event.op == "send" for event in recorder.log.events)
+
+
+def _train_tied_stage(exchange: bool, steps: int) -> tuple[list[Tensor], list[float]]:
+    """This rank's replica of the token embedding, if it has one, before and after each step; the losses on the last."""
+    training = training_of("gpt", max_norm=None).under(PipelineRank, schedule=one_f_one_b(dist.get_world_size(), 4))
+    rank = training.build()
+    if not exchange:
+        rank.model.tied = []  # the owners forget each other
+    embeddings = [one for one in rank.model.parameters() if rank.names[one] == "token_embedding.weight"]
+    replicas, losses = [parameter.detach().clone() for parameter in embeddings], []
+    for step in range(steps):
+        loss, _ = rank.step(*training.batch(step))
+        replicas += [parameter.detach().clone() for parameter in embeddings]
+        losses += [] if loss is None else [loss.item()]
+    return replicas, losses
+
+
+def _rows(count: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(count, 8), torch.zeros(count).long()
+
+
+def _compare(expected: Tensors, by_rank: Sequence[Tensors]) -> str:
+    """Compare what each rank holds, a tied matrix on both of its owners; then that together they hold everything."""
+    together: Tensors = {}
+    for tensors in by_rank:
+        assert_equal({name: expected[name] for name in tensors}, tensors, atol=KEY_BIAS_ROUNDING)
+        together |= tensors
+    return assert_equal(expected, together, atol=KEY_BIAS_ROUNDING)

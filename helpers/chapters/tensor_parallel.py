@@ -1,0 +1,329 @@
+"""Runs chapter 07: a GPT that is sharded by our tensor parallelism and by PyTorch's DTensor, its messages and memory.
+
+Functions that take `ranks` are called in the notebook; the others run on one rank, or in one process where they say so.
+All ranks of a tensor parallel group see the same batch. tensor_parallel_timing.py has the emulated durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.memory import record_memory
+from helpers.observe.training import KEY_BIAS_ROUNDING, OneProcess, Training, beside_one_process, check_predicted
+from helpers.parallel import tensor_parallel as tp
+from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.shared.clip import clip_grad_norm_, gradient_norm
+from helpers.parallel.tensor_parallel.conjugate import all_reduce_identity
+from helpers.parallel.tensor_parallel.sequence_shards import SequenceParallelNorm
+from helpers.parallel.tensor_parallel.tensor_plan import Cut
+from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
+from helpers.ranks import Ranks
+from helpers.records import CommEvent, CommLog
+from helpers.specs import ModelSpec, Plan
+from helpers.workloads import GPT, GPTConfig, characters, token_loss
+
+TINY = GPTConfig.tiny(context=16)
+TEN_MILLION = GPTConfig.ten_million().spec
+WIDE = ModelSpec(num_layers=4, hidden=128, num_heads=4, vocab=256, seq=128)
+SPLITS = ("columns", "rows")  # along which a matrix is divided
+
+
+# ---- equal to one process ----
+
+
+def training_of(config: GPTConfig = TINY, steps: int = 6) -> Training:
+    """AdamW steps in float64 on batches of 8 sequences."""
+    return Training(
+        model=lambda: GPT(config).double(),
+        batch=lambda step: characters().batch(step, 8, config.context),
+        options=dict(lr=1e-3, foreach=False),
+        steps=steps,
+        state=lambda model: full_state(model, lambda one: {n: value.clone() for n, value in one.state_dict().items()}),
+    )
+
+
+class TensorParallelRank(OneProcess):
+    """A rank of a tensor parallel group, all of whose ranks see the same batch.
+
+    prepare(model): changes the sharded model before the first step. options: of `shard_tensor_parallel`.
+    """
+
+    def __init__(self, model: nn.Module, training: Training, group=None, prepare=None, **options):
+        super().__init__(tp.shard_tensor_parallel(model, group, **options), training)
+        self.loss = partial(tp.vocab_parallel_cross_entropy, group=group)
+        if prepare:
+            prepare(self.model)
+
+    def state(self) -> Tensors:
+        return full_state(self.model, tp.gather_full_state)
+
+
+class MeshRank(TensorParallelRank):
+    """dp 2 x tp 2 on 4 ranks: layers are sharded over `tp`, and our DDP averages the gradients of shards over `dp`."""
+
+    def __init__(self, model: nn.Module, training: Training):
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        super().__init__(model, training, mesh["tp"].get_group())
+        self.replicas, self.rows = mesh["dp"].get_group(), (mesh.get_local_rank("dp"), 2)
+        self.forward = DistributedDataParallel(self.model, self.replicas)
+
+    def mean_losses(self, losses: Tensor) -> Tensor:
+        dist.all_reduce(losses, op=dist.ReduceOp.AVG, group=self.replicas)
+        return losses
+
+
+def full_state(model: nn.Module, gather: Callable[[nn.Module], Tensors]) -> Tensors:
+    """Full weights and gradients by name, as `gather` puts them together. The model cannot be used after it."""
+    weights = gather(model)
+    for parameter in model.parameters():
+        parameter.data = parameter.grad  # gradients are sharded as weights are, so what gathers one gathers the other
+    return weights | {f"{name}.grad": gradient for name, gradient in gather(model).items()}
+
+
+def equality_line(
+    ranks: Ranks,
+    config: GPTConfig = TINY,
+    steps: int = 6,
+    strategy: type = TensorParallelRank,
+    alone: Tensors | None = None,
+) -> str:
+    """The verdict on losses, weights and gradients of every rank. alone: of one process, if it was trained already."""
+    return beside_one_process(ranks, training_of(config, steps).under(strategy), alone)
+
+
+def forgotten_reduction(ranks: Ranks, alone: Tensors) -> tuple[Tensor, str, float]:
+    """What happens on 2 ranks without the all-reduce of the gradients of sequence parallelism's norms.
+
+    How far the loss of each step is from that of `alone`, one process; the name of a weight of a norm; and how far its
+    two replicas are apart after the last step.
+    """
+    options = dict(prepare=use_plain_norms, sequence_parallel=True)
+    wrong = ranks[:2].run(training_of().under(TensorParallelRank, **options).run)
+    name = "blocks.0.attention_norm.weight"
+    return (wrong[0]["losses"] - alone["losses"]).abs(), name, (wrong[0][name] - wrong[1][name]).abs().max().item()
+
+
+def use_plain_norms(model: nn.Module) -> None:
+    """Give the norms of sequence parallelism torch's plain forward, as somebody might who writes this from memory."""
+    for module in model.modules():
+        if isinstance(module, SequenceParallelNorm):
+            module.forward = lambda x, norm=module: nn.LayerNorm.forward(norm, x)
+
+
+# ---- what is sent ----
+
+
+def messages_of_a_step(batch: int = 4, **options) -> CommLog:
+    """On a rank: forward and backward of the GPT of 10,698,240 parameters, `batch` sequences of 64 tokens."""
+    torch.manual_seed(0)
+    model = tp.shard_tensor_parallel(GPT(GPTConfig.ten_million()), **options)
+    tokens, targets = characters().batch(0, batch, 64)
+    with record_comms() as recorder:
+        tp.vocab_parallel_cross_entropy(model(tokens), targets).backward()
+    return recorder.log
+
+
+def checked_messages(ranks: Ranks, batch: int = 4, **options) -> CommLog:
+    """The predicted messages of that step. RuntimeError where a rank sent another one, or in another order."""
+    plan = Plan(tp=len(ranks), sequence_parallel=options.get("sequence_parallel", False))
+    predicted = tensor_parallel_traffic(TEN_MILLION, plan, batch=batch)
+    for log in ranks.run(messages_of_a_step, batch, **options):
+        check_predicted(_in_order(log), _in_order(predicted))
+    return predicted
+
+
+def _in_order(log: CommLog) -> list[tuple[str, int]]:
+    return [(event.op, event.payload_bytes) for event in sorted(log.events, key=lambda event: event.sequence)]
+
+
+def messages_of_first_block(log: CommLog) -> list[CommEvent]:
+    return [event for event in log.events if "blocks.0." in event.caller]
+
+
+# ---- memory ----
+
+
+def peak_activations(**options) -> int:
+    """On a rank: bytes of activations and temporaries at the peak of a step of `WIDE`. One rank trains it unsharded."""
+    torch.manual_seed(0)
+    model, loss_of = GPT(GPTConfig(vocab_size=256, context=128, num_layers=4, num_heads=4, hidden=128)), token_loss
+    if dist.get_world_size() > 1:
+        model, loss_of = tp.shard_tensor_parallel(model, **options), tp.vocab_parallel_cross_entropy
+    tokens, targets = characters().batch(0, 4, 128)
+    with record_memory(model) as recorder:
+        loss_of(model(tokens), targets).backward()
+    return recorder.peak.activations + recorder.peak.temporaries
+
+
+# ---- torch's own ----
+
+
+def parallelize_with_torch(model: GPT, share_the_input: bool) -> GPT:
+    """PyTorch's tensor parallelism: a plan of names, as ours is. What is not named is replicated."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    replicated, by_vocabulary = Replicate(), Shard(-1)
+    plan = {
+        "token_embedding": RowwiseParallel(input_layouts=replicated),
+        "blocks.*.attention.query": ColwiseParallel(),
+        "blocks.*.attention.key": ColwiseParallel(),
+        "blocks.*.attention.value": ColwiseParallel(),
+        "blocks.*.attention.projection": RowwiseParallel(),
+        "blocks.*.feed_forward.up": ColwiseParallel(),
+        "blocks.*.feed_forward.down": RowwiseParallel(),
+        "head": ColwiseParallel(output_layouts=by_vocabulary, use_local_output=False),
+    }
+    if share_the_input:
+        plan["blocks.*.attention"] = PrepareModuleInput(input_layouts=replicated, desired_input_layouts=replicated)
+    parallelize_module(model, dist.init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    model.head.weight = model.token_embedding.weight  # tied again: each had been sharded by itself
+    return model
+
+
+def step_with_dtensor(share_the_input: bool = True) -> tuple[Tensors, int, int]:
+    """On a rank: full gradients of a step of TINY, how many all-reduces it took, and their payload in bytes."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    torch.manual_seed(0)
+    model = parallelize_with_torch(GPT(TINY).double(), share_the_input)
+    tokens, targets = characters().batch(0, 8, TINY.context)
+    with record_comms() as recorder, loss_parallel():
+        token_loss(model(tokens), targets).backward()
+    grads = {f"{name}.grad": parameter.grad for name, parameter in model.named_parameters()}
+    full = {name: grad.full_tensor() if hasattr(grad, "full_tensor") else grad for name, grad in grads.items()}
+    return full, recorder.log.count("all_reduce"), recorder.log.payload_bytes()
+
+
+def compare_with_dtensor(ranks: Ranks) -> tuple[str, int, int, int]:
+    """One step by PyTorch's DTensor on 4 ranks: the verdict on its gradients against one process, and its payload.
+
+    The last two numbers are of a plan that names query, key and value each: its payload in bytes, and how many
+    all-reduces it makes in one layer. AssertionError where the first plan does not hand over as many bytes as ours.
+    """
+    alone = training_of(steps=1).run()
+    alone = {name: grad for name, grad in alone.items() if name.endswith(".grad") and "head" not in name}
+    by_rank, plain = ranks.run(step_with_dtensor), ranks.run(step_with_dtensor, False)
+    verdict = assert_equal(alone, [gradients for gradients, *_ in by_rank], atol=KEY_BIAS_ROUNDING)
+    (_, count, size), (_, more, larger) = by_rank[0], plain[0]
+    shape = ModelSpec(num_layers=2, hidden=32, num_heads=4, vocab=68, seq=16)
+    assert size == tensor_parallel_traffic(shape, Plan(tp=4), batch=8, dtype_bytes=8).payload_bytes() < larger
+    return verdict, size, larger, 4 + (more - count) // 2
+
+
+# ---- two matrices, four orders ----
+
+
+def is_one_sum_enough(split_a: str, split_b: str) -> bool:
+    """Whether GeLU(XA)B is right on two ranks that send nothing until they add up their results at the end."""
+    torch.manual_seed(0)
+    x, a, b = (torch.randn(*shape, dtype=torch.float64) for shape in [(4, 6), (6, 8), (8, 6)])
+    try:
+        total = sum(_partial_sum(x, a, b, split_a, split_b, rank) for rank in range(2))
+    except RuntimeError:  # shapes that do not fit: a rank lacks columns of the other
+        return False
+    right = F.gelu(x @ a) @ b
+    return total.shape == right.shape and torch.allclose(total, right)
+
+
+def _partial_sum(x: Tensor, a: Tensor, b: Tensor, split_a: str, split_b: str, rank: int) -> Tensor:
+    hidden = F.gelu(x @ a.chunk(2, 1)[rank] if split_a == "columns" else x.chunk(2, 1)[rank] @ a.chunk(2, 0)[rank])
+    if split_b == "columns":
+        return hidden @ b.chunk(2, 1)[rank]
+    return (hidden if split_a == "columns" else hidden.chunk(2, 1)[rank]) @ b.chunk(2, 0)[rank]
+
+
+# ---- heads ----
+
+
+def key_shard_shape(config: GPTConfig) -> tuple[int, ...]:
+    """On a rank: the shape of its shard of a key weight."""
+    return tuple(tp.shard_tensor_parallel(GPT(config)).blocks[0].attention.key.weight.shape)
+
+
+def attention_on_two_ranks(cut: Cut, hidden: int = 8, head: int = 2) -> tuple[Tensor, Tensor]:
+    """The output of attention with a fused query, key and value weight: of one process, and of two ranks, each of which
+    has the shard that `cut` takes from the weight. head: the size of a head.
+    """
+    torch.manual_seed(0)
+    fused = torch.randn(3 * hidden, hidden, dtype=torch.float64)
+    x = torch.randn(1, 5, hidden, dtype=torch.float64)
+
+    def attend(weight: Tensor) -> Tensor:
+        parts = F.linear(x, weight).chunk(3, -1)
+        query, key, value = (part.unflatten(-1, (-1, head)).transpose(1, 2) for part in parts)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+
+    return attend(fused), torch.cat([attend(cut.take(fused, rank)) for rank in range(2)], dim=-1)
+
+
+# ---- the loss ----
+
+
+def loss_of_shards(local_maximum: bool = False, scale: float = 1.0) -> tuple[bool, float, float, int]:
+    """On a rank: the vocabulary-parallel loss of 64 tokens over 2,048 vocabulary entries.
+
+    Whether loss and gradient are right; the loss; that of one process; bytes of payload.
+    local_maximum: with the mistake of `loss_with_local_maximum`. scale: of the logits.
+    """
+    torch.manual_seed(0)
+    logits, targets = scale * torch.randn(64, 2048), torch.randint(0, 2048, (64,))
+    targets[:5] = -100  # these do not count
+    n, rank = dist.get_world_size(), dist.get_rank()
+    part = logits.chunk(n, -1)[rank].clone().requires_grad_()
+    with record_comms() as recorder:
+        value = (loss_with_local_maximum if local_maximum else tp.vocab_parallel_cross_entropy)(part, targets)
+        value.backward()
+    expected = F.cross_entropy(logits.requires_grad_(), targets)
+    expected.backward()
+    right = torch.allclose(value, expected) and torch.allclose(part.grad, logits.grad.chunk(n, -1)[rank], atol=1e-7)
+    return right, value.item(), expected.item(), recorder.log.payload_bytes()
+
+
+def loss_with_local_maximum(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss with a frequent mistake: every rank subtracts the maximum of its own logits, not that of all."""
+    shifted = logits - logits.max(-1, keepdim=True).values.detach()
+    local = targets - dist.get_rank() * logits.shape[-1]
+    is_local = (local >= 0) & (local < logits.shape[-1])
+    target = shifted.gather(-1, local.where(is_local, 0).unsqueeze(-1)).squeeze(-1) * is_local
+    total, target = (all_reduce_identity(one, None) for one in (shifted.exp().sum(-1), target))
+    return (total.log() - target)[targets != -100].mean()
+
+
+# ---- what is replicated ----
+
+
+def gradient_norms() -> list[float]:
+    """On a rank: two norms of all gradients. The first sums the squares of every rank, so replicas count several times;
+    the second is the true one.
+    """
+    torch.manual_seed(0)
+    group, model = dist.group.WORLD, tp.shard_tensor_parallel(GPT(TINY).double())
+    tokens, targets = characters().batch(0, 8, 16)
+    tp.vocab_parallel_cross_entropy(model(tokens), targets).backward()
+    added = gradient_norm([parameter.grad for parameter in model.parameters()], group=group)
+    return [added.item(), clip_grad_norm_(model.parameters(), 1.0, group=group).item()]
+
+
+def draw_weight(ranks: Ranks, seed_of: Callable[[], int]) -> Tensor:
+    """A weight (32, 32) of which each rank draws its own shard, after the seed that `seed_of` returns there."""
+    size = 32 // len(ranks)
+
+    def draw() -> Tensor:
+        torch.manual_seed(seed_of())
+        return torch.randn(size, 32)
+
+    return torch.cat(ranks.run(draw))

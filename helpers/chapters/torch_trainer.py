@@ -1,0 +1,124 @@
+"""Two axes at once by torch's own parts, in the order of `compose.Trainer`: what ours is held against.
+
+    tp   parallelize_module on a DeviceMesh, and loss_parallel
+    pp   torch.distributed.pipelining, with the stages of `partition`
+    dp   zero=3: fully_shard; zero=0: DistributedDataParallel, which takes no DTensors, so without tp
+For an untied GPT, since parallelize_module parts a tied matrix in two, and without clipping: `get_total_norm` refuses
+gradients that lie on different meshes, as they do where norms are whole on every tp rank.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+
+from helpers.compose.batch import IGNORED
+from helpers.devices import computing_device
+from helpers.parallel.pipeline import partition
+from helpers.specs import Plan
+from helpers.workloads import GPT, token_loss
+
+COLUMNS = ("attention.query", "attention.key", "attention.value", "feed_forward.up")
+TENSOR_PLAN = {
+    "token_embedding": RowwiseParallel(input_layouts=Replicate()),
+    **{f"blocks.*.{name}": ColwiseParallel() for name in COLUMNS},
+    "blocks.*.attention.projection": RowwiseParallel(),
+    "blocks.*.feed_forward.down": RowwiseParallel(),
+    "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+}
+
+
+class TorchTrainer:
+    """`step(tokens, targets)`: the global batch in, its mean loss out, as `compose.Trainer` does it. On every rank.
+
+    options: of AdamW. Raises ValueError for what the plans of the top of this file do not cover.
+    """
+
+    def __init__(self, model: GPT, plan: Plan, **options):
+        _check(model, plan)
+        device = computing_device(dist.group.WORLD).type
+        mesh = init_device_mesh(device, (plan.pp, plan.dp, plan.tp), mesh_dim_names=("pp", "dp", "tp"))
+        self.plan, self.mesh, self.model = plan, mesh, model
+        if plan.tp > 1:
+            parallelize_module(model, mesh["tp"], TENSOR_PLAN)
+        self.part: nn.Module = partition(model, plan.pp)[mesh.get_local_rank("pp")] if plan.pp > 1 else model
+        own = {id(parameter) for parameter in self.part.parameters()}
+        self.own = [name for name, parameter in model.named_parameters() if id(parameter) in own]
+        self.runner = self._data_parallel(mesh)
+        if plan.pp > 1:
+            self.runner = self._pipeline(mesh, device)
+        self.optimizer = torch.optim.AdamW(self.part.parameters(), foreach=False, **options)  # foreach: of one kind
+
+    def _data_parallel(self, mesh) -> nn.Module:
+        if self.plan.zero == 3:
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh["dp"])
+            return fully_shard(self.model, mesh=mesh["dp"])
+        if self.plan.dp == 1:
+            return self.part
+        return nn.parallel.DistributedDataParallel(self.part, process_group=mesh.get_group("dp"))
+
+    def _pipeline(self, mesh, device: str):
+        place, group = mesh.get_local_rank("pp"), mesh.get_group("pp")
+        stage = pipelining.PipelineStage(self.runner, place, self.plan.pp, torch.device(device), group=group)
+        loss = lambda output, target: token_loss(output, target, reduction="sum") / self.total  # noqa: E731
+        return pipelining.Schedule1F1B(stage, self.plan.num_microbatches, loss_fn=loss, scale_grads=False)
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        copy = self.mesh.get_local_rank("dp")
+        self.total = int((targets != IGNORED).sum()) / self.plan.dp
+        x, y = (each.chunk(self.plan.dp)[copy] for each in (tokens, targets))
+        self.optimizer.zero_grad()
+        with loss_parallel() if self.plan.tp > 1 else nullcontext():
+            loss = self._play(x, y) if self.plan.pp > 1 else self._whole(x, y)
+        self.optimizer.step()
+        for axis in ("pp", "dp"):
+            dist.all_reduce(loss, group=self.mesh.get_group(axis))
+        return loss / self.plan.dp
+
+    def _whole(self, x: Tensor, y: Tensor) -> Tensor:
+        m, losses = self.plan.num_microbatches, []
+        for own_x, own_y in zip(x.chunk(m), y.chunk(m), strict=True):
+            loss = token_loss(self.runner(own_x), own_y, reduction="sum") / self.total
+            loss.backward()
+            losses.append(_whole_tensor(loss))
+        return torch.stack(losses).sum()
+
+    def _play(self, x: Tensor, y: Tensor) -> Tensor:
+        place, last = self.mesh.get_local_rank("pp"), self.plan.pp - 1
+        losses: list[Tensor] = []
+        end = dict(target=y, losses=losses) if place == last else {}
+        self.runner.step(*([x] if place == 0 else []), **end)
+        zero = torch.zeros((), dtype=next(self.part.parameters()).dtype, device=x.device)
+        return torch.stack([_whole_tensor(loss) for loss in losses]).sum() if losses else zero
+
+    def full_state(self) -> dict[str, Tensor]:
+        """The plain model's weights, on every rank."""
+        mine = dict(self.model.named_parameters())
+        held: list = [None] * self.plan.pp
+        own = {name: _whole_tensor(mine[name]) for name in self.own}
+        dist.all_gather_object(held, own, group=self.mesh.get_group("pp"))
+        return {name: tensor for part in held for name, tensor in part.items()}
+
+
+def _whole_tensor(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
+def _check(model: GPT, plan: Plan) -> None:
+    if model.config.tied or plan.cp > 1 or plan.zero not in (0, 3) or (plan.zero and plan.pp > 1):
+        raise ValueError(
+            f"TorchTrainer got a GPT with tied={model.config.tied} and {plan}: give an untied one, and of ZeRO stage 0 "
+            "alone, or stage 3 without a pipeline"
+        )
+    if plan.zero == 0 and plan.dp > 1 and plan.tp > 1:
+        raise ValueError("TorchTrainer: DistributedDataParallel takes no DTensors; with dp and tp set zero=3")

@@ -1,0 +1,316 @@
+"""Runs chapter 08: the stages of ZeRO on ranks, the bytes that a rank stores and sends under each, and their limits.
+
+Functions that take `ranks` are called in the notebook; the others run on a rank, or in one process where they say so.
+P = bytes of all parameters. Stage 0 is plain data parallelism.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from helpers.observe.comms import record_comms
+from helpers.observe.equality import Tensors, assert_equal
+from helpers.observe.memory import record_memory
+from helpers.observe.training import (
+    KEY_BIAS_ROUNDING,
+    DataParallelRanks,
+    Training,
+    beside_one_process,
+    check_predicted,
+    same_on_every_rank,
+)
+from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.memory import Budget, OutOfBudget
+from helpers.parallel.zero import Zero1, Zero2, Zero3, sharded_checkpoint
+from helpers.predict.traffic.zero import zero_traffic
+from helpers.ranks import Ranks
+from helpers.records import CommEvent, CommLog, MemoryBreakdown
+from helpers.workloads import GPT, MLP, GPTConfig, rank_slice, token_loss
+
+WIDTHS = [64, 96, 96, 32]  # of the MLP of three layers, 18,656 parameters, whose messages are counted
+UNITS = [[0, 1], [2, 3], [4, 5]]  # weight and bias of a layer travel together
+WIDE = [64, 256, 256, 256, 256, 32]  # of an MLP of 0.9 MB of weights
+ADAMW = dict(lr=1e-3, eps=1e-6, foreach=False)
+
+
+def under_stage(stage: int, model: nn.Module, make: type = AdamW, **options):
+    """The model to call and the optimizer to step, under a stage of ZeRO."""
+    if stage == 1:
+        return model, Zero1(model.parameters(), make, **options)
+    if stage == 2:
+        return model, Zero2(model, make, **options)
+    model = Zero3(model) if stage == 3 else DistributedDataParallel(model) if stage == 0 else model
+    return model, make(model.parameters(), **options)
+
+
+# ---- what a rank stores ----
+
+
+def stored_bytes(stage: int, config: GPTConfig) -> MemoryBreakdown:
+    """On a rank: weights, gradients after backward, the optimizer's state after a step, activations before backward."""
+    torch.manual_seed(0)
+    model, optimizer = under_stage(stage, GPT(config), **ADAMW)
+    tokens = torch.randint(0, config.vocab_size, (2, config.context))
+    with record_memory(model, optimizer) as recorder:
+        loss = token_loss(model(tokens), tokens)
+        recorder.mark("after forward")
+        loss.backward()
+        recorder.mark("after backward")
+        optimizer.step()
+        recorder.mark("after step")
+    forward, backward, step = (recorder.at(f"after {name}") for name in ("forward", "backward", "step"))
+    sizes = dict(parameters=step.parameters, gradients=backward.gradients, optimizer=step.optimizer)
+    return MemoryBreakdown(**sizes, activations=forward.activations, instant="measured")
+
+
+def stored_bytes_by_stage(ranks: Ranks, config: GPTConfig) -> dict[str, MemoryBreakdown]:
+    """What a rank stores at stages 0 to 3. RuntimeError where two ranks store different amounts."""
+    return {
+        f"stage {stage}": same_on_every_rank(ranks.run(stored_bytes, stage, config), f"stage {stage}: ")
+        for stage in range(4)
+    }
+
+
+# ---- what a rank sends ----
+
+
+def messages_of_a_step(stage: int, num_microbatches: int = 1, no_sync: bool = False) -> CommLog:
+    """On a rank: the messages of one step of SGD.
+
+    no_sync: all micro-batches but the last run under no_sync. At stage 1 they always do: it has full gradients anyway.
+    """
+    torch.manual_seed(0)
+    model, optimizer = under_stage(stage, MLP(WIDTHS), torch.optim.SGD, lr=0.1)
+    micro_batches = torch.randn(16 * num_microbatches, WIDTHS[0]).chunk(num_microbatches)
+    with record_comms() as recorder:
+        for number, rows in enumerate(micro_batches):
+            accumulates = (no_sync or stage == 1) and number < num_microbatches - 1
+            with (optimizer if stage in (1, 2) else model).no_sync() if accumulates else nullcontext():
+                (model(rows).square().mean() / num_microbatches).backward()
+        optimizer.step()
+    return recorder.log
+
+
+def sent_share(ranks: Ranks, stage: int, num_microbatches: int = 1, no_sync: bool = False) -> float:
+    """Bytes that a ring makes a rank send in a step, in parts of P, counted on the wire.
+
+    RuntimeError where stages 1 to 3 sent another message than `zero_traffic` predicts, to the byte.
+    """
+    log = ranks.run(messages_of_a_step, stage, num_microbatches, no_sync)[0]
+    sizes = [parameter.numel() for parameter in MLP(WIDTHS).parameters()]
+    if stage:
+        options = dict(num_microbatches=num_microbatches, no_sync=no_sync) | ({"units": UNITS} if stage == 3 else {})
+        predicted = zero_traffic(sizes, stage=stage, world_size=len(ranks), **options)
+        check_predicted(_counts(log), _counts(predicted), f"stage {stage} ")
+    gradients_and_weights = [event for event in log.events if "float" in event.dtype]  # DDP also agrees on an order
+    return sum(event.sent_bytes() for event in gradients_and_weights) / (4 * sum(sizes))
+
+
+def _counts(log: CommLog) -> Counter:
+    """How many messages there are of each operation and size."""
+    return Counter((event.op, event.payload_bytes) for event in log.events)
+
+
+# ---- the messages of stage 3 in their order, from our Zero3 and from PyTorch's FSDP2 ----
+
+
+def messages_in_order(engine: str, prefetch: int = 0) -> list[tuple[str, int, int]]:
+    """On a rank: what a step sends, in the order of the calls: (operation, layer, bytes of payload).
+
+    engine: "ours" or "FSDP2". It is the second step, since ours learns in the first one which layer follows which.
+    """
+    torch.manual_seed(0)
+    model = Zero3(MLP(WIDTHS), prefetch=prefetch) if engine == "ours" else _fsdp2(MLP(WIDTHS))
+    for _ in range(2):
+        with record_comms() as recorder:
+            model(torch.randn(8, WIDTHS[0])).square().mean().backward()
+    layer_of = {sum(p.numel() for p in layer.parameters()): index for index, layer in enumerate(MLP(WIDTHS).layers)}
+    events = sorted(recorder.log.events, key=lambda event: event.start)
+    return [(event.op, layer_of[_elements_of_layer(event)], event.payload_bytes) for event in events]
+
+
+def message_names(messages: list[tuple[str, int, int]]) -> list[str]:
+    """ "gather 2", "reduce-scatter 2", …, as the chapter names them."""
+    verbs = {"all_gather": "gather", "reduce_scatter": "reduce-scatter"}
+    return [f"{verbs[op]} {layer}" for op, layer, _ in messages]
+
+
+def _fsdp2(model: nn.Module) -> nn.Module:
+    """PyTorch's own stage 3: each layer (or block) is a unit, and what is left is one more."""
+    from torch.distributed.fsdp import fully_shard  # imports for seconds, and one cell needs it
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in getattr(model, "layers", None) or model.blocks:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _elements_of_layer(event: CommEvent) -> int:
+    """How many elements the layer has that a message is about. A gather's payload is one shard."""
+    shards = len(event.group_ranks) if event.op == "all_gather" else 1
+    return event.payload_bytes // 4 * shards
+
+
+# ---- equal to one process ----
+
+
+def small_gpt() -> GPT:
+    """A GPT of 27,904 parameters in float64."""
+    return GPT(GPTConfig.tiny(context=8)).double()
+
+
+@cache
+def rows_of_tokens() -> Tensor:
+    """12 rows of tokens, which 1, 2, 3 and 4 ranks divide: the numbers that are drawn after those of `small_gpt`."""
+    torch.manual_seed(0)
+    small_gpt()
+    return torch.randint(0, 68, (12, 8))
+
+
+TRAINING = Training(
+    model=small_gpt,
+    batch=lambda step: (rows_of_tokens(),) * 2,
+    options=ADAMW,
+    steps=10,
+    state=lambda model: {name: tensor.clone() for name, tensor in model.state_dict().items()},
+)
+
+
+class ZeroRank(DataParallelRanks):
+    """A rank under a stage of ZeRO, 1 to 3, or under PyTorch's "FSDP2"."""
+
+    def __init__(self, model: nn.Module, training: Training, stage: int | str):
+        self.stage = stage
+        if stage == "FSDP2":
+            forward, optimizer = _fsdp2(model), None
+        else:
+            forward, optimizer = under_stage(stage, model, training.optimizer, **training.options)
+        super().__init__(model, training, forward, optimizer)
+
+    def state(self) -> Tensors:
+        """The full weights, whatever this rank stores of them."""
+        state = self.forward.full_state() if self.stage == 3 else self.model.state_dict()
+        return {
+            name: value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
+            for name, value in state.items()
+        }
+
+
+def equality_lines(ranks: Ranks) -> list[str]:
+    """Lines that say how equal losses and weights are to one process, after ten steps under each stage and FSDP2."""
+    alone, lines = TRAINING.run(), []
+    for stage in (1, 2, 3):
+        trained = TRAINING.under(ZeroRank, stage=stage)
+        verdicts = [beside_one_process(ranks[:size], trained, alone) for size in (1, 2, 3, 4)]
+        lines.append(f"stage {stage}, 1 to 4 ranks, losses and weights: {verdicts[-1]}")
+    fsdp2 = beside_one_process(ranks, TRAINING.under(ZeroRank, stage="FSDP2"), alone)
+    return [*lines, f"FSDP2 on 4 ranks, ten steps: {fsdp2}"]
+
+
+# ---- the norm of the gradients ----
+
+
+def norm_of_shards() -> float:
+    """On a rank of 4: what torch.nn.utils.clip_grad_norm_ finds in the shards that this rank holds."""
+    return nn.utils.clip_grad_norm_(list(_after_backward().parameters()), 0.5).item()
+
+
+def norm_of_all() -> float:
+    """On a rank of 4: what Zero3.clip_grad_norm_ finds."""
+    return _after_backward().clip_grad_norm_(0.5).item()
+
+
+def norm_in_one_process() -> float:
+    return replace(TRAINING, steps=1, max_norm=0.5).run()["norms"].item()
+
+
+def _after_backward() -> Zero3:
+    built = TRAINING.under(ZeroRank, stage=3).build()
+    built.forward_backward(*(rank_slice(rows, *built.rows) for rows in TRAINING.batch(0)))
+    return built.forward
+
+
+# ---- saved by some ranks, resumed by others ----
+
+
+def save_after_five_steps(folder: str) -> None:
+    """On a rank: five steps under stage 3, then a sharded checkpoint."""
+    five = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
+    built = five.build()
+    five.train(built)
+    sharded_checkpoint.save(folder, built.forward, built.optimizer)
+
+
+def resume_for_five_steps(folder: str) -> Tensors:
+    """On a rank: five more steps from that checkpoint. Returns the full weights."""
+    five = replace(TRAINING, steps=5).under(ZeroRank, stage=3)
+    built = five.build()
+    sharded_checkpoint.load(folder, built.forward, built.optimizer)
+    five.train(built)
+    return built.state()
+
+
+def resumed(writers: Ranks, readers: Ranks) -> tuple[list[str], str]:
+    """The files of `writers` after five steps, and the verdict on five more by `readers` against one process."""
+    weights = {name: tensor for name, tensor in TRAINING.run().items() if name != "losses"}
+    with tempfile.TemporaryDirectory() as parent:
+        folder = os.path.join(parent, "step_5")
+        writers.run(save_after_five_steps, folder)
+        results = readers.run(resume_for_five_steps, folder)
+        return sorted(os.listdir(folder)), assert_equal(weights, results, atol=KEY_BIAS_ROUNDING)
+
+
+# ---- devices that are too small ----
+
+
+def train_on_device_of(num_bytes: int, on_meta: bool = False, offload: bool = False) -> tuple[str, Tensors | None]:
+    """On a rank: one step of stage 3 on a device of so many bytes: a verdict, and the full weights if it fits."""
+    torch.manual_seed(0)
+    budget, verdict = Budget(num_bytes), "cannot be built"
+    options = dict(offload=budget if offload else None, limit=1, prefetch=0)
+    try:
+        with budget:
+            model = Zero3.build(lambda: MLP(WIDE), **options) if on_meta else Zero3(MLP(WIDE), **options)
+            verdict = "is built, and cannot be trained"
+            optimizer = AdamW(model.parameters(), **ADAMW)
+            model(torch.ones(4, 64)).square().mean().backward()
+            optimizer.step()
+    except OutOfBudget:
+        return verdict, None
+    return "trains", model.full_state()
+
+
+def small_device_lines(ranks: Ranks) -> list[str]:
+    """Lines that say whether a model of 0.9 MB trains on devices of 1 MB, built in three ways.
+
+    AssertionError where the last way, on the meta device and offloaded, gives other weights than a large device does.
+    """
+    ways = {"whole": {}, "on meta": dict(on_meta=True), "on meta, offloaded": dict(on_meta=True, offload=True)}
+    expected, lines = ranks.run(train_on_device_of, 10_000_000)[0][1], []
+    for built, options in ways.items():
+        verdict, state = ranks.run(train_on_device_of, 1_000_000, **options)[0]
+        lines.append(f"0.9 MB of weights, 1 MB per rank, built {built}: {verdict}")
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    return lines
+
+
+# ---- an optimizer that looks at more than one number ----
+
+
+def adafactor_error() -> str:
+    """On a rank: the beginning of the error that Zero1 raises for Adafactor, or "taken" if it raises none."""
+    try:
+        Zero1(MLP([4, 4]).parameters(), torch.optim.Adafactor, lr=0.1)
+    except ValueError as error:
+        return str(error).partition(":")[0]
+    return "taken"
