@@ -78,7 +78,7 @@ def judge_loss(world: JudgedWorld) -> Iterator[Judgement]:
         yield expect(other_type is None, en.format(other_type), zh.format(other_type), rank=rank)
         if other_type is not None:
             continue
-        (replicas,) = (ranks for ranks in mesh.groups("dp") if rank in ranks)
+        replicas = mesh.ranks_along("dp", rank)
         right, wrong = right_and_wrong_losses(world, replicas, mesh.coordinates(rank)["dp"])
         known = [key for key, several in wrong.items() if any(is_same_history([one], [got]) for one in several)]
         mistakes = dict.fromkeys(known, got["gradient"])

@@ -182,7 +182,7 @@ WRONG_EXPOSED: dict[str, list[Callable[[list[Span], list[Span]], float]]] = {
         lambda sent, computed: max(0.0, total_seconds(sent) - total_seconds(computed)),
     ],
     "touched_is_hidden": [
-        lambda sent, computed: total_seconds([m for m in sent if not any(overlap(m, c) for c in computed)]),
+        lambda sent, computed: total_seconds([m for m in sent if not any(overlap(m, c) for c in computed)])
     ],
     "overlaps_counted_twice": [
         less_all_overlaps,
@@ -285,7 +285,7 @@ def shuffled(rng: CaseGenerator, values: Sequence[Any]) -> list[Any]:
 
 
 # -- 10.straggler: the rule, and what people do instead --------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WaitStatistics:
     """What a run's timelines say of each rank, in seconds.
 
@@ -320,14 +320,7 @@ def wait_statistics(timelines: Timelines) -> WaitStatistics:
                 cause = lane if lane in CAUSES else "link"
                 by_cause[rank][cause] += end - (last if cause == "link" else start)
                 with_waiting[rank][cause] += end - start
-    return WaitStatistics(
-        run_seconds=run_seconds,
-        charged=charged,
-        times_last=times_last,
-        waited=waited,
-        by_cause=by_cause,
-        with_waiting=with_waiting,
-    )
+    return WaitStatistics(run_seconds, charged, times_last, waited, by_cause, with_waiting)
 
 
 def share_waited(found: WaitStatistics) -> float:

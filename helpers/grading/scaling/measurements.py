@@ -49,9 +49,7 @@ def serial_from_one(speedup: float, factor: float) -> float:
 
 
 def scaling_study(
-    baseline: str = "smallest",
-    ideal: Callable[[int, int], float] = lambda n, n0: n,
-    serial: Callable = serial_from_two,
+    baseline: str = "smallest", ideal: Callable[[int, int], float] = lambda n, n0: n, serial: Callable = serial_from_two
 ) -> ScalingStudy:
     """The right function, or with other arguments a wrong one.
 

@@ -80,15 +80,11 @@ def exposed_seconds(
 
 WRONG_EXPOSED: dict[str, list[ExposedSeconds]] = {
     "bits_as_bytes": [exposed_seconds(bits=1)],
-    "ring_forgotten": [
-        exposed_seconds(ring_share=share) for share in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)
-    ],
+    "ring_forgotten": [exposed_seconds(ring_share=of) for of in (lambda n: 1, lambda n: 2, lambda n: (n - 1) / n)],
     "begins_at_once": [exposed_seconds(lambda ready, durations: [sum(durations)])],
     "queue_forgotten": [exposed_seconds(all_at_once), exposed_seconds(all_at_once, sum)],
     "counted_twice": [exposed_seconds(one_after_another, sum)],
-    "last_bucket_hidden": [
-        exposed_seconds(lambda ready, durations: one_after_another(ready[:-1], durations[:-1])),
-    ],
+    "last_bucket_hidden": [exposed_seconds(lambda ready, durations: one_after_another(ready[:-1], durations[:-1]))],
 }
 EXPOSED = answers.question_task(
     "11.exposed",
@@ -236,22 +232,21 @@ def draw_job(rng: CaseGenerator, kind: str) -> list[Any]:
     return [plans, job]
 
 
+# What a plan p has to fulfil.
 RULES: dict[str, Rule] = {
-    "gpus": lambda plan, job: plan["dp"] * plan["tp"] * plan["pp"] == job["gpus"],
-    "nodes": lambda plan, job: job["gpus_per_node"] % plan["tp"] == 0,
-    "heads": lambda plan, job: job["heads"] % plan["tp"] == 0,
-    "layers": lambda plan, job: job["layers"] % plan["pp"] == 0,
-    "batch": lambda plan, job: job["batch"] % (plan["dp"] * plan["micro_batch"]) == 0,
-    "memory": lambda plan, job: plan["gb"] <= job["gib"] * GIB,
+    "gpus": lambda p, job: p["dp"] * p["tp"] * p["pp"] == job["gpus"],
+    "nodes": lambda p, job: job["gpus_per_node"] % p["tp"] == 0,
+    "heads": lambda p, job: job["heads"] % p["tp"] == 0,
+    "layers": lambda p, job: job["layers"] % p["pp"] == 0,
+    "batch": lambda p, job: job["batch"] % (p["dp"] * p["micro_batch"]) == 0,
+    "memory": lambda p, job: p["gb"] <= job["gib"] * GIB,
 }
 
 
-def best_plan(
-    *, tie: Callable[[CandidatePlan, int], float] = lambda plan, position: plan["tp"] * plan["pp"], **rules: Rule
-) -> Choice:
+def best_plan(*, tie: Callable[[CandidatePlan, int], float] = lambda p, i: p["tp"] * p["pp"], **rules: Rule) -> Choice:
     """The right function, or with other arguments a wrong one.
 
-    tie: the plan with its smallest value wins among equally fast ones. rules: used in place of those in RULES.
+    tie: from a plan and its position i; among equally fast plans the smallest value wins. rules: in place of RULES.
     """
     rules = RULES | rules
 
@@ -264,16 +259,13 @@ def best_plan(
 
 
 WRONG_CHOICES: dict[str, list[Choice]] = {
-    "gib_as_gb": [best_plan(memory=lambda plan, job: plan["gb"] <= job["gib"])],
-    "tp_across_nodes": [best_plan(nodes=lambda plan, job: True)],
+    "gib_as_gb": [best_plan(memory=lambda p, job: p["gb"] <= job["gib"])],
+    "tp_across_nodes": [best_plan(nodes=lambda p, job: True)],
     "batch_does_not_divide": [
-        best_plan(batch=lambda plan, job: True),
-        best_plan(batch=lambda plan, job: job["batch"] % plan["dp"] == 0),
+        best_plan(batch=lambda p, job: True),
+        best_plan(batch=lambda p, job: job["batch"] % p["dp"] == 0),
     ],
-    "first_of_equals": [
-        best_plan(tie=lambda plan, position: position),
-        best_plan(tie=lambda plan, position: -position),
-    ],
+    "first_of_equals": [best_plan(tie=lambda p, i: i), best_plan(tie=lambda p, i: -i)],
 }
 PLANS = answers.question_task(
     "11.plans",

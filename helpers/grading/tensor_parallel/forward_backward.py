@@ -26,7 +26,7 @@ from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.records import CommEvent
 
-FORWARD, BACKWARD = "forward", "backward"  # names of the passes, and of the marks that `act` sets at their ends
+FORWARD, BACKWARD = "forward", "backward"  # names of the passes, and of the marks that a rank sets at their ends
 PASSES = {
     FORWARD: Words(en="the messages of forward", zh="前向的消息"),
     BACKWARD: Words(en="the messages of backward", zh="反向的消息"),
@@ -47,7 +47,7 @@ def run_backward(context: RankContext, outputs: Sequence[Any], gradients: Sequen
     if not any(ends):
         with errors_for_hidden_collectives():
             for output, gradient in zip(outputs, gradients, strict=True):
-                if output.shape == gradient.shape:
+                if output.shape == gradient.shape:  # the judge says of an output that it has another shape
                     output.backward(gradient)
     context.mark(BACKWARD)
     return next(filter(None, ends), "")

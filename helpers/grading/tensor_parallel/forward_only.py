@@ -43,7 +43,7 @@ def make_heads(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     A head has a multiple of `world_size` rows, so a split that goes across heads is possible and shows as a mistake.
     """
     n = world_size
-    few = 2 if n == 4 else 1
+    few = 2 if n == 4 else 1  # key-value heads: fewer than ranks, and several of them where that is possible
     num_heads, num_kv_heads = by_case_number(
         rng, (2 * n, 2 * n), (4 * n, 2 * n), (2 * n, n), (3 * n, few), (n, 1), (n, n)
     )

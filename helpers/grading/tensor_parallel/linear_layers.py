@@ -135,21 +135,11 @@ COLUMN = Task(
     judge=judge_column,
     recognise_failure=recognise_column,
     hints=LAB.hints(
-        "unknown_to_autograd",
-        "no_gradient",
-        "cut_across",
-        "bias_not_cut",
-        "not_parameters",
-        "same_part_everywhere",
-        "dealt_out",
-        "gathers_the_output",
-        "not_cut",
-        "view_of_the_whole",
-        "bias_forgotten",
-        "forward_reduced",
-        "backward_not_reduced",
-        "averaged",
-        "gradients_reduced",
+        *(
+            "unknown_to_autograd no_gradient cut_across bias_not_cut not_parameters same_part_everywhere "
+            "dealt_out gathers_the_output not_cut view_of_the_whole bias_forgotten forward_reduced "
+            "backward_not_reduced averaged gradients_reduced"
+        ).split()
     ),
 )
 
@@ -264,24 +254,11 @@ ROW = Task(
     judge=judge_row,
     recognise_failure=recognise_row,
     hints=LAB.hints(
-        "unknown_to_autograd",
-        "no_gradient",
-        "cut_across",
-        "input_cut_again",
-        "bias_cut",
-        "gathers_the_input",
-        "bias_on_every_rank",
-        "bias_shared_out",
-        "bias_on_one_rank",
-        "not_parameters",
-        "same_part_everywhere",
-        "dealt_out",
-        "not_cut",
-        "view_of_the_whole",
-        "forward_not_reduced",
-        "bias_forgotten",
-        "averaged",
-        "backward_reduced",
-        "gradients_reduced",
+        *(
+            "unknown_to_autograd no_gradient cut_across input_cut_again bias_cut gathers_the_input "
+            "bias_on_every_rank bias_shared_out bias_on_one_rank not_parameters same_part_everywhere dealt_out "
+            "not_cut view_of_the_whole forward_not_reduced bias_forgotten averaged backward_reduced "
+            "gradients_reduced"
+        ).split()
     ),
 )

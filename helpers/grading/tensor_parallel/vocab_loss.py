@@ -49,9 +49,10 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     on one rank. "narrow": one vocabulary entry per rank, or two with one rank.
     """
     kind = by_case_number(rng, "near", "far", "lonely", "narrow")
-    width = 1 + (world_size == 1) if kind == "narrow" else rng.integer(4, 6)
+    narrow_width = 2 if world_size == 1 else 1
+    width = narrow_width if kind == "narrow" else rng.integer(4, 6)
     targets = draw_targets(rng, kind, width, world_size)
-    far = FAR[rng.case.dtypes] * (kind == "far")
+    far = FAR[rng.case.dtypes] if kind == "far" else 0.0
     offsets = torch.where(torch.arange(len(targets)) % 2 == 0, far, -far)[:, None]
     spread = 0.5 if kind == "narrow" else 2.0  # of few entries, each must keep a probability that float32 can hold
     ranks = [spread * rng.tensor(len(targets), width) + offsets for _ in range(world_size)]
@@ -69,7 +70,7 @@ def draw_targets(rng: CaseGenerator, kind: str, width: int, world_size: int) -> 
     firsts = torch.arange(world_size) * width
     others = draw_entries(rng, 0, width * world_size, rng.integer(9, 12) - world_size)
     targets = torch.cat([firsts, firsts + width - 1, others])
-    targets[2 * world_size + rng.integer(0, 1) :: 2] = PADDING
+    targets[2 * world_size + rng.integer(0, 1) :: 2] = PADDING  # every other of `others`
     return targets[torch.randperm(len(targets), generator=rng)]
 
 
@@ -152,10 +153,7 @@ class CrossEntropyReference:
                 self.mean(local_sums[rank].log() + self.maxima[rank] - (target + self.largest)),
             ],
             "target_not_reduced": [self.mean(total.log() - targets[rank])],
-            "target_not_masked": [
-                self.mean(total.log() - unmasked_nearest),
-                self.mean(total.log() - unmasked_modulo),
-            ],
+            "target_not_masked": [self.mean(total.log() - unmasked_nearest), self.mean(total.log() - unmasked_modulo)],
             "padding_counted": [
                 self.loss * self.counted.double().mean(),
                 all_tokens.mean(),
@@ -176,7 +174,9 @@ class CrossEntropyReference:
         softmax = (self.shards[rank] - self.largest[:, None]).exp() / total[:, None]
         padding = right + scale * softmax * ~self.counted[:, None]
         through_max, nearest, modulo = right.clone(), right.clone(), right.clone()
+        # Without a mask, a rank subtracts at some column of its own for targets that are elsewhere.
         rows, elsewhere = torch.arange(len(right)), scale * (~is_local & self.counted).to(right.dtype)
+        # What would flow back through each rank's subtracted maximum; summed over all ranks it cancels.
         from_max = scale * (is_local.to(right.dtype) - softmax.sum(dim=1)) * self.counted
         through_max[rows, self.shards[rank].max(dim=1).indices] += from_max
         nearest[rows, column] -= elsewhere
@@ -261,20 +261,10 @@ CROSS_ENTROPY = Task(
     judge=judge,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        "unknown_to_autograd",
-        "no_gradient",
-        "target_not_shifted",
-        "gathers_the_logits",
-        "max_not_reduced",
-        "sum_not_reduced",
-        "target_not_reduced",
-        "target_not_masked",
-        "padding_counted",
-        "not_divided",
-        "loss_reduced",
-        "backward_reduced",
-        "incoming_gradient_forgotten",
-        "max_follows_gradient",
-        "out_of_range",
+        *(
+            "unknown_to_autograd no_gradient target_not_shifted gathers_the_logits max_not_reduced "
+            "sum_not_reduced target_not_reduced target_not_masked padding_counted not_divided loss_reduced "
+            "backward_reduced incoming_gradient_forgotten max_follows_gradient out_of_range"
+        ).split()
     ),
 )

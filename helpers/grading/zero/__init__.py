@@ -12,14 +12,7 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="08",
     topic="zero",
-    tasks=(
-        "shards.SHARD",
-        "stage1.STAGE_1",
-        "stage2.STAGE_2",
-        "stage3.STAGE_3",
-        "shards.RESUME",
-        "cost.COST",
-    ),
+    tasks=("shards.SHARD", "stage1.STAGE_1", "stage2.STAGE_2", "stage3.STAGE_3", "shards.RESUME", "cost.COST"),
     in_chapter=("stage1.ZERO1_STEP", "stage3.STAGE3_FORWARD", "stage2.GLOBAL_NORM"),
     forbids=(
         "torch.distributed.fsdp",

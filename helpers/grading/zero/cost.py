@@ -81,9 +81,7 @@ WRONG_HELD: dict[str, list[Answer]] = {
         lambda n, ranks, stage, m: bytes_held(n, ranks, stage + 1),
     ],
     # Each stage shards only what it adds: nothing, 12 bytes of optimizer states, 2 of gradients, 2 of weights.
-    "stage_alone": [
-        lambda n, ranks, stage, m: n * (16 - (0, 12, 2, 2)[stage] * (1 - 1 / ranks)),
-    ],
+    "stage_alone": [lambda n, ranks, stage, m: n * (16 - (0, 12, 2, 2)[stage] * (1 - 1 / ranks))],
     "master_forgotten": [held_with(2, 2, 8)],
     "all_in_fp32": [held_with(4, 4, 8), held_with(4, 4, 12)],
     "everything_cut": [lambda n, ranks, stage, m: 16 * n / ranks],

@@ -197,10 +197,7 @@ def padded_in_front(flat: Tensor, rank: int, num_ranks: int) -> Tensor:
 
 WRONG_SHARDS: dict[str, list[TakeShard]] = {
     "padded_where_even": [of_line(overpadded_shard)],
-    "shards_differ_in_length": [
-        of_line(unpadded_shard),
-        of_line(lambda flat, rank, n: flat.tensor_split(n)[rank]),
-    ],
+    "shards_differ_in_length": [of_line(unpadded_shard), of_line(lambda flat, rank, n: flat.tensor_split(n)[rank])],
     "tail_dropped": [of_line(rounded_down)],
     "each_tensor_cut": [lambda tensors, rank, n: flatten([shard_of(one.flatten(), rank, n) for one in tensors])],
     "zeros_in_front": [of_line(padded_in_front)],
@@ -336,10 +333,7 @@ WRONG_STATES: dict[str, list[Callable[..., State]]] = {
     "shards_differ_in_length": [partial(resumed_state, take_shard=unpadded_shard)],
     "whole_state": [partial(resumed_state, take_shard=lambda line, rank, n: line)],
     "step_lost": [partial(resumed_state, step_of=lambda steps: 0), partial(resumed_state, step_of=lambda steps: None)],
-    "steps_added": [
-        partial(resumed_state, step_of=sum),
-        partial(resumed_state, step_of=lambda steps: sum(steps) // 2),
-    ],
+    "steps_added": [partial(resumed_state, step_of=sum), partial(resumed_state, step_of=lambda steps: sum(steps) // 2)],
     "moments_lost": [
         partial(resumed_state, zeroed=("exp_avg", "exp_avg_sq")),
         partial(resumed_state, zeroed=("exp_avg_sq",)),

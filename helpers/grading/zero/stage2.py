@@ -310,19 +310,11 @@ STAGE_2 = Task(
     judge=judge_stage2,
     recognise_failure=lambda failure: ["not_padded"] if is_padding_error(failure) else [],
     hints=LAB.hints(
-        "after_backward",
-        "gradient_kept",
-        "whole_buffer_kept",
-        "order_of_arrival",
-        "nothing_returned",
-        "all_reduced",
-        "sum_for_mean",
-        "divided_twice",
-        "own_gradient",
-        "wrong_place",
-        "last_micro_batch_only",
-        "step_before_kept",
-        "not_padded",
+        *(
+            "after_backward gradient_kept whole_buffer_kept order_of_arrival nothing_returned all_reduced "
+            "sum_for_mean divided_twice own_gradient wrong_place last_micro_batch_only step_before_kept "
+            "not_padded"
+        ).split()
     ),
 )
 

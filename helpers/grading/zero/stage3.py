@@ -255,18 +255,11 @@ STAGE_3 = Task(
     judge=judge_stage3,
     recognise_failure=recognise_failure,
     hints=LAB.hints(
-        "zeros_kept",
         *ERRORS,
-        "weight_kept",
-        "all_reduced",
-        "input_gets_nothing",
-        "shard_gets_nothing",
-        "gradient_overwritten",
-        "sum_for_mean",
-        "divided_twice",
-        "own_gradient",
-        "wrong_place",
-        "not_padded",
+        *(
+            "zeros_kept weight_kept all_reduced input_gets_nothing shard_gets_nothing gradient_overwritten "
+            "sum_for_mean divided_twice own_gradient wrong_place not_padded"
+        ).split(),
     ),
 )
 
