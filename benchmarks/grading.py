@@ -21,9 +21,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.paired import write_table
-from helpers.classroom.flagged import flags_of
-from helpers.classroom.results import Result, from_json
-from helpers.classroom.rungs import highest
+from helpers.classroom.isolation import strictest_available
+from helpers.classroom.results import GradedSubmission, flags_of, submission_from_json
 from tests.classroom import notebooks
 from tests.grading.submissions import HANDED_IN, MUTANTS, RIGHT_ANSWERS, TASK, Submission
 
@@ -127,12 +126,12 @@ def grade(folder: Path, out: Path, *, interrupt_at: int | None = None) -> tuple[
     return time.monotonic() - start, sampler.peak, number
 
 
-def results_of(out: Path) -> list[Result]:
+def results_of(out: Path) -> list[GradedSubmission]:
     lines = map(json.loads, (out / "state.jsonl").read_text().splitlines()[1:])
-    return list({result["learner"]: from_json(result) for result in lines}.values())
+    return list({result["learner"]: submission_from_json(result) for result in lines}.values())
 
 
-def is_as_made(one: Result) -> bool:
+def is_as_made(one: GradedSubmission) -> bool:
     """Whether a submission came out as it was made: every point, some, a flag, or a reason."""
     states, kind = [task.state for task in one.tasks], one.learner.split("-")[0]
     full = bool(states) and all(state == "passed" for state in states)
@@ -181,7 +180,7 @@ def row(what: str, measured: object, goal: object = "") -> dict:
 def main(learners: int = CLASS) -> None:
     with tempfile.TemporaryDirectory() as place:
         rows = [*one_lab(Path(place), learners), *all_labs(Path(place), learners // 2)]
-    rows.append(row("how they were shut in", highest()))
+    rows.append(row("how they were shut in", strictest_available()))
     if learners == CLASS:
         print(write_table("grading", rows, COMMAND).read_text())
         return

@@ -1,21 +1,18 @@
-"""Class use: `python -m helpers grade PATH...` grades a folder of submissions; `--mine` shows what you have done.
+"""Class use: `python -m helpers grade PATH...` grades a folder of submissions; `--mine` shows your own progress.
 
-Learners' code runs in a sandbox S. The judge G never runs or unpickles anything of theirs: it sends a task's inputs
-over a socket, reads tensors and plain data back, and compares. So a forged verdict has nowhere to stand.
+Learners' code runs in a sandbox. The grader's process never runs or unpickles anything of theirs: it sends the inputs
+of a task over a socket, reads tensors and plain data back, and judges them. A forged verdict therefore has no place to
+go.
 
-    submissions, labs   which files there are, and what the lab asks
-    program             what a notebook defines, statement by statement; parsed, never run
-    scan, reader, names what in it a teacher should read, by rules and needed.yaml; flags, flagged: how that is kept
-    launch, rungs       the sandbox, as strict as the system allows
-    nursery, forked     where sandboxes are forked from, torch imported; and the grader's side of it
-    sandbox, watch      G's side of S: questions, limits, the end
-    student, guard      inside S: cells, ranks, hooks that note
-    stripped            what is taken out of S before it starts: whatever answers
-    wire                bytes between the two, believed by neither
-    one, folder         one submission; all of them
-    results, state      what came out; kept on disk, so that a run resumes
-    flagged, attempts   what of a submission to read; how often its author tried the checks
-    alike               answers that are the same but for names and order
-    tables, page        CSV for gradebooks; the report in HTML, its table for the terminal (terminal)
-    viva, changes       three questions to each about their own code: small changes, run; the pages (viva_page)
+cli               the command line submissions       which files were handed in, and by whom labs              what a
+lab asks, and a teacher's private checks program, scan     a notebook parsed into statements; what in it a teacher
+should read allowed           what submissions and sandboxes may use: modules of the course, Python modules, names grade
+one submission, and a class; the state file that lets a run resume results           the records of what came out
+sandbox           starts a sandbox, sends it requests, ends it isolation         how strictly this system can isolate a
+sandbox; its limits fork_server       the process that sandboxes are forked from, with torch imported launcher
+sets up the namespaces or user id of a sandbox messages          plain data over the socket sandbox_worker    inside the
+sandbox: runs cells and tasks strip_answers     removes all answers from the worker's memory, and lists the files to
+hide guard             inside the sandbox: notes what honest answers do not do reports           the HTML report, CSV
+files for gradebooks, the table for the terminal similarity        answers that differ only in names and order viva
+questions for an oral exam about each learner's own code; code_changes makes the variants
 """

@@ -1,9 +1,10 @@
-"""Inside the sandbox: note, while the learner's code runs, what honest answers do not do, with the learner's line.
+"""Notes, inside the sandbox, what the learner's code does at run time that honest answers do not do, with its line.
 
-Frames of the learner are known by the names that their cells were compiled under ("cell average"). What is noted goes
-on: it is for the teacher to read, and neither the verdict nor the wall depends on it. The wall is the boundary of the
-process. Two things are stopped here, with NotAllowed: forks without end, which would outrun the count of processes; and
-on the rung "plain", which has no wall around files, changing files that are not its own and starting programs.
+Python's audit hooks and a few wrapped functions report imports, files, network, processes and looks into memory. Frames
+of the learner are known by the file names that their cells were compiled under ("cell average"). The guard notes and
+lets it go on: the verdict does not depend on it, and the wall around the process is the sandbox. Only two things raise
+NotAllowed: forks without end, which would outrun the count of processes, and, at the isolation level "plain", which has
+no wall around files, changing files of others and starting programs.
 """
 
 from __future__ import annotations
@@ -22,165 +23,180 @@ from dataclasses import asdict
 from typing import Any
 
 import helpers
-from helpers.classroom.allowed import SAYS, forbidden
+from helpers.classroom.allowed import why_forbidden, words
 from helpers.grading.registry import lab_of
 from helpers.grading.safeguards.audit_rules import full_path, is_below, is_import_system
 from helpers.learner.words import Words
 
-NOTES = "notes.txt"  # in the sandbox's folder: ranks add lines, the process that started them reads them
-MOST_FORKS = 4  # one after the other; each child may go on from where it stands
-_PREFIX = "cell "
+NOTES_FILE = "notes.txt"  # in the sandbox's folder; ranks append lines, the sandbox worker reads them
+MAX_FORKS = 4  # of one process
+_CELL_PREFIX = "cell "  # of the file names of a learner's cells
 _installed: Guard | None = None
 
 
 class NotAllowed(RuntimeError):
-    """The machine must be kept from this."""
+    """Raised for what would harm the grader's machine."""
 
 
 class Guard:
-    """lab: "03". folder: where notes go. private: path prefixes that the learner's code must not open. rung: of the
-    sandbox around it."""
+    """The guard of one process.
 
-    def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), rung: str = "plain"):
-        self.lab, self.notes = lab, os.path.join(folder, NOTES)
+    lab: "03". folder: where notes go. private: prefixes of paths that the learner's code must not open.
+    isolation_level: of the sandbox around the process.
+    """
+
+    def __init__(self, lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain"):
+        self.lab, self.notes = lab, os.path.join(folder, NOTES_FILE)
         self.private = tuple(map(os.path.realpath, private))
-        self.has_wall = rung != "plain"
-        self.own = (os.path.realpath(folder), "/dev", "/proc/self")
-        self.busy, self.forks = False, 0
-        memory = lambda args: SAYS["memory"].format("gc") if is_direct() else None  # noqa: E731
+        self.has_file_isolation = isolation_level != "plain"
+        self.writable = (os.path.realpath(folder), "/dev", "/proc/self")
+        self.is_busy, self.forks = False, 0
+        memory = lambda args: words["memory"].format("gc") if is_direct() else None  # noqa: E731
         self.rules: dict[str, Callable[[tuple], Words | None]] = {
-            "import": lambda args: None if is_in_passing() else forbidden(str(args[0]), self.lab),
-            "open": self._opens,
-            "socket.connect": self._connects,
-            "socket.getaddrinfo": lambda args: SAYS["resolves"].format(args[0]),
-            "os.fork": self._forks,
-            "sys._getframe": lambda args: SAYS["frames"].format("sys._getframe") if is_direct() else None,
+            "import": lambda args: None if is_import_by_library() else why_forbidden(str(args[0]), self.lab),
+            "open": self._rule_open,
+            "socket.connect": self._rule_connect,
+            "socket.getaddrinfo": lambda args: words["resolves"].format(args[0]),
+            "os.fork": self._rule_fork,
+            "sys._getframe": lambda args: words["frames"].format("sys._getframe") if is_direct() else None,
         }
         self.rules |= dict.fromkeys(("gc.get_objects", "gc.get_referrers", "gc.get_referents"), memory)
-        self.rules |= dict.fromkeys(("os.system", "os.posix_spawn", "os.exec", "subprocess.Popen"), self._starts)
+        self.rules |= dict.fromkeys(("os.system", "os.posix_spawn", "os.exec", "subprocess.Popen"), self._rule_start)
         changing = ("os.remove", "os.rmdir", "os.rename", "os.truncate", "os.chmod", "shutil.rmtree")
-        self.rules |= dict.fromkeys(changing, self._changes)
+        self.rules |= dict.fromkeys(changing, self._rule_change)
 
     def install(self) -> None:
-        """For the rest of this process. An audit hook cannot be taken away again."""
+        """Watch the process from now on; an audit hook cannot be removed again."""
         sys.addaudithook(self.audit)
-        builtins.__import__ = self._watched(builtins.__import__)
-        importlib.import_module = self._watched(importlib.import_module)
-        self._watch_torchs_own()
+        builtins.__import__ = self._watched_import(builtins.__import__)
+        importlib.import_module = self._watched_import(importlib.import_module)
+        self._watch_torch_classes()
 
     def audit(self, event: str, args: tuple) -> None:
+        """The audit hook: note what the rule for this event says, if the learner's code caused it."""
         rule = self.rules.get(event)
-        if rule is None or self.busy:
+        if rule is None or self.is_busy:
             return
-        self.busy = True
+        self.is_busy = True
         try:
             if frame_of_learner() is not None and (why := rule(args)):
                 self.note(why)
         finally:
-            self.busy = False
+            self.is_busy = False
 
     def note(self, why: Words) -> None:
-        """Beside the line of the learner's that asked for it."""
-        before, self.busy = self.busy, True
+        """Write a note with the line of the learner's code that runs now."""
+        before, self.is_busy = self.is_busy, True
         try:
             frame = frame_of_learner()
-            place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame is not None else ""
-            line = json.dumps({"place": place, "says": asdict(why.map(lambda text: text[:300]))}, ensure_ascii=False)
+            location = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame is not None else ""
+            line = json.dumps(
+                {"location": location, "reason": asdict(why.map(lambda text: text[:300]))}, ensure_ascii=False
+            )
             with open(self.notes, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         finally:
-            self.busy = before
+            self.is_busy = before
 
     def stop(self, why: Words) -> None:
+        """Write a note and raise NotAllowed."""
         self.note(why)
         raise NotAllowed(f"the grader's machine is kept from this: {why.en}")
 
-    # -- what is asked for -----------------------------------------------------------------------------------------
-    def _opens(self, args: tuple) -> Words | None:
+    # -- rules: a sentence about the event, or None if it is harmless ------------------------------------------------
+    def _rule_open(self, args: tuple) -> Words | None:
         full = full_path(args[0])
         if full is None:
             return None
         if is_below(full, self.private):
-            return SAYS["files_private"].format(os.path.basename(full))
+            return words["files_private"].format(os.path.basename(full))
         writes = args[2] & (os.O_WRONLY | os.O_RDWR) if isinstance(args[2], int) else 0
-        return self._changes(args) if writes else None
+        return self._rule_change(args) if writes else None
 
-    def _changes(self, args: tuple) -> Words | None:
+    def _rule_change(self, args: tuple) -> Words | None:
         full = full_path(args[0])
-        if full is None or (is_below(full, self.own) and not is_below(full, self.private)):
+        if full is None or (is_below(full, self.writable) and not is_below(full, self.private)):
             return None
-        why = SAYS["files_changed"].format(os.path.basename(full) or full)
-        return why if self.has_wall else self.stop(why)
+        why = words["files_changed"].format(os.path.basename(full) or full)
+        return why if self.has_file_isolation else self.stop(why)
 
-    def _starts(self, args: tuple) -> Words | None:
-        why = SAYS["starts"].format(str(args[0])[:60])
-        return why if self.has_wall else self.stop(why)
+    def _rule_start(self, args: tuple) -> Words | None:
+        why = words["starts"].format(str(args[0])[:60])
+        return why if self.has_file_isolation else self.stop(why)
 
-    def _forks(self, args: tuple) -> Words | None:
+    def _rule_fork(self, args: tuple) -> Words | None:
         self.forks += 1
-        why = SAYS["starts"].format("os.fork")
-        return why if self.forks <= MOST_FORKS else self.stop(why)
+        why = words["starts"].format("os.fork")
+        return why if self.forks <= MAX_FORKS else self.stop(why)
 
     @staticmethod
-    def _connects(args: tuple) -> Words | None:
-        return SAYS["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
+    def _rule_connect(args: tuple) -> Words | None:
+        return words["connects"].format(args[1][0]) if isinstance(args[1], tuple) else None
 
-    def _watched(self, original: Callable) -> Callable:
-        """What is imported already raises no audit event, so the call itself is looked at."""
+    def _watched_import(self, original: Callable) -> Callable:
+        """`original`, which imports a module, with a note if the learner calls it: no audit event tells of loaded
+        modules.
+        """
 
-        @functools.wraps(original)  # so that pickle sends it by its name
-        def watched(name: str, *args: Any, **kwargs: Any) -> Any:
-            if self._is_learners(self._caller()):
+        @functools.wraps(original)  # pickle then sends it by its name
+        def import_watched(name: str, *args: Any, **kwargs: Any) -> Any:
+            if self._is_by_learner(self._caller()):
                 fromlist = (args[2] if len(args) > 2 else kwargs.get("fromlist")) or ()
                 for full in (name, *(f"{name}.{part}" for part in fromlist)):
-                    if why := forbidden(full, self.lab):
+                    if why := why_forbidden(full, self.lab):
                         self.note(why)
             return original(name, *args, **kwargs)
 
-        return watched
+        return import_watched
 
     def _caller(self) -> Any:
-        """The frame that called the function that calls this; asking for it must not be taken for the learner's."""
-        before, self.busy = self.busy, True
+        """The frame that called the caller.
+
+        The guard is busy meanwhile, because asking for a frame is an audit event.
+        """
+        before, self.is_busy = self.is_busy, True
         try:
             return sys._getframe(2)
         finally:
-            self.busy = before
+            self.is_busy = before
 
-    def _is_learners(self, frame: Any) -> bool:
-        """Whether the learner asked, by the line of `frame` or by a text that it runs; None: by whatever way."""
-        before, self.busy = self.busy, True
+    def _is_by_learner(self, frame: Any) -> bool:
+        """Whether the learner's code is behind a call from `frame`, directly or through a text that it runs.
+
+        For None, any frame of the learner's above counts, even below a library.
+        """
+        before, self.is_busy = self.is_busy, True
         try:
-            return (frame is None or not is_librarys(frame)) and frame_of_learner() is not None
+            return (frame is None or not is_library_frame(frame)) and frame_of_learner() is not None
         finally:
-            self.busy = before
+            self.is_busy = before
 
-    def _watch_torchs_own(self) -> None:
+    def _watch_torch_classes(self) -> None:
         for name in lab_of(self.lab).forbids_instances:
             kind = pkgutil.resolve_name(name)
-            kind.__init__ = self._noting(kind.__init__, SAYS["torchs_own"].format(name))
+            kind.__init__ = self._noting_init(kind.__init__, words["torchs_own"].format(name))
 
-    def _noting(self, original: Callable, why: Words) -> Callable:
+    def _noting_init(self, original: Callable, why: Words) -> Callable:
         @functools.wraps(original)
         def noting(*args: Any, **kwargs: Any) -> None:
-            if self._is_learners(None):
+            if self._is_by_learner(None):
                 self.note(why)
             original(*args, **kwargs)
 
         return noting
 
 
-def install(lab: str, folder: str, private: tuple[str, ...] = (), rung: str = "plain") -> None:
-    """Once in a process, on a rank or beside it."""
+def install(lab: str, folder: str, private: tuple[str, ...] = (), isolation_level: str = "plain") -> None:
+    """Install the guard in this process, a rank's or the worker's, unless it is there already."""
     global _installed
     if _installed is None:
-        _installed = Guard(lab, folder, private, rung)
+        _installed = Guard(lab, folder, private, isolation_level)
         _installed.install()
 
 
-def notes(folder: str) -> list[dict]:
-    """What was noted since the last call, without repetition: "place" and "says", in every language."""
-    path = os.path.join(folder, NOTES)
+def read_notes(folder: str) -> list[dict]:
+    """The notes since the last call, each once: "location", and "reason" in every language."""
+    path = os.path.join(folder, NOTES_FILE)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read(50_000).splitlines()
@@ -195,11 +211,12 @@ def notes(folder: str) -> list[dict]:
 
 
 def is_from_learner(frame: Any) -> bool:
-    return frame.f_code.co_filename.startswith(_PREFIX)
+    """Whether a frame runs a line of the learner's cells."""
+    return frame.f_code.co_filename.startswith(_CELL_PREFIX)
 
 
 def frame_of_learner() -> Any:
-    """The nearest frame of the learner's above this one, if there is any."""
+    """The nearest frame of the learner's above this one; None if there is none."""
     frame = sys._getframe(1)
     while frame is not None and not is_from_learner(frame):
         frame = frame.f_back
@@ -207,17 +224,17 @@ def frame_of_learner() -> Any:
 
 
 def is_direct() -> bool:
-    """Whether the learner's own line asked, or `inspect` on its behalf, and not a library in passing."""
+    """Whether the learner's own line calls, directly or through `inspect`, and not a library on its own behalf."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, importlib.__file__, _INSPECT):
         frame = frame.f_back
     return frame is not None and is_from_learner(frame)
 
 
-def is_in_passing() -> bool:
-    """Whether a module of an installed library imports something for itself, while it is imported: torch does so late.
+def is_import_by_library() -> bool:
+    """Whether a library's module imports something while it is imported itself, which torch does late.
 
-    The import system must have run that module: `exec` of a text with a library's file name is no import.
+    The import system must be running that module, because `exec` of a text under a library's file name is no import.
     """
     frame = sys._getframe(1)
     while frame is not None and (frame.f_code.co_filename == __file__ or is_import_system(frame)):
@@ -227,8 +244,8 @@ def is_in_passing() -> bool:
     return _is_installed(frame.f_code.co_filename)
 
 
-def is_librarys(frame: Any) -> bool:
-    """Whether a function of an installed library runs there, or its module while it is imported."""
+def is_library_frame(frame: Any) -> bool:
+    """Whether a frame runs a function of an installed library, or a library's module while it is imported."""
     code = frame.f_code
     return _is_installed(code.co_filename) and (code.co_name != "<module>" or is_import_system(frame.f_back))
 

@@ -1,4 +1,7 @@
-"""G's side of the sandbox: start it, ask it, limit it, end it with all that it started."""
+"""Starts a sandboxed process for one submission, asks it to run cells and tasks, and ends it with all it started.
+
+This is the side of the judge, in the grader's process; sandbox_worker.py is what runs inside.
+"""
 
 from __future__ import annotations
 
@@ -17,96 +20,110 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
-from helpers.classroom import rungs, wire
-from helpers.classroom.forked import ENVIRONMENT, START_SECONDS, Forked, nursery
-from helpers.classroom.watch import Limits, Watch
+from helpers.classroom import isolation, messages
+from helpers.classroom.fork_server import ENVIRONMENT, START_SECONDS, ForkedLauncher, fork_server
+from helpers.classroom.isolation import Limits, LimitWatch
 from helpers.ranks.zygote import FORKS
 
-KEPT_OUTPUT = 4_000  # characters of what it prints; the rest is read and thrown away
-INSIDE = "/tmp/learner"  # its folder, where it has a file system of its own
+MAX_OUTPUT = 4_000  # characters of its output that are kept; the rest is read and dropped
+HOME_INSIDE = "/tmp/learner"  # its folder, if it has a file system of its own
+OUT_OF_TIME = "the time for the whole notebook is used up"
 
-
-_all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+_sandboxes: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _uids = itertools.count()
-_stopped = threading.Event()
+_is_leaving = threading.Event()
 
 
-def end_all() -> None:
-    """End every sandbox of this process, and start no other: the grader is leaving."""
-    _stopped.set()
-    for sandbox in list(_all):
+def end_all_sandboxes() -> None:
+    """End every sandbox of this process, and let no other start, because the grader is leaving."""
+    _is_leaving.set()
+    for sandbox in list(_sandboxes):
         sandbox._kill("the grader was interrupted")
 
 
-class Ended(Exception):
-    """The sandbox is gone, or was ended. The message says why, as in "it ..."."""
+class SandboxEnded(Exception):
+    """The sandbox ended or was ended. The message says why, as in "it used more than 2.0 GB of memory"."""
 
 
 class Sandbox:
-    """One process that runs a learner's code. opening: what it is told first (lab, checks, private paths)."""
+    """One process that runs a learner's code, with what it starts.
 
-    def __init__(self, opening: dict[str, Any], *, rung: str, limits: Limits, hide: list[str] | None = None):
-        self.opening, self.rung, self.limits, self.hide = opening, rung, limits, hide or []
-        self.process: subprocess.Popen | Forked | None = None
+    setup: the first message to it, with the keys "lab", "checks" (folder of private checks or "") and "private" (paths
+    that the learner's code must not open). hide: paths that do not exist in the sandbox. printed: the beginning of its
+    output. reason: why it was ended. lifeline: the end of a pipe; when it closes, the launcher ends everything.
+    """
+
+    def __init__(self, setup: dict[str, Any], *, isolation_level: str, limits: Limits, hide: list[str] | None = None):
+        self.setup, self.isolation_level, self.limits, self.hide = setup, isolation_level, limits, hide or []
+        self.process: subprocess.Popen | ForkedLauncher | None = None
         self.reason: str | None = None
         self.printed = ""
-        self.peak = 0
-        self.until = time.monotonic() + limits.stretched(limits.total_seconds)
+        self.peak_bytes = 0
+        self.deadline = time.monotonic() + limits.scaled_for_load(limits.total_seconds)
         self.lock = threading.Lock()
         self.socket: socket.socket | None = None
         self.lifeline = -1
-        _all.add(self)
+        _sandboxes.add(self)
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Raises Ended if it does not come up."""
+        """Start the process and send it the setup. Raises SandboxEnded if it does not come up."""
         self.home = tempfile.mkdtemp(prefix="rank-by-rank-")
-        inside = INSIDE if self.rung == "namespaces" else self.home
-        uid = rungs.SPARE_UID + next(_uids) % 1000  # one each, so that none can touch another
-        if self.rung == "uid":
+        inside = HOME_INSIDE if self.isolation_level == "namespaces" else self.home
+        uid = isolation.SPARE_UID + next(_uids) % 1000  # a user id of its own, so that no sandbox can touch another
+        if self.isolation_level == "uid":
             os.chown(self.home, uid, uid)
-        theirs, lifeline = self._open()
-        command = [sys.executable, "-B", "-m", "helpers.classroom.student", str(theirs.fileno())]
-        more = {"control": theirs.fileno(), "env": _environment(inside), "hide": self.hide, "limits": self._limits()}
-        more |= {"uid": uid, "lab": self.opening["lab"], "checks": self.opening["checks"]}
-        keep = (self.opening["checks"],) if self.opening["checks"] and not FORKS else ()
-        argument = rungs.config(self.rung, command, lifeline=lifeline, home=inside, keep=keep, **more)
+        worker_socket, lifeline = self._open()
+        command = [sys.executable, "-B", "-m", "helpers.classroom.sandbox_worker", str(worker_socket.fileno())]
+        more = {
+            "control": worker_socket.fileno(),
+            "env": _environment(inside),
+            "hide": self.hide,
+            "limits": self._limits(),
+        }
+        more |= {"uid": uid, "lab": self.setup["lab"], "checks": self.setup["checks"]}
+        keep = (self.setup["checks"],) if self.setup["checks"] and not FORKS else ()
+        argument = isolation.launcher_config(
+            self.isolation_level, command, lifeline=lifeline, home=inside, keep=keep, **more
+        )
         try:
-            self.process = (_forked if FORKS else _fresh)(argument, theirs.fileno(), lifeline)
+            self.process = (_fork_launcher if FORKS else _start_launcher)(argument, worker_socket.fileno(), lifeline)
         finally:
-            theirs.close()
+            worker_socket.close()
             os.close(lifeline)
-        threading.Thread(target=self._pump, args=(self.process.stdout,), daemon=True).start()
-        self.watch = Watch(self.process.pid, self.limits, self._kill)
+        threading.Thread(target=self._read_output, args=(self.process.stdout,), daemon=True).start()
+        self.watch = LimitWatch(self.process.pid, self.limits, self._kill)
         self.watch.start()
-        self.ask(self.opening | {"folder": inside, "rung": self.rung}, START_SECONDS)
+        self.ask(self.setup | {"folder": inside, "isolation_level": self.isolation_level}, START_SECONDS)
 
     def _open(self) -> tuple[socket.socket, int]:
-        """The sandbox's ends of a socket and of the lifeline."""
+        """Open the socket and the lifeline. Returns the ends that the sandbox gets."""
         with self.lock:
             self.reason = None
-            if _stopped.is_set():
-                self.until = 0.0
+            if _is_leaving.is_set():
+                self.deadline = 0.0
                 shutil.rmtree(self.home, ignore_errors=True)
-                raise Ended("the grader was interrupted")
-            self.socket, theirs = socket.socketpair()
+                raise SandboxEnded("the grader was interrupted")
+            self.socket, worker_socket = socket.socketpair()
             lifeline, self.lifeline = os.pipe()
-            return theirs, lifeline
+            return worker_socket, lifeline
 
     def _limits(self) -> dict[str, int]:
         limits = {"RLIMIT_FSIZE": self.limits.file_bytes, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024}
         limits["RLIMIT_CPU"] = int(self.limits.cpu_seconds)
-        return limits | ({"RLIMIT_NPROC": 400} if self.rung == "uid" else {})  # threads count there, too
+        return limits | (
+            {"RLIMIT_NPROC": 400} if self.isolation_level == "uid" else {}
+        )  # for a user id, threads count as well
 
-    def _pump(self, pipe: Any) -> None:
-        """Read all that it prints, so that it never waits for a reader, and keep the beginning."""
+    def _read_output(self, pipe: Any) -> None:
+        """Read all output, so that the process never waits for a reader, and keep the beginning."""
         with pipe:
             while data := pipe.read1(1 << 16):
-                if len(self.printed) < KEPT_OUTPUT:
-                    self.printed = (self.printed + data.decode(errors="replace"))[:KEPT_OUTPUT]
+                if len(self.printed) < MAX_OUTPUT:
+                    self.printed = (self.printed + data.decode(errors="replace"))[:MAX_OUTPUT]
 
     def _kill(self, reason: str) -> None:
-        """The launcher ends all that is below it when its lifeline is cut."""
+        """Close the lifeline, upon which the launcher ends all processes below it."""
         with self.lock:
             self.reason = self.reason or reason
             if self.lifeline < 0:
@@ -117,7 +134,7 @@ class Sandbox:
             self.lifeline = -1
 
     def end(self) -> None:
-        """End it, wait until nothing of it is left, and remove its folder."""
+        """End the sandbox, wait until no process of it is left, and remove its folder."""
         if self.process is None:
             return
         self._kill("it was ended")
@@ -127,38 +144,42 @@ class Sandbox:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        self.watch.over.set()
-        self.peak = max(self.peak, self.watch.peak)
+        self.watch.is_over.set()
+        self.peak_bytes = max(self.peak_bytes, self.watch.peak_bytes)
         self.socket.close()
         shutil.rmtree(self.home, ignore_errors=True)
         self.process = None
 
-    # -- questions -------------------------------------------------------------------------------------------------
-    def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Its answer. Starts it if it is not up. Raises Ended, after which it is down and may be started again."""
+    # -- requests --------------------------------------------------------------------------------------------------
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and return the answer; start the sandbox first if need be.
+
+        Raises SandboxEnded if no answer comes. The sandbox is then down, and the next request starts it again.
+        """
         if self.process is None:
             self.start()
-        left = min(self.limits.stretched(seconds + self.limits.grace_seconds), self.until - time.monotonic())
+        left = min(self.limits.scaled_for_load(seconds + self.limits.grace_seconds), self.deadline - time.monotonic())
         try:
             if left <= 0:
                 raise TimeoutError
-            wire.send(self.socket, question, left)
-            answer = wire.receive(self.socket, left)
+            messages.send(self.socket, request, left)
+            answer = messages.receive(self.socket, left)
             if not isinstance(answer, dict):
-                raise wire.Broken("an answer that is none")
+                raise messages.InvalidMessage("an answer that is no dictionary")
             return answer
         except TimeoutError:
             reason = f"it gave no answer in {max(left, 0):.0f} s" if left > 0 else OUT_OF_TIME
-        except wire.Broken as error:
+        except messages.InvalidMessage as error:
             reason = f"it sent {error}"
         except (EOFError, OSError):
             reason = self.reason or self._how_it_ended()
         self.end()
-        raise Ended(reason)
+        raise SandboxEnded(reason)
 
     @property
     def is_out_of_time(self) -> bool:
-        return time.monotonic() >= self.until
+        """Whether the time for the whole notebook is used up."""
+        return time.monotonic() >= self.deadline
 
     def _how_it_ended(self) -> str:
         try:
@@ -170,25 +191,22 @@ class Sandbox:
         return f"it ended its process (exit code {code})"
 
 
-OUT_OF_TIME = "the time for the whole notebook is used up"
-
-
 def _environment(home: str) -> dict[str, str]:
-    """Nothing of the grader's own environment but where programs are."""
+    """The environment of the sandbox, which has nothing of the grader's but where programs are."""
     return {**ENVIRONMENT, "HOME": home, "TMPDIR": home}
 
 
-def _forked(argument: str, control: int, lifeline: int) -> Forked:
+def _fork_launcher(argument: str, control: int, lifeline: int) -> ForkedLauncher:
     try:
-        return nursery().fork(json.loads(argument), control, lifeline)
+        return fork_server().fork(json.loads(argument), control, lifeline)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise Ended(f"the sandbox did not start ({error})") from None
+        raise SandboxEnded(f"the sandbox did not start ({error})") from None
 
 
-def _fresh(argument: str, control: int, lifeline: int) -> subprocess.Popen:
-    """Where fork is not safe."""
+def _start_launcher(argument: str, control: int, lifeline: int) -> subprocess.Popen:
+    """Start the launcher as a new interpreter, on systems where fork is not safe."""
     return subprocess.Popen(
-        [sys.executable, "-I", str(rungs.LAUNCH), argument],
+        [sys.executable, "-I", str(isolation.LAUNCHER), argument],
         pass_fds=[control, lifeline],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -8,13 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.classroom import labs, rungs
-from helpers.classroom.cli import GIVES_ANSWERS_AWAY
-from helpers.classroom.folder import grade_all
-from helpers.classroom.one import Settings
-from helpers.classroom.state import open_state
-from helpers.classroom.submissions import find
-from helpers.classroom.watch import Limits
+from helpers.classroom import isolation, labs
+from helpers.classroom.cli import folders_with_answers
+from helpers.classroom.grade import GradingSettings, grade_all, open_state
+from helpers.classroom.isolation import Limits
+from helpers.classroom.submissions import find_submissions
 from tests.classroom import notebooks
 
 LIMITS = Limits(
@@ -26,24 +24,30 @@ LOW = replace(LIMITS, world_seconds=3, grace_seconds=2)
 
 @pytest.fixture(scope="session")
 def lab_03():
-    return labs.load("03_ddp")
+    return labs.load_lab("03_ddp")
 
 
 @pytest.fixture(scope="session")
 def settings(lab_03):
     """settings(folder): of a class whose submissions lie there."""
 
-    def made(folder, **more) -> Settings:
-        private = tuple(str(path) for path in (*(rungs.ROOT / name for name in GIVES_ANSWERS_AWAY), folder))
-        own = {"labs": (lab_03,), "seed": 11, "rung": rungs.highest(), "limits": LIMITS, "private": private}
-        return Settings(**own | more)
+    def made(folder, **more) -> GradingSettings:
+        private = tuple(str(path) for path in (*(isolation.ROOT / name for name in folders_with_answers()), folder))
+        own = {
+            "labs": (lab_03,),
+            "seed": 11,
+            "isolation_level": isolation.strictest_available(),
+            "limits": LIMITS,
+            "private": private,
+        }
+        return GradingSettings(**own | more)
 
     return made
 
 
 @pytest.fixture(scope="session")
 def graded_class(tmp_path_factory, settings):
-    """The learner to the Result, for the whole class."""
+    """The learner to the GradedSubmission, for the whole class."""
     folder, others, endless = (tmp_path_factory.mktemp(name) for name in ("class", "others", "endless"))
     for path in notebooks.CHEATS:
         cheat = notebooks.handed_in({key_of(path): path.read_text()})
@@ -60,18 +64,30 @@ def graded_class(tmp_path_factory, settings):
     state = open_state(folder.parent / "out", seed=11)
     seconds = {}
 
-    def tell(result, number, total):
+    def print_result(result, number, total):
         seconds[result.learner] = result.seconds
         print(f"[{number}/{total}] {result.learner} {result.seconds:.1f} s", flush=True)
 
     start = time.monotonic()
     for name in ENDLESS:
         (folder / f"{name}.ipynb").rename(endless / f"{name}.ipynb")
-    results = grade_all(find([folder]), settings(folder), state, jobs=2, tell=tell)
+    results = grade_all(find_submissions([folder]), settings(folder), state, jobs=2, on_graded=print_result)
     low = settings(endless, limits=LOW)
-    results += grade_all(find([endless]), low, open_state(endless.parent / "out-endless", seed=11), jobs=3, tell=tell)
+    results += grade_all(
+        find_submissions([endless]),
+        low,
+        open_state(endless.parent / "out-endless", seed=11),
+        jobs=3,
+        on_graded=print_result,
+    )
     more = settings(others, labs=labs_of_cheats())
-    results += grade_all(find([others]), more, open_state(others.parent / "out-others", seed=11), jobs=2, tell=tell)
+    results += grade_all(
+        find_submissions([others]),
+        more,
+        open_state(others.parent / "out-others", seed=11),
+        jobs=2,
+        on_graded=print_result,
+    )
     print(f"{time.monotonic() - start:.0f} s for {len(results)}")
     assert (folder / "victim" / "work").read_text() == "of years", "a learner's code deleted files"
     return {one.learner: one for one in results}
@@ -82,7 +98,7 @@ def key_of(path) -> str:
     return next(line for line in path.read_text().splitlines() if line.startswith("TASK")).split('"')[1]
 
 
-def labs_of_cheats() -> tuple[labs.Lab, ...]:
+def labs_of_cheats() -> tuple[labs.LabNotebook, ...]:
     """Those besides lab 03."""
     keys = {key_of(path).partition(".")[0]: key_of(path) for path in notebooks.CHEATS}
     return tuple(notebooks.lab_of(key) for number, key in sorted(keys.items()) if number != "03")

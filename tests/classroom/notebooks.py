@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.classroom import labs
-from helpers.classroom.rungs import ROOT
+from helpers.classroom.isolation import ROOT
 from tests.grading.submissions import TESTS
 
 CHEATS = sorted((TESTS / "cheats").glob("*.py"))
@@ -20,15 +20,15 @@ def lab(name: str = "03_ddp", folder: str = "labs") -> dict[str, Any]:
     return json.loads((ROOT / folder / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
-def lab_of(key: str) -> labs.Lab:
+def lab_of(key: str) -> labs.LabNotebook:
     """The lab with the task "03.average"."""
-    return labs.load(next(name for name in labs.names() if name.startswith(key.partition(".")[0])))
+    return labs.load_lab(next(name for name in labs.lab_names() if name.startswith(key.partition(".")[0])))
 
 
 def handed_in(answers: Mapping[str, str], *, only: bool = True, more: tuple[str, ...] = ()) -> dict[str, Any]:
     """The lab of these tasks with their source. only: the cells of the other tasks go. more: cells at the end."""
     own = lab_of(next(iter(answers)))
-    notebook, cells = lab(own.name), {key: grade_id for grade_id, key in own.homes.items()}
+    notebook, cells = lab(own.name), {key: grade_id for grade_id, key in own.task_of_cell.items()}
     by_cell = {cells[key]: source for key, source in answers.items()}
     kept = []
     for cell in notebook["cells"]:

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers.classroom import rungs
-from helpers.classroom.allowed import ALLOWED_IN_ANSWERS, forbidden, is_in_sandbox, within
-from helpers.classroom.labs import Lab
-from helpers.classroom.program import aliases_of, dotted_name, folded, program_of
-from helpers.classroom.sandbox import Ended, Sandbox
+from helpers.classroom import isolation
+from helpers.classroom.allowed import ALLOWED_IN_ANSWERS, is_in_sandbox, is_within, why_forbidden
+from helpers.classroom.isolation import Limits
+from helpers.classroom.labs import LabNotebook
+from helpers.classroom.program import constant_text, dotted_name, import_aliases, program_of
+from helpers.classroom.sandbox import Sandbox, SandboxEnded
 from helpers.classroom.scan import scan
 from helpers.classroom.strip_answers import hidden_paths
-from helpers.classroom.watch import Limits
 from helpers.grading import lab_of
 from helpers.grading import labs as numbers
 from tests.classroom import notebooks
@@ -31,7 +31,7 @@ from tests.classroom.conftest import key_of
 
 PACKAGE = Path(helpers.__file__).parent
 NEW = "helpers.brand_new"  # a package that no list names
-needs_namespaces = pytest.mark.skipif(not rungs.holds("namespaces"), reason="namespaces are refused here")
+needs_namespaces = pytest.mark.skipif(not isolation.is_available("namespaces"), reason="namespaces are refused here")
 
 
 def every_module() -> list[str]:
@@ -74,15 +74,16 @@ def test_a_new_file_or_package_is_hidden(tmp_path):
 # -- memory ------------------------------------------------------------------------------------------------------------
 START = """
 import gc, json, os, sys, types
-from helpers.classroom import nursery, stripped
-nursery.preload()
+from helpers.classroom import fork_server
+from helpers.classroom.strip_answers import strip_answers
+fork_server.preload()
 new = sys.modules["helpers.brand_new"] = sys.modules["helpers"].brand_new = types.ModuleType("helpers.brand_new")
 exec("def answer(): return 42", vars(new))
 sys.modules["helpers.ranks"].borrowed = new.answer  # as if a module that stays had imported it
 gc.unfreeze()
 for lab in sys.argv[1:]:
     if os.fork() == 0:
-        stripped.strip(lab)
+        strip_answers(lab)
         gc.collect()
         left = [one for one in gc.get_objects() if type(one) is types.FunctionType]
         left = [one for one in left if "__name__" in one.__globals__]  # of the others no module is left
@@ -108,17 +109,17 @@ def test_nothing_is_left_in_memory_but_the_allowed_modules_and_what_the_ranks_ru
     assert NEW not in modules and not is_borrowed
     own = (f"helpers.grading.{lab_of(lab).topic}", "helpers.grading.kit", "helpers.schedules.actions")
     strange = [(home, name) for home, name in functions if home.startswith("helpers.") and not is_in_sandbox(home)]
-    assert not [(home, name) for home, name in strange if not within(home, own)]
+    assert not [(home, name) for home, name in strange if not is_within(home, own)]
     assert not [name for home, name in strange if home == "helpers.grading.kit.comparisons" or name.startswith("judge")]
     strange = [name for name in modules if name.startswith("helpers.") and not is_in_sandbox(name)]
     assert not [
-        name for name in strange if not within(name, own) and name not in ("helpers.grading", "helpers.schedules")
+        name for name in strange if not is_within(name, own) and name not in ("helpers.grading", "helpers.schedules")
     ]
     assert any(home == "helpers.grading.run_on_ranks" for home, _ in functions)
 
 
 # -- flags -------------------------------------------------------------------------------------------------------------
-def flags_of(text: str, lab: Lab) -> list[str]:
+def flags_of(text: str, lab: LabNotebook) -> list[str]:
     program = program_of(notebooks.handed_in({"03.average": text})["cells"], lab)
     return [flag.text for flag in scan(program, lab)]
 
@@ -134,7 +135,7 @@ def test_a_package_of_the_course_is_flagged_listed_or_not(name, lab_03):
 
 
 def test_every_module_of_the_course_is_forbidden_but_those_that_labs_import():
-    assert [name for name in [*every_module(), NEW] if not forbidden(name, "03")] == [
+    assert [name for name in [*every_module(), NEW] if not why_forbidden(name, "03")] == [
         name for name in every_module() if name in ALLOWED_IN_ANSWERS
     ]
 
@@ -143,21 +144,21 @@ def test_every_module_of_the_course_is_forbidden_but_those_that_labs_import():
     ("given", "is_flagged"), [(NEW, True), ("helpers.chapters.ddp", True), ("helpers.draw", False)]
 )
 def test_what_the_labs_own_cell_imports_is_flagged_unless_it_is_for_pictures(given, is_flagged, lab_03):
-    more = (*lab_03.given, ("more", f"from {given} import picture as show"))
-    lab = Lab(**{name: getattr(lab_03, name) for name in lab_03.__dataclass_fields__} | {"given": more})
+    more = (*lab_03.setup_cells, ("more", f"from {given} import picture as show"))
+    lab = LabNotebook(**{name: getattr(lab_03, name) for name in lab_03.__dataclass_fields__} | {"setup_cells": more})
     assert bool(flags_of(notebooks.AVERAGE + "    show(model)\n", lab)) is is_flagged
 
 
-# -- cheats: without the sandbox each reaches what it is after, within it none does ------------------------------------
+# -- cheats: each reaches what it is after without the sandbox, and none within it -------------------------------------
 def internal_names(path: Path) -> set[str]:
     """The names and files of the course that a cheat reaches for, the longest of those that begin alike."""
     tree, lab = ast.parse(path.read_text()), notebooks.lab_of(key_of(path))
-    given = [node for _, source in lab.given for node in ast.parse(source).body]
-    aliases = aliases_of([*given, tree])
+    given = [node for _, source in lab.setup_cells for node in ast.parse(source).body]
+    aliases = import_aliases([*given, tree])
     found = {dotted_name(node, aliases) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name)}
-    found |= set(aliases_of([tree]).values())
+    found |= set(import_aliases([tree]).values())
     body = [node for node in tree.body if not isinstance(node, ast.Assign)]  # without TASK and SAYS
-    found |= {folded(node) or "" for statement in body for node in ast.walk(statement)}
+    found |= {constant_text(node) or "" for statement in body for node in ast.walk(statement)}
     found = {name for name in found if name.startswith(("helpers.", "helpers/")) and not name.startswith("helpers.__")}
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
 
@@ -179,7 +180,7 @@ def test_without_the_sandbox_a_cheat_reaches_what_it_names(path):
             pkgutil.resolve_name(name)
 
 
-TRIES = """
+MAX_TRIES = """
 import pkgutil, types
 def reach(name):
     try:
@@ -199,17 +200,17 @@ def reached_in_sandbox():
     def reached(lab: str, names: list[str]) -> set[str]:
         hide = [str(PACKAGE.parent / path) for path in hidden_paths()]
         opening = {"lab": lab, "checks": "", "private": []}
-        sandbox = Sandbox(opening, rung="namespaces", limits=Limits(), hide=hide)
+        sandbox = Sandbox(opening, isolation_level="namespaces", limits=Limits(), hide=hide)
         found: set[str] = set()
         try:
             for first in range(0, len(names), 50):  # the sentence about a cell's error is cut after 300 characters
                 some = names[first : first + 50]
-                source = f"ROOT = {str(PACKAGE.parent)!r}\nNAMES = {some!r}\n{TRIES}"
+                source = f"ROOT = {str(PACKAGE.parent)!r}\nNAMES = {some!r}\n{MAX_TRIES}"
                 lines = list(range(1, source.count("\n") + 2))
                 question = {"do": "cell", "name": "cell a", "source": source, "lines": lines, "seconds": 20.0}
                 error = sandbox.ask(question, 60)["error"]
                 found |= {some[number] for number in json.loads(error.partition("raises ValueError: ")[2])}
-        except Ended as error:
+        except SandboxEnded as error:
             pytest.fail(str(error))
         finally:
             sandbox.end()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.classroom.flagged import flags_of
+from helpers.classroom.results import flags_of
 from tests.classroom import notebooks
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def names_of(path) -> dict:
+def names_in_code(path) -> dict:
     """TASK and SAYS of a cheat, which is read and not run."""
     lines = path.read_text().splitlines()
     return {line.split(" = ")[0]: line.split('"')[1] for line in lines if line.startswith(("TASK = ", "SAYS = "))}
@@ -18,10 +18,10 @@ def names_of(path) -> dict:
 
 @pytest.mark.parametrize("path", notebooks.CHEATS, ids=lambda path: path.stem)
 def test_a_cheat_is_flagged_with_its_reason_and_keeps_what_it_earned(path, graded_class):
-    cheat, result = names_of(path), graded_class[f"cheat-{path.stem}"]
+    cheat, result = names_in_code(path), graded_class[f"cheat-{path.stem}"]
     task = next(task for task in result.tasks if task.key == cheat["TASK"])
-    assert task.state in ("failed", "passed") and task.points == (task.most if task.state == "passed" else 0)
-    assert any(cheat["SAYS"] in flag.says for flag in task.flags), task
+    assert task.state in ("failed", "passed") and task.points == (task.max_points if task.state == "passed" else 0)
+    assert any(cheat["SAYS"] in flag.reason for flag in task.flags), task
 
 
 def test_there_are_ten_cheats_and_more():
@@ -30,7 +30,7 @@ def test_there_are_ten_cheats_and_more():
 
 def test_the_solutions_earn_every_point_and_raise_no_flag(graded_class):
     right = graded_class["right"]
-    assert right.points == right.most == 21 and not flags_of(right) and not right.problems, right
+    assert right.points == right.max_points == 21 and not flags_of(right) and not right.problems, right
 
 
 def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded_class):
@@ -87,7 +87,7 @@ def test_the_rest_of_a_broken_notebook_is_graded(name, graded_class):
 
 def test_who_deletes_files_is_reported(graded_class):
     result = graded_class["bad-deletes_files"]
-    assert any("deletes files" in flag.says for flag in flags_of(result))
+    assert any("deletes files" in flag.reason for flag in flags_of(result))
 
 
 def test_missing_tasks_are_told_from_failed_ones(graded_class):

@@ -20,7 +20,7 @@ def seen(source):
         names.get("answer", lambda: None)()
     except guard.NotAllowed:
         stopped = True
-    return guard.notes(sys.argv[1]), stopped
+    return guard.read_notes(sys.argv[1]), stopped
 
 for source in json.loads(sys.argv[2]):
     pid = os.fork()  # each in a process of its own: no hook can be taken away again
@@ -44,10 +44,10 @@ SOURCES = {
 }
 
 
-def seen(tmp_path, sources, rung="namespaces") -> dict:
+def seen(tmp_path, sources, isolation_level="namespaces") -> dict:
     """A source to (what was noted, whether it was stopped)."""
     room = {**os.environ, "TMPDIR": str(tmp_path)}  # as in the sandbox: elsewhere nothing may be written
-    command = [sys.executable, "-c", START, tmp_path, json.dumps(list(sources)), rung]
+    command = [sys.executable, "-c", START, tmp_path, json.dumps(list(sources)), isolation_level]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=room)
     return dict(zip(sources, map(json.loads, done.stdout.splitlines()), strict=True))
 
@@ -60,19 +60,19 @@ def test_who_imports_decides_and_nobody_is_stopped(tmp_path):
 
 def test_a_note_has_the_learners_line_in_every_language(tmp_path):
     ((noted, _),) = seen(tmp_path, ["x = 1\ndef answer():\n    import ctypes.wintypes"]).values()
-    assert noted[0]["place"] == "cell count, line 3" and "内存" in noted[0]["says"]["zh"]
+    assert noted[0]["location"] == "cell count, line 3" and "内存" in noted[0]["reason"]["zh"]
 
 
 def test_files_are_kept_from_it_where_there_is_no_wall_and_left_to_the_wall_where_there_is(tmp_path):
     (tmp_path / "home").mkdir()
     victim = tmp_path / "work"
-    for rung, is_stopped in (("plain", True), ("namespaces", False)):
+    for isolation_level, is_stopped in (("plain", True), ("namespaces", False)):
         victim.write_text("of years")
         source = f"import os\nos.remove({str(victim)!r})"
-        ((noted, stopped),) = seen(tmp_path / "home", [source], rung).values()
+        ((noted, stopped),) = seen(tmp_path / "home", [source], isolation_level).values()
         assert noted and stopped is is_stopped and victim.exists() is is_stopped
 
 
 def test_forks_without_end_are_stopped(tmp_path):
     ((noted, stopped),) = seen(tmp_path, ["import os\nfor _ in range(9):\n    os.fork() or os._exit(0)"]).values()
-    assert stopped and "os.fork" in noted[0]["says"]["en"]
+    assert stopped and "os.fork" in noted[0]["reason"]["en"]

@@ -56,4 +56,4 @@ def test_a_hidden_task_is_graded_with_its_points_and_the_public_ones_stay(tmp_pa
 
 def test_a_folder_without_checks_is_told(tmp_path):
     with pytest.raises(ValueError, match="holds no checks"):
-        labs.use(str(tmp_path))
+        labs.use_private_checks(str(tmp_path))

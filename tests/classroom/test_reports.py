@@ -13,34 +13,41 @@ from pathlib import Path
 
 import pytest
 
-from helpers.classroom import cli, terminal
-from helpers.classroom.alike import Pair
-from helpers.classroom.flagged import flags_of, in_short
-from helpers.classroom.flags import LOOK, Flag, sorted_flags
-from helpers.classroom.folder import grade_all
-from helpers.classroom.mine import table
-from helpers.classroom.page import page
-from helpers.classroom.results import Graded, Result, Written, from_json, to_json
-from helpers.classroom.state import open_state
-from helpers.classroom.submissions import find
-from helpers.classroom.tables import write_tables
+from helpers.classroom import cli, reports
+from helpers.classroom.cli import own_progress_table
+from helpers.classroom.grade import grade_all, open_state
+from helpers.classroom.reports import report_html, write_tables
+from helpers.classroom.results import (
+    LOOK,
+    Flag,
+    GradedSubmission,
+    GradedTask,
+    WrittenAnswer,
+    flags_of,
+    flags_summary,
+    sorted_flags,
+    submission_from_json,
+    submission_to_json,
+)
+from helpers.classroom.similarity import SimilarPair
+from helpers.classroom.submissions import find_submissions
 from helpers.learner.progress import record
 from tests.classroom import notebooks
 
 HINT = "all_reduce adds up. For the mean, divide by the number of ranks."
-ADA = Result(
+ADA = GradedSubmission(
     learner="ada",
     file="ada.ipynb",
     digest="1",
     lab="03_ddp",
     tasks=(
-        Graded(key="03.start", state="passed", points=1.0, most=1.0, text="03.start  passed"),
-        Graded(key="03.average", state="failed", points=0.0, most=2.0, mistake="sum_for_mean", hint=HINT),
+        GradedTask(key="03.start", state="passed", points=1.0, max_points=1.0, text="03.start  passed"),
+        GradedTask(key="03.average", state="failed", points=0.0, max_points=2.0, mistake="sum_for_mean", hint=HINT),
     ),
-    written=(Written(grade_id="explain", most=3.0, text="Because <b>1/28</b>."),),
+    written=(WrittenAnswer(grade_id="explain", max_points=3.0, text="Because <b>1/28</b>."),),
     seconds=3.0,
 )
-FLAG = Flag(key="03.start", place="cell start, line 4", says="it uses the network (socket)", sure="certain")
+FLAG = Flag(key="03.start", location="cell start, line 4", reason="it uses the network (socket)", certainty="certain")
 FLAGGED = (replace(ADA.tasks[0], flags=(FLAG,)), ADA.tasks[1])
 BOB = replace(ADA, learner="4711", name="Bob & Co", source="moodle", tasks=FLAGGED)
 EVE = replace(ADA, learner="=1+1", problems=("It is not a notebook.",), tasks=())
@@ -72,14 +79,14 @@ def test_points_by_task_and_room_for_what_a_person_grades(tmp_path):
 
 
 def test_the_page_shows_each_flag_once_the_surest_first_and_how_sure_it_is():
-    look = Flag(key="03.start", place="cell start, line 9", says="it uses ‹x›", sure=LOOK)
-    flags = sorted_flags([look, FLAG, replace(FLAG, sure=LOOK), look])
+    look = Flag(key="03.start", location="cell start, line 9", reason="it uses ‹x›", certainty=LOOK)
+    flags = sorted_flags([look, FLAG, replace(FLAG, certainty=LOOK), look])
     assert flags == (FLAG, look)
     one = replace(ADA, tasks=(replace(ADA.tasks[0], flags=flags), ADA.tasks[1]))
-    text = page([one], title="Class", isolation="", rubrics={}, is_complete=True, tried={}, pairs=())
+    text = report_html([one], title="Class", isolation_text="", rubrics={}, is_complete=True, attempts={}, pairs=())
     row = "<td>03.start</td><td>cell start, line 4</td><td>it uses the network (socket)</td><td>certain</td>"
     assert row in text and "⚑ certain" in text and "A flag takes no points" in text
-    assert from_json(to_json(one)) == one and one.points == 1
+    assert submission_from_json(submission_to_json(one)) == one and one.points == 1
 
 
 def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
@@ -87,9 +94,9 @@ def test_a_name_is_no_formula_for_a_spreadsheet(tmp_path):
     assert lines(tmp_path / "grades.csv")[1][0] == "'=1+1"
 
 
-def report(*results: Result, **more) -> str:
-    own = {"isolation": "Shut in.", "rubrics": {"03_ddp.explain": "1 point"}, "is_complete": True}
-    return page(results, title="Class", **own | {"tried": {}, "pairs": ()} | more)
+def report(*results: GradedSubmission, **more) -> str:
+    own = {"isolation_text": "Shut in.", "rubrics": {"03_ddp.explain": "1 point"}, "is_complete": True}
+    return report_html(results, title="Class", **own | {"attempts": {}, "pairs": ()} | more)
 
 
 def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
@@ -101,13 +108,13 @@ def test_the_page_has_marks_in_words_hints_rubrics_and_nothing_from_elsewhere():
 
 
 def test_the_page_begins_with_flags_their_lines_and_attempts():
-    table = report(ADA, BOB, tried={"ada": {"03.start": 1, "03.average": 6}}).split("</table>")[0]
+    table = report(ADA, BOB, attempts={"ada": {"03.start": 1, "03.average": 6}}).split("</table>")[0]
     assert "<td>1 certain (start:4)</td><td class='number'>–</td>" in table
     assert "<td>–</td><td class='number'>7</td>" in table and "attempts: 6" in table
 
 
 def test_similar_answers_stand_side_by_side_and_accuse_nobody():
-    pair = Pair(key="03.average", learners=("ada", "4711"), share=0.914, texts=("a < b", "c < d"))
+    pair = SimilarPair(key="03.average", learners=("ada", "4711"), share=0.914, texts=("a < b", "c < d"))
     text = report(ADA, BOB, pairs=[pair])
     assert "03.average: ada and Bob &amp; Co <small>91% of the pieces equal</small>" in text
     assert "<pre>a &lt; b</pre><pre>c &lt; d</pre>" in text and "accuses nobody" in text
@@ -115,8 +122,11 @@ def test_similar_answers_stand_side_by_side_and_accuse_nobody():
 
 
 def test_words_are_sorted_by_question_and_stand_with_their_learner_too():
-    first, second = Written(grade_id="explain", most=3, text="First."), Written(grade_id="why", most=2, text="Second.")
-    silent = Written(grade_id="why", most=2, text=" YOUR ANSWER HERE")
+    first, second = (
+        WrittenAnswer(grade_id="explain", max_points=3, text="First."),
+        WrittenAnswer(grade_id="why", max_points=2, text="Second."),
+    )
+    silent = WrittenAnswer(grade_id="why", max_points=2, text=" YOUR ANSWER HERE")
     text = report(replace(ADA, written=(first, second)), replace(BOB, written=(first, silent)))
     by_hand, verdicts = text.split("<h2>Verdicts</h2>")
     one, other = by_hand.split("To be graded by hand: ")[1:]
@@ -127,26 +137,28 @@ def test_words_are_sorted_by_question_and_stand_with_their_learner_too():
 
 def test_the_terminal_shows_one_table():
     wide = replace(ADA, learner="张伟\x1b[2J")
-    head, ada, bob, other = terminal.table([ADA, BOB, wide], {"ada": {"03.start": 1, "03.average": 6}}).splitlines()
+    head, ada, bob, other = reports.terminal_table(
+        [ADA, BOB, wide], {"ada": {"03.start": 1, "03.average": 6}}
+    ).splitlines()
     assert head.split() == ["learner", "points", "start", "average", "attempts", "flags"]
     assert ada.split() == ["ada", "1/3", "✓", "✗", "7", "–"]
     assert bob.split("  ")[0] == "Bob & Co" and bob.endswith("–         1 certain (start:4)")
     assert other.startswith("张伟?[2J  1/3"), "a name steered the terminal, or its width is wrong"
-    assert "03.start" in terminal.table([ADA, replace(EVE, tasks=(replace(ADA.tasks[0], key="01.shift"),))], {})
+    assert "03.start" in reports.terminal_table([ADA, replace(EVE, tasks=(replace(ADA.tasks[0], key="01.shift"),))], {})
 
 
 def test_flags_come_the_surest_first_with_their_lines():
     def flag(sure, place):
-        return Flag(key="03.average", place=place, says="uses it", sure=sure)
+        return Flag(key="03.average", location=place, reason="uses it", certainty=sure)
 
     flags = [flag("look", f"cell average, line {line}") for line in (15, 9)]
     flags += [flag("certain", "cell 7, line 2"), flag("look", "")]
-    assert in_short(flags) == "1 certain (7:2), 3 look (average:9, average:15)" and in_short([]) == "–"
-    assert flags_of(BOB)[0].place == "cell start, line 4" and not flags_of(ADA)
+    assert flags_summary(flags) == "1 certain (7:2), 3 look (average:9, average:15)" and flags_summary([]) == "–"
+    assert flags_of(BOB)[0].location == "cell start, line 4" and not flags_of(ADA)
 
 
 def test_a_result_goes_to_disk_and_back(tmp_path):
-    assert from_json(json.loads(json.dumps(to_json(BOB)))) == BOB
+    assert submission_from_json(json.loads(json.dumps(submission_to_json(BOB)))) == BOB
     open_state(tmp_path, 5).add(BOB)
     with open(tmp_path / "state.jsonl", "a") as file:
         file.write('{"learner": "torn')
@@ -173,7 +185,13 @@ def test_what_is_graded_is_not_graded_again_unless_the_file_changed(tmp_path, se
     def run() -> list[str]:
         told.clear()
         again = open_state(state.path.parent, None)
-        grade_all(find([folder]), settings(folder), again, jobs=2, tell=lambda one, *_: told.append(one.learner))
+        grade_all(
+            find_submissions([folder]),
+            settings(folder),
+            again,
+            jobs=2,
+            on_graded=lambda one, *_: told.append(one.learner),
+        )
         return sorted(told)
 
     assert run() == ["ada", "bob"]
@@ -213,15 +231,15 @@ def test_nothing_to_grade_is_a_sentence(tmp_path, capsys):
 def test_who_handed_in_something_else_has_missed_the_lab_of_the_others(tmp_path, lab_03):
     unread = replace(EVE, lab="", tasks=())
     for results, most in (([ADA, unread], 21), ([unread], 0), ([ADA, replace(BOB, lab="01_collectives"), unread], 0)):
-        assert cli.with_tasks(results, (lab_03,))[-1].most == most
+        assert cli.with_tasks(results, (lab_03,))[-1].max_points == most
 
 
 def test_mine_shows_each_lab_and_what_comes_next(tmp_path):
     path = tmp_path / "progress.jsonl"
-    assert "Next: 01.cost, in labs/01_collectives.ipynb." in table(path)
+    assert "Next: 01.cost, in labs/01_collectives.ipynb." in own_progress_table(path)
     record("check", "03.start", False, path=path)
     record("check", "03.start", True, path=path)
     record("check", "03.average", False, path=path)
-    text = table(path)
+    text = own_progress_table(path)
     row = next(line for line in text.splitlines() if line.startswith("03_ddp"))
     assert "1 of 7" in row and " 3 " in row and "start ✓" in row and "average ✗" in row and "buckets –" in row

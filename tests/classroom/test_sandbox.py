@@ -1,4 +1,4 @@
-"""What a process in the sandbox can do, on each rung that this machine allows."""
+"""What a process in the sandbox can do, on each isolation_level that this machine allows."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.classroom import forked, rungs
+from helpers.classroom import fork_server, isolation
 from helpers.classroom import sandbox as sandbox_module
-from helpers.classroom.sandbox import Ended, Sandbox
-from helpers.classroom.watch import Limits, Watch
+from helpers.classroom.isolation import Limits, LimitWatch
+from helpers.classroom.sandbox import Sandbox, SandboxEnded
 from helpers.ranks.zygote import FORKS
 
-needs_namespaces = pytest.mark.skipif(not rungs.holds("namespaces"), reason="namespaces are refused here")
+needs_namespaces = pytest.mark.skipif(not isolation.is_available("namespaces"), reason="namespaces are refused here")
 SECRET = "the seed of the class"
-# The rung "uid" needs a Python that every user may read; a virtual environment in root's home is not one.
+# The isolation_level "uid" needs a Python that every user may read; a virtual environment in root's home is not one.
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin")
 
 
-def run(rung: str, code: str, home: str, **more) -> subprocess.CompletedProcess:
+def run(isolation_level: str, code: str, home: str, **more) -> subprocess.CompletedProcess:
     """A Python with this code in the sandbox."""
-    inside = "/tmp/learner" if rung == "namespaces" else home
+    inside = "/tmp/learner" if isolation_level == "namespaces" else home
     lifeline, ours = os.pipe()
-    argument = rungs.config(rung, [python_for(rung), "-c", code], lifeline=lifeline, home=inside, **more)
-    command = [sys.executable, "-I", str(rungs.LAUNCH), argument]
+    argument = isolation.launcher_config(
+        isolation_level, [python_for(isolation_level), "-c", code], lifeline=lifeline, home=inside, **more
+    )
+    command = [sys.executable, "-I", str(isolation.LAUNCHER), argument]
     try:
         return subprocess.run(command, pass_fds=[lifeline], capture_output=True, text=True, timeout=60)
     finally:
@@ -41,23 +43,23 @@ def run(rung: str, code: str, home: str, **more) -> subprocess.CompletedProcess:
         os.close(ours)
 
 
-def python_for(rung: str) -> str:
-    return sys.executable if rungs.holds(rung) else SYSTEM_PYTHON
+def python_for(isolation_level: str) -> str:
+    return sys.executable if isolation.is_available(isolation_level) else SYSTEM_PYTHON
 
 
-@pytest.fixture(params=rungs.RUNGS)
+@pytest.fixture(params=isolation.ISOLATION_LEVELS)
 def launched(request):
-    """A rung on which some Python starts."""
+    """A isolation_level on which some Python starts."""
     can = os.geteuid() == 0 and SYSTEM_PYTHON is not None if request.param == "uid" else False
-    if not (can or rungs.holds(request.param)):
-        pytest.skip(f"this machine does not allow the rung {request.param!r}")
+    if not (can or isolation.is_available(request.param)):
+        pytest.skip(f"this machine does not allow the isolation_level {request.param!r}")
     return request.param
 
 
-@pytest.fixture(params=rungs.RUNGS)
-def rung(request):
-    if not rungs.holds(request.param):
-        pytest.skip(f"this machine does not allow the rung {request.param!r}")
+@pytest.fixture(params=isolation.ISOLATION_LEVELS)
+def isolation_level(request):
+    if not isolation.is_available(request.param):
+        pytest.skip(f"this machine does not allow the isolation_level {request.param!r}")
     return request.param
 
 
@@ -69,8 +71,8 @@ def home():
 
 
 def test_the_ladder_ends_with_a_rung_that_always_holds():
-    assert rungs.holds("plain") and rungs.highest() in rungs.RUNGS
-    assert set(rungs.WORDS) == set(rungs.RUNGS)
+    assert isolation.is_available("plain") and isolation.strictest_available() in isolation.ISOLATION_LEVELS
+    assert set(isolation.ISOLATION_TEXTS) == set(isolation.ISOLATION_LEVELS)
 
 
 def test_its_own_folder_is_writable_and_its_exit_code_comes_out(launched, home):
@@ -106,22 +108,22 @@ def test_what_it_started_ends_with_it(launched, home):
 GRADER = """
 import sys, threading
 import psutil
-from helpers.classroom import forked, rungs
+from helpers.classroom import fork_server, isolation
 from helpers.classroom.sandbox import Sandbox
-from helpers.classroom.watch import Limits
+from helpers.classroom.isolation import Limits
 sleep = {"do": "cell", "name": "cell a", "source": "import time; time.sleep(600)", "lines": [1], "seconds": 9.0}
-for rung in filter(rungs.holds, rungs.RUNGS):
-    sandbox = Sandbox({"lab": "03", "checks": "", "private": []}, rung=rung, limits=Limits())
+for isolation_level in filter(isolation.is_available, isolation.ISOLATION_LEVELS):
+    sandbox = Sandbox({"lab": "03", "checks": "", "private": []}, isolation_level=isolation_level, limits=Limits())
     sandbox.start()
     threading.Thread(target=sandbox.ask, args=(sleep, 60), daemon=True).start()
-nursery = psutil.Process(forked.nursery().process.pid)
+nursery = psutil.Process(fork_server.fork_server().process.pid)
 print(nursery.pid, *(child.pid for child in nursery.children(recursive=True)), flush=True)
 sys.stdin.read()
 """
 
 
 def test_when_the_grader_is_killed_nothing_stays():
-    """Neither what learners' code runs in, on each rung, nor what that was forked from."""
+    """Neither what learners' code runs in, on each isolation_level, nor what that was forked from."""
     command = [sys.executable, "-c", GRADER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         pids = [int(word) for word in process.stdout.readline().split()]
@@ -144,7 +146,7 @@ def test_another_user_owns_nothing_and_writes_nowhere_else(home):
     code = f"""
 import os
 print(os.getuid(), os.getgroups())
-for path in ({str(rungs.ROOT / "x")!r}, "/etc/x"):
+for path in ({str(isolation.ROOT / "x")!r}, "/etc/x"):
     try:
         open(path, "w")
         print("wrote", path)
@@ -178,7 +180,7 @@ with socket.create_server(("127.0.0.1", 0)) as own:
 @needs_namespaces
 def test_namespaces_hide_what_is_private_and_let_nothing_else_be_written(home, tmp_path):
     (tmp_path / "seed").write_text(SECRET)
-    solution, readme = rungs.ROOT / "solutions" / "03_ddp.ipynb", rungs.ROOT / "README.md"
+    solution, readme = isolation.ROOT / "solutions" / "03_ddp.ipynb", isolation.ROOT / "README.md"
     code = f"""
 import os, pathlib
 for path in ({str(tmp_path / "seed")!r}, {str(solution)!r}, {str(readme)!r}):
@@ -186,14 +188,14 @@ for path in ({str(tmp_path / "seed")!r}, {str(solution)!r}, {str(readme)!r}):
         print(len(open(path).read()), "characters")
     except OSError as error:
         print(type(error).__name__)
-for path in ({str(readme)!r}, {str(rungs.ROOT / "x")!r}, "/etc/x", os.path.expanduser("~/x"), "/proc/sys/kernel/x"):
+for path in ({str(readme)!r}, {str(isolation.ROOT / "x")!r}, "/etc/x", os.path.expanduser("~/x"), "/proc/sys/kernel/x"):
     try:
         open(path, "w").close()
         print("wrote", path)
     except OSError as error:
         pass
 """
-    hidden = [str(tmp_path), str(rungs.ROOT / "solutions")]
+    hidden = [str(tmp_path), str(isolation.ROOT / "solutions")]
     done = run("namespaces", code, home, hide=hidden, env={"HOME": "/nowhere"})
     lines = done.stdout.splitlines()
     assert lines[:2] == ["FileNotFoundError"] * 2 and lines[2].endswith("characters"), done
@@ -224,12 +226,12 @@ print("mount", libc.umount(b"/tmp"), libc.mount(b"none", b"/", None, 32, None), 
         ("while True: pass", {"cpu_seconds": 1.0}, "1 s of processor time"),
     ],
 )
-def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, rung, home):
-    inside = "/tmp/learner" if rung == "namespaces" else home
+def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, isolation_level, home):
+    inside = "/tmp/learner" if isolation_level == "namespaces" else home
     lifeline, ours = os.pipe()
-    argument = rungs.config(rung, [sys.executable, "-c", code], lifeline=lifeline, home=inside)
+    argument = isolation.launcher_config(isolation_level, [sys.executable, "-c", code], lifeline=lifeline, home=inside)
     process = subprocess.Popen(
-        [sys.executable, "-I", str(rungs.LAUNCH), argument], pass_fds=[lifeline], stderr=subprocess.DEVNULL
+        [sys.executable, "-I", str(isolation.LAUNCHER), argument], pass_fds=[lifeline], stderr=subprocess.DEVNULL
     )
     os.close(lifeline)
     ended, reasons = threading.Event(), []
@@ -239,7 +241,7 @@ def test_a_watch_ends_what_goes_beyond_its_limits(code, limits, reason, rung, ho
         os.close(ours)
         ended.set()
 
-    Watch(process.pid, Limits(**limits), end).start()
+    LimitWatch(process.pid, Limits(**limits), end).start()
     assert ended.wait(60)
     process.wait(30)
     assert reason in reasons[0]
@@ -255,16 +257,18 @@ raise ValueError(sorted(file.rpartition("/")[2].partition(":")[0] for file in fi
 
 
 @pytest.mark.parametrize(
-    ("rung", "forks"), [*((rung, FORKS) for rung in rungs.RUNGS), ("plain", False)], indirect=["rung"]
+    ("isolation_level", "forks"),
+    [*((isolation_level, FORKS) for isolation_level in isolation.ISOLATION_LEVELS), ("plain", False)],
+    indirect=["isolation_level"],
 )
-def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(rung, forks, monkeypatch):
+def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(isolation_level, forks, monkeypatch):
     monkeypatch.setattr(sandbox_module, "FORKS", forks)
-    sandbox = Sandbox(OPENING, rung=rung, limits=Limits())
+    sandbox = Sandbox(OPENING, isolation_level=isolation_level, limits=Limits())
     try:
         question = {"do": "cell", "name": "cell a", "source": "x = 1 / 0\ny = 2", "lines": [1], "seconds": 5.0}
         answer = sandbox.ask(question, 30)
         assert answer["error"] == "cell a, line 1 raises ZeroDivisionError: division by zero"
-        with pytest.raises(Ended, match="exit code 3"):
+        with pytest.raises(SandboxEnded, match="exit code 3"):
             sandbox.ask(question | {"source": "import os\nos._exit(3)", "lines": [1, 2]}, 30)
         assert not Path(sandbox.home).exists()
         assert sandbox.ask(question | {"source": "x = 1"}, 30)["error"] is None, "it starts again"
@@ -273,16 +277,16 @@ def test_a_sandbox_answers_and_a_dead_one_says_how_it_ended(rung, forks, monkeyp
 
 
 @pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
-def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(rung):
+def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(isolation_level):
     """Who could write to the nursery could start processes outside."""
-    first, second = (Sandbox(OPENING, rung=rung, limits=Limits()) for _ in range(2))
+    first, second = (Sandbox(OPENING, isolation_level=isolation_level, limits=Limits()) for _ in range(2))
     try:
         first.start()
         lines = list(range(1, len(PEEK.splitlines()) + 1))
         said = second.ask({"do": "cell", "name": "cell a", "source": PEEK, "lines": lines, "seconds": 5.0}, 30)["error"]
         # its prints, twice; the grader; the zygote of its ranks and what that prints; what lists them
         assert said.count("'socket'") == 2 and said.count("'pipe'") == 2, said
-        assert ("/tmp/learner" if rung == "namespaces" else second.home) in said
+        assert ("/tmp/learner" if isolation_level == "namespaces" else second.home) in said
     finally:
         first.end()
         second.end()
@@ -291,10 +295,10 @@ def test_nothing_of_the_nursery_or_of_other_sandboxes_is_open_inside(rung):
 @pytest.mark.skipif(not FORKS, reason="sandboxes are not forked here")
 def test_the_nursery_has_one_thread():
     """Linux refuses a namespace of users to a process with more, and a fork of one may hang."""
-    with open(f"/proc/{forked.nursery().process.pid}/status") as status:
+    with open(f"/proc/{fork_server.fork_server().process.pid}/status") as status:
         assert "Threads:\t1\n" in status.read()
 
 
 def test_the_configuration_is_plain_json_without_the_seed(home):
-    text = rungs.config("plain", ["python"], lifeline=3, home=home)
-    assert json.loads(text)["rung"] == "plain" and "seed" not in text
+    text = isolation.launcher_config("plain", ["python"], lifeline=3, home=home)
+    assert json.loads(text)["isolation_level"] == "plain" and "seed" not in text

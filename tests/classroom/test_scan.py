@@ -30,22 +30,24 @@ def flags(notebook: dict, lab) -> list[str]:
 @pytest.mark.parametrize("submission", HONEST, ids=name_of)
 def test_honest_work_is_never_flagged(submission):
     """In the cell of its task; what another task's answer would give it is not there, and need not be."""
-    lab, key = labs.load(submission.lab), submission.task
+    lab, key = labs.load_lab(submission.lab), submission.task
     notebook = notebooks.lab(lab.name)
     for cell in notebook["cells"]:
         grade_id = cell["metadata"].get("nbgrader", {}).get("grade_id")
-        if grade_id in lab.solutions:
-            cell["source"] = submission.text if lab.homes.get(grade_id) == key else ""
+        if grade_id in lab.answer_cells:
+            cell["source"] = submission.text if lab.task_of_cell.get(grade_id) == key else ""
     program = program_of(notebook["cells"], lab)
-    assert key in program.needs and scan(program, lab) == []
+    assert key in program.needed_statements and scan(program, lab) == []
 
 
-@pytest.mark.parametrize("name", labs.names())
+@pytest.mark.parametrize("name", labs.lab_names())
 def test_labs_and_solutions_are_never_flagged(name):
-    lab = labs.load(name)
+    lab = labs.load_lab(name)
     for folder in ("labs", "solutions"):
         program = program_of(notebooks.lab(name, folder)["cells"], lab)
-        assert not scan(program, lab) and not program.missing and not program.changed and not program.problems
+        assert (
+            not scan(program, lab) and not program.missing_tasks and not program.changed_checks and not program.problems
+        )
 
 
 @pytest.mark.parametrize("way", WAYS["seen"], ids=lambda way: way["name"])
@@ -65,12 +67,12 @@ def test_what_stands_on_the_line_of_a_helper_runs_with_it_and_is_read_with_it(la
     source = "def average_gradients(model):\n    return SIZE"
     program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
     (flag,) = scan(program, lab_03)
-    assert "exec" in flag.text and flag.key == "03.average" and flag.sure == "likely"
+    assert "exec" in flag.text and flag.key == "03.average" and flag.certainty == "likely"
 
 
 def test_a_sentence_is_there_in_both_languages(lab_03):
     program = program_of(notebooks.handed_in({"03.average": "import ctypes\n" + notebooks.AVERAGE})["cells"], lab_03)
-    assert "内存" in scan(program, lab_03, "zh")[0].says
+    assert "内存" in scan(program, lab_03, "zh")[0].reason
 
 
 def test_what_a_learner_tries_beside_the_answers_is_neither_run_nor_read(lab_03):
@@ -84,14 +86,14 @@ def test_a_helper_in_another_cell_comes_along(lab_03):
     source = "def average_gradients(model):\n    for p in model.parameters(): p.grad is None or mean(p.grad)"
     more = ("SIZE = dist.get_world_size\ndef mean(t):\n    dist.all_reduce(t)\n    t /= SIZE()", "print('scratch')")
     program = program_of(notebooks.handed_in({"03.average": source}, more=more)["cells"], lab_03)
-    assert [len(cell.lines) for cell in program.cells if not cell.given] == [1, 2]
+    assert [len(cell.lines) for cell in program.cells if not cell.is_from_lab] == [1, 2]
 
 
 def test_an_answer_without_its_cells_metadata_is_found(lab_03):
     notebook = notebooks.handed_in({"03.average": notebooks.AVERAGE})
     for cell in notebook["cells"]:
         cell["metadata"] = {}
-    assert "03.average" not in program_of(notebook["cells"], lab_03).missing
+    assert "03.average" not in program_of(notebook["cells"], lab_03).missing_tasks
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from helpers.classroom.attempts import attempts_of, in_short
-from helpers.classroom.results import Graded, Result
-from helpers.classroom.submissions import find
+from helpers.classroom.results import GradedSubmission, GradedTask
+from helpers.classroom.submissions import attempts_by_learner, attempts_summary, find_submissions
 from helpers.learner import progress
 
 
@@ -28,14 +27,14 @@ def test_the_learner_is_known_from_the_layout(file, learner, name, source, tmp_p
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
-    (found,) = find([tmp_path])
+    (found,) = find_submissions([tmp_path])
     assert (found.learner, found.name, found.source, found.path) == (learner, name, source, path)
 
 
 def test_a_single_notebook_is_a_submission(tmp_path):
     path = tmp_path / "03_ddp.ipynb"
     path.write_text("{}")
-    assert [one.learner for one in find([path])] == ["03_ddp"]
+    assert [one.learner for one in find_submissions([path])] == ["03_ddp"]
 
 
 def test_of_two_by_one_learner_the_last_is_graded_and_a_note_says_so(tmp_path):
@@ -44,7 +43,7 @@ def test_of_two_by_one_learner_the_last_is_graded_and_a_note_says_so(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("{}")
         os.utime(path, (number, number))
-    (found,) = find([tmp_path])
+    (found,) = find_submissions([tmp_path])
     assert found.path.name == "second.ipynb"
     assert "2 files of this learner" in found.notes[0] and "first.ipynb" in found.notes[0]
 
@@ -56,12 +55,12 @@ def test_what_belongs_to_other_assignments_and_to_editors_is_left_out(tmp_path):
     (tmp_path / "submitted/ada/03_ddp/.ipynb_checkpoints").mkdir()
     (tmp_path / "submitted/ada/03_ddp/.ipynb_checkpoints/a-checkpoint.ipynb").write_text("{}")
     (tmp_path / "submitted/ada/03_ddp/timestamp.txt").write_text("now")
-    assert [one.path.name for one in find([tmp_path], "03_ddp")] == ["a.ipynb"]
+    assert [one.path.name for one in find_submissions([tmp_path], "03_ddp")] == ["a.ipynb"]
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path):
     with pytest.raises(ValueError, match="there is no file or folder"):
-        find([tmp_path / "nobody"])
+        find_submissions([tmp_path / "nobody"])
 
 
 @pytest.mark.parametrize(
@@ -81,12 +80,14 @@ def test_a_progress_file_beside_the_notebook_tells_the_attempts(notebook, file, 
     (tmp_path / notebook).write_text("{}")
     for key in ("03.start", "03.average", "03.average"):
         progress.record("check", key, False, path=tmp_path / file)
-    (found,) = find([tmp_path])
+    (found,) = find_submissions([tmp_path])
     assert (found.progress, found.notes) == (tmp_path / file, ())
-    tasks = tuple(Graded(key=key, state="failed", points=0, most=1) for key in ("03.start", "03.average", "03.sampler"))
-    result = Result(learner=found.learner, file="", tasks=tasks)
+    tasks = tuple(
+        GradedTask(key=key, state="failed", points=0, max_points=1) for key in ("03.start", "03.average", "03.sampler")
+    )
+    result = GradedSubmission(learner=found.learner, file="", tasks=tasks)
     told = {"03.start": 1, "03.average": 2, "03.sampler": 0}
-    assert attempts_of([found], [result]) == {found.learner: told} and in_short(told) == "3"
+    assert attempts_by_learner([found], [result]) == {found.learner: told} and attempts_summary(told) == "3"
 
 
 def test_no_file_a_link_or_a_huge_one_is_not_known(tmp_path):
@@ -96,7 +97,7 @@ def test_no_file_a_link_or_a_huge_one_is_not_known(tmp_path):
     (tmp_path / "bob_progress.jsonl").symlink_to(tmp_path / "home.jsonl")
     (tmp_path / "eve_progress.jsonl").touch()
     os.truncate(tmp_path / "eve_progress.jsonl", 3_000_000_000)
-    submissions = [one for one in find([tmp_path]) if one.learner != "home.jsonl"]
-    results = [Result(learner=one.learner, file="") for one in submissions]
+    submissions = [one for one in find_submissions([tmp_path]) if one.learner != "home.jsonl"]
+    results = [GradedSubmission(learner=one.learner, file="") for one in submissions]
     assert [one.learner for one in submissions] == ["ada", "bob", "eve"]
-    assert attempts_of(submissions, results) == {} and in_short(None) == "–"
+    assert attempts_by_learner(submissions, results) == {} and attempts_summary(None) == "–"

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.classroom import cli, viva, viva_page
-from helpers.classroom.changes import deletions, replacements
-from helpers.classroom.results import Graded, Result
-from helpers.classroom.submissions import find
+from helpers.classroom import cli, viva
+from helpers.classroom import viva as viva_page
+from helpers.classroom.code_changes import deletions, replacements
+from helpers.classroom.results import GradedSubmission, GradedTask
+from helpers.classroom.submissions import find_submissions
 from helpers.grading.task import TaskRun
 from tests.classroom import notebooks
 
@@ -73,11 +74,11 @@ def test_lines_are_counted_as_python_counts_them():
 
 def test_values_come_before_exceptions():
     def question(answer):
-        return viva.Question(key="", code="", line=1, asks="", answer=answer, was_changed=True)
+        return viva.VivaQuestion(key="", code="", line=1, text="", answer=answer, was_changed=True)
 
     raising, wrong = question("raised TypeError: no"), question("is 2.00 times the right value")
-    assert viva.best([None, raising, wrong]) is wrong
-    assert viva.best([raising, None]) is raising and viva.best([None]) is None
+    assert viva.best_question([None, raising, wrong]) is wrong
+    assert viva.best_question([raising, None]) is raising and viva.best_question([None]) is None
 
 
 # -- the answers, with a check that is not run -------------------------------------------------------------------------
@@ -87,10 +88,10 @@ def handed_in(tmp_path, lab_03):
     start = "def start_equal(model):\n    for tensor in model.state_dict().values():\n        dist.broadcast(tensor, 0)"
     answers = {"03.average": notebooks.AVERAGE, "03.start": start}
     notebooks.write(tmp_path / "class" / "ada & co.ipynb", notebooks.handed_in(answers))
-    (submission,) = find([tmp_path / "class"])
+    (submission,) = find_submissions([tmp_path / "class"])
     states = {asked.key: "passed" if asked.key in answers else "missing" for asked in lab_03.tasks}
-    tasks = tuple(Graded(key=key, state=state, points=1, most=1) for key, state in states.items())
-    return submission, Result(learner=submission.learner, file="", digest="1", lab="03_ddp", tasks=tasks)
+    tasks = tuple(GradedTask(key=key, state=state, points=1, max_points=1) for key, state in states.items())
+    return submission, GradedSubmission(learner=submission.learner, file="", digest="1", lab="03_ddp", tasks=tasks)
 
 
 @pytest.fixture
@@ -99,31 +100,33 @@ def fake(monkeypatch):
     ran = []
 
     def grade_one(submission, settings):
-        from helpers.classroom.submissions import read
+        from helpers.classroom.submissions import read_notebook
 
         (asked,) = settings.labs[0].tasks
-        sources = [cell["source"] for cell in read(submission.path)[0]]
+        sources = [cell["source"] for cell in read_notebook(submission.path)[0]]
         ran.append((asked.key, sources))
         is_same = any("all_reduce(parameter.grad)" in one and "/= dist" in one for one in sources)
-        graded = Graded(key=asked.key, state="passed" if is_same else "failed", points=0, most=1, text="it fails <b>")
-        return Result(learner=submission.learner, file="", tasks=(graded,))
+        graded = GradedTask(
+            key=asked.key, state="passed" if is_same else "failed", points=0, max_points=1, text="it fails <b>"
+        )
+        return GradedSubmission(learner=submission.learner, file="", tasks=(graded,))
 
-    def run_once(cells, lab, settings, key, size):
+    def run_plain_case(cells, lab, settings, key, size):
         event = {"op": "all_reduce", "payload_bytes": 8, "group": "0", "group_ranks": range(size), "sequence": 0}
         event |= {"caller": "cell average:4", "start": 0.0, "end": 1.0, "dtype": "float64", "shape": [1]}
         events = [[[event | {"rank": rank}] * 13] for rank in range(size)]
         return TaskRun(events=events if key == "03.start" else [], calls=[[[{"call": "start_equal(model)"}]]] * size)
 
     monkeypatch.setattr(viva, "grade_one", grade_one)
-    monkeypatch.setattr(viva, "run_once", run_once)
+    monkeypatch.setattr(viva, "run_plain_case", run_plain_case)
     return ran
 
 
 def test_three_questions_of_two_kinds_about_what_passed(handed_in, fake, settings, tmp_path):
-    asked = viva.questions(*handed_in, settings(tmp_path))
+    asked = viva.questions_for(*handed_in, settings(tmp_path))
     assert len(asked) == 3 and {question.key for question in asked} == {"03.average", "03.start"}
     (sent,) = [question for question in asked if not question.was_changed]
-    assert "On 3 ranks it is called as “start_equal(model)”" in sent.asks
+    assert "On 3 ranks it is called as “start_equal(model)”" in sent.text
     assert sent.answer.startswith("1. all_reduce, float64 (1), 8 B (line 4)") and "… and 1 more" in sent.answer
     assert all(question.answer == "it fails <b>" for question in asked if question.was_changed)
     assert fake and all(len(sources) > 5 for _, sources in fake), "the rest of the notebook is there"
@@ -132,10 +135,10 @@ def test_three_questions_of_two_kinds_about_what_passed(handed_in, fake, setting
 def test_nobody_is_asked_about_what_did_not_pass(handed_in, fake, settings, tmp_path):
     submission, result = handed_in
     failed = replace(result, tasks=tuple(replace(task, state="failed") for task in result.tasks))
-    assert viva.questions(submission, failed, settings(tmp_path)) == []
-    assert viva.questions(submission, replace(result, lab=""), settings(tmp_path)) == [] and not fake
+    assert viva.questions_for(submission, failed, settings(tmp_path)) == []
+    assert viva.questions_for(submission, replace(result, lab=""), settings(tmp_path)) == [] and not fake
     submission.path.write_text("no notebook")  # whatever stands in it, the others are asked
-    assert viva.questions(submission, result, settings(tmp_path)) == []
+    assert viva.questions_for(submission, result, settings(tmp_path)) == []
 
 
 @pytest.mark.parametrize(("lang", "says"), [("en", "what happens"), ("zh", "会发生什么")])
@@ -164,10 +167,10 @@ def test_bad_input_is_a_sentence(tmp_path, capsys):
 @pytest.mark.timeout(300)
 def test_an_answer_is_what_the_check_says_of_the_changed_code(tmp_path, settings, lab_03):
     notebooks.write(tmp_path / "class" / "ada.ipynb", notebooks.handed_in({"03.average": notebooks.AVERAGE}))
-    (submission,) = find([tmp_path / "class"])
-    graded = Graded(key="03.average", state="passed", points=2, most=2)
-    result = Result(learner="ada", file="", digest="1", lab="03_ddp", tasks=(graded,))
-    deleted, sent, replaced = viva.questions(submission, result, settings(tmp_path / "class"))
-    assert deleted.asks.startswith("Delete line") and "03.average  not yet" in deleted.answer
+    (submission,) = find_submissions([tmp_path / "class"])
+    graded = GradedTask(key="03.average", state="passed", points=2, max_points=2)
+    result = GradedSubmission(learner="ada", file="", digest="1", lab="03_ddp", tasks=(graded,))
+    deleted, sent, replaced = viva.questions_for(submission, result, settings(tmp_path / "class"))
+    assert deleted.text.startswith("Delete line") and "03.average  not yet" in deleted.answer
     assert "all_reduce, float64" in sent.answer and "(line 4)" in sent.answer
-    assert "/=" in replaced.asks and "*=" in replaced.asks and "on rank" in replaced.answer
+    assert "/=" in replaced.text and "*=" in replaced.text and "on rank" in replaced.answer

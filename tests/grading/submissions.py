@@ -1,4 +1,4 @@
-"""What learners might hand in: mutants from tests/mutants/NN_topic.yaml, and right answers from tests/right_answers/.
+"""Reads what learners might hand in: mutants from tests/mutants/, right answers from tests/right_answers/.
 
 A mutant is one mistake, planted in a right answer:
 
@@ -10,9 +10,10 @@ A mutant is one mistake, planted in a right answer:
           + dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
 
 Also: `hint: divided_twice`, where the name says more; `base: NAME`, where the lab's solution is not what is edited: a
-file of right_answers/NN_topic/, or a mutant above; and `text: |` instead of `edit`, where a whole cell is shorter.
+right answer of the same lab, or a mutant above; and `text: |` instead of `edit`, where a whole cell is shorter.
 tests/grading/edits.py says how edits are written. `imports` on top of a file is for what the lab's first cell lacks.
-A right answer is a file of Python: what it does another way, `TASK = "03.average"`, imports and the function.
+An entry of right_answers/NN_topic.yaml has `task`, `name`, `says` (what it does another way) and `text`: imports and
+the function.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from helpers.classroom import labs
 from helpers.classroom.isolation import ROOT
 from helpers.grading import exercises_of, tasks_of
@@ -36,7 +39,6 @@ from tests.grading.edits import edited
 
 TESTS = Path(__file__).resolve().parent.parent
 FIELDS = {"who", "hint", "base", "edit", "text"}
-TASK = re.compile(r'^TASK = "([^"]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +101,16 @@ def answer_to(lab: str, task: str) -> str:
 
 
 def right_answers(lab: str) -> Iterator[Submission]:
-    for path in sorted((TESTS / "right_answers" / lab).glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        task = TASK.search(text)[1]
-        alone = task not in cells_of(lab)
-        yield Submission(lab=lab, name=path.stem, task=task, write=lambda text=text: text, alone=alone)
+    """The answers in other styles than the lab's solution, from tests/right_answers/."""
+    for entry in read_answers(TESTS / "right_answers" / f"{lab}.yaml"):
+        task, alone = entry["task"], entry["task"] not in cells_of(lab)
+        write = functools.partial(str, entry["text"])
+        yield Submission(lab=lab, name=entry["name"], task=task, write=write, who=entry["says"], alone=alone)
+
+
+def read_answers(path: Path) -> list[dict[str, str]]:
+    """The entries of a file of answers: task, name, says and text each."""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def mutants(path: Path) -> Iterator[Submission]:

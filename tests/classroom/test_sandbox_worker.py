@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 
-from helpers.classroom.student import Short, run_cell
+from helpers.classroom.sandbox_worker import TruncatedOutput, run_cell
 
 
 def test_what_is_printed_is_cut():
     inner = io.StringIO()
-    short = Short(inner, room=10)
+    truncated = TruncatedOutput(inner, max_characters=10)
     for _ in range(3):
-        print("1234567", file=short)
+        print("1234567", file=truncated)
     assert inner.getvalue() == "1234567\n12"
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.classroom import alike
-from helpers.classroom.results import Result
-from helpers.classroom.submissions import find
+from helpers.classroom import similarity
+from helpers.classroom.results import GradedSubmission
+from helpers.classroom.submissions import find_submissions
 from tests.classroom import notebooks
 from tests.grading.submissions import HANDED_IN, RIGHT_ANSWERS
 
@@ -38,13 +38,13 @@ def average_gradients(net):
 """
 
 
-def answer(learner: str, text: str) -> alike.Answer:
-    return alike.Answer(learner=learner, text=text, pieces=alike.pieces_of(ast.parse(text).body))
+def answer(learner: str, text: str) -> similarity.TaskAnswer:
+    return similarity.TaskAnswer(learner=learner, text=text, pieces=similarity.pieces_of(ast.parse(text).body))
 
 
 def found(*texts: str, usual: str = "") -> list[tuple[tuple[str, str], float]]:
     answers = [answer(f"learner {number}", text) for number, text in enumerate(texts)]
-    pairs = alike.alike("03.average", answers, alike.pieces_of(ast.parse(usual).body))
+    pairs = similarity.pairs_of_task("03.average", answers, similarity.pieces_of(ast.parse(usual).body))
     return [(pair.learners, pair.share) for pair in pairs]
 
 
@@ -54,7 +54,7 @@ def test_other_names_comments_formatting_and_order_change_nothing():
 
 def test_a_change_of_a_line_is_seen_in_the_share():
     ((_, share),) = found(OWN, COPY.replace("split(7)", "split(8)"))
-    assert alike.ENOUGH < share < 1
+    assert similarity.MIN_SHARE < share < 1
     assert not found(OWN, COPY.replace("split(7)", "split(8)").replace("mul_(1/n)", "div_(n)"))
 
 
@@ -69,18 +69,18 @@ def test_nesting_without_end_is_no_answer():
     deep = ast.parse("x")
     for _ in range(2000):
         deep.body = [ast.If(test=ast.Name(id="x", ctx=ast.Load()), body=deep.body, orelse=[])]
-    assert not alike.pieces_of(deep.body)
+    assert not similarity.pieces_of(deep.body)
 
 
 @pytest.mark.parametrize("lab", HANDED_IN)
 def test_right_answers_in_different_styles_are_not_alike(lab):
-    by_task: dict[str, list[alike.Answer]] = {}
+    by_task: dict[str, list[similarity.TaskAnswer]] = {}
     for one in RIGHT_ANSWERS:
         if one.task in HANDED_IN[lab]:
             by_task.setdefault(one.task, []).append(answer(one.name, one.text))
     own = notebooks.lab_of(f"{lab[:2]}.")
     for key, answers in by_task.items():
-        assert not [pair.learners for pair in alike.alike(key, answers, alike.usual_pieces(own)[key])]
+        assert not [pair.learners for pair in similarity.pairs_of_task(key, answers, similarity.lab_pieces(own)[key])]
 
 
 def test_notebooks_are_compared_task_by_task(tmp_path, lab_03):
@@ -88,10 +88,10 @@ def test_notebooks_are_compared_task_by_task(tmp_path, lab_03):
     for name, answers in (("ada", average), ("bob", other), ("eve", {"03.average": notebooks.AVERAGE})):
         notebooks.write(tmp_path / f"{name}.ipynb", notebooks.handed_in(answers, more=("import os  # more",)))
     (tmp_path / "text.ipynb").write_text("no notebook")
-    submissions = find([tmp_path])
-    bare = Result(learner="", file="", lab="03_ddp", digest="1")
+    submissions = find_submissions([tmp_path])
+    bare = GradedSubmission(learner="", file="", lab="03_ddp", digest="1")
     results = [replace(bare, learner=one.learner) for one in submissions]
-    (pair,) = alike.pairs(submissions, results, [lab_03])
+    (pair,) = similarity.similar_pairs(submissions, results, [lab_03])
     assert (pair.key, pair.learners, pair.share) == ("03.average", ("ada", "bob"), 1.0)
     assert "# a piece at a time" in pair.texts[0] and pair.texts[1].startswith("def average_gradients(net)")
-    assert not alike.pairs(submissions, [replace(one, digest="") for one in results], [lab_03])
+    assert not similarity.similar_pairs(submissions, [replace(one, digest="") for one in results], [lab_03])

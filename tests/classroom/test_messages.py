@@ -10,7 +10,7 @@ import zipfile
 import pytest
 import torch
 
-from helpers.classroom import wire
+from helpers.classroom import messages
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def pair():
 
 def test_plain_data_comes_as_it_went(pair):
     value = {"a": [1, 2.5, "x", None, True], "t": torch.arange(6.0, dtype=torch.float64).view(2, 3), "pair": (1, 2)}
-    wire.send(pair[0], value)
-    got = wire.receive(pair[1], 10)
+    messages.send(pair[0], value)
+    got = messages.receive(pair[1], 10)
     assert torch.equal(got.pop("t"), value.pop("t")) and got == value
 
 
@@ -39,8 +39,8 @@ def test_anything_else_is_refused_and_never_run(value, capsys):
     with io.BytesIO() as file:
         torch.save(value, file)
         body = file.getvalue()
-    with pytest.raises(wire.Broken):
-        wire.opened(body)
+    with pytest.raises(messages.InvalidMessage):
+        messages.decode_message(body)
     assert "unpickled" not in capsys.readouterr().out
 
 
@@ -51,29 +51,29 @@ def test_a_list_that_grows_when_it_is_printed_is_refused():
     with io.BytesIO() as file:
         torch.save(value, file)
         body = file.getvalue()
-    with pytest.raises(wire.Broken, match="too many pieces"):
-        wire.opened(body)
+    with pytest.raises(messages.InvalidMessage, match="too many pieces"):
+        messages.decode_message(body)
 
 
 def test_an_answer_packed_tightly_is_refused_before_it_is_unpacked():
     with io.BytesIO() as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("archive/data.pkl", bytes(wire.MOST_BYTES + 1))
+            archive.writestr("archive/data.pkl", bytes(messages.MAX_BYTES + 1))
         body = file.getvalue()
     assert len(body) < 100_000
-    with pytest.raises(wire.Broken, match="unpacks to more"):
-        wire.opened(body)
+    with pytest.raises(messages.InvalidMessage, match="unpacks to more"):
+        messages.decode_message(body)
 
 
 def test_an_answer_that_says_it_is_huge_is_refused_before_it_is_read(pair):
     pair[0].sendall(struct.pack("!Q", 10**15))
-    with pytest.raises(wire.Broken, match="bytes"):
-        wire.receive(pair[1], 10)
+    with pytest.raises(messages.InvalidMessage, match="bytes"):
+        messages.receive(pair[1], 10)
 
 
 def test_an_end_and_a_silence_are_told_apart(pair):
     with pytest.raises(TimeoutError):
-        wire.receive(pair[1], 0.05)
+        messages.receive(pair[1], 0.05)
     pair[0].close()
     with pytest.raises(EOFError):
-        wire.receive(pair[1], 10)
+        messages.receive(pair[1], 10)

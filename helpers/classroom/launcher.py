@@ -1,13 +1,14 @@
-"""Start one process in a sandbox: `python -I launch.py CONFIG`, with CONFIG in JSON. Standard library only.
+"""Starts one process in a sandbox: `python -I launcher.py CONFIG`, with CONFIG in JSON (isolation.launcher_config).
 
-With "run" in the configuration, which JSON cannot have, that is called in the sandbox instead of the command.
+The configuration names a command to run; the fork server puts a function under "run" instead. The isolation levels are:
 
-rung "namespaces"   own users, processes, network and mounts: loopback only, files read-only but a small /tmp, what
-                    others handed in hidden, no capability left. For root, and for users where the kernel allows it.
-rung "uid"          another user's id, for root in a container. The network stays.
-rung "plain"        limits only.
+namespaces   own users, processes, network and mounts: only loopback, files read-only except a small /tmp, hidden paths
+             empty, no capability left. For root, and for other users if the kernel allows it.
+uid          another user's id, for root in a container. The network stays.
+plain        limits only.
 
-Everything that it started ends with it: when the command ends, when the lifeline closes (the grader's death closes it).
+Everything that the process started ends when it ends, or when the lifeline closes, which the grader's death does too.
+This file uses the standard library only, so that it starts fast and in any Python.
 """
 
 from __future__ import annotations
@@ -25,46 +26,48 @@ import sys
 import time
 from contextlib import suppress
 
+# Constants of Linux's system calls (unshare, mount, prctl, mount_setattr, capset).
 NEW_USER, NEW_OTHERS = 0x10000000, 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000  # mounts, pids, network, IPC
 MS_BIND, MS_PRIVATE_ALL, NO_SUID_DEV = 0x1000, 0x40000 | 0x4000, 0x2 | 0x4
 SET_DEATH_SIGNAL, SET_DUMPABLE, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 SYS_MOUNT_SETATTR, SYS_CAPSET = 442, 126 if os.uname().machine == "x86_64" else 91
 AT_RECURSIVE, CAPABILITY_3 = 0x8000, 0x20080522
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-ROOMY = ("/tmp", "/dev/shm")  # what is written there takes memory
+LARGE_TEMPORARY = ("/tmp", "/dev/shm")  # these get tmpfs_bytes, the others 1 MB
 
 
 def main(config: dict) -> int:
+    """Start the process and wait for its end. Returns its exit code; 124 if the lifeline was closed."""
     if sys.platform.startswith("linux"):
         _libc().prctl(SET_SUBREAPER, 1, 0, 0, 0)
-    if config["rung"] == "namespaces":
-        return _in_namespaces(config)
+    if config["isolation_level"] == "namespaces":
+        return _run_in_namespaces(config)
     child = os.fork()
     if child == 0:
-        _become(config)
-    status = _wait(child, config["lifeline"])
+        _become_command(config)
+    status = _wait_for(child, config["lifeline"])
     _end_descendants(child)
     return status
 
 
-def _in_namespaces(config: dict) -> int:
+def _run_in_namespaces(config: dict) -> int:
     uid, gid = os.getuid(), os.getgid()
-    own_users = _libc().unshare(NEW_USER | NEW_OTHERS) == 0
-    if not own_users:
-        _must(_libc().unshare(NEW_OTHERS), "unshare")
+    has_user_namespace = _libc().unshare(NEW_USER | NEW_OTHERS) == 0
+    if not has_user_namespace:
+        _raise_if_failed(_libc().unshare(NEW_OTHERS), "unshare")
     else:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     first = os.fork()
     if first == 0:  # process 1 of the new namespace: when it ends, all of them end
-        os._exit(_first_process(config))
+        os._exit(_run_first_process(config))
     with suppress(OSError):
         os.close(config["control"])
     return os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
 
 
-def _first_process(config: dict) -> int:
+def _run_first_process(config: dict) -> int:
     _libc().prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     _libc().prctl(SET_DUMPABLE, 0, 0, 0, 0)
     _loopback_up()
@@ -73,24 +76,24 @@ def _first_process(config: dict) -> int:
     with suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
         file.write("0")
     read_only = struct.pack("QQQQ", 1, 0, 0, 0)
-    _must(_libc().syscall(SYS_MOUNT_SETATTR, -100, b"/", AT_RECURSIVE, read_only, 32), "mount_setattr")
+    _raise_if_failed(_libc().syscall(SYS_MOUNT_SETATTR, -100, b"/", AT_RECURSIVE, read_only, 32), "mount_setattr")
     for path in sorted({*TEMPORARY, *config["hide"]}, key=len):
         _cover(path, config)
     os.makedirs(config["home"], exist_ok=True)
     child = os.fork()
     if child == 0:
-        _become(config)
-    return _wait(child, config["lifeline"])
+        _become_command(config)
+    return _wait_for(child, config["lifeline"])
 
 
 def _cover(path: str, config: dict) -> None:
-    """Nothing is seen at `path` any more but what must be kept below it; the temporary ones are writable."""
+    """Hide `path` below an empty file or folder, except the paths below it that must be kept."""
     if os.path.islink(path) or not os.path.exists(path) or path in config["keep"]:
         return
     if not os.path.isdir(path):
         return _mount("/dev/null", path, None, MS_BIND)
     kept = [(name, os.open(name, os.O_PATH)) for name in config["keep"] if name.startswith(path.rstrip("/") + "/")]
-    size = config["tmpfs_bytes"] if path in ROOMY else 1_000_000
+    size = config["tmpfs_bytes"] if path in LARGE_TEMPORARY else 1_000_000
     _mount("tmpfs", path, "tmpfs", NO_SUID_DEV, f"size={size},mode=777")
     for name, descriptor in kept:
         os.makedirs(name, exist_ok=True)
@@ -98,14 +101,14 @@ def _cover(path: str, config: dict) -> None:
         os.close(descriptor)
 
 
-def _become(config: dict) -> None:
-    """Turn this process into the command, with less power than it has. Never returns."""
+def _become_command(config: dict) -> None:
+    """Turn this process into the command, with fewer rights than it has now. Never returns."""
     try:
         os.setsid()
         close_all_but(config["control"])
         os.environ.clear()
         os.environ.update(config["env"])
-        if config["rung"] == "uid":
+        if config["isolation_level"] == "uid":
             os.setgroups([])
             os.setgid(config["uid"])
             os.setuid(config["uid"])
@@ -131,7 +134,7 @@ def _become(config: dict) -> None:
 def close_all_but(*kept: int) -> None:
     """Close every file descriptor but these and the first three."""
     edges = sorted({2, *(one for one in kept if one > 2), os.sysconf("SC_OPEN_MAX")})
-    for before, after in zip(edges, edges[1:], strict=False):
+    for before, after in zip(edges, edges[1:], strict=False):  # each gap between two kept ones
         os.closerange(before + 1, after)
 
 
@@ -143,8 +146,11 @@ def _drop_capabilities() -> None:
     _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def _wait(child: int, lifeline: int) -> int:
-    """Until the child has ended or the lifeline is cut. Takes in orphans on the way. The child's exit code."""
+def _wait_for(child: int, lifeline: int) -> int:
+    """Wait until the child has ended or the lifeline is closed, and collect orphans meanwhile.
+
+    Returns the exit code.
+    """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -162,7 +168,10 @@ def _wait(child: int, lifeline: int) -> int:
 
 
 def _end_descendants(child: int) -> None:
-    """Kill what is below this process until nothing is left; a forking one cannot outrun the stops before the kills."""
+    """Kill the processes below this one until none is left.
+
+    Each is stopped before it is killed, so it cannot fork on.
+    """
     with suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     for _ in range(200):
@@ -201,10 +210,10 @@ def _loopback_up() -> None:
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     arguments = [text.encode() if text is not None else None for text in (source, target, kind)]
     result = _libc().mount(*arguments, ctypes.c_ulong(flags), data.encode() if data else None)
-    _must(result, f"mount {target}")
+    _raise_if_failed(result, f"mount {target}")
 
 
-def _must(result: int, what: str) -> None:
+def _raise_if_failed(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

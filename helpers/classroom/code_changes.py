@@ -1,4 +1,7 @@
-"""Small changes to somebody's code that are worth a question: a line that goes, a piece that becomes another."""
+"""Lists small changes to a learner's code that are worth an exam question: a deleted line, a replaced piece.
+
+viva.py runs the changed cells and asks what happens. Every change leaves the numbers of the lines as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Continue, ast.Break)  # without a return: that is dull
+SIMPLE = (
+    ast.Expr,
+    ast.Assign,
+    ast.AugAssign,
+    ast.Delete,
+    ast.Continue,
+    ast.Break,
+)  # deleting a return only gives None, which is no interesting question
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
 SWAPPED |= {ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 OTHER_CALL = {"min": "max", "max": "min"}
@@ -18,8 +28,11 @@ BLOCKS = ("body", "orelse", "finalbody")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """line: from 1. old, new: what is replaced by what; new is "" for a line that goes. source: the changed cell."""
+class CodeChange:
+    """One change to a cell. line: from 1. old, new: what is replaced by what, new is "" for a deleted line.
+
+    source: the whole changed cell.
+    """
 
     line: int
     old: str
@@ -27,27 +40,27 @@ class Change:
     source: str
 
 
-def lines_of(source: str) -> list[str]:
-    """As Python counts them: str.splitlines knows more ends of a line."""
+def split_lines(source: str) -> list[str]:
+    """The lines as Python counts them; str.splitlines would split at more characters."""
     return re.split(r"\r\n|\r|\n", source)
 
 
-# -- a line that goes ------------------------------------------------------------------------------------------------
-def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
-    """Lines of these functions and classes without which the cell still has every name; the telling ones first."""
-    lines = lines_of(source)
+# -- deletions -----------------------------------------------------------------------------------------------------
+def deletions(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
+    """The deletions of one line after which every name is still defined; assignments come last."""
+    lines = split_lines(source)
     found = []
     for node in nodes:
         for one, block in _simple_statements(node):
-            if len(block) > 1 and _is_alone_on_its_line(one, node) and not _unbinds(one, node):
+            if len(block) > 1 and _is_alone_on_its_line(one, node) and not _leaves_name_undefined(one, node):
                 rest = [*lines[: one.lineno - 1], "", *lines[one.lineno :]]
-                change = Change(line=one.lineno, old=lines[one.lineno - 1].strip(), new="", source="\n".join(rest))
+                change = CodeChange(line=one.lineno, old=lines[one.lineno - 1].strip(), new="", source="\n".join(rest))
                 found.append((isinstance(one, ast.Assign), change))
     return [change for _, change in sorted(found, key=lambda pair: pair[0])]
 
 
 def _simple_statements(node: ast.AST) -> Iterator[tuple[ast.stmt, list[ast.stmt]]]:
-    """Each with the block in which it stands, docstrings left out."""
+    """Each simple statement with the block in which it stands; docstrings are left out of the block."""
     for part in ast.walk(node):
         for name in BLOCKS:
             block = getattr(part, name, None)
@@ -70,11 +83,11 @@ def _head_end(node: ast.stmt) -> int:
     return node.end_lineno if not body else body[0].lineno - 1
 
 
-def _unbinds(one: ast.stmt, node: ast.stmt) -> bool:
-    """Whether some name has no meaning left without this line: that would be a mere NameError."""
+def _leaves_name_undefined(one: ast.stmt, node: ast.stmt) -> bool:
+    """Whether a name is undefined without this line, which would only give a NameError."""
     bound = {part.id for part in ast.walk(one) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     if isinstance(one, ast.AugAssign):
-        return False  # something was there before
+        return False  # `+=` needs an earlier value, so the name is defined without it
     inside = set(map(id, ast.walk(one)))
     rest = [part for part in ast.walk(node) if id(part) not in inside]
     stored = [part for part in rest if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)]
@@ -89,47 +102,47 @@ def _sets_attribute_of_self(one: ast.stmt) -> bool:
     return any(isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "self" for part in targets)
 
 
-# -- a piece that becomes another ------------------------------------------------------------------------------------
-def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[Change]:
-    """Other operators, numbers, functions; each stands once in its line."""
-    lines = lines_of(source)
+# -- replacements ----------------------------------------------------------------------------------------------------
+def replacements(source: str, nodes: Sequence[ast.stmt]) -> list[CodeChange]:
+    """The replacements of an operator, a call or a name by a related one, if the piece stands only once in its line."""
+    lines = split_lines(source)
     found = []
     for node in nodes:
         for part in ast.walk(node):
-            for new in _others(part):
+            for new in _alternatives(part):
                 old = _segment(lines, part)
                 if old and new != old and lines[part.lineno - 1].count(old) == 1:
                     line = lines[part.lineno - 1].replace(old, new)
                     rest = [*lines[: part.lineno - 1], line, *lines[part.lineno :]]
-                    found.append(Change(line=part.lineno, old=old, new=new, source="\n".join(rest)))
+                    found.append(CodeChange(line=part.lineno, old=old, new=new, source="\n".join(rest)))
     return found
 
 
 def _segment(lines: Sequence[str], node: ast.AST) -> str:
-    """What stands there; "" where it takes several lines."""
+    """The source of a node; "" if it takes several lines."""
     if node.lineno != node.end_lineno:
         return ""
     return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
 
 
-def _others(node: ast.AST) -> Iterator[str]:
-    """What an expression or an assignment may be replaced by."""
+def _alternatives(node: ast.AST) -> Iterator[str]:
+    """The sources that may stand in place of an expression or an augmented assignment."""
     match node:
         case ast.BinOp(op=ast.Mod(), left=left) if not isinstance(left, ast.Constant):
             yield f"({ast.unparse(left)})" if isinstance(left, ast.BinOp) else ast.unparse(left)
         case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPPED:
-            yield _with(node, op=SWAPPED[type(op)]())
+            yield _source_with(node, op=SWAPPED[type(op)]())
         case ast.Compare(ops=[op]) if type(op) in SWAPPED:
-            yield _with(node, ops=[SWAPPED[type(op)]()])
+            yield _source_with(node, ops=[SWAPPED[type(op)]()])
         case ast.Call(func=ast.Name(id=name)) if name in OTHER_CALL:
-            yield _with(node, func=ast.Name(id=OTHER_CALL[name]))
+            yield _source_with(node, func=ast.Name(id=OTHER_CALL[name]))
         case ast.Call(func=ast.Attribute(attr=name, value=value), args=[]) if name in DROPPED_CALLS:
             yield ast.unparse(value)
         case ast.Attribute(attr=name) if name in OTHER_NAME:
-            yield _with(node, attr=OTHER_NAME[name])
+            yield _source_with(node, attr=OTHER_NAME[name])
 
 
-def _with(node: ast.AST, **fields: object) -> str:
+def _source_with(node: ast.AST, **fields: object) -> str:
     changed = copy.copy(node)
     for name, value in fields.items():
         setattr(changed, name, value)

@@ -1,9 +1,9 @@
-"""Answers to a task that are the same but for names, comments, formatting and the order of statements.
+"""Finds answers to a task that differ only in names, comments, formatting and the order of statements.
 
-An answer is a bag of pieces: each simple statement, and the head of each loop, branch and function, with own names
-numbered by their first use in it. Two answers are alike when most of their pieces are equal, and some of the equal ones
-are rare: not the lab's own lines, not the solution's, not what more than a third of the class wrote. So the one natural
-form of a short answer is never listed.
+An answer is compared as a bag of pieces: each simple statement, and the head of each loop, branch and function, with
+the answer's own names numbered by their first use in the piece. Two answers are similar if most of their pieces are
+equal and some of the equal pieces are rare: not in the lab, not in the solution, and not written by more than a third
+of the class. A short answer that has one natural form is therefore never listed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from helpers.classroom import labs
-from helpers.classroom.changes import lines_of
-from helpers.classroom.labs import Lab
+from helpers.classroom.code_changes import split_lines
+from helpers.classroom.isolation import ROOT
+from helpers.classroom.labs import LabNotebook
 from helpers.classroom.program import Program, Statement, program_of
-from helpers.classroom.results import Result
-from helpers.classroom.rungs import ROOT
-from helpers.classroom.submissions import Submission, Unreadable, read
+from helpers.classroom.results import GradedSubmission
+from helpers.classroom.submissions import Submission, UnreadableNotebook, read_notebook
+from helpers.grading.lab_notebooks import marked, source_of
 
-ENOUGH = 0.8  # share of equal pieces
-RARE = 4  # of the equal pieces, so many must be rare
-CROWD = 1 / 3  # what more of those who answered wrote is not rare
+MIN_SHARE = 0.8  # of the pieces must be equal
+MIN_RARE_PIECES = 4  # among the equal pieces
+COMMON_SHARE = 1 / 3  # a piece that more of the class wrote is not rare
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two learners with the same answer to a task. share: of their pieces, 0 to 1. texts: what each wrote."""
+class SimilarPair:
+    """Two learners with similar answers to a task. share: of equal pieces, 0 to 1. texts: what each of them wrote."""
 
     key: str
     learners: tuple[str, str]
@@ -40,7 +40,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class TaskAnswer:
     """What a learner wrote for a task."""
 
     learner: str
@@ -48,46 +48,48 @@ class Answer:
     pieces: Counter[str]
 
 
-def pairs(submissions: Iterable[Submission], results: Iterable[Result], candidates: Iterable[Lab]) -> list[Pair]:
-    """Those that are alike, the most equal first."""
+def similar_pairs(
+    submissions: Iterable[Submission], results: Iterable[GradedSubmission], candidates: Iterable[LabNotebook]
+) -> list[SimilarPair]:
+    """All pairs of similar answers in a class, the most similar first."""
     of_learner, by_name = {one.learner: one for one in submissions}, {lab.name: lab for lab in candidates}
-    answers: dict[str, list[Answer]] = defaultdict(list)
+    answers: dict[str, list[TaskAnswer]] = defaultdict(list)
     for result in results:
         if result.lab in by_name and result.learner in of_learner and result.digest:
-            for key, answer in _answers(of_learner[result.learner], by_name[result.lab]):
+            for key, answer in _answers_of(of_learner[result.learner], by_name[result.lab]):
                 answers[key].append(answer)
-    given = {key: pieces for lab in by_name.values() for key, pieces in usual_pieces(lab).items()}
-    found = [pair for key, several in answers.items() for pair in alike(key, several, given.get(key, {}))]
+    usual = {key: pieces for lab in by_name.values() for key, pieces in lab_pieces(lab).items()}
+    found = [pair for key, several in answers.items() for pair in pairs_of_task(key, several, usual.get(key, {}))]
     return sorted(found, key=lambda pair: (-pair.share, pair.key, pair.learners))
 
 
-def alike(key: str, answers: Sequence[Answer], usual: Iterable[str]) -> Iterator[Pair]:
-    """The pairs among the answers to one task. usual: the pieces of the lab and of its solution."""
-    holders = Counter(piece for answer in answers for piece in answer.pieces)
-    most = max(2, CROWD * len(answers))
-    rare = {piece for piece, number in holders.items() if number <= most} - set(usual)
+def pairs_of_task(key: str, answers: Sequence[TaskAnswer], usual: Iterable[str]) -> Iterator[SimilarPair]:
+    """The pairs of similar answers to one task. usual: the pieces of the lab and of its solution."""
+    num_learners = Counter(piece for answer in answers for piece in answer.pieces)
+    max_common = max(2, COMMON_SHARE * len(answers))
+    rare = {piece for piece, number in num_learners.items() if number <= max_common} - set(usual)
     for one, other in combinations(answers, 2):
         common = one.pieces & other.pieces
         share = 2 * common.total() / max(1, one.pieces.total() + other.pieces.total())
-        if share >= ENOUGH and sum(number for piece, number in common.items() if piece in rare) >= RARE:
-            yield Pair(key=key, learners=(one.learner, other.learner), share=share, texts=(one.text, other.text))
+        if share >= MIN_SHARE and sum(number for piece, number in common.items() if piece in rare) >= MIN_RARE_PIECES:
+            yield SimilarPair(key=key, learners=(one.learner, other.learner), share=share, texts=(one.text, other.text))
 
 
-def _answers(submission: Submission, lab: Lab) -> Iterator[tuple[str, Answer]]:
+def _answers_of(submission: Submission, lab: LabNotebook) -> Iterator[tuple[str, TaskAnswer]]:
     try:
-        program = program_of(read(submission.path)[0], lab)
-    except (Unreadable, RecursionError):
+        program = program_of(read_notebook(submission.path)[0], lab)
+    except (UnreadableNotebook, RecursionError):
         return
-    for key in program.needs:
-        written = own_statements(program, key)
+    for key in program.needed_statements:
+        written = learner_statements(program, key)
         if pieces := pieces_of([statement.node for statement in written]):
-            yield key, Answer(learner=submission.learner, text=text_of(program, written), pieces=pieces)
+            yield key, TaskAnswer(learner=submission.learner, text=text_of(program, written), pieces=pieces)
 
 
-def own_statements(program: Program, key: str) -> list[Statement]:
-    """What the learner wrote for a task: neither the lab's own lines nor what stands in the cell of another task."""
-    homes = program.homes
-    return [s for s in program.needs[key] if not s.given and homes.get(s.cell, key) == key and not _is_import(s.node)]
+def learner_statements(program: Program, key: str) -> list[Statement]:
+    """What the learner wrote for a task, without the lab's own lines and the cells of other tasks."""
+    own = [one for one in program.needed_statements[key] if not one.is_from_lab and not _is_import(one.node)]
+    return [one for one in own if program.task_of_cell.get(one.cell, key) == key]
 
 
 def _is_import(node: ast.stmt) -> bool:
@@ -95,8 +97,8 @@ def _is_import(node: ast.stmt) -> bool:
 
 
 def text_of(program: Program, written: Iterable[Statement]) -> str:
-    """Their lines, as the learner wrote them."""
-    lines = {cell.name: lines_of(cell.source) for cell in program.cells}
+    """The source lines of these statements, as the learner wrote them."""
+    lines = {cell.name: split_lines(cell.source) for cell in program.cells}
     parts = []
     for one in written:
         first = min([one.line, *(part.lineno for part in getattr(one.node, "decorator_list", []))])
@@ -104,29 +106,29 @@ def text_of(program: Program, written: Iterable[Statement]) -> str:
     return "\n\n".join(parts)
 
 
-def usual_pieces(lab: Lab) -> Mapping[str, set[str]]:
-    """Task to the pieces that the lab gives, and those of its solution."""
+def lab_pieces(lab: LabNotebook) -> Mapping[str, set[str]]:
+    """Key of a task to the pieces that the lab gives and those of its solution."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in ("labs", "solutions"):
         path = ROOT / folder / f"{lab.name}.ipynb"
-        for grade_id, _, cell in labs.marked(path) if path.exists() else []:
-            if grade_id in lab.homes:
-                found[lab.homes[grade_id]] |= set(pieces_of(ast.parse(labs.source_of(cell)).body))
+        for grade_id, _, cell in marked(path) if path.exists() else []:
+            if grade_id in lab.task_of_cell:
+                found[lab.task_of_cell[grade_id]] |= set(pieces_of(ast.parse(source_of(cell)).body))
     return found
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
 def pieces_of(nodes: Sequence[ast.stmt]) -> Counter[str]:
-    """How often each piece stands in these statements; none where they are nested too deep to be read."""
+    """How often each piece stands in these statements; no piece if they are nested too deeply to be read."""
     try:
         own = _own_names(nodes)
         return Counter(piece for node in nodes for piece in _pieces(node, own))
-    except (RecursionError, ValueError):  # ValueError: what ast cannot write again
+    except (RecursionError, ValueError):  # ValueError: ast.unparse cannot write it
         return Counter()
 
 
 def _own_names(nodes: Iterable[ast.stmt]) -> set[str]:
-    """The names that the answer itself gives: variables, arguments, functions, attributes of `self`."""
+    """The names that the answer defines: variables, arguments, functions, attributes of `self`."""
     found = set()
     for part in (part for node in nodes for part in ast.walk(node)):
         match part:
@@ -141,7 +143,7 @@ def _own_names(nodes: Iterable[ast.stmt]) -> set[str]:
 
 def _pieces(node: ast.stmt, own: set[str]) -> Iterator[str]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) or isinstance(node, ast.Pass):
-        return  # a docstring says nothing
+        return  # a docstring is no part of what an answer does
     inner = [part for name in BODIES for part in getattr(node, name, [])]
     yield ast.unparse(_Numbered(own).visit(_head(node)))
     for part in inner:
@@ -149,7 +151,7 @@ def _pieces(node: ast.stmt, own: set[str]) -> Iterator[str]:
 
 
 def _head(node: ast.stmt) -> ast.stmt:
-    """A copy with nothing in it, and without what only a reader needs."""
+    """A copy of the statement with an empty body and no annotation."""
     bare = copy.copy(node)
     for name in BODIES:
         if getattr(bare, name, None):
@@ -160,7 +162,7 @@ def _head(node: ast.stmt) -> ast.stmt:
 
 
 class _Numbered(ast.NodeTransformer):
-    """Own names as a0, a1, … in the order in which they come; no annotations."""
+    """Replaces own names by a0, a1, … in the order of their first use, and drops annotations."""
 
     def __init__(self, own: set[str]):
         self.own, self.names = own, {}

@@ -1,0 +1,179 @@
+"""Finds the strictest isolation that this system allows for learners' code, and watches the limits of a sandbox.
+
+There are three levels: Linux namespaces, another user id, or no isolation but limits (launcher.py sets them up).
+`LimitWatch` looks at the processes of a sandbox from outside: how many there are, their memory, their processor time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from helpers.ranks.limits import load_per_core
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = Path(__file__).with_name("launcher.py")
+ISOLATION_LEVELS = ("namespaces", "uid", "plain")
+ISOLATION_TEXTS = {
+    "namespaces": "Each notebook ran without network, with every file read-only but its own copy, with the other "
+    "submissions and the solutions hidden, and with processes of its own (Linux namespaces).",
+    "uid": "This system refuses namespaces, so each notebook ran under another user id. It could not write outside "
+    "its copy, but the network was not cut off, and it could read what every user may read: keep submissions, seeds "
+    "and checks unreadable for others (chmod 700).",
+    "plain": "This system refuses namespaces and another user id, so each notebook ran as you, under limits on time, "
+    "memory and processes only. It could read what you can, and use the network; that it changes or deletes your files "
+    "or starts programs is refused by Python alone: run this in a container or a virtual machine, with nothing in it "
+    "that you would miss.",
+}
+SPARE_UID = 61_000  # the first of 1,000 user ids that no person has
+
+
+def launcher_config(
+    isolation_level: str, command: list[str], *, lifeline: int, home: str, keep: tuple[str, ...] = (), **more
+) -> str:
+    """The argument of launcher.py, in JSON.
+
+    home: the writable folder. keep: paths that must stay visible. more: other fields, such as control, env and limits.
+    """
+    needed = {str(ROOT), str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()), *keep}
+    defaults = {"control": -1, "env": {}, "limits": {}, "hide": [], "uid": SPARE_UID, "tmpfs_bytes": 512_000_000}
+    values = {"isolation_level": isolation_level, "command": command, "lifeline": lifeline, "home": home}
+    return json.dumps(defaults | values | {"keep": sorted(needed, key=len)} | more)
+
+
+@functools.cache
+def is_available(isolation_level: str) -> bool:
+    """Whether a Python with this course's packages starts at this level on this machine. Takes about 0.1 s."""
+    if isolation_level == "uid" and os.geteuid() != 0:
+        return False
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o777)
+        inside = "/tmp/home" if isolation_level == "namespaces" else home
+        probe = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); import psutil, helpers.quantities.units; print('holds')"
+        )
+        argument = launcher_config(isolation_level, [sys.executable, "-B", "-c", probe], lifeline=read, home=inside)
+        command = [sys.executable, "-I", str(LAUNCHER), argument]
+        try:
+            done = subprocess.run(command, pass_fds=[read], capture_output=True, text=True, timeout=60)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            os.close(read)
+            os.close(write)
+    return done.stdout.strip() == "holds"
+
+
+def strictest_available() -> str:
+    """The strictest level that this machine allows."""
+    return next(level for level in ISOLATION_LEVELS if level == "plain" or is_available(level))
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+WATCH_INTERVAL = 0.15  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of one notebook. Seconds of wall time grow with the load that others put on the machine.
+
+    cell_seconds: processor time of one cell. world_seconds: wall time of one task on one number of ranks.
+    grace_seconds: how much longer the grader waits before it ends the sandbox. total_seconds: wall time of the whole
+    notebook.
+    """
+
+    cell_seconds: float = 10.0
+    world_seconds: float = 30.0
+    grace_seconds: float = 30.0
+    total_seconds: float = 420.0
+    cpu_seconds: float = 400.0
+    memory_bytes: int = 2_000_000_000
+    processes: int = 64
+    file_bytes: int = 200_000_000
+
+    def scaled_for_load(self, seconds: float) -> float:
+        """These seconds of an idle machine as seconds of this machine now: up to four times as many."""
+        return seconds * min(4.0, max(1.0, load_per_core() / 4))
+
+
+class LimitWatch(threading.Thread):
+    """Calls `end(reason)` once the processes below `pid` exceed `limits`.
+
+    peak_bytes: the most memory that it saw in use. is_over: set it to stop watching.
+    """
+
+    def __init__(self, pid: int, limits: Limits, end: Callable[[str], None]):
+        super().__init__(daemon=True, name=f"watch-{pid}")
+        self.pid, self.limits, self.end = pid, limits, end
+        self.is_over = threading.Event()
+        self.peak_bytes, self.measured_at = 0, 0  # measured_at: private bytes at the last exact measurement
+        self.cpu: dict[tuple[int, float], float] = {}
+
+    def run(self) -> None:
+        """Look at the processes until they are gone, exceed a limit, or the watch is over."""
+        while not self.is_over.wait(WATCH_INTERVAL):
+            try:
+                reason = self.exceeded_limit()
+            except psutil.NoSuchProcess:
+                return
+            if reason:
+                self.end(reason)
+                return
+
+    def exceeded_limit(self) -> str | None:
+        """What the processes have exceeded, as in "it used more than …"; None if they keep all limits."""
+        processes = psutil.Process(self.pid).children(recursive=True)
+        if len(processes) > self.limits.processes:
+            return f"it started more than {self.limits.processes} processes"
+        for process in processes:
+            try:
+                times = process.cpu_times()
+                self.cpu[process.pid, process.create_time()] = times.user + times.system
+            except psutil.Error:
+                continue
+        if sum(self.cpu.values()) > self.limits.cpu_seconds:
+            return f"it used more than {self.limits.cpu_seconds:g} s of processor time"
+        pids = [process.pid for process in processes]
+        # Private bytes are quick to read but count pages that forked processes share once per process. The exact number
+        # is slow to read, so it is read only when the quick one has grown by a tenth or is beyond the limit.
+        used = sum(map(_private_bytes, pids))
+        if used > 1.1 * self.measured_at or used > self.limits.memory_bytes:
+            self.measured_at = used
+            used = sum(map(_proportional_bytes, pids))
+            self.peak_bytes = max(self.peak_bytes, used)
+        if self.peak_bytes > self.limits.memory_bytes:
+            return f"it used more than {self.limits.memory_bytes / 1e9:.1f} GB of memory"
+        return None
+
+
+def _private_bytes(pid: int) -> int:
+    """Resident bytes that no file backs, or all resident bytes if the system does not tell them apart."""
+    if not os.path.isdir("/proc/self"):
+        with suppress(psutil.Error):
+            return psutil.Process(pid).memory_info().rss
+    return sum(_fields(f"/proc/{pid}/status", ("RssAnon", "RssShmem")))
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Resident bytes as the system counts them, each shared page divided by the number of processes that share it."""
+    return sum(_fields(f"/proc/{pid}/smaps_rollup", ("Pss",))) or _private_bytes(pid)
+
+
+def _fields(path: str, names: tuple[str, ...]) -> list[int]:
+    try:
+        with open(path) as file:
+            return [int(line.split()[1]) * 1024 for line in file if line.partition(":")[0] in names]
+    except (OSError, ValueError, IndexError):
+        return []

@@ -1,0 +1,147 @@
+"""Runs a learner's cells and tasks inside the sandbox, and answers the grader's requests over a socket.
+
+The worker judges nothing. It knows two requests:
+
+"cell"   name, source, lines, seconds   run the statements that start at these lines; "error": a sentence or None
+"run"    key, inputs, seed, seconds     run a task on ranks; "run": the fields of a TaskRun
+
+Both answers have "noted": what the guard saw meanwhile.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import io
+import linecache
+import os
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch.distributed as dist
+
+from helpers.classroom import guard, labs, messages
+from helpers.classroom.strip_answers import strip_answers
+from helpers.grading import run_on_ranks
+from helpers.grading.registry import task_of
+from helpers.grading.task import RunFailure, TaskRun
+
+_is_ready = False
+
+
+class GuardedCaseRunner:
+    """Runs the cases of a task on a rank, with the guard and the private checks. Pickle sends the class by its name."""
+
+    def __init__(self, setup: dict[str, Any]):
+        self.setup = setup
+
+    def __call__(self, key: str, submitted: Callable, inputs: Sequence[dict], seed: int) -> Any:
+        prepare_process(self.setup)
+        for rank, rank_inputs in enumerate(inputs):
+            if rank != dist.get_rank():
+                rank_inputs.clear()  # no search in memory may find the inputs of other ranks
+        with contextlib.redirect_stdout(TruncatedOutput(sys.stdout)):
+            return run_on_ranks.run_cases(key, submitted, inputs, seed)
+
+
+class TruncatedOutput(io.TextIOBase):
+    """Passes on the first `max_characters`: 100 MB from each rank would fill the memory of the process that collects
+    them.
+    """
+
+    def __init__(self, inner: Any, max_characters: int = 20_000):
+        self.inner, self.characters_left = inner, max_characters
+
+    def write(self, text: str) -> int:
+        """Write what may still be written; the rest is dropped in silence."""
+        if self.characters_left > 0:
+            self.inner.write(text[: self.characters_left])
+            self.characters_left -= len(text)
+        return len(text)
+
+
+def load_and_strip(setup: dict[str, Any]) -> None:
+    """Load the private checks, then remove everything from this process that answers the lab's tasks. Runs once."""
+    global _is_ready
+    if not _is_ready:
+        _is_ready = True
+        if setup["checks"]:
+            labs.use_private_checks(setup["checks"])
+        strip_answers(setup["lab"])
+
+
+def prepare_process(setup: dict[str, Any]) -> None:
+    """Strip the process and install the guard."""
+    load_and_strip(setup)
+    guard.install(setup["lab"], setup["folder"], tuple(setup["private"]), setup["isolation_level"])
+
+
+def main(descriptor: int) -> None:
+    """Answer requests from the socket with this file descriptor until the grader closes it."""
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    setup = messages.receive(sock)
+    names = _new_main_module()
+    prepare_process(setup)
+    with contextlib.suppress(EOFError, OSError):
+        messages.send(sock, {"ready": True})
+        while True:
+            messages.send(sock, answer_request(messages.receive(sock), names, setup))
+
+
+def _new_main_module() -> dict[str, Any]:
+    """The names of a new `__main__`, which is the learner's notebook from here on, as in a kernel."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    return vars(module)
+
+
+def answer_request(request: dict[str, Any], names: dict[str, Any], setup: dict[str, Any]) -> dict[str, Any]:
+    """Run a cell or a task. names: of the learner's notebook."""
+    if request["do"] == "cell":
+        error = run_cell(request["name"], request["source"], request["lines"], names, request["seconds"])
+        return {"error": error, "noted": guard.read_notes(setup["folder"])}
+    task = task_of(request["key"])
+    if task.name not in names:
+        run = TaskRun(failure=asdict(RunFailure(kind="not_callable", text="nothing of this name")))
+    else:
+        runner = run_on_ranks.LocalRunner(task, names[task.name], limit=request["seconds"])
+        runner.rank_function = GuardedCaseRunner(setup)
+        run = runner(request["inputs"], request["seed"])
+    fields = {one.name: getattr(run, one.name) for one in dataclasses.fields(TaskRun)}
+    return {"run": run_on_ranks.as_plain_data(fields), "noted": guard.read_notes(setup["folder"])}
+
+
+def run_cell(name: str, source: str, lines: Sequence[int], names: dict[str, Any], seconds: float) -> str | None:
+    """Run the statements of a cell that start at `lines`, up to the first that raises.
+
+    Returns a sentence about the exception, or None.
+    """
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    body = [node for node in ast.parse(source, name).body if node.lineno in set(lines)]
+    code = compile(ast.Module(body, []), name, "exec", dont_inherit=True)
+    try:
+        with run_on_ranks.processor_limit(seconds):
+            exec(code, names)
+    except SystemExit as error:
+        return f"{name} ends the process (exit {error.code})."
+    except run_on_ranks.TooLong:
+        return f"{name} computes for more than {seconds:g} s, so it was ended."
+    except BaseException as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+        line = f", line {frames[-1].lineno}" if frames else ""
+        return f"{name}{line} raises {type(error).__name__}: {str(error)[:300]}"
+    return None
+
+
+if __name__ == "__main__":
+    from helpers.classroom import sandbox_worker
+
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+    sandbox_worker.main(int(sys.argv[1]))
