@@ -2,9 +2,9 @@
 
 How to write a check
 ====================
-Each lab has one folder, named as its topic. Its `__init__.py` holds one record, `LAB = Lab(number="03",
-topic="ddp", …)`, with the lab's tasks and what of torch the lab forbids. A folder with a LAB is a lab; there is no other list.
-What several labs use stands in kit/, and the folders of labs do not import each other.
+Each lab has one folder, named as its topic. Its `__init__.py` holds one record, `LAB = Lab(number="03", …)`, with the
+lab's tasks and what of torch the lab forbids. A folder with a LAB is a lab; there is no other list. What several labs
+use stands in kit/, and the folders of labs do not import each other.
 
 A task has three parts, so that the same check serves the learner's notebook and a class of strangers:
 
@@ -43,7 +43,7 @@ A sentence about a value has both languages: `Words(en="the gradient of {}", zh=
 sentence of `expect` is read behind "on rank 1 of 3 ", or behind "with 3 ranks " if it has no rank.
 
 Each hint has a mutant in tests/mutants/NN_topic.yaml: who makes this mistake and why, and which lines of the solution
-it changes. tests/right_answers/NN_topic/STYLE.py holds other right answers (`TASK = "03.average"` and the function).
+it changes. tests/right_answers/NN_topic.yaml holds right answers in other styles (task, name, says, text).
 tests/grading runs them all, and no mutant may draw another mistake's hint; tests/grading/submissions.py says how both
 are written.
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
-from tests.grading.submissions import LABS, Submission
+from tests.grading.submissions import LABS, Submission, read_answers
 
 FRESH = Path(__file__).resolve().parent.parent / "fresh"
 
@@ -24,7 +22,7 @@ def fresh(kind: str) -> Iterator[Submission]:
     labs = {lab[:2]: lab for lab in LABS}
     for path in sorted(FRESH.glob(f"*_{kind}.yaml")):
         which = path.stem.partition("_")[0]
-        for one in yaml.safe_load(path.read_text(encoding="utf-8")):
+        for one in read_answers(path):
             yield Submission(
                 lab=labs[one["task"][:2]],
                 name=f"{which}_{one['name']}",
