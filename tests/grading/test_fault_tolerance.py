@@ -6,24 +6,24 @@ import operator
 
 import pytest
 
-from helpers.grading.fault_tolerance import deciding, reading
-from helpers.grading.fault_tolerance.disk import Disk
+from helpers.grading.fault_tolerance import membership, resuming, saving
+from helpers.grading.fault_tolerance.saving import Disk
 from tests.grading.planted import assert_told_apart, each, world_of
 
 SEEDS = range(20)
-ROOMS = {
-    "12.resume": (reading.going_on(), reading.WRONG_ROWS),
-    "12.reshard": (reading.part, reading.WRONG_PARTS),
-    "12.verdict": (deciding.named(), deciding.WRONG_WORDS),
-    "12.interval": (deciding.best, deciding.WRONG_STEPS),
-    "12.regroup": (deciding.way(), deciding.WRONG_GROUPS),
+RIGHT_AND_WRONG = {
+    "12.resume": (resuming.next_samples(), resuming.WRONG_SAMPLES),
+    "12.reshard": (resuming.read_part, resuming.WRONG_PARTS),
+    "12.verdict": (membership.verdicts(), membership.WRONG_VERDICTS),
+    "12.interval": (saving.best_interval, saving.WRONG_INTERVALS),
+    "12.regroup": (membership.regrouping(), membership.WRONG_GROUPS),
 }
 
 
-@pytest.mark.parametrize("key", ROOMS)
+@pytest.mark.parametrize("key", RIGHT_AND_WRONG)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, seed):
-    right, wrong = ROOMS[key]
+    right, wrong = RIGHT_AND_WRONG[key]
     cases = world_of(key, 1, seed).inputs[0]["cases"]
     answers = {name: [[one(*case) for case in cases] for one in several] for name, several in wrong.items()}
     assert_told_apart(each([right(*case) for case in cases], answers), operator.eq)
@@ -31,14 +31,16 @@ def test_each_mistake_gives_what_neither_the_right_way_nor_another_does(key, see
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_drawn_cases_hold_what_the_texts_speak_of(seed):
-    drawn = {key: world_of(key, 1, seed).inputs[0]["cases"] for key in ROOMS}
-    assert deciding.best(1, 6000, 10, 600, 15) == 24, "Young's own example"
-    words = [word for case in drawn["12.verdict"] for word in deciding.named()(*case)]
+    drawn = {key: world_of(key, 1, seed).inputs[0]["cases"] for key in RIGHT_AND_WRONG}
+    assert saving.best_interval(1, 6000, 10, 600, 15) == 24, "Young's own example"
+    words = [word for case in drawn["12.verdict"] for word in membership.verdicts()(*case)]
     assert set(words) == {"alive", "late", "hung", "dead"}
     for nodes, node_mtbf, save, repair, step in drawn["12.interval"]:
         lost = {k: save / (k * step) + k * step / 2 / (node_mtbf / nodes + repair) for k in range(1, 5000)}
-        assert min(lost, key=lost.get) == deciding.best(nodes, node_mtbf, save, repair, step), "round is not the least"
-    groups = [deciding.way()(*case) for case in drawn["12.regroup"]]
+        assert min(lost, key=lost.get) == saving.best_interval(nodes, node_mtbf, save, repair, step), (
+            "round is not the least"
+        )
+    groups = [membership.regrouping()(*case) for case in drawn["12.regroup"]]
     assert [None] * 3 in groups and any(group[1] for group in groups) and any(group[1] == [] for group in groups)
     in_a_row = [set(spares[:2]) <= set(dead) for _, spares, dead, *_ in drawn["12.regroup"] if len(spares) > 2]
     assert any(in_a_row), "no two dead spares in a row before a living one"
@@ -51,7 +53,7 @@ def test_the_drawn_cases_hold_what_the_texts_speak_of(seed):
 
 
 def left_by(disk: Disk) -> tuple[str | None, list[str | None]]:
-    return disk.crashes[-1]["killed"], disk.crashes[-1]["powers"]
+    return disk.crashes[-1]["after_kill"], disk.crashes[-1]["after_power_cut"]
 
 
 def test_a_kill_takes_what_is_not_flushed_and_a_power_cut_what_is_not_synced_bytes_and_names_alike():
@@ -83,10 +85,10 @@ def test_an_old_checkpoint_that_is_moved_aside_is_missing_and_only_its_own_name_
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whoever_is_silent_or_stands_still_exactly_as_long_as_a_limit_is_on_its_good_side(seed):
-    said = {name: set() for name in deciding.LIMITS}
+    said = {name: set() for name in membership.LIMITS}
     for case in world_of("12.verdict", 1, seed).inputs[0]["cases"]:
-        for told, word in zip(deciding.told_by(*case[:4], 3, None), deciding.named()(*case), strict=True):
+        for told, word in zip(membership.statuses(*case[:4], 3, None), membership.verdicts()(*case), strict=True):
             waited = {"late": told[0], "dead": told[0], "hung": told[2]}
-            for name in [name for name, limit in deciding.LIMITS.items() if waited[name] == limit]:
+            for name in [name for name, limit in membership.LIMITS.items() if waited[name] == limit]:
                 said[name].add(word)
     assert said == {"late": {"alive"}, "dead": {"late"}, "hung": {"alive"}}

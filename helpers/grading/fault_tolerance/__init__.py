@@ -1,8 +1,8 @@
-"""Lab 12: fault tolerance. One task runs on a simulated disk, five are rules that a job follows when a rank dies.
+"""Lab 12, fault tolerance: names the tasks that a check judges, and what of torch an answer may not use.
 
-disk.py       a disk that says after each operation what a crash would leave    saving.py    12.save, on that disk
-reading.py    12.resume, 12.reshard: what a rank reads when it goes on
-deciding.py   12.verdict, 12.interval, 12.regroup: who is ill, how often to save, who is next
+saving.py      12.save, on a simulated disk, and 12.interval: how and how often to save a checkpoint
+membership.py  12.verdict and 12.regroup: which ranks have failed, and which node gets which rank next
+resuming.py    12.resume and 12.reshard: what a rank reads when the job goes on
 """
 
 from helpers.grading.registry import Lab
@@ -10,8 +10,13 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="12",
     topic="fault_tolerance",
-    tasks=tuple(
-        "saving.TASK reading.RESUME deciding.VERDICT deciding.INTERVAL reading.RESHARD deciding.REGROUP".split()
+    tasks=(
+        "saving.SAVE",
+        "resuming.RESUME",
+        "membership.VERDICT",
+        "saving.INTERVAL",
+        "resuming.RESHARD",
+        "membership.REGROUP",
     ),
     forbids=("torch.distributed.checkpoint", "torch.distributed.elastic", "torch.utils.data"),
 )

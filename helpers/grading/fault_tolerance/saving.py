@@ -1,116 +1,324 @@
-"""12.save: a checkpoint that is whole wherever the writer is killed, and told of when no power cut can take it."""
+"""Judges 12.save and 12.interval: how to write a checkpoint that survives any crash, and how often to write one.
+
+12.save runs the learner's function on a simulated disk, which notes after every operation what a kill of the process
+and what a power cut would leave of the checkpoint. 12.interval compares numbers of steps with Young's formula.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
 from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.fault_tolerance import LAB
-from helpers.grading.fault_tolerance.disk import Disk
+from helpers.grading.kit import answers
 from helpers.grading.kit.comparisons import expect
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
-Case = Mapping[str, Any]  # files, the name of the checkpoint, its data
-GOOD, FULL = Words.of(""), Words(en="on a disk that is full from operation {} on, ", zh="磁盘从第 {} 个操作起已满，")
-DUE = {True: ("the new checkpoint", "新的检查点"), False: ("the old checkpoint or the new one", "旧的或新的检查点")}
-KINDS = {"killed": ("a kill", "进程被杀死"), "powers": ("a power cut", "断电")}
+# -- 12.save: a simulated disk ---------------------------------------------------------------------------------------
+MAX_OPERATIONS = 200  # an answer that needs more writes byte by byte, or in an endless loop
 
 
-def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """An old checkpoint as long, longer, shorter; none; and with half files of a writer that was killed before."""
+@dataclass
+class FileContent:
+    """The bytes of a file: in the buffer of the process, in the cache of the operating system, and on the disk.
+
+    A killed process loses its buffer. A power cut loses the cache as well.
+    """
+
+    buffered: bytes = b""
+    cached: bytes = b""
+    on_disk: bytes = b""
+
+    def is_safe(self) -> bool:
+        return not self.buffered and self.cached == self.on_disk
+
+
+class DiskFile:
+    """An open file of a Disk. It closes itself at the end of a `with`."""
+
+    def __init__(self, disk: Disk, name: str, content: FileContent):
+        self.disk, self.name, self.content, self.is_closed = disk, name, content, False
+
+    def write(self, data: bytes) -> int:
+        """Writes into the buffer of the process, and returns the number of bytes."""
+        with self.disk.performing(f"write {len(data)} bytes to {self.name!r}"):
+            self.content.buffered += bytes(data)
+        return len(data)
+
+    def flush(self, how: str = "flush") -> None:
+        """Moves the buffer of the process into the cache of the operating system."""
+        with self.disk.performing(f"{how} {self.name!r}"):
+            self.content.cached += self.content.buffered
+            self.content.buffered = b""
+
+    def close(self) -> None:
+        """Flushes once; a second call does nothing."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.flush("close")
+
+    def __enter__(self) -> DiskFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Disk:
+    """A folder on a simulated disk, which notes after every operation what a crash would leave of one file.
+
+    files: names and contents in the beginning. watched: the name of the checkpoint. fails_after: from this number of
+    operations on all raise OSError, as on a full disk; None for never.
+
+    crashes: for each operation its text, whether tell() had been called, and what is under the watched name afterwards
+    (None: no file): "after_kill", and "after_power_cut", a list of all outcomes that are possible. The names in the
+    folder are written to the disk at fsync_folder; before that a power cut may keep any of the later listings.
+    mistake: the hint for the first mistake that was seen, since later ones may only follow from it.
+    """
+
+    def __init__(self, files: Mapping[str, str], watched: str, fails_after: int | None = None):
+        self.files = {name: FileContent(b"", text.encode(), text.encode()) for name, text in files.items()}
+        self.possible_listings = [dict(self.files)]  # those that a power cut may leave
+        self.watched, self.fails_after = watched, fails_after
+        self.has_told, self.mistake, self.num_operations = False, "", 0
+        self.crashes: list[dict[str, Any]] = []
+
+    def open(self, name: str) -> DiskFile:
+        """Opens an empty file of this name. A file that had the name is emptied, on the disk as well."""
+        with self.performing(f"open {name!r}"):
+            self._note_mistake("written_in_place", name == self.watched)
+            content = self.files.setdefault(name, FileContent())
+            content.buffered = content.cached = content.on_disk = b""
+        return DiskFile(self, name, content)
+
+    def fsync(self, file: DiskFile) -> None:
+        """Writes what the cache has of this file to the disk."""
+        if file.is_closed:
+            raise ValueError(f"fsync: the file {file.name!r} is closed; call fsync before that")
+        with self.performing(f"fsync {file.name!r}"):
+            file.content.on_disk = file.content.cached
+
+    def replace(self, old: str, new: str) -> None:
+        """Renames `old` to `new` in one step; a file that was called `new` is gone."""
+        with self.performing(f"replace {new!r} by {old!r}", needs=old):
+            self._note_mistake("old_removed_first", old == self.watched)
+            self._note_mistake("renamed_too_early", new == self.watched and not self.files[old].is_safe())
+            self.files[new] = self.files.pop(old)
+
+    def remove(self, name: str) -> None:
+        """Removes this file."""
+        with self.performing(f"remove {name!r}", needs=name):
+            self._note_mistake("old_removed_first", name == self.watched)
+            del self.files[name]
+
+    def fsync_folder(self) -> None:
+        """Writes the names of the files to the disk."""
+        with self.performing("fsync_folder"):
+            self.possible_listings = []  # `performing` adds the present one
+
+    def tell(self) -> None:
+        """Tells the other ranks that the new checkpoint is there."""
+        content = self.files.get(self.watched, FileContent())
+        is_listed = all(listing.get(self.watched) is content for listing in self.possible_listings)
+        self._note_mistake("told_too_early", not (content.cached and content.is_safe() and is_listed))
+        self.has_told = True
+        with self.performing("tell()", can_fail=False):
+            pass
+
+    @contextlib.contextmanager
+    def performing(self, operation: str, *, can_fail: bool = True, needs: str = "") -> Iterator[None]:
+        """Performs the operation in the `with` block, and notes what a crash after it would leave.
+
+        needs: a file that must be there. Raises OSError without performing it if the disk is full or the file missing.
+        """
+        self.num_operations += 1
+        if self.num_operations > MAX_OPERATIONS:
+            raise RuntimeError(f"save needs more than {MAX_OPERATIONS} operations on the disk")
+        if can_fail and self.fails_after is not None and self.num_operations > self.fails_after:
+            raise OSError(28, "No space left on device")
+        if needs and needs not in self.files:
+            raise FileNotFoundError(f"there is no file {needs!r}")
+        yield
+        self.possible_listings.append(dict(self.files))
+        contents = [listing.get(self.watched) for listing in self.possible_listings]
+        crash = {"operation": operation, "told": self.has_told}
+        crash["after_kill"] = contents[-1] and contents[-1].cached.decode()  # None where there is no file
+        crash["after_power_cut"] = list(dict.fromkeys(one and one.on_disk.decode() for one in contents))
+        self.crashes.append(crash)
+
+    def _note_mistake(self, hint: str, is_made: bool) -> None:
+        if is_made and not self.mistake:
+            self.mistake = hint
+
+
+# -- 12.save: the task -----------------------------------------------------------------------------------------------
+SaveCase = Mapping[str, Any]  # the files in the beginning, the name of the checkpoint, its new data
+ON_GOOD_DISK = Words.of("")
+ON_FULL_DISK = Words(en="on a disk that is full from operation {} on, ", zh="磁盘从第 {} 个操作起已满，")
+# What must be there after a crash, by whether tell() had been called; and how a message names the crash.
+EXPECTED = {
+    True: ("the new checkpoint", "新的检查点"),
+    False: ("the old checkpoint or the new one", "旧的或新的检查点"),
+}
+CRASHES = {"after_kill": ("a kill", "进程被杀死"), "after_power_cut": ("a power cut", "断电")}
+
+
+def make_save(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """An old checkpoint that is as long as the new one, longer, shorter, missing, and much longer.
+
+    In the third case there are also partial files of a writer that was killed before.
+    """
     cases = []
     for number, (old, new) in enumerate(((12, 12), (30, 12), (5, 20), (0, 12), (12, 1))):
         name = rng.one_of("latest.pt", "model.ckpt", "step_40")
-        files = {"other.pt": letters(rng, 6)} | ({name: letters(rng, old)} if old else {})
-        files |= {f"{name}{end}": letters(rng, 3) for end in (".tmp", ".part") if number == 2}
-        cases.append({"files": files, "name": name, "data": letters(rng, new)})
+        files = {"other.pt": draw_letters(rng, 6)} | ({name: draw_letters(rng, old)} if old else {})
+        if number == 2:
+            files |= {f"{name}{end}": draw_letters(rng, 3) for end in (".tmp", ".part")}
+        cases.append({"files": files, "name": name, "data": draw_letters(rng, new)})
     return [{"cases": cases}]
 
 
-def letters(rng: CaseGenerator, count: int) -> str:
-    return "".join(chr(97 + rng.integer(0, 25)) for _ in range(count))
+def draw_letters(rng: CaseGenerator, count: int) -> str:
+    return "".join(chr(ord("a") + rng.integer(0, 25)) for _ in range(count))
 
 
-def run_submission(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
-    """Of each case the save on a good disk, then one for each operation with a disk that is full from there on."""
-    every = []
+def run_save(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
+    """For each case a save on a good disk; then as many saves as it took operations, on a disk that is full earlier."""
+    outcomes = []
     for case in inputs["cases"]:
-        good = saved(submitted, case, None)
-        every.append([good, *(saved(submitted, case, at) for at in range(len(good["crashes"])))])
-    return every
+        good = save_once(submitted, case, None)
+        outcomes.append([good, *(save_once(submitted, case, after) for after in range(len(good["crashes"])))])
+    return outcomes
 
 
-def saved(submitted: Callable, case: Case, fails_at: int | None) -> dict[str, Any]:
-    disk, raised = Disk(case["files"], case["name"], fails_at), False
+def save_once(submitted: Callable, case: SaveCase, fails_after: int | None) -> dict[str, Any]:
+    disk, raised = Disk(case["files"], case["name"], fails_after), False
     try:
         submitted(disk, case["name"], case["data"].encode(), disk.tell)
     except OSError:
-        if fails_at is None:
+        if fails_after is None:
             raise
         raised = True
-    now = {name: content.machine.decode() for name, content in disk.names.items()}
-    return {"crashes": disk.crashes, "mistake": disk.mistake, "now": now, "told": disk.told, "raised": raised}
+    files = {name: content.cached.decode() for name, content in disk.files.items()}
+    outcome = {"crashes": disk.crashes, "mistake": disk.mistake, "files": files}
+    return outcome | {"told": disk.has_told, "raised": raised}
 
 
-# -- the judge -------------------------------------------------------------------------------------------------------
-def judge(world: JudgedWorld) -> Iterator[Judgement]:
-    for case, (good, *failing) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
+def judge_save(world: JudgedWorld) -> Iterator[Judgement]:
+    for case, (good, *on_full) in zip(world.inputs[0]["cases"], world.outputs[0], strict=True):
         yield from judge_crashes(case, good)
         yield from judge_end(case, good)
-        for at, one in enumerate(failing, start=1):
-            full, is_known = FULL.format(at), one["raised"] or one["told"]
-            yield from judge_crashes(case, one, full)
-            yield expect(is_known, f"{full.en}save returns without OSError", f"{full.zh}save 却没有抛出 OSError")
+        for operation, outcome in enumerate(on_full, start=1):
+            prefix = ON_FULL_DISK.format(operation)
+            yield from judge_crashes(case, outcome, prefix)
+            # A full disk must show: by OSError, unless the checkpoint was complete before.
+            is_shown = outcome["raised"] or outcome["told"]
+            en, zh = f"{prefix.en}save returns without OSError", f"{prefix.zh}save 却没有抛出 OSError"
+            yield expect(is_shown, en, zh)
 
 
-def judge_crashes(case: Case, one: Mapping[str, Any], full: Words = GOOD) -> Iterator[Judgement]:
-    """Behind each operation the old checkpoint is whole, or the new one; once others were told, the new one."""
+def judge_crashes(case: SaveCase, outcome: Mapping[str, Any], prefix: Words = ON_GOOD_DISK) -> Iterator[Judgement]:
+    """A crash after any operation leaves the old or the new checkpoint; after tell() it leaves the new one."""
     old, new = case["files"].get(case["name"]), case["data"]
-    for number, crash in enumerate(one["crashes"], start=1):
-        right = (new,) if crash["told"] else (new, old)
-        due = DUE[crash["told"]]
-        for kind, (en, zh) in KINDS.items():
-            left = [crash[kind]] if kind == "killed" else crash[kind]
-            odd = next((text for text in left if text not in right), new)
+    mistakes = [outcome["mistake"]] if outcome["mistake"] else []
+    for number, crash in enumerate(outcome["crashes"], start=1):
+        allowed = (new,) if crash["told"] else (new, old)
+        expected = EXPECTED[crash["told"]]
+        for kind, (en, zh) in CRASHES.items():
+            left = crash[kind] if kind == "after_power_cut" else [crash[kind]]
+            wrong = next((text for text in left if text not in allowed), new)
             yield expect(
-                odd in right,
-                f"{full.en}{en} after operation {number}, {crash['operation']}, "
-                f"leaves {case['name']!r} {told(odd)[0]}, expected {due[0]}",
-                f"{full.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}，"
-                f"留下的 {case['name']!r} {told(odd)[1]}，应为{due[1]}",
-                mistakes=[one["mistake"]] * bool(one["mistake"]),
+                wrong in allowed,
+                f"{prefix.en}{en} after operation {number}, {crash['operation']}, "
+                f"leaves {case['name']!r} {content_text(wrong)[0]}, expected {expected[0]}",
+                f"{prefix.zh}在第 {number} 个操作 {crash['operation']} 之后{zh}，"
+                f"留下的 {case['name']!r} {content_text(wrong)[1]}，应为{expected[1]}",
+                mistakes=mistakes,
             )
 
 
-def told(left: str | None) -> tuple[str, str]:
+def content_text(left: str | None) -> tuple[str, str]:
+    """How a message describes what is left of the file, in English and Chinese. None: no file."""
     if left is None:
         return "missing", "不存在"
     return (f"with the {len(left)} bytes {left!r}", f"有 {len(left)} 个字节 {left!r}") if left else ("empty", "是空的")
 
 
-def judge_end(case: Case, good: Mapping[str, Any]) -> Iterator[Judgement]:
-    """The checkpoint is there, it was told of, and nothing else has changed."""
-    got, known = good["now"].get(case["name"]), [good["mistake"]] * bool(good["mistake"])
-    en, zh = f"save leaves {case['name']!r} {told(got)[0]}", f"save 留下的 {case['name']!r} {told(got)[1]}"
+def judge_end(case: SaveCase, outcome: Mapping[str, Any]) -> Iterator[Judgement]:
+    """At the end the new checkpoint is there, the others were told, and nothing else has changed."""
+    got, mistakes = outcome["files"].get(case["name"]), [outcome["mistake"]] if outcome["mistake"] else []
+    en, zh = content_text(got)
     yield expect(
-        got == case["data"], f"{en}, expected {case['data']!r}", f"{zh}，应为 {case['data']!r}", mistakes=known
+        got == case["data"],
+        f"save leaves {case['name']!r} {en}, expected {case['data']!r}",
+        f"save 留下的 {case['name']!r} {zh}，应为 {case['data']!r}",
+        mistakes=mistakes,
     )
-    yield expect(good["told"], "save never calls tell()", "save 从未调用 tell()")
-    strangers = sorted(set(good["now"]) - set(case["files"]) - {case["name"]})
-    yield expect(not strangers, f"save leaves {strangers} behind", f"save 留下了 {strangers}")
-    kept = good["now"].get("other.pt") == case["files"]["other.pt"]
-    yield expect(kept, "'other.pt', another checkpoint, has changed", "另一个检查点 'other.pt' 变了")
+    yield expect(outcome["told"], "save never calls tell()", "save 从未调用 tell()")
+    new_files = sorted(set(outcome["files"]) - set(case["files"]) - {case["name"]})
+    yield expect(not new_files, f"save leaves {new_files} behind", f"save 留下了 {new_files}")
+    is_intact = outcome["files"].get("other.pt") == case["files"]["other.pt"]
+    yield expect(is_intact, "'other.pt', another checkpoint, has changed", "另一个检查点 'other.pt' 变了")
 
 
-TASK = Task(
+SAVE = Task(
     key="12.save",
     signature="save(disk, name, data, tell)",
-    make_inputs=make_inputs,
-    run_submission=run_submission,
-    judge=judge,
+    make_inputs=make_save,
+    run_submission=run_save,
+    judge=judge_save,
     hints=LAB.hints("written_in_place", "old_removed_first", "renamed_too_early", "told_too_early"),
     world_sizes=(1,),
     runs_on="process",
+)
+
+# -- 12.interval -----------------------------------------------------------------------------------------------------
+MARGIN = 0.1  # of a step, around .5: no case is so near to where rounding to whole steps would be in doubt
+
+
+def make_interval(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Young's own example, a large job, one that saves after each step, one that saves seldom; then any.
+
+    A case is: nodes, and in seconds a node's mean time between failures, a save, a repair, and a step. The large job
+    has 0.0065 failures per node and day.
+    """
+    jobs = [[1, 6000, 10, 600, 15], [2048, 13_292_308, 60, 300, 4], [4, 2000, 1, 100, 300], [100, 1e6, 20, 4000, 2]]
+    while len(jobs) < 10:
+        nodes = rng.integer(2, 3000)
+        seconds = nodes * 500 * rng.integer(4, 60), 5 * rng.integer(1, 30), 60 * rng.integer(10, 60)
+        job = [nodes, *seconds, 0.5 * rng.integer(2, 60)]
+        if abs(youngs_steps(*job) % 1 - 0.5) > MARGIN:
+            jobs.append(job)
+    return [{"cases": jobs}]
+
+
+def youngs_steps(nodes: int, node_mtbf: float, save: float, repair: float, step: float) -> float:
+    """Young 1974: save every sqrt(2 * save * time between failures) seconds, here in steps and not rounded."""
+    return sqrt(2 * save * (node_mtbf / nodes + repair)) / step
+
+
+def best_interval(*job: float, factor: float = 1.0) -> int:
+    """The right number of steps between saves. factor: not 1 for a mistake."""
+    return max(1, round(factor * youngs_steps(*job)))
+
+
+WRONG_INTERVALS: dict[str, list[Callable[..., int]]] = {
+    "repair_not_counted": [lambda nodes, mtbf, save, repair, step: best_interval(nodes, mtbf, save, 0, step)],
+    "nodes_forgotten": [lambda nodes, *others: best_interval(1, *others)],
+    "whole_interval_lost": [partial(best_interval, factor=sqrt(0.5))],  # a failure loses half an interval on average
+}
+INTERVAL = answers.question_task(
+    "12.interval",
+    "best_interval(nodes, node_mtbf, save, repair, step)",
+    Words(en="the number of steps", zh="步数"),
+    best_interval,
+    WRONG_INTERVALS,
+    make_inputs=make_interval,
+    hints=LAB.hints(*WRONG_INTERVALS),
 )

@@ -166,7 +166,10 @@ def draw_leading_shape(rng: CaseGenerator) -> list[int]:
 
 
 def run_layer(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Sends two batches forward and then both back; at last doubles the parameters in place, as an optimizer step."""
+    """Sends two batches forward and then both back; at last doubles the parameters in place, as an optimizer step.
+
+    At each `yield` another case may take its turn on the ranks.
+    """
     linear = linear_from(inputs)
     before, given_memory = snapshot(linear), storage_addresses(linear)
     layer = submitted(linear)

@@ -59,7 +59,7 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> I
     """Runs backward through submitted(x) + r + x.
 
     Autograd gives the same gradient tensor to all three terms, to submitted(x) first. An answer that changes it in
-    place therefore changes the gradients of r and x. x is no leaf, as in a model.
+    place therefore changes the gradients of r and x. x is no leaf, as in a model. At the `yield` another case may run.
     """
     leaf, r_leaf = (inputs["x"].clone().requires_grad_() for _ in range(2))
     x, r = leaf * 1.0, r_leaf * 1.0

@@ -80,7 +80,7 @@ def draw_entries(rng: CaseGenerator, first: int, count: int, num_tokens: int) ->
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Runs backward from the loss times a factor, as a gradient scaler does."""
+    """Runs backward from the loss times a factor, as a gradient scaler does. At the `yield` another case may run."""
     logits = inputs["logits"].requires_grad_()
     loss = submitted(logits, inputs["targets"])
     context.mark(FORWARD)

@@ -79,7 +79,10 @@ def draw_constants(rng: CaseGenerator) -> dict[str, float]:
 
 
 def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
-    """Zero to three dimensions; a last vector makes the number of all elements what the case asks for."""
+    """Zero to three dimensions, and a vector that makes the number of all elements what the case asks for.
+
+    In the case "few" there are only vectors of one element, fewer than ranks.
+    """
     if rng.case.sizes == "few":
         return [(1,)] * rng.size(world_size)
     a, b = rng.integer(2, 4), rng.integer(3, 6)
@@ -89,6 +92,7 @@ def draw_shapes(rng: CaseGenerator, world_size: int) -> list[tuple[int, ...]]:
 
 
 def run_stage1(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs the steps. At each `yield` another case may take its turn on the ranks."""
     parameters, optimizers, steps = [nn.Parameter(one.clone()) for one in inputs["weights"]], [], []
 
     def make_optimizer(tensors: Any) -> Momentum:
@@ -173,6 +177,7 @@ def simulations_of_mistakes(world_size: int) -> dict[str, list[Zero1Simulation]]
 
 
 def judge_stage1(world: JudgedWorld) -> Iterator[Judgement]:
+    """Judges the parameters after each step, the size of the optimizer's state, side effects, and messages."""
     n, num_elements = world.size, flatten(world.inputs[0]["weights"]).numel()
     right = Zero1Simulation().run(world)
     runs: dict[str, list[History]] = {}
@@ -278,6 +283,7 @@ def make_step(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_step(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """Runs the steps, each with the same momentum as in `Momentum`."""
     shard = shard_of(inputs["weights"][0], context.rank, context.world_size).clone()
     velocity, steps = torch.zeros_like(shard), []
 

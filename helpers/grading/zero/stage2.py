@@ -76,7 +76,10 @@ def model_of(inputs: Mapping[str, Any]) -> nn.Module:
 
 
 def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Two steps of some micro-batches each, and `finish()` at the end of each step."""
+    """Runs two steps of some micro-batches each, with `finish()` at the end of each step.
+
+    At each `yield` another case may take its turn on the ranks.
+    """
     model = model_of(inputs)
     parameters, grad_bytes = list(model.parameters()), []
 
@@ -101,30 +104,27 @@ def run_stage2(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
             context.mark(BACKWARD_OVER)
         shards = finish()
         returned.append(shards)
-        copies = [one.clone() for one in shards] if is_tensors(shards) else repr(shards)[:60]
+        copies = [one.clone() for one in shards] if is_list_of_tensors(shards) else repr(shards)[:60]
         steps.append({"shards": copies, "bytes_left": bytes_left})
     is_same_list = len(given) == len(parameters) and all(map(operator.is_, given, parameters))
     is_stable = all(are_unchanged(shards, step["shards"]) for shards, step in zip(returned, steps, strict=True))
-    return {
-        "finish": "callable",
-        "steps": steps,
-        "grad_bytes": grad_bytes,
-        "list_intact": is_same_list,
-        "shards_stable": is_stable,
-    }
+    memory = {"grad_bytes": grad_bytes, "list_intact": is_same_list, "shards_stable": is_stable}
+    return {"finish": "callable", "steps": steps} | memory
 
 
 def are_unchanged(shards: Any, copies: Any) -> bool:
-    """Whether the shards that finish() returned still have their values. What is no list of tensors counts as such:
-    `judge_values` rejects it."""
-    return not is_tensors(copies) or (len(shards) == len(copies) and all(map(torch.equal, shards, copies)))
+    """Whether the shards that finish() returned still have their values.
+
+    True also for anything but a list of tensors, which `judge_values` rejects.
+    """
+    return not is_list_of_tensors(copies) or (len(shards) == len(copies) and all(map(torch.equal, shards, copies)))
 
 
 def bytes_of(gradient: Tensor | None) -> int:
     return 0 if gradient is None else gradient.numel() * gradient.element_size()
 
 
-def is_tensors(shards: Any) -> bool:
+def is_list_of_tensors(shards: Any) -> bool:
     return isinstance(shards, list | tuple) and all(isinstance(one, Tensor) for one in shards)
 
 

@@ -65,7 +65,7 @@ def make_stage3(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_stage3(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Sends each micro-batch forward and back, with tanh behind each layer.
+    """Sends each micro-batch forward and back, with tanh behind each layer. At a `yield` another case may run.
 
     Backward starts from a sum. From a tensor and its gradient torch would import its symbolic shapes, which takes a
     second on every rank.

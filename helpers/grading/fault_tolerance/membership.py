@@ -1,0 +1,242 @@
+"""Judges 12.verdict and 12.regroup: which ranks of a job have failed, and which node gets which rank afterwards.
+
+12.verdict calls every rank alive, late, hung or dead, by its heartbeats. 12.regroup replaces dead nodes by spares, and
+says under which keys the members of the next group report. The learner's function is called in one process with drawn
+cases. The right function has options that turn it into the wrong ones; a mistake is named only if its function gives
+every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.fault_tolerance import LAB
+from helpers.grading.kit import answers
+from helpers.grading.task import RankContext
+from helpers.learner.words import Words
+
+# -- 12.verdict ------------------------------------------------------------------------------------------------------
+LIMITS = {"late": 3, "dead": 10, "hung": 20}  # seconds of silence, of silence, and in the same step
+Beat = tuple[int, int, float, float]  # rank, step, when it was sent (rank's clock), when it arrived (watcher's clock)
+Status = tuple[float, int, float]  # of a rank: seconds since its last beat, its step, seconds since that step began
+# Most ranks are in step 7. A rank that waits for others stays in it for long, and a hung one stays behind.
+HEALTHY, WAITING, LATE, DEAD, HUNG = (1, 7, 2), (1, 7, 30), (5, 7, 5), (15, 7, 40), (1, 6, 31)
+LATE_AND_BEHIND, FIRST_STEP = (5, 6, 31), (1, 0, 15)
+AT_LATE, AT_DEAD, AT_HUNG = (3, 7, 5), (10, 7, 12), (1, 7, 20)  # exactly at a limit, which is not beyond it
+NEVER_HEARD = None  # a rank that has not sent a beat yet
+
+
+def make_verdict(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Jobs whose ranks are far from every limit, or exactly at one: small ones, then any mixture.
+
+    The last of the small ones is in its first step, and its first beats came some seconds after the start.
+    """
+    jobs = [[HEALTHY, HEALTHY], [HEALTHY, LATE], [WAITING, HUNG], [DEAD, WAITING], [WAITING, WAITING]]
+    jobs += [[WAITING, (15, 6, 40), WAITING], [HUNG, WAITING, WAITING, LATE]]
+    jobs += [[NEVER_HEARD, HEALTHY], [HEALTHY, NEVER_HEARD], [WAITING, DEAD, HUNG]]
+    jobs += [[WAITING, DEAD], [WAITING, LATE_AND_BEHIND], [AT_LATE, WAITING], [WAITING, AT_DEAD], [AT_HUNG, WAITING]]
+    jobs.append([FIRST_STEP] * 2)
+    for other in (NEVER_HEARD, DEAD) * 8:
+        jobs.append([rng.one_of(HEALTHY, WAITING, LATE, HUNG, other) for _ in range(rng.integer(2, 5))])
+    # Seconds since the start: short ones matter where a rank was never heard.
+    ages = [(1, 5, 15, 45)[number % 4] if NEVER_HEARD in job else 60 for number, job in enumerate(jobs)]
+    ages[jobs.index([FIRST_STEP] * 2)] = 25
+    return [{"cases": [draw_beats(rng, job, age) for job, age in zip(jobs, ages, strict=True)]}]
+
+
+def draw_beats(rng: CaseGenerator, job: list[Status | None], age: float) -> list[Any]:
+    """Beats that give the ranks this status. The job began `age` seconds ago; a rank's clock may be hours off."""
+    now = rng.integer(60, 99)
+    started = now - age
+    beats: list[Beat] = []
+    for rank, status in enumerate(job):
+        if status is NEVER_HEARD:
+            continue
+        silence, step, seconds_in_step = status
+        last, since, clock_offset = now - silence, max(started, now - seconds_in_step), rng.integer(-9000, 9000)
+        arrivals = [(since - 2, step - 1)] if len(job) > 2 else []
+        arrivals += [(since, step), (last, step)] if last > since else [(since, step)]
+        beats += [(rank, step, at + clock_offset, at) for at, step in arrivals if started <= at]
+    return [sorted(beats, key=lambda beat: beat[3]), len(job), started, now, LIMITS]
+
+
+def statuses(
+    beats: list[Beat], ranks: int, started: float, now: float, clock: int, never: Status | None, at_start: int = 0
+) -> list[Status]:
+    """The status of each rank. clock: 3 to use the watcher's clock, 2 (a mistake) for the clock of each rank.
+
+    never: the status of a rank that was never heard, None to count from the start. at_start: the step at the start.
+    """
+    last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
+    for beat in beats:
+        rank, last[beat[0]] = beat[0], beat[clock]
+        if beat[1] > step[rank]:
+            step[rank], since[rank] = beat[1], beat[clock]
+    found = [(now - last[rank], step[rank], now - since[rank]) for rank in range(ranks)]
+    heard = {beat[0] for beat in beats}
+    return [one if never is None or rank in heard else never for rank, one in enumerate(found)]
+
+
+def verdicts(
+    *,
+    clocks: tuple[int, int] = (3, 3),
+    may_wait_for: Sequence[str] = ("dead", "behind"),
+    can_hang: bool = True,
+    never: Status | None = None,
+    at_start: int = 0,
+) -> Callable[..., list[str]]:
+    """The right function, or with other arguments a wrong one.
+
+    clocks: the clock (see `statuses`) for silence, and for time in a step. may_wait_for: a rank that stays in its step
+    is not hung while there is a "dead" rank, or one that is "behind" in a smaller step. can_hang: False if no rank is
+    ever called hung. never, at_start: see `statuses`; with -1 a rank enters step 0 at its first beat.
+    """
+
+    def verdict(beats: list[Beat], ranks: int, started: float, now: float, limits: dict[str, float]) -> list[str]:
+        silent, in_step = (statuses(beats, ranks, started, now, clock, never, at_start) for clock in clocks)
+        is_any_dead = any(silence > limits["dead"] for silence, _, _ in silent)
+        all_may_wait = not can_hang or ("dead" in may_wait_for and is_any_dead)
+        smallest = min(step for _, step, _ in in_step)
+        names = []
+        for (silence, *_), (_, step, seconds) in zip(silent, in_step, strict=True):
+            may_wait = all_may_wait or ("behind" in may_wait_for and step > smallest)
+            if silence > limits["dead"]:
+                names.append("dead")
+            elif silence > limits["late"]:
+                names.append("late")
+            else:
+                names.append("hung" if seconds > limits["hung"] and not may_wait else "alive")
+        return names
+
+    return verdict
+
+
+WRONG_VERDICTS: dict[str, list[Callable[..., list[str]]]] = {
+    "clocks_compared": [verdicts(clocks=(2, 2)), verdicts(clocks=(2, 3))],
+    "waiting_called_hung": [verdicts(may_wait_for=kinds) for kinds in ((), ("dead",), ("behind",))],
+    "steps_ignored": [verdicts(can_hang=False)],
+    # A rank that was never heard counts as healthy or as dead, whatever the time.
+    "never_heard_forgotten": [
+        verdicts(never=status, at_start=step) for status in ((0.0, 99, 0.0), (99.0, 99, 99.0)) for step in (0, -1)
+    ],
+}
+VERDICT = answers.question_task(
+    "12.verdict",
+    "verdict(beats, ranks, started, now, limits)",
+    Words(en="the list of verdicts (number 1 is that on rank 0)", zh="各 rank 的判断（第 1 个是 rank 0）"),
+    verdicts(),
+    WRONG_VERDICTS,
+    make_inputs=make_verdict,
+    hints=LAB.hints(*WRONG_VERDICTS),
+)
+
+# -- 12.regroup ------------------------------------------------------------------------------------------------------
+NodeNames = Sequence[str]
+NextGroup = list[Any]  # names by rank, names of spares, and keys; or three times None
+
+
+def make_regroup(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Groups with and without spares, with dead spares, too few nodes and just enough; then any.
+
+    Each is (number of ranks, number of spares, ranks that are dead, spares that are dead, nodes that are needed).
+    """
+    groups = [
+        (3, 1, [1], [], 1),
+        (3, 0, [0], [], 1),
+        (4, 2, [1, 2], [], 1),
+        (5, 3, [0, 3], [0, 1], 2),
+        (4, 1, [0, 2], [], 4),
+    ]
+    groups += [(4, 1, [0, 2], [], 3), (2, 0, [1], [], 2), (3, 2, [], [1], 1), (4, 1, [2, 0], [0], 1)]
+    for num_spares in (0, 1, 2, 3, 3):
+        size = rng.integer(3, 6)
+        dead = sorted({rng.integer(0, size - 1) for _ in range(rng.integer(1, 3))})
+        groups.append((size, num_spares, dead, list(range(rng.integer(0, num_spares))), 1))
+    return [{"cases": [draw_nodes(rng, *group) for group in groups]}]
+
+
+def draw_nodes(
+    rng: CaseGenerator, size: int, num_spares: int, dead: list[int], dead_spares: list[int], needed: int
+) -> list[Any]:
+    """Nodes in no order of their names, and how often each was restarted, which must not matter."""
+    names = [f"node{10 + i}" for i in torch.randperm(size + num_spares, generator=rng).tolist()]
+    ranks, spares, generation = names[:size], names[size:], rng.integer(2, 7)
+    dead_names = [ranks[rank] for rank in dead] + [spares[i] for i in dead_spares]
+    return [ranks, spares, dead_names, needed, generation, {name: rng.one_of(0, 1, generation + 3) for name in names}]
+
+
+def run_regroup(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> list[Any]:
+    def three_values(*args: Any) -> Any:
+        answer = submitted(*args[:-1], dict(args[-1]))
+        return list(answer) if isinstance(answer, list | tuple) and len(answer) == 3 else [answer] * 3
+
+    return answers.run_questions(three_values, inputs, context, REGROUP)
+
+
+def replaced_in_place(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
+    """Each dead node's rank goes to the next living spare; without one, later nodes move up."""
+    spares = iter(living)
+    return [name for name in (next(spares, "") if one in dead else one for one in ranks) if name]
+
+
+def appended_at_end(ranks: NodeNames, living: NodeNames, dead: NodeNames) -> list[str]:
+    """The mistake: survivors move up, and the spares come behind them."""
+    return [*(one for one in ranks if one not in dead), *living[: sum(one in dead for one in ranks)]]
+
+
+def regrouping(
+    *,
+    assign: Callable[[NodeNames, NodeNames, NodeNames], list[str]] = replaced_in_place,
+    awaited: Callable[[NodeNames, NodeNames], NodeNames] = lambda now, before: now,
+    prefix: str = "{new}/",
+) -> Callable[..., NextGroup]:
+    """The right function, or with other arguments a wrong one.
+
+    assign: the new ranks, from the old ones, the living spares and the dead nodes. awaited: whose keys are awaited,
+    from the new and the old ranks. prefix: of a key, with the {new} or {old} generation, or with the {restarts} of
+    the node, or one {more}.
+    """
+
+    def regroup(
+        ranks: NodeNames, spares: NodeNames, dead: NodeNames, needed: int, generation: int, restarts: dict[str, int]
+    ) -> NextGroup:
+        living = [name for name in spares if name not in dead]
+        now = assign(ranks, living, dead)
+        keys = []
+        for name in awaited(now, ranks):
+            numbers = {"old": generation, "new": generation + 1, "restarts": restarts[name], "more": restarts[name] + 1}
+            keys.append(prefix.format(**numbers) + name)
+        return [now, [name for name in living if name not in now], keys] if len(now) >= needed else [None] * 3
+
+    return regroup
+
+
+WRONG_GROUPS: dict[str, list[Callable[..., NextGroup]]] = {
+    "dead_awaited": [
+        regrouping(awaited=lambda now, before: before),
+        regrouping(awaited=lambda now, before: [*now, *(name for name in before if name not in now)]),
+        regrouping(awaited=lambda now, before: [*before, *(name for name in now if name not in before)]),
+    ],
+    "restart_count_as_key": [regrouping(prefix="{restarts}/"), regrouping(prefix="{more}/")],
+    "old_keys": [regrouping(prefix="{old}/"), regrouping(prefix="")],
+    "places_not_kept": [
+        regrouping(assign=appended_at_end),
+        regrouping(assign=lambda *given: sorted(replaced_in_place(*given))),
+        regrouping(assign=lambda *given: sorted(appended_at_end(*given))),
+    ],
+}
+REGROUP = answers.question_task(
+    "12.regroup",
+    "regroup(ranks, spares, dead, min_ranks, generation, restarts)",
+    [Words(en=name, zh=f" {name}") for name in ("ranks", "spares", "keys")],
+    regrouping(),
+    WRONG_GROUPS,
+    make_inputs=make_regroup,
+    run_submission=run_regroup,
+    hints=LAB.hints(*WRONG_GROUPS),
+    must_not_change=("ranks", "spares", "dead"),
+)
