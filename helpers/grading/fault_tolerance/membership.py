@@ -73,9 +73,10 @@ def statuses(
     """
     last, step, since = [started] * ranks, [at_start] * ranks, [started] * ranks
     for beat in beats:
-        rank, last[beat[0]] = beat[0], beat[clock]
-        if beat[1] > step[rank]:
-            step[rank], since[rank] = beat[1], beat[clock]
+        rank, now_in_step, at = beat[0], beat[1], beat[clock]
+        last[rank] = at
+        if now_in_step > step[rank]:
+            step[rank], since[rank] = now_in_step, at
     found = [(now - last[rank], step[rank], now - since[rank]) for rank in range(ranks)]
     heard = {beat[0] for beat in beats}
     return [one if never is None or rank in heard else never for rank, one in enumerate(found)]

@@ -24,6 +24,7 @@ Span = tuple[float, float]  # start and end
 
 # -- 10.split --------------------------------------------------------------------------------------------------------
 Calls = list[dict[str, Span]]  # for each rank, a message's name to when the rank called it and when it returned
+CallsWithLast = list[dict[str, tuple[float, float, float]]]  # the same, with the last call of the message on any rank
 Rows = list[list[Any]]  # rank, name, waiting, moving
 Split = Callable[[float, float, float], tuple[float, float]]  # call, return, last call of all ranks: waiting, moving
 
@@ -84,7 +85,7 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def with_last_call(calls: Calls, pick: Callable = max) -> list[dict[str, tuple[float, float, float]]]:
+def with_last_call(calls: Calls, pick: Callable = max) -> CallsWithLast:
     """Each message with its last call on any rank behind its two times. pick: `min` for the first call instead."""
     starts: dict[str, list[float]] = {}
     for of_rank in calls:
@@ -93,7 +94,7 @@ def with_last_call(calls: Calls, pick: Callable = max) -> list[dict[str, tuple[f
     return [{name: (*span, pick(starts[name])) for name, span in of_rank.items()} for of_rank in calls]
 
 
-def matched_by_position(calls: Calls) -> list[dict[str, tuple[float, float, float]]]:
+def matched_by_position(calls: Calls) -> CallsWithLast:
     """The mistake: the first entries of all ranks are taken for one message, the second entries for the next one."""
     starts: dict[int, list[float]] = {}
     for of_rank in calls:
@@ -107,7 +108,7 @@ def at_last_call(called: float, returned: float, last: float) -> tuple[float, fl
     return min(last, returned) - called, returned - min(last, returned)
 
 
-def split_rows(calls: list[dict[str, tuple[float, float, float]]], split: Split = at_last_call) -> Rows:
+def split_rows(calls: CallsWithLast, split: Split = at_last_call) -> Rows:
     return as_rows([{name: split(*times) for name, times in of_rank.items()} for of_rank in calls])
 
 

@@ -182,12 +182,12 @@ def make_mlp(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
 
 
 def run_mlp(submitted: Callable, inputs: dict[str, Any], context: RankContext) -> Any:
-    return submitted(*(inputs[name].clone() for name in "xAB"))
+    return submitted(*(inputs[name].clone() for name in ("x", "A", "B")))
 
 
 def judge_mlp(world: JudgedWorld) -> Iterator[Judgement]:
     """Every rank returns gelu(x A) B, after one all-reduce."""
-    x, a, b = (world.inputs[0][name] for name in "xAB")
+    x, a, b = (world.inputs[0][name] for name in ("x", "A", "B"))
     n, right = world.size, F.gelu(x @ a) @ b
     shards = list(zip(a.chunk(n, 1), b.chunk(n, 0), strict=True))  # columns of A and rows of B, for each rank
     # A is split by rows, and gelu is applied to partial sums of x A.
