@@ -14,7 +14,7 @@ from benchmarks.paired import write_table
 from helpers.predict.advice import advise
 from helpers.predict.time.convolutions import RESNET_152
 from helpers.specs import CLUSTERS, GPUS, PRESETS, Cluster, Link
-from helpers.specs.clusters import PCIE_3
+from helpers.specs.hardware import PCIE_3
 
 
 def cluster(key: str, nodes: int = 1, gpus: int | None = None, gigabits: float | None = None) -> Cluster:
@@ -60,8 +60,8 @@ def main() -> None:
         took = time.process_time() - start
         rows.append(
             {
-                "question": name, "first plan": f"{found.chosen.title}: {found.chosen.plan_words}",
-                "step": found.chosen.step_words, "MFU": f"{found.chosen.mfu:.0%}",
+                "question": name, "first plan": f"{found.chosen.title}: {found.chosen.plan_text}",
+                "step": found.chosen.step_text, "MFU": f"{found.chosen.mfu:.0%}",
                 "warnings": len(found.chosen.warnings), "plans": found.searched, "search, s": took,
             }
         )  # fmt: skip

@@ -17,10 +17,9 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from benchmarks.paired import write_table
-from helpers.predict.time.calibrate import PRIOR, calibrate
-from helpers.predict.time.measured import Row, published, vtrain
-from helpers.predict.time.model import Constants, step_time
+from helpers.predict.time.calibrate import PRIOR, MeasuredStep, calibrate, published_steps, vtrain_steps
 from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.step import Constants, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
 
 FOUR = ("products", "inside", "launch", "step")
@@ -39,12 +38,12 @@ CAUSES = {
 }
 
 
-def error(row: Row, constants: Constants) -> float:
+def error(row: MeasuredStep, constants: Constants) -> float:
     """Predicted over measured, less one."""
     return step_time(row.model, row.plan, row.cluster, row.stack, constants).seconds / row.seconds - 1
 
 
-def by_anchor(rows: Sequence[Row], splits: int) -> tuple[float, float, dict[Row, list[float]]]:
+def by_anchor(rows: Sequence[MeasuredStep], splits: int) -> tuple[float, float, dict[MeasuredStep, list[float]]]:
     """One row per stack is known, the others are judged: median error, the share within 20 %, and each row's errors."""
     stacks, each = defaultdict(list), defaultdict(list)
     for row in rows:
@@ -64,7 +63,7 @@ def by_anchor(rows: Sequence[Row], splits: int) -> tuple[float, float, dict[Row,
     return fmean(medians), fmean(within), each
 
 
-def held_by_anchor(rows: Sequence[Row], splits: int) -> float:
+def held_by_anchor(rows: Sequence[MeasuredStep], splits: int) -> float:
     """As `by_anchor`: the share of judged rows that lie in their 80 % interval."""
     found = []
     for seed in range(splits):
@@ -77,7 +76,7 @@ def held_by_anchor(rows: Sequence[Row], splits: int) -> float:
     return fmean(found)
 
 
-def fitted_on(rows: Sequence[Row], known: int, names: Sequence[str], splits: int) -> float:
+def fitted_on(rows: Sequence[MeasuredStep], known: int, names: Sequence[str], splits: int) -> float:
     """Mean error of the rest after fitting on `known` random rows."""
     found = []
     for seed in range(splits):
@@ -88,7 +87,7 @@ def fitted_on(rows: Sequence[Row], known: int, names: Sequence[str], splits: int
     return fmean(found)
 
 
-def covered(rows: Sequence[Row], known: int, names: Sequence[str], splits: int) -> float:
+def covered(rows: Sequence[MeasuredStep], known: int, names: Sequence[str], splits: int) -> float:
     """The share of the rest that lies in its 80 % interval after fitting on `known` random rows."""
     found = []
     for seed in range(splits):
@@ -100,18 +99,18 @@ def covered(rows: Sequence[Row], known: int, names: Sequence[str], splits: int) 
     return fmean(found)
 
 
-def of_another(known: Sequence[Row], judged: Sequence[Row]) -> float:
+def of_another(known: Sequence[MeasuredStep], judged: Sequence[MeasuredStep]) -> float:
     constants = calibrate(known).constants
     return fmean(abs(error(row, constants)) for row in judged)
 
 
-def lost(rows: Sequence[Row], constants: Constants) -> float:
+def lost(rows: Sequence[MeasuredStep], constants: Constants) -> float:
     """The measured time of the plan that the model would choose, over the best measured one, less one."""
     chosen = min(rows, key=lambda row: step_time(row.model, row.plan, row.cluster, row.stack, constants).seconds)
     return chosen.seconds / min(row.seconds for row in rows) - 1
 
 
-def tasks(rows: Sequence[Row]) -> list[list[Row]]:
+def tasks(rows: Sequence[MeasuredStep]) -> list[list[MeasuredStep]]:
     """Rows that do the same work on the same GPUs, where there are three plans or more."""
     same = defaultdict(list)
     for row in rows:
@@ -120,7 +119,9 @@ def tasks(rows: Sequence[Row]) -> list[list[Row]]:
     return [members for members in same.values() if len(members) > 2]
 
 
-def choices(single: list[Row], models: list[list[Row]], bloom: list[Row]) -> list[tuple[str, str, str, str]]:
+def choices(
+    single: list[MeasuredStep], models: list[list[MeasuredStep]], bloom: list[MeasuredStep]
+) -> list[tuple[str, str, str, str]]:
     """Time lost by choosing with the model: constants from other rows than those chosen among."""
     known = random.Random(0).sample(single, 40)
     constants = calibrate(known, names=FOUR).constants
@@ -151,7 +152,7 @@ def seconds_of_an_estimate() -> float:
     return median(took)
 
 
-def outliers(each: dict[Row, list[float]]) -> list[str]:
+def outliers(each: dict[MeasuredStep, list[float]]) -> list[str]:
     lines = []
     for row, found in sorted(each.items(), key=lambda pair: -abs(fmean(pair[1]))):
         if abs(fmean(found)) > 0.15:
@@ -162,7 +163,7 @@ def outliers(each: dict[Row, list[float]]) -> list[str]:
 
 
 def main(splits: int) -> None:
-    rows, single, multi = published(), vtrain("single_node"), vtrain("multi_node")
+    rows, single, multi = published_steps(), vtrain_steps("single_node"), vtrain_steps("multi_node")
     models = [[row for row in multi if row.group.endswith(size)] for size in (" 3.6B", "18.4B")]
     middle, within, each = by_anchor(rows, splits)
     unexplained = ("Narayanan T2 ZeRO-3", "nanotron, 64")

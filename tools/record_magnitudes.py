@@ -1,6 +1,6 @@
 """Train the GPT of 10,698,240 parameters for 20 steps in fp32, then sort what one more step computes by power of two.
 
-Writes helpers/predict/precision/gpt_magnitudes.jsonl, a line a kind. One core, about 20 seconds; other
+Writes helpers/predict/gpt_magnitudes.jsonl, one line per kind. One core, about 20 seconds; other
 machines round a little differently, so a count may move by a few values.
 """
 

@@ -1,11 +1,11 @@
-"""The same questions as `measure`, answered by formula and by simulation. Nothing here imports torch.
+"""Predicts memory, traffic, time, scaling and failures of training, by formula and simulation, without torch.
 
 memory/      what a rank's memory holds, by kind: model states, activations, the peak of a step
 traffic/     who sends what: collectives message by message, and the operations and bytes of a training step
 time/        when each span of a step starts and ends, floating-point operations
 scaling/     how much faster more GPUs are, where that stops paying, days and GPU-hours, what a measured curve lost
-failures/    how often a long job fails, what it loses, how often to save, what a save costs
-precision/   what a number format keeps of a value
+failures.py  how often a long job fails, what it loses, how often to save, what a save costs
+precision.py what a number format keeps of a value
 advice/      does a plan fit, which strategy for a model on a cluster, and why
 by_hand/     models and matrices small enough that every number can be read
 """

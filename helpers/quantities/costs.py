@@ -27,7 +27,7 @@ def _power(n: int) -> int:
 
 
 def _halving_rounds(n: int) -> int:
-    """Rounds of halving and doubling; two more where n is no power of two, to send in and back the extra ranks' data."""
+    """Rounds of halving and doubling. Where n is no power of two, extra ranks send their data in and get it back."""
     return 2 * _log2_up(_power(n)) + (2 if n != _power(n) else 0)
 
 

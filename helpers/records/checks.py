@@ -1,4 +1,4 @@
-"""What every record shares: checks that answer with a sentence, and JSON."""
+"""Provides what every record type uses: checks that raise ValueError with a sentence, and JSON in both directions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,37 @@ from typing import ClassVar
 
 
 def check_one_of(owner: str, name: str, given: object, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless `given`, the field `name` of `owner`, is one of `known`."""
     if given not in known:
         raise ValueError(f"{owner}: {name} is {given!r}, but it must be one of {', '.join(map(str, known))}")
 
 
 def check_number(owner: str, name: str, given: float) -> None:
+    """Raise ValueError unless `given`, the field `name` of `owner`, is 0 or more."""
     if not given >= 0:
         raise ValueError(f"{owner}: {name} is {given!r}, but it must be 0 or more")
 
 
 def check_order(owner: str, start: float, end: float) -> None:
+    """Raise ValueError where `end` lies before `start` (seconds)."""
     if not end >= start:
         raise ValueError(f"{owner} ends at {end!r} s, before its start at {start!r} s; are they swapped?")
 
 
 def check_items(owner: str, given: tuple, kind: type) -> None:
+    """Raise ValueError unless every item of `given` is a `kind`."""
     wrong = next((item for item in given if not isinstance(item, kind)), None)
     if wrong is not None:
         raise ValueError(f"{owner} holds a {type(wrong).__name__}, but it must hold {kind.__name__} records only")
 
 
 class Json:
-    """`to_json` and `from_json` for a frozen dataclass. `_holds`: the fields that are tuples of records."""
+    """Adds `to_json` and `from_json` to a frozen dataclass.
 
-    _holds: ClassVar[dict[str, type]] = {}
+    A subclass lists in `_nested_records` which of its fields are tuples of other records, and of which type.
+    """
+
+    _nested_records: ClassVar[dict[str, type]] = {}
 
     def to_json(self) -> str:
         """This record as JSON text. Floats survive to the last bit."""
@@ -39,13 +46,13 @@ class Json:
 
     @classmethod
     def from_json(cls, text: str):
-        """The record that `to_json` wrote, also before a field with a default was added. ValueError for other text."""
+        """The record that `to_json` wrote. A field with a default may be missing. ValueError for any other text."""
         data = json.loads(text)
         if not isinstance(data, dict) or data.pop("record", None) != cls.__name__:
             raise ValueError(f"this JSON text holds no {cls.__name__}; give the text that {cls.__name__}.to_json wrote")
         try:
-            for name in cls._holds.keys() & data.keys():
-                data[name] = tuple(cls._holds[name](**item) for item in data[name])
+            for name in cls._nested_records.keys() & data.keys():
+                data[name] = tuple(cls._nested_records[name](**item) for item in data[name])
             return cls(**data)
         except TypeError as error:
             raise ValueError(f"this JSON text holds a {cls.__name__} with other fields or types: {error}") from error

@@ -1,4 +1,4 @@
-"""How large numbers are, by power of two: what a number format keeps of them follows from this alone."""
+"""Records how many values of a tensor lie in each power of two, which decides what a number format keeps of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from helpers.records.checks import Json, check_number
 
 @dataclass(frozen=True, kw_only=True)
 class Magnitudes(Json):
-    """counts[i]: how many values have 2**(lowest + i) <= |value| < 2**(lowest + i + 1). The sign is not kept.
+    """A histogram of values by power of two: counts[i] of them have 2**(lowest + i) <= |value| < 2**(lowest + i + 1).
 
-    zeros and not_finite (inf, NaN) have no power of two and are counted apart. name: what the values are.
-    ValueError for a count below 0.
+    The sign is not recorded. `zeros` and `not_finite` (inf, NaN) have no power of two and are counted separately.
+    `name` says what the values are. Raises ValueError for a count below 0.
     """
 
     name: str = "values"
@@ -30,19 +30,19 @@ class Magnitudes(Json):
 
     @property
     def counted(self) -> int:
-        """Values with a power of two: finite and not 0."""
+        """The number of values with a power of two: those that are finite and not 0."""
         return sum(self.counts)
 
     @property
     def total(self) -> int:
-        """All values."""
+        """The number of all values, zeros, inf and NaN among them."""
         return self.counted + self.zeros + self.not_finite
 
     @property
     def highest(self) -> int:
-        """Every counted value lies below 2**highest."""
+        """The exponent of the upper limit: every counted value lies below 2**highest."""
         return self.lowest + len(self.counts)
 
     def bins(self) -> tuple[tuple[int, float], ...]:
-        """(power, share) of each bin, among the counted values: the histogram of `number_formats_scene`."""
+        """(power of two, share of the counted values) of each bin, for example to draw the histogram."""
         return tuple((self.lowest + i, count / self.counted) for i, count in enumerate(self.counts))

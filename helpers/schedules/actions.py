@@ -1,11 +1,10 @@
-"""What a rank of a pipeline does, one action after the other, and how PyTorch writes it down.
+"""Describes a pipeline schedule as data: what each rank does in order, and which messages the stages exchange.
 
     2F0                   stage 2's forward of micro-batch 0
     2B0                   its full backward: gradients of inputs and weights
     2I0, 2W0              the same in two parts: gradient of the input, gradient of the weights
     (1F3;2B0)OVERLAP_F_B  two at once, as DualPipe does
-
-Stages are virtual: with c chunks a rank holds c of them, and ranks = stages / c.
+PyTorch writes actions in the same way. Stages are virtual: with c chunks a rank has c of them, and ranks = stages / c.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAP = "F", "B", "I", "W", "OVERLAP_F_B"
-_ONE = re.compile(r"(\d+)([FBIW])(\d+)")
+FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAP = "F", "B", "I", "W", "OVERLAP_F_B"  # kinds of actions, as PyTorch has them
+_SINGLE = re.compile(r"(\d+)([FBIW])(\d+)")
 _PAIR = re.compile(r"\(([^()]*)\)" + OVERLAP)
 
 
 class Action(NamedTuple):
-    """One action of one virtual stage on one micro-batch, both from 0. A tuple, since large schedules have millions.
+    """One action of one virtual stage on one micro-batch, both counted from 0.
 
-    kind: "F" forward, "B" full backward, "I" gradient of the input, "W" gradient of the weights; "OVERLAP_F_B" for a
-    pair that runs at once, whose `parts` are the two and whose stage and microbatch are those of the first.
+    kind: "F" forward, "B" full backward, "I" gradient of the input, "W" gradient of the weights. "OVERLAP_F_B" is a
+    pair of actions that run at once: `parts` has the two, and stage and microbatch are those of the first. An Action is
+    a tuple, because large schedules have hundreds of thousands.
     """
 
     stage: int
@@ -60,7 +60,7 @@ class Action(NamedTuple):
         text = text.strip()
         if pair := _PAIR.fullmatch(text):
             return cls.overlapped(*(cls.parse(part) for part in pair[1].split(";")))
-        single = _ONE.fullmatch(text)
+        single = _SINGLE.fullmatch(text)
         if not single:
             raise ValueError(
                 f"{text!r} is no action: write stage, kind and micro-batch, as in 2F0. "
@@ -71,7 +71,10 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A name, the number of virtual stages, of micro-batches, of chunks a rank, and each rank's actions in order."""
+    """The actions of each rank in order, with the numbers of virtual stages, micro-batches, and chunks per rank.
+
+    Raises ValueError unless num_stages is num_chunks times the number of rows in `actions`.
+    """
 
     name: str
     num_stages: int
@@ -93,10 +96,10 @@ class Schedule:
 
     @cached_property
     def rank_of(self) -> dict[int, int]:
-        """Virtual stage -> the rank that runs it, read off the actions."""
+        """Virtual stage -> the rank that runs it, read off the actions. ValueError for a stage on two ranks."""
         owners: dict[int, int] = {}
         for rank, row in enumerate(self.actions):
-            for stage in {single.stage for action in row for single in action.parts or (action,)}:
+            for stage in {single.stage for single in _singles(row)}:
                 if owners.setdefault(stage, rank) != rank:
                     single = next(single for single in _singles(row) if single.stage == stage)
                     raise ValueError(
@@ -115,19 +118,22 @@ class Schedule:
         return any(single.kind == WEIGHT for row in self.actions for single in _singles(row))
 
     def in_flight(self, rank: int) -> int:
-        """The most micro-batches, times chunks, whose activations the rank holds at once.
+        """The largest number of micro-batches (times chunks) whose activations the rank keeps at once.
 
-        From F to B; where backward is split, to W, which still needs the input of every layer.
+        Activations are kept from F to B; where backward is split, to W, which still needs the input of every layer.
         """
         last = WEIGHT if self.splits_backward else BACKWARD
-        held = most = 0
+        current = largest = 0
         for single in _singles(self.actions[rank]):
-            held += (single.kind == FORWARD) - (single.kind == last)
-            most = max(most, held)
-        return most
+            if single.kind == FORWARD:
+                current += 1
+            elif single.kind == last:
+                current -= 1
+            largest = max(largest, current)
+        return largest
 
     def to_csv(self) -> str:
-        """A line a rank, an action a cell: what torch.distributed.pipelining loads ("compute_only")."""
+        """One line per rank and one cell per action, as torch.distributed.pipelining loads it ("compute_only")."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(self.actions)
         return text.getvalue()
@@ -137,5 +143,54 @@ class Schedule:
 
 
 def _singles(row: tuple[Action, ...]) -> Iterator[Action]:
+    """The single actions of a row: of an overlapped pair, both parts."""
     for action in row:
         yield from action.singles
+
+
+FinishedAction = tuple[int, str, int]  # stage, what it has done ("F", "I" or "W"), micro-batch
+
+
+class Message(NamedTuple):
+    """What stage `stage` receives for one micro-batch. These are all messages of a pipeline.
+
+    direction: "F" for the output of stage - 1, without which F cannot start; "B" for the gradient of the stage's own
+    output, which comes from stage + 1 and without which B and I cannot start. W waits for no message and sends none.
+    The first stage's input and the last one's loss are no messages.
+    """
+
+    direction: str
+    stage: int
+    microbatch: int
+
+    @property
+    def origin(self) -> FinishedAction:
+        """The action that produces the message. A gradient exists after I, the first half of a backward."""
+        if self.direction == FORWARD:
+            return self.stage - 1, FORWARD, self.microbatch
+        return self.stage + 1, INPUT, self.microbatch
+
+    @property
+    def channel(self) -> tuple[str, int]:
+        """Direction and stage, which messages of different micro-batches share."""
+        return self[:2]
+
+    def route(self, schedule: Schedule) -> tuple[int, int]:
+        """The rank that sends the message and the rank that receives it; with chunks they may be the same rank."""
+        return schedule.rank_of[self.origin[0]], schedule.rank_of[self.stage]
+
+
+def awaited_by(action: Action, num_stages: int) -> Message | None:
+    """The message without which a single action cannot start; None where it needs none."""
+    stage, kind, j, _ = action
+    if kind == FORWARD:
+        return Message(FORWARD, stage, j) if stage > 0 else None
+    return Message(BACKWARD, stage, j) if kind != WEIGHT and stage < num_stages - 1 else None
+
+
+def sent_by(action: Action, num_stages: int) -> Message | None:
+    """The message that a single action sends; None for the last forward, the first backward and W."""
+    stage, kind, j, _ = action
+    if kind == FORWARD:
+        return Message(FORWARD, stage + 1, j) if stage < num_stages - 1 else None
+    return Message(BACKWARD, stage - 1, j) if kind != WEIGHT and stage > 0 else None

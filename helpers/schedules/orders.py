@@ -1,4 +1,7 @@
-"""The schedules of the field, each a few lines. p = ranks, i = a rank from 0, m = micro-batches, c = chunks a rank.
+"""Builds the standard pipeline schedules (GPipe, 1F1B, interleaved, zero bubble), and cuts layers into stages.
+
+The runtime trains by them and the simulator times them. p = ranks, i = a rank from 0, m = micro-batches, c = chunks per
+rank.
 
 naive        one micro-batch after the other passes through all stages and back: one rank works, the others wait
 gpipe        all forwards, then all backwards (Huang et al. 2019, section 2.3): m micro-batches in memory
@@ -7,15 +10,15 @@ one_f_one_b  warm-up of p - i forwards, then one backward, one forward (Narayana
 interleaved  each rank holds c stages, p apart (Narayanan et al. 2021, section 2.2.2): a bubble c times smaller
 eager_one_f_one_b  1F1B with a longer warm-up: messages travel while others are computed (Zhuang et al. 2022)
 zb_h1, zb_h2 backward in two parts, I and W; W fills the bubble (Qi et al. 2023, section 2.3)
+`balanced` decides how many layers each stage gets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
 
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule
-
-Row = list[Action]
 
 
 def naive(num_stages: int, num_microbatches: int = 1) -> Schedule:
@@ -37,7 +40,7 @@ def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
-    """p - i forwards, then one backward and one forward in turn, at last the remaining backwards."""
+    """1F1B: p - i forwards, then one backward and one forward in turn, and at the end the remaining backwards."""
     _check("one_f_one_b", num_stages, num_microbatches)
     rows = []
     for i in range(num_stages):
@@ -48,7 +51,7 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
 
 
 def eager_one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
-    """1F1B with one more forward in its warm-up for each later rank: 2p - 1 micro-batches, and slow messages hide."""
+    """1F1B with a warm-up of 2 (p - i) - 1 forwards, so that slow messages hide; 2p - 1 micro-batches in memory."""
     _check("eager_one_f_one_b", num_stages, num_microbatches)
     rows = []
     for i in range(num_stages):
@@ -59,7 +62,7 @@ def eager_one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
 
 
 def interleaved(num_stages: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
-    """1F1B over chunks. num_stages counts virtual stages: rank r of p holds stages r, p + r, 2p + r, ….
+    """1F1B over chunks. num_stages counts virtual stages: of p ranks, rank r has stages r, p + r, 2p + r, ….
 
     Micro-batches go in rounds of p: each round passes chunk 0, then chunk 1, and so on. Raises ValueError where
     num_chunks does not divide num_stages, or p does not divide the micro-batches.
@@ -110,7 +113,7 @@ ORDERS: dict[str, Callable[..., Schedule]] = {
 
 
 def repeated(schedule: Schedule, num_steps: int) -> Schedule:
-    """Several steps one behind the other, with nothing between them: micro-batches are counted on."""
+    """The schedule of several steps, one directly after the other, with micro-batches numbered through all steps."""
     m = schedule.num_microbatches
     rows = [
         tuple(action._replace(microbatch=action.microbatch + step * m) for step in range(num_steps) for action in row)
@@ -120,7 +123,7 @@ def repeated(schedule: Schedule, num_steps: int) -> Schedule:
 
 
 def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
-    """k (p - 1 - i) + 1 times F; then for j = 0, 1, …: I_j, W_(j - k i) once j >= k i, the next F; the other W last."""
+    """k (p - 1 - i) + 1 times F; then for j = 0, 1, …: I_j, W_(j - k i) if j >= k i, the next F; then the other W."""
     _check(name, p, m)
     rows = []
     for i in range(p):
@@ -136,19 +139,19 @@ def _zero_bubble(name: str, p: int, m: int, *, k: int) -> Schedule:
 
 
 def _rounds(num_ranks: int, num_chunks: int, num_microbatches: int) -> Iterator[tuple[int, int]]:
-    """(chunk, micro-batch) in the order of an interleaved pipeline's forwards."""
+    """(chunk, micro-batch) of an interleaved pipeline's forwards, in order."""
     for first in range(0, num_microbatches, num_ranks):
         for chunk in range(num_chunks):
             for j in range(first, first + num_ranks):
                 yield chunk, j
 
 
-def _in_turn(forwards: Iterator[Action], backwards: Iterator[Action], *, warm_up: int) -> Row:
+def _in_turn(forwards: Iterator[Action], backwards: Iterator[Action], *, warm_up: int) -> list[Action]:
     """`warm_up` forwards, then backward, forward, backward, … until both have ended."""
-    row = [action for _, action in zip(range(warm_up), forwards, strict=False)]
+    row = list(islice(forwards, warm_up))
     for backward in backwards:
         row.append(backward)
-        row += [action for action in [next(forwards, None)] if action]
+        row.extend(islice(forwards, 1))  # the next forward, if there is one
     return row
 
 
@@ -156,3 +159,33 @@ def _check(name: str, num_stages: int, num_microbatches: int) -> None:
     for what, given in (("num_stages", num_stages), ("num_microbatches", num_microbatches)):
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise ValueError(f"{name}: {what} is {given!r}, but it must be a whole number of at least 1")
+
+
+def balanced(costs: Sequence[float], num_stages: int) -> list[int]:
+    """The number of layers of each stage, at least one, such that the largest sum of costs is as small as possible.
+
+    costs: one number per layer. The pipeline (parallel/pipeline/partition.py) and the predictions both use this rule.
+    Dynamic programming over the last cut, O(layers^2 * stages). Raises ValueError for more stages than layers.
+    """
+    num_layers = len(costs)
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(
+            f"{num_layers} layers cannot be cut into {num_stages} stages: each needs at least one layer, so choose 1 "
+            f"to {num_layers} stages, or cut the model into more layers"
+        )
+    sums = list(accumulate(costs, initial=0.0))
+    # best[s][n]: the smallest possible largest cost of the first n layers on s stages; cut[s][n]: its last cut.
+    best = [[float("inf")] * (num_layers + 1) for _ in range(num_stages + 1)]
+    cut = [[0] * (num_layers + 1) for _ in range(num_stages + 1)]
+    best[0][0] = 0.0
+    for stage in range(1, num_stages + 1):
+        for end in range(stage, num_layers + 1):
+            for start in range(stage - 1, end):
+                worst = max(best[stage - 1][start], sums[end] - sums[start])
+                if worst < best[stage][end]:
+                    best[stage][end], cut[stage][end] = worst, start
+    sizes, end = [], num_layers
+    for stage in range(num_stages, 0, -1):
+        sizes.append(end - cut[stage][end])
+        end = cut[stage][end]
+    return sizes[::-1]

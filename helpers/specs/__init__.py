@@ -1,15 +1,16 @@
-"""What a calculation is about: a link, a GPU, a cluster, a model, a plan for spreading the one over the other.
+"""Provides the specifications that predictions start from: links, GPUs, clusters, model shapes and parallel plans.
 
-Frozen, keyword-only, validated when made, and free of torch: the wire, the formulas and the dials all share them.
-Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per second. GB is 1e9 bytes.
+All are frozen, keyword-only, checked when they are made, and free of torch, so that the emulated network, the formulas
+and the explorers share them. Sizes are in bytes, times in seconds, rates in bytes or floating-point operations per
+second. GB is 1e9 bytes.
 
-hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS and LINKS
-clusters.py   CLUSTERS: from one GPU to 128 nodes
+hardware.py   Link, Nodes, GPU, Cluster, and the tables GPUS, LINKS and CLUSTERS
+mesh.py       Mesh: which rank stands at which coordinates, and the groups of each axis
 models.py     ModelSpec, Plan, and the published models in PRESETS and, with experts, in ROUTED
+checks.py     the checks that raise ValueError with a sentence
 """
 
-from helpers.specs.clusters import CLUSTERS
-from helpers.specs.hardware import GPU, GPUS, LINKS, Cluster, Link, Nodes
+from helpers.specs.hardware import CLUSTERS, GPU, GPUS, LINKS, Cluster, Link, Nodes
 from helpers.specs.models import PRESETS, ROUTED, ModelSpec, Plan
 
 __all__ = [

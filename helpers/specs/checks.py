@@ -1,14 +1,16 @@
-"""Checks of a spec's fields, each answered with a sentence: what was given, and what it must be."""
+"""Checks the fields of a specification; a failed check raises ValueError with what was given and what it must be."""
 
 from __future__ import annotations
 
 
 def check_positive(owner: str, name: str, value: float) -> None:
+    """Raise ValueError unless `value`, the field `name` of `owner`, is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be a number above 0")
 
 
 def check_count(owner: str, name: str, value: int) -> None:
+    """Raise ValueError unless `value`, the field `name` of `owner`, is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be a whole number of at least 1")
 
@@ -20,12 +22,17 @@ def check_counts(owner: str, **counts: int) -> None:
 
 
 def check_one_of(owner: str, name: str, value: object, known: tuple) -> None:
+    """Raise ValueError unless `value`, the field `name` of `owner`, is one of `known`."""
     if value not in known:
         raise ValueError(f"{owner}: {name} is {value!r}, but it must be one of {', '.join(map(repr, known))}")
 
 
 def check_plain(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None:
-    """For a formula that does not know `names`, or nothing of what specs call RARE: ValueError where one is given."""
+    """Raise ValueError where a spec sets a field that the formula `owner` does not model.
+
+    names: these fields; without names, all fields that the spec's class lists in RARE (experts, windows, fp8 and so
+    on). A field counts as set where it differs from the default of its class.
+    """
     for spec in specs:
         for name in names or spec.RARE:
             if getattr(spec, name) != getattr(type(spec), name):
@@ -33,5 +40,6 @@ def check_plain(owner: str, *specs: object, names: tuple[str, ...] = ()) -> None
 
 
 def check_divides(owner: str, part: str, divisor: int, whole: str, number: int) -> None:
+    """Raise ValueError unless `divisor`, named `part`, divides `number`, named `whole`, without remainder."""
     if number % divisor:
         raise ValueError(f"{owner}: {part}={divisor} does not divide {whole}={number}; choose one that does")

@@ -1,4 +1,7 @@
-"""What computes and what carries: a link, a GPU, a cluster of them. Rates and sizes from the vendors' data sheets."""
+"""Describes what computes and what carries: links, GPUs and clusters, with tables of the published ones.
+
+GPUS and LINKS have the vendors' rates and sizes; CLUSTERS has ready clusters from one GPU to 128 nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from helpers.specs.checks import check_count, check_positive
 class Link:
     """A link of the alpha-beta model: a message of n bytes takes `latency + n / bandwidth` seconds.
 
-    latency: seconds a message, whatever its size (alpha). bandwidth: bytes per second (1 / beta).
+    latency: seconds per message, whatever its size (alpha). bandwidth: bytes per second (1 / beta).
     Raises ValueError for a negative latency or a bandwidth that is not above 0.
     Source: Thakur, Rabenseifner & Gropp 2005, section 3.
     """
@@ -40,15 +43,15 @@ class Link:
         return self.latency + num_bytes / self.bandwidth
 
     def between(self, ranks: Iterable[int]) -> Link:
-        """What joins these ranks: this link joins all."""
+        """The link between these ranks, which is this one for all ranks. `Nodes` has the same method."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Ranks on nodes: `inside` joins those of one node, `across` those of several. nodes: the ranks of each.
+    """Ranks on nodes: the link `inside` joins ranks of one node, the link `across` joins ranks of several nodes.
 
-    ValueError where a rank is on no node or on two.
+    nodes: the ranks of each node. Raises ValueError where a rank is on no node or on two.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -62,17 +65,17 @@ class Nodes:
             raise ValueError(f"Nodes: nodes hold the ranks {ranks}; put each rank from 0 on into one node, once")
 
     def between(self, ranks: Iterable[int]) -> Link:
-        """What joins these ranks."""
+        """The link between these ranks: `inside` where one node has them all, else `across`."""
         return self.inside if any(set(ranks) <= set(node) for node in self.nodes) else self.across
 
 
 @dataclass(frozen=True, kw_only=True)
 class GPU:
-    """One accelerator. memory: bytes, as the data sheet has it. flops: dense 16-bit operations per second.
+    """One accelerator, with the figures of its data sheet.
 
-    memory_bandwidth: bytes per second. reported: bytes that the device itself reports, which is more, or None where
-    that is not known here. fp8_flops: dense 8-bit operations per second, None without such units. num_sms: streaming
-    multiprocessors.
+    memory: bytes. flops: dense 16-bit operations per second. memory_bandwidth: bytes per second. reported: the bytes
+    that the device itself reports, which are more, or None where they are not known here. fp8_flops: dense 8-bit
+    operations per second, None for a GPU without 8-bit units. num_sms: streaming multiprocessors.
     """
 
     name: str
@@ -94,12 +97,12 @@ class GPU:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """num_nodes machines of gpus_per_node GPUs. `intra` joins GPUs of a node, `inter` is one network card of a node.
+    """`num_nodes` machines of `gpus_per_node` GPUs. `intra` joins GPUs of a node, `inter` is one network card.
 
-    intra: what one GPU can send, whatever its neighbours do. inter: what one card carries each way. network_cards: how
-    many of them a node has: 1, shared by all its GPUs, or as many as GPUs. Only their sum counts for a ring over all
-    GPUs: it enters and leaves a node once, or with several cards once a card, each with its part of the bytes. So 8
-    GPUs behind one card of 10 Gb/s reduce 8 times as slowly as 8 GPUs with a card each.
+    intra: what one GPU can send, whatever its neighbours do. inter: what one card carries in each direction.
+    network_cards: how many cards a node has: 1 that all its GPUs share, or as many as GPUs. For a ring over all GPUs
+    only their sum counts, because the ring enters and leaves a node once, or once per card with that card's part of the
+    bytes. So 8 GPUs behind one card of 10 Gb/s reduce 8 times as slowly as 8 GPUs with a card each.
     """
 
     gpu: GPU
@@ -119,17 +122,18 @@ class Cluster:
 
     @property
     def network(self) -> Link:
-        """All network cards of a node together: what its GPUs share on the way to other nodes."""
+        """All network cards of a node together, which its GPUs share on the way to other nodes."""
         if self.network_cards == 1:
             return self.inter
         name = f"{self.network_cards} x {self.inter.name}"
         return Link(latency=self.inter.latency, bandwidth=self.network_cards * self.inter.bandwidth, name=name)
 
     def link_for(self, world_size: int, *, stride: int = 1) -> Link:
-        """The link at whose rate a ring over `world_size` ranks runs, each `stride` ranks after the one before.
+        """The link that limits a ring over `world_size` ranks, each `stride` ranks after the one before.
 
-        Within a node `intra`. Beyond it the node's network; where `stride` such rings leave a node side by side (as the
-        data-parallel groups of tensor-parallel ranks do), each gets its share of it, and never more than `intra`.
+        Within a node this is `intra`, beyond it the node's network. Where `stride` such rings leave a node side by side
+        (as the data-parallel groups of tensor-parallel ranks do), each gets its share of the network, and never more
+        than `intra`.
         """
         check_count("Cluster", "world_size", world_size)
         check_count("Cluster", "stride", stride)
@@ -138,7 +142,7 @@ class Cluster:
         return self.network_for(min(stride, self.gpus_per_node))
 
     def network_for(self, senders: int) -> Link:
-        """What each of `senders` rings or ranks of one node gets of its network, when all send at the same time."""
+        """The share of a node's network for each of `senders` rings or ranks of the node that send at the same time."""
         check_count("Cluster", "senders", senders)
         network, share = self.network, self.network.bandwidth / senders
         if share > self.intra.bandwidth:  # what reaches a card comes over the node's own links
@@ -150,7 +154,7 @@ class Cluster:
 
 MIB = 2**20
 # Sources: the vendors' data sheets (dense, without sparsity); latencies are orders of magnitude, measure yours.
-# What devices report: totals that nvidia-smi prints, github.com/modal-labs/modal-client/pull/2797, and for B200
+# `reported` has the totals that nvidia-smi prints: github.com/modal-labs/modal-client/pull/2797, and for B200
 # github.com/NVIDIA/TensorRT-LLM/issues/10278; V100 and H200: thundergolfer.com/blog/nvidia-gpu-memory-capacity.
 GPUS = {
     "T4": GPU(name="T4", memory=16e9, reported=15_360 * MIB, flops=65e12, memory_bandwidth=0.32e12, num_sms=40),
@@ -210,4 +214,46 @@ LINKS = {
     "NVLink 4": Link(latency=3e-6, bandwidth=450e9, name="NVLink 4 (H100, one way)"),
     "NVLink 4, H800": Link(latency=3e-6, bandwidth=200e9, name="NVLink 4 (H800, one way)"),
     "NVLink 5": Link(latency=3e-6, bandwidth=900e9, name="NVLink 5 (B200, one way)"),
+}
+
+
+# 6 links of 25 GB/s each way: NVIDIA's V100 data sheet. PCIe 3 x16 carries half of what PCIe 4 does.
+NVLINK_2 = Link(latency=3e-6, bandwidth=150e9, name="NVLink 2 (V100, one way)")
+PCIE_3 = Link(latency=5e-6, bandwidth=16e9, name="PCIe 3 x16")
+# The link that usually joins the GPUs of a node, by the keys of GPUS.
+INTRA = {
+    "T4": PCIE_3,
+    "RTX 4090": LINKS["PCIe 4 x16"],
+    "V100": NVLINK_2,
+    "V100 PCIe": PCIE_3,
+    "A100 40 GB": LINKS["NVLink 3"],
+    "A100": LINKS["NVLink 3"],
+    "A100 PCIe": LINKS["PCIe 4 x16"],
+    "H800": LINKS["NVLink 4, H800"],
+    "H100": LINKS["NVLink 4"],
+    "H200": LINKS["NVLink 4"],
+    "B200": LINKS["NVLink 5"],
+    "GB200": LINKS["NVLink 5"],
+}
+
+
+def _nodes(gpu: str, gpus_per_node: int, num_nodes: int = 1, inter: str = "10 Gb/s", cards: int = 1) -> Cluster:
+    return Cluster(
+        gpu=GPUS[gpu], gpus_per_node=gpus_per_node, num_nodes=num_nodes, intra=INTRA[gpu], inter=LINKS[inter],
+        network_cards=cards,
+    )  # fmt: skip
+
+
+# "8 x 400 Gb/s": a card for each GPU, as in NVIDIA's DGX H100; "10 Gb/s": one card for the whole node.
+CLUSTERS = {
+    "1 T4": _nodes("T4", 1),
+    "1 RTX 4090": _nodes("RTX 4090", 1),
+    "1 V100": _nodes("V100", 1),
+    "4 V100": _nodes("V100", 4),
+    "8 A100 PCIe": _nodes("A100 PCIe", 8),
+    "8 A100": _nodes("A100", 8),
+    "8 H100": _nodes("H100", 8),
+    "4 nodes of 8 H100, 8 x 400 Gb/s": _nodes("H100", 8, 4, "400 Gb/s", 8),
+    "8 nodes of 8 A100, 10 Gb/s": _nodes("A100", 8, 8, "10 Gb/s"),
+    "128 nodes of 8 H100, 8 x 400 Gb/s": _nodes("H100", 8, 128, "400 Gb/s", 8),
 }

@@ -7,7 +7,7 @@ import ipywidgets
 from helpers.draw import collective_scene, collective_step_scene
 from helpers.draw.scene import Scene
 from helpers.learner.words import book
-from helpers.predict.traffic.algorithms import COLLECTIVES, Message, Schedule, algorithms, schedule
+from helpers.predict.traffic.algorithms import COLLECTIVES, ChunkMessage, CollectiveSchedule, algorithms, schedule
 from helpers.quantities import costs
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import LINKS
@@ -46,7 +46,7 @@ class CollectiveExplorer(SteppedExplorer):
         super().__init__(dials, controls=[self.view])
 
     @property
-    def plan(self) -> Schedule:
+    def plan(self) -> CollectiveSchedule:
         """The messages of the dials as they stand."""
         return schedule(self.collective.value, self.ranks.value, self.algorithm.value)
 
@@ -149,7 +149,7 @@ def _of(part: float, whole: float) -> str:
     return say("of", part=format_bytes(part), whole=format_bytes(whole))
 
 
-def deeds(plan: Schedule, step: int, size: float) -> str:
+def deeds(plan: CollectiveSchedule, step: int, size: float) -> str:
     """What the messages of a step do, in words; steps count from 1, size in bytes."""
     first, *others = messages = plan.step(step - 1)
     what, deed = _what(first, plan, size), "add" if first.adds else "copy"
@@ -162,13 +162,13 @@ def deeds(plan: Schedule, step: int, size: float) -> str:
     return say(f"one_{deed}", what=what, **ends)
 
 
-def _what(message: Message, plan: Schedule, size: float) -> str:
+def _what(message: ChunkMessage, plan: CollectiveSchedule, size: float) -> str:
     count = message.last - message.first
     num_bytes = format_bytes(size * count / plan.num_chunks)
     return say("what_whole" if count == plan.num_chunks else "what", count=count, size=num_bytes)
 
 
-def _to(messages: tuple[Message, ...], plan: Schedule) -> str:
+def _to(messages: tuple[ChunkMessage, ...], plan: CollectiveSchedule) -> str:
     if plan.algorithm == "ring":
         return say("right")
     distances = {abs(m.receiver - m.sender) for m in messages}

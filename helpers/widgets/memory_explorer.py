@@ -133,8 +133,8 @@ class MemoryExplorer(Explorer):
     def bars(self) -> dict[str, MemoryBreakdown]:
         """Each kind of rank; what the offered change makes of the fullest one; then what was measured."""
         bars = {kind.name: kind.breakdown for kind in rank_kinds(self.spec, self.plan)}
-        if self._hints and self.advice.changes and self.advice.after:
-            bars[say("after")] = self.advice.after
+        if self._hints and self.advice.changes and self.advice.suggested_memory:
+            bars[say("after")] = self.advice.suggested_memory
         return bars | {say("measured", name=name): one for name, one in self.measured.items()}
 
     @property
@@ -167,7 +167,7 @@ class MemoryExplorer(Explorer):
     def sentence(self) -> str:
         """Whether it fits, what takes most, the smallest change that makes it fit, and how far off measurements are."""
         advice = self.advice
-        words = (advice.words,) if self._hints else (advice.verdict, advice.most)
+        words = (advice.text,) if self._hints else (advice.verdict, advice.largest_kind)
         return say("between").join(filter(None, (*words, self._overlay_words)))
 
     @property

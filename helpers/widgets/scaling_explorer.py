@@ -13,7 +13,7 @@ from helpers.draw.scene import Scene, stacked_scene
 from helpers.draw.waterfall import step_scene
 from helpers.learner.words import book, language
 from helpers.predict.advice.advise import advise
-from helpers.predict.advice.fit import fullest
+from helpers.predict.advice.fit import fullest_stage
 from helpers.predict.advice.plans import PlanEstimate, PlanRequest
 from helpers.predict.advice.search import plans_by_micro_batch, timed_plans
 from helpers.predict.scaling import Point, TrainingTime, where_it_stops
@@ -112,7 +112,7 @@ class ScalingExplorer(Explorer):
         points, names = self.points, {"model": NAMES[self.model.value], "gpu": self.gpu.value}
         title = say("title", batch=self.batch.value, **names)
         curve = speedup_scene(points, title=title, stops=self.stops, limit=LIMIT, yours=self.gpus.value)
-        below = step_scene(found.step, title=say("step", gpus=self.gpus.value, plan=found.plan_words))
+        below = step_scene(found.step, title=say("step", gpus=self.gpus.value, plan=found.plan_text))
         return stacked_scene(curve, below, title=title)
 
     @property
@@ -188,7 +188,7 @@ def _fastest(model: str, where: tuple[str, str, int], batch: int, layout: tuple,
     work = PlanRequest(model=spec, cluster=cluster, global_batch=batch)
     every = (row for rows in plans_by_micro_batch(work, spread) for row in rows)
     rows = [[plan for plan in row if plan.recompute == recompute] for row in every]
-    held = {plan: fullest(spec, plan) for row in rows for plan in row}
+    held = {plan: fullest_stage(spec, plan) for row in rows for plan in row}
     fits = [[(plan, *held[plan]) for plan in row if held[plan][1].total <= work.usable] for row in rows]
     fitting = [row[0] for row in fits if row]
     if not fitting:

@@ -97,7 +97,7 @@ class StrategyExplorer(Explorer):
         """Every strategy's fullest rank against what a GPU may hold."""
         advice = self.advice
         title = say("title", model=NAMES[self.model.value], cluster=advice_page.cluster_name(self.cluster))
-        return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name=say("usable"), title=title)
+        return strategies_scene(advice.candidates, limit=advice.request.usable, limit_name=say("usable"), title=title)
 
     @property
     def sentence(self) -> str:

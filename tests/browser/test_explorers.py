@@ -17,7 +17,7 @@ EXPLORERS = sorted(name for name, one in OFFERED.items() if isinstance(one, type
 SETUP = """
 from dataclasses import replace
 from helpers.predict.time.pipeline import simulate
-from helpers.predict.time.ddp import simulate_ddp_step
+from helpers.predict.time.data_parallel import simulate_ddp_step
 from helpers.records import MemoryBreakdown, Timeline
 from helpers.specs import ModelSpec, Plan
 from helpers.widgets import *

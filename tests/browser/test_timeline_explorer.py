@@ -9,7 +9,7 @@ from helpers.records import Span, Timeline
 SETUP = """
 import time
 busy = False
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.records import Span, Timeline
 from helpers.specs import Link
 from helpers.widgets import TimelineExplorer

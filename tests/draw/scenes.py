@@ -158,7 +158,7 @@ MAGNITUDES = Magnitudes(name="gradients of activations", lowest=-40, counts=tupl
 def strategies(model, cluster):
     """What advise finds, drawn."""
     advice = advise(PRESETS[model], CLUSTERS[cluster])
-    return strategies_scene(advice.candidates, limit=advice.work.usable, limit_name="usable", title=cluster)
+    return strategies_scene(advice.candidates, limit=advice.request.usable, limit_name="usable", title=cluster)
 
 
 TWO_TENSORS = Timeline(
@@ -351,3 +351,11 @@ SCENES = {
 
 def tooltips(scene):
     return [item.tooltip for item in scene.items if isinstance(item, (Rect, Line)) and item.tooltip]
+
+
+def texts(scene):
+    return [label.text for label in scene.labels()]
+
+
+def rects_with_tooltip(scene):
+    return [item for item in scene.items if isinstance(item, Rect) and item.tooltip]

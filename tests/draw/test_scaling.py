@@ -5,6 +5,7 @@ import pytest
 from helpers.draw import Line, Rect, speedup_scene
 from helpers.predict.scaling import SOURCES_GPUS, SOURCES_SPEEDUPS, where_it_stops
 from helpers.predict.scaling.laws import points_of
+from tests.draw.scenes import texts
 
 RATES = [gpus / (1 + gpus / 1000) for gpus in (8, 64, 512, 4096)]
 POINTS = points_of((8, 64, 512, 4096), RATES, [1.0] * 4)
@@ -29,7 +30,7 @@ def test_measured_points_are_dots_and_amdahls_curve_lies_where_the_formula_says(
 def test_beyond_the_count_that_pays_the_plot_is_hatched_and_says_so():
     stops = where_it_stops(POINTS)
     scene = speedup_scene(POINTS, stops=stops, yours=64, title="")
-    words = [label.text for label in scene.labels()]
+    words = texts(scene)
     assert "beyond 64: below 70% of ideal" in words and "64: 95% of ideal" in words
     assert "GPUs; 8 of them count as 8 times one" in words
     (gap,) = (item for item in scene.items if isinstance(item, Rect) and item.texture == "hatch")

@@ -8,7 +8,7 @@ from helpers.draw import Line, Rect
 from helpers.draw.strategies import strategies_scene
 from helpers.predict.advice import advise
 from helpers.specs import CLUSTERS, PRESETS
-from tests.draw.scenes import SCENES
+from tests.draw.scenes import SCENES, texts
 
 FOUND = advise(PRESETS["llama3-70b"], CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"])
 
@@ -17,25 +17,21 @@ def bars(scene, name):
     return [item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith(f"{name} · ")]
 
 
-def texts(scene):
-    return [label.text for label in scene.labels()]
-
-
 def test_bars_are_to_scale_and_the_limit_stands_where_its_bytes_are():
     scene, chosen = SCENES["strategies"], FOUND.chosen
     line = next(item for item in scene.items if isinstance(item, Line) and item.dashed)
     first, *_ = parts = bars(scene, chosen.title)
     drawn = sum(bar.width + 1 for bar in parts)
-    assert drawn / chosen.held.total == pytest.approx((line.x1 - first.x) / FOUND.work.usable, rel=0.01)
+    assert drawn / chosen.memory.total == pytest.approx((line.x1 - first.x) / FOUND.request.usable, rel=0.01)
     assert "usable 75.2 GB" in texts(scene)
 
 
 def test_the_chosen_one_is_framed_and_ticked():
     scene = SCENES["strategies"]
     (frame,) = (item for item in scene.items if isinstance(item, Rect) and item.tooltip.startswith("chosen: "))
-    assert frame.stroke == "ink" and FOUND.chosen.plan_words in frame.tooltip
+    assert frame.stroke == "ink" and FOUND.chosen.plan_text in frame.tooltip
     assert [text for text in texts(scene) if text.startswith("✓")] == [f"✓ {FOUND.chosen.title}"]
-    assert f"{FOUND.chosen.title}, chosen: {FOUND.chosen.held.total / 1e9:.1f} GB per rank, " in scene.summary
+    assert f"{FOUND.chosen.title}, chosen: {FOUND.chosen.memory.total / 1e9:.1f} GB per rank, " in scene.summary
 
 
 def test_a_bar_far_beyond_the_limit_is_cut_and_keeps_its_bytes_in_words():
@@ -54,7 +50,7 @@ def test_what_cannot_run_is_said():
 
 
 def test_nothing_to_draw_gets_a_sentence():
-    empty = [replace(one, held=None) for one in FOUND.candidates]
+    empty = [replace(one, memory=None) for one in FOUND.candidates]
     for candidates, limit in ((empty, 1e9), ((), 1e9), (FOUND.candidates, 0)):
         with pytest.raises(ValueError, match="strategies_scene got no bytes to draw"):
             strategies_scene(candidates, limit=limit, limit_name="usable", title="none")

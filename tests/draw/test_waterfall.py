@@ -10,12 +10,13 @@ from helpers.predict.time.convolutions import RESNET_152, resnet_step
 from helpers.predict.time.stacks import FSDP
 from helpers.predict.time.step import Bar, StepTime, step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
+from tests.draw.scenes import rects_with_tooltip, texts
 
 
 def test_each_bar_begins_where_the_one_above_ends():
     scene = waterfall_scene({"compute": 0.06, "data": 0.02, "waiting": 0.02}, title="a step")
     panel, *_ = (item for item in scene.items if isinstance(item, Rect) and item.fill == "panel")
-    bars = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
+    bars = rects_with_tooltip(scene)
     assert bars[0].x == panel.x and bars[-1].x + bars[-1].width == pytest.approx(panel.x + panel.width)
     assert [one.x for one in bars[1:]] == pytest.approx([one.x + one.width for one in bars[:-1]])
     assert "waiting: 20.0 ms · 20%" in scene.summary
@@ -53,7 +54,7 @@ def test_two_steps_share_a_scale_and_what_one_of_them_lacks_is_a_dash():
     scene = step_scene(step(products=1.0), title="", beside=step(products=1.0, recomputation=0.5), names=("a", "b"))
     upper, lower = (item for item in scene.items if isinstance(item, Rect) and "products" in item.tooltip)
     assert upper.width == lower.width and upper.y < lower.y
-    words = [label.text for label in scene.labels()]
+    words = texts(scene)
     assert words.count("–") == 1 and "upper bars: a; lower bars: b" in words
 
 

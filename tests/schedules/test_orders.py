@@ -81,7 +81,7 @@ def test_zb_h1_holds_what_1f1b_holds_at_its_worst_rank_and_zb_h2_twice_that():
 
 
 def test_interleaved_memory_is_what_the_memory_formula_says():
-    from helpers.predict.memory.activation_bytes import microbatches_in_flight
+    from helpers.predict.memory.activations import microbatches_in_flight
     from helpers.specs import Plan
 
     schedule, plan = interleaved(8, 16, num_chunks=2), Plan(pp=4, num_chunks=2, num_microbatches=16)

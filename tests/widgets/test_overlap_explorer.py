@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.draw import Rect
-from helpers.predict.time.ddp import simulate_ddp_step
+from helpers.predict.time.data_parallel import simulate_ddp_step
 from helpers.records import Span, Timeline
 from helpers.widgets import OverlapExplorer
 from helpers.widgets.overlap_explorer import SMALL_GPT

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.predict.advice.fit import USABLE_SHARE, fullest
-from helpers.predict.time.model import step_time
+from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
 from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.step import step_time
 from helpers.specs import CLUSTERS, PRESETS
 from helpers.widgets import ScalingExplorer
 
@@ -18,7 +18,7 @@ def test_the_plan_is_that_of_the_dials_and_fits_and_what_it_costs_is_the_models_
     found, plan = shown.found, shown.found.plan
     assert (plan.tp, plan.pp, plan.zero, plan.recompute, plan.world_size) == (8, 4, 1, "none", 512)
     assert plan.dp * plan.micro_batch * plan.num_microbatches == 1024
-    assert found.held == fullest(LLAMA, plan)[1] and found.held.total <= USABLE_SHARE * 80e9
+    assert found.memory == fullest_stage(LLAMA, plan)[1] and found.memory.total <= USABLE_SHARE * 80e9
     cluster = replace(CLUSTERS["128 nodes of 8 H100, 8 x 400 Gb/s"], num_nodes=64)
     assert found.step.bars == step_time(LLAMA, plan, cluster, MEGATRON_CORE).bars
     assert step_time(LLAMA, replace(plan, num_chunks=1), cluster, MEGATRON_CORE).seconds > found.seconds

@@ -52,7 +52,7 @@ def test_it_says_what_the_simplest_plan_would_lose():
 def test_the_table_gives_the_reason_for_each():
     shown = explorer()
     assert [row["why"] for row in shown.rows] == [one.why for one in shown.advice.candidates]
-    assert shown.rows[3]["per rank"] == "69.6 GB" and shown.rows[3]["plan"] == shown.advice["ZeRO-3"].plan_words
+    assert shown.rows[3]["per rank"] == "69.6 GB" and shown.rows[3]["plan"] == shown.advice["ZeRO-3"].plan_text
 
 
 def test_a_node_has_no_more_cards_than_gpus_and_the_network_is_the_nodes():

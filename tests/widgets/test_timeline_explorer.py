@@ -9,7 +9,7 @@ import pytest
 
 import helpers.widgets.timeline_explorer as module
 from helpers.draw.palette import PAINTS
-from helpers.predict.time.ddp import BackwardPass, simulate_ddp_step
+from helpers.predict.time.data_parallel import BackwardPass, simulate_ddp_step
 from helpers.records import KINDS, LANES, MEMORY_KINDS, Holding, Span, Timeline
 from helpers.specs import Link
 from helpers.widgets import TimelineExplorer

@@ -54,8 +54,8 @@ class Scene:
             "card": lambda: f"{8 * self.cluster.inter.bandwidth / 1e9:g} Gb/s",
             "peak": lambda: f"{self.cluster.gpu.flops / 1e12:,.0f} TFLOP/s",
             "share": lambda: f"{100 * REACHED:g} %",
-            "usable": lambda: format_bytes(self.advice.work.usable),
-            "held": lambda: format_bytes(self.advice.chosen.held.total),
+            "usable": lambda: format_bytes(self.advice.request.usable),
+            "held": lambda: format_bytes(self.advice.chosen.memory.total),
             "step": lambda: format_seconds(self.advice.chosen.seconds),
         }  # fmt: skip
         return self._plan_words if name == "plan" else Words.of(plain[name]()) if name in plain else None
@@ -66,7 +66,7 @@ class Scene:
         for language in LANGUAGES:
             with reading(language):
                 told[language] = say(
-                    "plan", language, name=self.advice.chosen.title, plan=self.advice.chosen.plan_words
+                    "plan", language, name=self.advice.chosen.title, plan=self.advice.chosen.plan_text
                 )
         return Words(**told)
 

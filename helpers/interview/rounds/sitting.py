@@ -22,7 +22,7 @@ from helpers.interview.stopwatch import Now, Stopwatch
 from helpers.interview.words import say as quiz_say
 from helpers.learner import words
 from helpers.learner.words import Words, book
-from helpers.predict.advice.fit import fullest
+from helpers.predict.advice.fit import fullest_stage
 from helpers.predict.time.step import step_time
 from helpers.quantities.units import format_bytes, format_seconds
 
@@ -231,11 +231,11 @@ class Designing(Sitting):
     def _plan(self, question: Question, given: str) -> Answer:
         scene = question.scene
         plan = read_plan(given, scene, self.language)
-        held, usable = fullest(scene.model, plan)[1].total, scene.advice.work.usable
+        held, usable = fullest_stage(scene.model, plan)[1].total, scene.advice.request.usable
         told = {"held": format_bytes(held), "usable": format_bytes(usable)}
         if held > usable:
             return Answer(given, 0, say("fits_not", self.language, **told))
-        seconds = step_time(scene.model, plan, scene.cluster, scene.advice.work.stack).seconds
+        seconds = step_time(scene.model, plan, scene.cluster, scene.advice.request.stack).seconds
         times = seconds / scene.advice.chosen.seconds
         told |= {"step": format_seconds(seconds), "times": f"{times:.2f}"}
         is_fast = times <= question.within

@@ -1,14 +1,14 @@
-"""Which plan, and why.
+"""Recommends a parallel training plan for a model on a cluster, and says why.
 
-fit.py        does a plan fit a GPU, and the smallest change that makes it fit (moves.py)
-advise.py     the planner: searches (search.py, others.py), ranks and warns (ranking.py), says what else (saying.py)
-criticise.py  a plan of your own beside the planner's; typed.py reads it from "tp=8,pp=4"
-rules.py      what the rules of thumb would say
-page.py       all of it as text, table and page; cli.py: `python -m helpers plan`
+fit.py        whether a plan fits a GPU, and the smallest change that makes it fit
+advise.py     the planner: it searches (search.py), ranks and warns (ranking.py), and cites a rule of thumb (rules.py)
+plans.py      the records that these files share
+criticise.py  compares a plan that the reader wrote with the planner's
+page.py       the result as text, tables and a page to print; cli.py: the command `python -m helpers plan`
 """
 
 from helpers.predict.advice.advise import Advice, advise
 from helpers.predict.advice.criticise import Criticism, criticise
-from helpers.predict.advice.work import Ranked
+from helpers.predict.advice.plans import PlanEstimate
 
-__all__ = ["Advice", "Criticism", "Ranked", "advise", "criticise"]
+__all__ = ["Advice", "Criticism", "PlanEstimate", "advise", "criticise"]

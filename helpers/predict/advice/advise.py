@@ -1,4 +1,7 @@
-"""The planner: which plan trains this model on this cluster, the ten best, and why not otherwise."""
+"""Finds the plans that train a model on a cluster fastest, and explains why other strategies are left out.
+
+`advise` is the planner behind the command `plan`, chapter 11, the strategy explorer and the design rounds.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from helpers.predict.advice import page as advice_page
-from helpers.predict.advice.plans import Ranked, Work, say
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest, words
 from helpers.predict.advice.ranking import (
     NO_BF16,
+    alternative,
     best_of,
-    instead,
     reasons,
     remarks,
     simplest_of,
     strategies,
-    warned,
+    with_warnings,
     without_numbers,
 )
 from helpers.predict.advice.rules import Rule, rule_for
-from helpers.predict.advice.search import adapted, fitting, images, offloaded, timed
+from helpers.predict.advice.search import adapter_plans, fitting_plans, image_plans, offload_plans, timed_plans
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.stacks import FSDP, MEGATRON_CORE
 from helpers.predict.time.step import NOMINAL
@@ -35,26 +38,28 @@ DEFAULT_SEQUENCES = 512  # 4.2 million tokens of Llama 3's 8192, 0.5 million of 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What `advise` found. `text`, the notebook's table, `page(path)` and `as_json()` say the same.
+    """The result of `advise`. `text`, the notebook's table, `page(path)` and `as_json()` all show it.
 
-    best: up to ten plans, the first is the one to take; empty where none fits. candidates: each strategy with its best
-    plan and why it is left out. simplest: of the plans that fit. rule, because: the rule of thumb for this case and the
-    arithmetic by which it applies. instead: what to take rather than a first plan that fits only with warnings.
-    remarks: what else should be known. searched: plans that were looked at.
+    best: up to ten plans, of which the first is recommended; empty where none fits. candidates: each strategy with its
+    best plan and why it is left out. simplest: the simplest plan that fits. searched: the number of plans that were
+    examined. rule, rule_reason: the rule of thumb for this case, and the arithmetic by which it applies. alternative: a
+    sentence about another plan where the first one fits only with warnings. remarks: sentences about what else the
+    reader should know.
     """
 
-    work: Work
-    best: tuple[Ranked, ...]
-    candidates: tuple[Ranked, ...]
-    simplest: Ranked | None
+    request: PlanRequest
+    best: tuple[PlanEstimate, ...]
+    candidates: tuple[PlanEstimate, ...]
+    simplest: PlanEstimate | None
     searched: int
     rule: Rule | None = None
-    because: str = ""
-    instead: str = ""
+    rule_reason: str = ""
+    alternative: str = ""
     remarks: tuple[str, ...] = ()
 
     @property
-    def chosen(self) -> Ranked | None:
+    def chosen(self) -> PlanEstimate | None:
+        """The recommended plan, None where nothing fits."""
         return self.best[0] if self.best else None
 
     @property
@@ -66,49 +71,51 @@ class Advice:
     def plan(self) -> Plan | None:
         return self.chosen and self.chosen.plan
 
-    def __getitem__(self, name: str) -> Ranked:
+    def __getitem__(self, name: str) -> PlanEstimate:
         """The best plan of this strategy, such as "ZeRO-3". KeyError, listing them all, for another."""
-        found = {one.name: one for one in self.candidates}
-        if name not in found:
-            raise KeyError(f"no strategy {name!r} here; there are {', '.join(found)}")
-        return found[name]
+        by_name = {candidate.name: candidate for candidate in self.candidates}
+        if name not in by_name:
+            raise KeyError(f"no strategy {name!r} here; there are {', '.join(by_name)}")
+        return by_name[name]
 
     @property
     def sentence(self) -> str:
-        """The choice, its step, what stands against it, and the rule of thumb beside it."""
+        """The recommended plan, its step, the warnings about it, and the rule of thumb for this case."""
         if self.chosen is None:
-            said = [say("no_choice", missing=self._missing())]
+            sentences = [words("no_choice", missing=self._missing())]
         else:
-            one = self.chosen
-            words = dict(name=one.title, plan=one.plan_words, step=one.step_words, share=100 * one.mfu)
-            words["whole"] = isinstance(self.work.model, ModelSpec)
-            open_ = [say("uncalibrated")] if self.work.constants == NOMINAL else []
-            more = [self.instead] if self.instead else []
-            said = [say("choice", **words), *more, *open_, *map(self._warned, one.warnings)]
+            candidate = self.chosen
+            values = dict(
+                name=candidate.title, plan=candidate.plan_text, step=candidate.step_text, share=100 * candidate.mfu
+            )
+            values["whole"] = isinstance(self.request.model, ModelSpec)
+            caveat = [words("uncalibrated")] if self.request.constants == NOMINAL else []
+            more = [self.alternative] if self.alternative else []
+            sentences = [words("choice", **values), *more, *caveat, *map(self._warned, candidate.warnings)]
         if self.rule:
-            rule = say("by_rule", case=self.rule.case, says=self.rule.says, because=self.because)
-            said.append(rule.rstrip())
-        return say("between").join(said)
+            rule = words("by_rule", case=self.rule.case, says=self.rule.says, because=self.rule_reason)
+            sentences.append(rule.rstrip())
+        return words("between").join(sentences)
 
-    def _warned(self, words: str) -> str:
-        is_shared = words not in self.own_warnings(self.chosen)
-        differ = any(words not in one.warnings for one in self.best)
-        return say("warned_all" if is_shared else "warned", words=words, count=len(self.best), differ=differ)
+    def _warned(self, warning: str) -> str:
+        is_shared = warning not in self.specific_warnings(self.chosen)
+        differ = any(warning not in candidate.warnings for candidate in self.best)
+        return words("warned_all" if is_shared else "warned", words=warning, count=len(self.best), differ=differ)
 
-    def own_warnings(self, one: Ranked) -> list[str]:
-        """Those that not all of the best plans have, but for their numbers."""
-        kinds = [{without_numbers(words) for words in one.warnings} for one in self.best]
+    def specific_warnings(self, candidate: PlanEstimate) -> list[str]:
+        """The warnings of a plan that not all of the best plans share; their numbers do not count."""
+        kinds = [{without_numbers(warning) for warning in candidate.warnings} for candidate in self.best]
         common = set.intersection(*kinds) if len(kinds) > 1 else set()
-        return [words for words in one.warnings if without_numbers(words) not in common]
+        return [warning for warning in candidate.warnings if without_numbers(warning) not in common]
 
     def _missing(self) -> str:
-        lightest = min((one.held.total for one in self.candidates if one.held), default=0)
-        sizes = {"least": lightest, "usable": self.work.usable, "missing": lightest - self.work.usable}
-        return say("missing", **{name: format_bytes(size) for name, size in sizes.items()}) if lightest else ""
+        lightest = min((candidate.memory.total for candidate in self.candidates if candidate.memory), default=0)
+        sizes = {"least": lightest, "usable": self.request.usable, "missing": lightest - self.request.usable}
+        return words("missing", **{name: format_bytes(size) for name, size in sizes.items()}) if lightest else ""
 
     @property
     def text(self) -> str:
-        """Choice, the ten best with their reasons, a line for each strategy, remarks."""
+        """The recommended plan, the ten best with their reasons, one line per strategy, and the remarks."""
         return advice_page.text(self)
 
     def __repr__(self) -> str:
@@ -118,27 +125,29 @@ class Advice:
         return advice_page.table(self)
 
     def page(self, path: str | Path) -> Path:
-        """Write one self-contained HTML page to print on A4: model, cluster, arithmetic, tables and rule. Its path."""
+        """Write one self-contained HTML page to print on A4, and return its path."""
         target = Path(path)
         target.write_text(advice_page.page(self), encoding="utf-8")
         return target
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values: plans as dicts, seconds, bytes, shares."""
-        found = {"global_batch": self.work.global_batch, "searched": self.searched, "sentence": self.sentence}
-        found |= {"remarks": list(self.remarks), "best": [plain(one) for one in self.best]}
-        found["simplest"] = plain(self.simplest) if self.simplest else None
-        return found | {"strategies": [plain(one) for one in self.candidates]}
+        """All of it as plain values for JSON: plans as dicts, seconds, bytes, shares."""
+        values = {"global_batch": self.request.global_batch, "searched": self.searched, "sentence": self.sentence}
+        values |= {"remarks": list(self.remarks), "best": [estimate_as_json(candidate) for candidate in self.best]}
+        values["simplest"] = estimate_as_json(self.simplest) if self.simplest else None
+        return values | {"strategies": [estimate_as_json(candidate) for candidate in self.candidates]}
 
 
-def plain(one: Ranked) -> dict[str, Any]:
-    """A plan as plain values."""
-    bars = [asdict(bar) for bar in one.step.bars] if one.step else []
+def estimate_as_json(candidate: PlanEstimate) -> dict[str, Any]:
+    """A plan with its estimate as plain values for JSON."""
+    bars = [asdict(bar) for bar in candidate.step.bars] if candidate.step else []
     return {
-        "name": one.name, "plan": asdict(one.plan) if one.plan else None, "fits": one.fits, "seconds": one.seconds,
-        "bars": bars, "mfu": one.mfu, "tokens_per_second": one.tokens_per_second,
-        "held": asdict(one.held) if one.held else None, "host_bytes": one.host_bytes, "why": one.why,
-        "reasons": list(one.reasons), "warnings": list(one.warnings),
+        "name": candidate.name, "plan": asdict(candidate.plan) if candidate.plan else None, "fits": candidate.fits,
+        "seconds": candidate.seconds,
+        "bars": bars, "mfu": candidate.mfu, "tokens_per_second": candidate.tokens_per_second,
+        "held": asdict(candidate.memory) if candidate.memory else None, "host_bytes": candidate.host_bytes,
+        "why": candidate.why,
+        "reasons": list(candidate.reasons), "warnings": list(candidate.warnings),
     }  # fmt: skip
 
 
@@ -146,44 +155,44 @@ def advise(
     model: ModelSpec | ResNet, cluster: Cluster, *, global_batch: int | None = None, seq: int | None = None,
     lora: int | None = None, **options: Any,
 ) -> Advice:  # fmt: skip
-    """The plan that trains `model` on all GPUs of `cluster`, the nine next, and why the others are left out.
+    """Find the plan that trains `model` on all GPUs of `cluster` fastest, the next nine, and why others are left out.
 
-    global_batch: sequences of `model.seq` tokens (images of a ResNet) a step, over all GPUs; default 512, or the next
-    multiple of the GPUs. seq: tokens of a sequence, instead of the model's. lora: train adapters of this rank alone.
-    options: precision, optimizer, attention as in Plan; stack, constants as in step_time. Raises ValueError for what is
-    no model or cluster, or a batch that no plan can divide.
+    global_batch: sequences of `model.seq` tokens (images of a ResNet) per step over all GPUs; default 512, or the next
+    multiple of the GPUs. seq: tokens of a sequence, if not the model's. lora: train only adapters of this rank.
+    options: precision, optimizer, attention as in Plan; stack, constants as in step_time. Raises ValueError for
+    anything else than a model and a cluster, or a batch that no plan can divide.
     """
     if lora is not None:  # trained by plain PyTorch: Qwen's table (see UNPACKING) lies nearer to its unfused passes
         options = {"stack": FSDP, **options}
-    work = asked(model, cluster, global_batch, seq, options)
+    request = plan_request(model, cluster, global_batch, seq, options)
     if isinstance(model, ResNet):
-        return _of(work, list(images(work)))
+        return _advice_of_kind(request, list(image_plans(request)))
     if lora is not None:
-        return _of(work, list(adapted(work, lora)))
-    fit, searched = fitting(work)
-    found = timed(work, fit) or list(offloaded(work))
-    searched, found = max(searched, len(found)), warned(work, found)
-    candidates = strategies(work, found)
-    if not found and all(one.plan is None for one in candidates):
-        raise ValueError(say("cannot.batch_of_all", batch=work.global_batch, gpus=cluster.world_size))
-    advice = _ranked(work, found, candidates, searched)
-    rule, because = rule_for(work, candidates, advice.chosen)
+        return _advice_of_kind(request, list(adapter_plans(request, lora)))
+    fitting, searched = fitting_plans(request)
+    estimates = timed_plans(request, fitting) or list(offload_plans(request))
+    searched, estimates = max(searched, len(estimates)), with_warnings(request, estimates)
+    candidates = strategies(request, estimates)
+    if not estimates and all(candidate.plan is None for candidate in candidates):
+        raise ValueError(words("cannot.batch_of_all", batch=request.global_batch, gpus=cluster.world_size))
+    advice = _advice(request, estimates, candidates, searched)
+    rule, rule_reason = rule_for(request, candidates, advice.chosen)
     return replace(
         advice,
         rule=rule,
-        because=because,
-        instead=instead(work, advice.chosen),
-        remarks=remarks(work, advice.best, found, advice.simplest),
+        rule_reason=rule_reason,
+        alternative=alternative(request, advice.chosen),
+        remarks=remarks(request, advice.best, estimates, advice.simplest),
     )
 
 
 def default_batch(cluster: Cluster) -> int:
-    """512, or the next multiple of the GPUs."""
+    """The default number of sequences of a step: 512, or the next multiple of the GPUs."""
     return ceil(DEFAULT_SEQUENCES / cluster.world_size) * cluster.world_size
 
 
-def asked(model, cluster, global_batch: int | None, seq: int | None, options: dict[str, Any]) -> Work:
-    """What was asked, checked."""
+def plan_request(model, cluster, global_batch: int | None, seq: int | None, options: dict[str, Any]) -> PlanRequest:
+    """The arguments of `advise` as one checked record. ValueError for arguments that cannot be planned."""
     if not isinstance(model, (ModelSpec, ResNet)) or not isinstance(cluster, Cluster):
         raise ValueError(
             f"advise takes a ModelSpec and a Cluster, such as PRESETS['llama3-8b'] and CLUSTERS['8 H100'], but got "
@@ -202,22 +211,32 @@ def asked(model, cluster, global_batch: int | None, seq: int | None, options: di
     if cluster.gpu.name.split()[0] in NO_BF16:  # nor FlashAttention-2: a memory-efficient kernel, half as fast
         stack = options.get("stack", MEGATRON_CORE)
         options = {**options, "stack": replace(stack, flash=0.5 * stack.flash)}
-    return Work(model=model, cluster=cluster, global_batch=global_batch, **options)
+    return PlanRequest(model=model, cluster=cluster, global_batch=global_batch, **options)
 
 
-def _of(work: Work, tried: list[Ranked]) -> Advice:
-    """Of plans of one kind, those that fit, ranked; ValueError where none divides the batch."""
+def _advice_of_kind(request: PlanRequest, tried: list[PlanEstimate]) -> Advice:
+    """The advice for adapters or images: of the plans that were tried, those that fit, ranked.
+
+    Raises ValueError where no plan divides the batch.
+    """
     if not tried:
-        raise ValueError(say("cannot.batch_of_all", batch=work.global_batch, gpus=work.cluster.world_size))
-    found = warned(work, [one for one in tried if one.fits])
-    names = dict.fromkeys(one.name for one in tried)
-    candidates = strategies(work, found, {name: [one for one in tried if one.name == name] for name in names})
-    advice = _ranked(work, found, candidates, len(tried))
-    return replace(advice, remarks=remarks(work, advice.best, found, advice.simplest))
+        raise ValueError(words("cannot.batch_of_all", batch=request.global_batch, gpus=request.cluster.world_size))
+    estimates = with_warnings(request, [candidate for candidate in tried if candidate.fits])
+    names = dict.fromkeys(candidate.name for candidate in tried)
+    candidates = strategies(
+        request, estimates, {name: [candidate for candidate in tried if candidate.name == name] for name in names}
+    )
+    advice = _advice(request, estimates, candidates, len(tried))
+    return replace(advice, remarks=remarks(request, advice.best, estimates, advice.simplest))
 
 
-def _ranked(work: Work, found: Sequence[Ranked], candidates: tuple[Ranked, ...], searched: int) -> Advice:
-    best = best_of(work, found)
-    said = tuple(replace(one, reasons=reasons(work, one, best[0], found), is_chosen=one is best[0]) for one in best)
-    simplest = simplest_of(work, found) if found else None
-    return Advice(work=work, best=said, candidates=candidates, simplest=simplest, searched=searched)
+def _advice(
+    request: PlanRequest, estimates: Sequence[PlanEstimate], candidates: tuple[PlanEstimate, ...], searched: int
+) -> Advice:
+    best = best_of(request, estimates)
+    explained = tuple(
+        replace(candidate, reasons=reasons(request, candidate, best[0], estimates), is_chosen=candidate is best[0])
+        for candidate in best
+    )
+    simplest = simplest_of(request, estimates) if estimates else None
+    return Advice(request=request, best=explained, candidates=candidates, simplest=simplest, searched=searched)

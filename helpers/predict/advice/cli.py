@@ -1,4 +1,7 @@
-"""`python -m helpers plan --model llama3-405b --gpus 16384 --gpu H100 --batch 2048 --seq 8192`."""
+"""Runs the command `python -m helpers plan --model llama3-405b --gpus 16384 --gpu H100 --batch 2048 --seq 8192`.
+
+It reads the arguments, calls `advise` (or `criticise` with --mine), and prints text or JSON or writes a page.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from helpers.learner.words import LANGUAGES, reading
 from helpers.learner.words.wrapping import complain, width, wrap
 from helpers.predict.advice.advise import Advice, advise, default_batch
 from helpers.predict.advice.criticise import Criticism, criticise, read_plan
-from helpers.predict.advice.plans import say
+from helpers.predict.advice.plans import words
 from helpers.predict.time.convolutions import RESNET_50, RESNET_152, ResNet
 from helpers.predict.time.stacks import STACKS
 from helpers.specs import GPUS, LINKS, PRESETS, ROUTED, Cluster, Link
@@ -51,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 2 for a sentence about what cannot be planned."""
+    """Run the command. Returns the exit code: 0, or 2 after a sentence about what cannot be planned."""
     asked = parser().parse_args(arguments)
     with reading(asked.lang):
         try:
@@ -66,11 +69,11 @@ def main(arguments: list[str]) -> int:
             return 0
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
         for text in repr(found).split("\n"):
-            columned, gap, words = text.rpartition("  ")  # what stands in columns keeps its place
+            columned, gap, sentence = text.rpartition("  ")  # what stands in columns keeps its place
             whole = width(text) <= columns
-            print(*([text] if whole else wrap(words, columns, first=columned + gap, rest="     ")), sep="\n")
+            print(*([text] if whole else wrap(sentence, columns, first=columned + gap, rest="     ")), sep="\n")
         if asked.page and isinstance(found, Advice):
-            print("", say("written", path=asked.page), sep="\n")
+            print("", words("written", path=asked.page), sep="\n")
     return 0
 
 
@@ -81,13 +84,13 @@ def _asked(asked: argparse.Namespace) -> Advice | Criticism:
         what["stack"] = _named(STACKS, asked.stack, "--stack")
     if isinstance(model, ResNet):
         if given := [name for name in ("seq", "lora", "mine") if getattr(asked, name) is not None]:
-            raise ValueError(say("cli.no_images", name=f"--{given[0]}", model=asked.model))
+            raise ValueError(words("cli.no_images", name=f"--{given[0]}", model=asked.model))
         return advise(model, cluster, **what)
     what |= {"seq": asked.seq}
     if asked.mine is None:
         return advise(model, cluster, lora=asked.lora, **what)
     if asked.lora is not None or asked.page is not None:
-        raise ValueError(say("cli.mine_alone"))
+        raise ValueError(words("cli.mine_alone"))
     return _criticised(asked.mine, model, cluster, what)
 
 
@@ -97,18 +100,18 @@ def _criticised(text: str, model, cluster: Cluster, what: dict[str, Any]) -> Cri
     try:
         plan = read_plan(text, spec, cluster, batch)
     except ValueError as error:
-        raise ValueError(say("typed.no_plan", given=text, reason=str(error).rstrip("."))) from None
+        raise ValueError(words("typed.no_plan", given=text, reason=str(error).rstrip("."))) from None
     return criticise(model, cluster, replace(plan, optimizer=what["optimizer"]), **{**what, "global_batch": batch})
 
 
 def _cluster(asked: argparse.Namespace) -> Cluster:
     gpu = _name(GPUS, asked.gpu, "--gpu")
     if asked.gpus < 1:
-        raise ValueError(say("cli.no_gpus", gpus=asked.gpus))
+        raise ValueError(words("cli.no_gpus", gpus=asked.gpus))
     each = min(8, asked.gpus) if asked.gpus_per_node is None else asked.gpus_per_node
     if each < 1 or asked.gpus % each:
         below = max(1, asked.gpus // max(1, each)) * max(1, each)
-        raise ValueError(say("cli.nodes", gpus=asked.gpus, each=each, below=below, above=below + max(1, each)))
+        raise ValueError(words("cli.nodes", gpus=asked.gpus, each=each, below=below, above=below + max(1, each)))
     inside = INTRA[gpu] if asked.link is None else _named(INSIDE, asked.link, "--link")
     network = CARD * each if asked.network is None else asked.network
     return Cluster(
@@ -122,12 +125,12 @@ def _named(known: Mapping[str, Any], given: str, option: str) -> Any:
 
 
 def _name(known: Mapping[str, Any], given: str, option: str) -> str:
-    """The key that was meant, whatever its case and hyphens; ValueError names the nearest."""
+    """The key of `known` that was meant, whatever its case and hyphens. ValueError names the nearest keys."""
     plain = {_plain(name): name for name in known}
     if _plain(given) in plain:
         return plain[_plain(given)]
     near = [plain[name] for name in get_close_matches(_plain(given), plain, n=3, cutoff=0.5)]
-    raise ValueError(say("cli.unknown", option=option, given=given, near=near or [*known]))
+    raise ValueError(words("cli.unknown", option=option, given=given, near=near or [*known]))
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Criticises a training plan that the reader wrote: does it fit, what limits it, and what does it lose to the planner's?
+"""Criticises a training plan that the reader wrote: does it fit, what limits it, what does it lose to the planner's?
 
 `read_plan` reads a plan as people type it, "dp=4 tp=8 zero=1". `criticise` compares it with the planner's choice.
 The command `plan --mine`, the strategy explorer and the design rounds use both.
@@ -12,28 +12,28 @@ from functools import lru_cache
 from typing import Any
 
 from helpers.learner.words import book
-from helpers.predict.advice.advise import advise, asked, plain
-from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest
-from helpers.predict.advice.plans import Ranked, Work, plan_words, say
-from helpers.predict.advice.ranking import binding_words, difference, warnings
-from helpers.predict.advice.search import MOST_SUMS, ranked
+from helpers.predict.advice.advise import advise, estimate_as_json, plan_request
+from helpers.predict.advice.fit import USABLE_SHARE, fit, fullest_stage
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest, bottleneck_sentence, describe_plan, words
+from helpers.predict.advice.ranking import difference, warnings
+from helpers.predict.advice.search import MOST_SUMS, estimate
 from helpers.predict.time.step import StepTime, step_time
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Cluster, ModelSpec, Plan
 
 typed_words = book("advice").section("typed")
-WORDS = ("recompute", "precision")  # whose values are no numbers
+TEXT_FIELDS = ("recompute", "precision")  # whose values are no numbers
 SIZES = ("zero", "shard_ranks", "fp8", "micro_batch", "num_microbatches", "num_chunks")
-PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *WORDS)
+PARTS = ("dp", "tp", "pp", "cp", "ep", *SIZES, *TEXT_FIELDS)
 AXES = ("dp", "tp", "pp", "cp")
 
 
 def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, language: str | None = None) -> Plan:
-    """ "dp=4, tp=8 zero=1" as a Plan. Raises ValueError, a clause, for what is none here.
+    """Read a plan such as "dp=4, tp=8 zero=1". Raises ValueError for text that is no plan for this cluster and batch.
 
-    What is left out: dp takes the GPUs that are left where another axis is named, all else is 1, no recomputation,
-    sequence parallelism where tp is above 1, as many micro-batches as the step has, and many of them in fp32 sums if
-    these fit.
+    Defaults: dp takes the GPUs that are left where another axis is named; everything else is 1; no recomputation;
+    sequence parallelism where tp is above 1; as many micro-batches as the batch needs; and with many micro-batches,
+    gradients are added up in fp32 if they fit.
     """
     parts = dict(re.findall(r"(\w+)\s*[=＝:：]\s*(\w+)", given.lower()))
     if unknown := [name for name in parts if name not in PARTS]:
@@ -41,14 +41,14 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
     if not parts.keys() & {*AXES}:
         raise ValueError(typed_words("no_parts", language))
     for name, text in parts.items():
-        if name not in WORDS and not text.isdecimal():
+        if name not in TEXT_FIELDS and not text.isdecimal():
             raise ValueError(typed_words("bad_part", language, name=name, value=text))
-    fields = {name: text if name in WORDS else int(text) for name, text in parts.items()}
+    fields = {name: text if name in TEXT_FIELDS else int(text) for name, text in parts.items()}
     if "fp8" in fields:
         fields["fp8"] = fields["fp8"] == 1
     if "dp" not in fields:
-        taken = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
-        fields["dp"] = max(1, cluster.world_size // max(1, taken))
+        others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+        fields["dp"] = max(1, cluster.world_size // max(1, others))
     plan = Plan(**{"sequence_parallel": fields.get("tp", 1) > 1, **fields})
     plan.check(model)
     if plan.world_size != cluster.world_size:
@@ -58,39 +58,45 @@ def read_plan(given: str, model: ModelSpec, cluster: Cluster, batch: int, langua
         plan = Plan(**{"sequence_parallel": plan.sequence_parallel, **fields, "num_microbatches": each})
     if plan.global_batch != batch:
         raise ValueError(typed_words("batch", language, batch=batch, given=plan.global_batch))
-    wide = replace(plan, precision="mixed_fp32_grads")
+    fp32_sums = replace(plan, precision="mixed_fp32_grads")
     is_open = "precision" not in fields and plan.num_microbatches > MOST_SUMS
-    return wide if is_open and fullest(model, wide)[1].total <= USABLE_SHARE * cluster.gpu.memory else plan
+    if is_open and fullest_stage(model, fp32_sums)[1].total <= USABLE_SHARE * cluster.gpu.memory:
+        return fp32_sums
+    return plan
 
 
-NEARLY = 1.1  # of what is usable: activations are counted all, and a stack may free some early
+NEARLY = 1.1  # times the usable memory: all activations are counted, while a stack may free some early
 
 
 @dataclass(frozen=True, kw_only=True)
 class Criticism:
-    """mine: the plan with its step, whether it fits or not. best: the planner's, None where nothing fits.
+    """The result of `criticise`.
 
-    lost: the share of time that it takes longer than the planner's (0.25: a quarter), None where one of them does not
-    fit. sentences: everything that there is to say, the most important first.
+    estimate: the reader's plan with its step, whether it fits or not. best: the planner's, None where nothing fits.
+    lost_share: how much longer the reader's plan takes than the planner's (0.25: a quarter longer), None where one of
+    them does not fit. sentences: the whole criticism, the most important first.
     """
 
-    mine: Ranked
+    estimate: PlanEstimate
     fits: bool
-    best: Ranked | None
+    best: PlanEstimate | None
     sentences: tuple[str, ...]
 
     @property
     def step(self) -> StepTime:
-        return self.mine.step
+        return self.estimate.step
 
     @property
-    def lost(self) -> float | None:
-        return self.mine.seconds / self.best.seconds - 1 if self.fits and self.best else None
+    def lost_share(self) -> float | None:
+        return self.estimate.seconds / self.best.seconds - 1 if self.fits and self.best else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        told = {"fits": self.fits, "lost": self.lost, "sentences": list(self.sentences)}
-        return told | {"mine": plain(self.mine), "best": plain(self.best) if self.best else None}
+        """All of it as plain values for JSON."""
+        told = {"fits": self.fits, "lost": self.lost_share, "sentences": list(self.sentences)}
+        return told | {
+            "mine": estimate_as_json(self.estimate),
+            "best": estimate_as_json(self.best) if self.best else None,
+        }
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
@@ -100,44 +106,46 @@ def criticise(
     model: ModelSpec, cluster: Cluster, plan: Plan, *, global_batch: int | None = None, seq: int | None = None,
     **options: Any,
 ) -> Criticism:  # fmt: skip
-    """What to say of `plan` beside the planner's, with the same batch (by default the plan's own).
+    """Compare `plan` with the planner's plan for the same batch (by default the plan's own).
 
-    ValueError, a sentence, for a plan that does not suit the model, the cluster or the batch. options: as `advise`.
+    options: as in `advise`. Raises ValueError for a plan that does not suit the model, the cluster or the batch.
     """
     batch = plan.global_batch if global_batch is None else global_batch
-    work = asked(model, cluster, batch, seq, options)
+    request = plan_request(model, cluster, batch, seq, options)
     if plan.global_batch != batch:
-        raise ValueError(say("mine.batch", given=plan.global_batch, batch=batch))
-    step = step_time(work.model, plan, cluster, work.stack, work.constants)  # refuses what does not suit
-    stage, held = fullest(work.model, plan)
-    mine = ranked(work, plan, stage, held, step)
-    mine = replace(mine, warnings=tuple(warnings(work, mine)))
-    found = _advised(work)
-    fits = held.total <= work.usable
-    return Criticism(mine=mine, fits=fits, best=found, sentences=tuple(_sentences(work, mine, found, fits)))
+        raise ValueError(words("mine.batch", given=plan.global_batch, batch=batch))
+    step = step_time(request.model, plan, cluster, request.stack, request.constants)  # refuses what does not suit
+    stage, breakdown = fullest_stage(request.model, plan)
+    mine = estimate(request, plan, stage, breakdown, step)
+    mine = replace(mine, warnings=tuple(warnings(request, mine)))
+    found = _advised(request)
+    fits = breakdown.total <= request.usable
+    return Criticism(estimate=mine, fits=fits, best=found, sentences=tuple(_sentences(request, mine, found, fits)))
 
 
 @lru_cache(maxsize=64)
-def _advised(work: Work) -> Ranked | None:
-    options = {name: getattr(work, name) for name in ("precision", "optimizer", "attention", "stack", "constants")}
-    return advise(work.model, work.cluster, global_batch=work.global_batch, **options).chosen
+def _advised(request: PlanRequest) -> PlanEstimate | None:
+    options = {name: getattr(request, name) for name in ("precision", "optimizer", "attention", "stack", "constants")}
+    return advise(request.model, request.cluster, global_batch=request.global_batch, **options).chosen
 
 
-def _sentences(work: Work, mine: Ranked, best: Ranked | None, fits: bool):
-    yield say("mine.plan", plan=plan_words(mine.plan))
-    yield fit(work.model, mine.plan, work.cluster.gpu, gpus_per_node=work.cluster.gpus_per_node).words
-    if work.usable < mine.held.total <= NEARLY * work.usable:
-        reported = work.cluster.gpu.reported or work.cluster.gpu.memory
-        yield say("mine.nearly", share=100 * (mine.held.total / work.usable - 1), reported=format_bytes(reported))
-    yield say("mine.step", fits=fits, step=mine.step_words, mfu=100 * mine.mfu)
-    yield binding_words(work, mine)
-    yield from (say("warned", words=words) for words in mine.warnings)
+def _sentences(request: PlanRequest, mine: PlanEstimate, best: PlanEstimate | None, fits: bool):
+    yield words("mine.plan", plan=describe_plan(mine.plan))
+    yield fit(request.model, mine.plan, request.cluster.gpu, gpus_per_node=request.cluster.gpus_per_node).text
+    if request.usable < mine.memory.total <= NEARLY * request.usable:
+        reported = request.cluster.gpu.reported or request.cluster.gpu.memory
+        yield words(
+            "mine.nearly", share=100 * (mine.memory.total / request.usable - 1), reported=format_bytes(reported)
+        )
+    yield words("mine.step", fits=fits, step=mine.step_text, mfu=100 * mine.mfu)
+    yield bottleneck_sentence(request, mine)
+    yield from (words("warned", words=warning) for warning in mine.warnings)
     if best is None:
-        yield say("mine.none")
+        yield words("mine.none")
     elif best.plan == mine.plan:
-        yield say("mine.same")
+        yield words("mine.same")
     else:
-        words = dict(plan=best.plan_words, step=format_seconds(best.seconds))
-        yield say("mine.best", **words)
+        values = dict(plan=best.plan_text, step=format_seconds(best.seconds))
+        yield words("mine.best", **values)
         if fits:
-            yield difference(work, mine, best)
+            yield difference(request, mine, best)

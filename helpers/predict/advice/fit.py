@@ -40,35 +40,35 @@ from helpers.quantities.units import format_bytes
 from helpers.records import MEMORY_KINDS, MemoryBreakdown
 from helpers.specs import GPU, ModelSpec, Plan
 
-say = book("memory")
+words = book("memory")
 GPUS_PER_NODE = 8
-NEXT_TO_FREE = 4  # changes up to this place slow a step by a few percent at most, if backward hides the third's gather
+NEXT_TO_FREE = 4  # changes up to this order slow a step by a few percent at most, if backward hides the third's gather
 _AXES = ("tp", "pp", "cp")
 _LARGEST_CP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One field of a Plan set to a value that saves memory. order: its place in the list above; 1 costs least."""
+    """A change of one field of a Plan to a value that saves memory. order: its number in the list above."""
 
     field: str
     value: object
     order: int
 
-    def words(self, before: Plan) -> str:
-        """The change as a few words, such as "ZeRO-1 instead of 0"."""
-        return say(f"move.{self.field}", value=self.value, old=getattr(before, self.field))
+    def text(self, before: Plan) -> str:
+        """The change in a few words, such as "ZeRO-1 instead of 0"."""
+        return words(f"move.{self.field}", value=self.value, old=getattr(before, self.field))
 
     def cost(self, after: Plan) -> str:
-        """What it costs, as a few words."""
+        """What the change costs, in a few words."""
         order = 2 if self.order == 6 and after.num_microbatches == 1 else self.order
         if order == 8 and after.num_microbatches > 1:
-            return say("cost.each", microbatches=after.num_microbatches)
-        return say(f"cost.{order}", stages=after.pp - 1, microbatches=after.num_microbatches)
+            return words("cost.each", microbatches=after.num_microbatches)
+        return words(f"cost.{order}", stages=after.pp - 1, microbatches=after.num_microbatches)
 
 
 def moves(model: ModelSpec, plan: Plan, *, gpus_per_node: int = GPUS_PER_NODE) -> tuple[Move, ...]:
-    """Every change that may save memory, cheapest first; within one kind the smallest step first."""
+    """All changes that may save memory, cheapest first; within one kind the smallest change first."""
     return tuple(sorted(_moves(model, plan, gpus_per_node), key=lambda move: move.order))
 
 
@@ -78,7 +78,7 @@ def _moves(model: ModelSpec, plan: Plan, gpus_per_node: int) -> Iterator[Move]:
         if plan.recompute == "none":
             yield Move(field="recompute", value="selective", order=4)
     for stage, order in ((1, 2), (2, 6), (3, 8)):
-        if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline each micro-batch would gather anew
+        if plan.zero < stage and (stage == 1 or plan.pp == 1):  # in a pipeline every micro-batch would gather again
             yield Move(field="zero", value=stage, order=order)
     if not plan.sequence_parallel:
         yield Move(field="sequence_parallel", value=True, order=3)
@@ -103,11 +103,12 @@ def _halves(size: int) -> Iterator[int]:
         yield size
 
 
-def apply(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | None:
-    """The plan after these changes, with the same world size and global batch; None where they cannot be.
+def apply_moves(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | None:
+    """The plan after these changes, with the same world size and global batch, or None where they are impossible.
 
-    They cannot where dp does not give enough ranks, the model does not divide, ZeRO has one rank to shard over, or
-    sequence parallelism no tensor-parallel group.
+    Where tp, pp or cp grow, dp shrinks and a rank takes more micro-batches; where the micro-batch shrinks, there are
+    more of them. The changes are impossible where dp has too few ranks, the model does not divide, ZeRO has only one
+    rank to shard over, or sequence parallelism has no tensor-parallel group.
     """
     settings = {move.field: move.value for move in chosen}
     factor = 1
@@ -127,8 +128,8 @@ def apply(model: ModelSpec, plan: Plan, chosen: Iterable[Move]) -> Plan | None:
     return new
 
 
-# Our rule of thumb: a CUDA context takes 0.3 to 0.6 GB, NCCL's buffers up to a few GB at many peers, and the caching
-# allocator loses a few percent to fragmentation. None of them is in the formulas.
+# A rule of thumb of this course: a CUDA context takes 0.3 to 0.6 GB, NCCL's buffers up to a few GB with many peers, and
+# the caching allocator loses a few percent to fragmentation. None of them is in the formulas.
 USABLE_SHARE = 0.94
 KINDS = book("draw")
 _MOST_GPUS = 2**20
@@ -136,19 +137,19 @@ _MOST_GPUS = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What `fit` found. Bytes; `held` is the fullest rank, of pipeline stage `stage`.
+    """The result of `fit`. memory: bytes of the fullest rank, which is of pipeline stage `stage`.
 
-    changes: the smallest change, one entry a field, empty where the plan fits or nothing helps. suggested, after: the
-    plan with these changes and its fullest rank; None where nothing helps. num_gpus: that plan's world size.
+    changes: the smallest change, one entry per field; empty where the plan fits or nothing helps. suggested,
+    suggested_memory: the plan with these changes, and its fullest rank; None where nothing helps.
     """
 
     plan: Plan
     gpu: GPU
     stage: int
-    held: MemoryBreakdown
+    memory: MemoryBreakdown
     changes: tuple[Move, ...] = ()
     suggested: Plan | None = None
-    after: MemoryBreakdown | None = None
+    suggested_memory: MemoryBreakdown | None = None
 
     @property
     def usable(self) -> float:
@@ -157,60 +158,63 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        return self.held.total <= self.usable
+        """Whether the plan fits as it is."""
+        return self.memory.total <= self.usable
 
     @property
     def num_gpus(self) -> int | None:
+        """The number of GPUs of the suggested plan, None where nothing helps."""
         return self.suggested and self.suggested.world_size
 
     @property
     def dominant(self) -> str:
-        """The kind that takes most."""
-        return max(MEMORY_KINDS, key=lambda kind: getattr(self.held, kind))
+        """The kind of memory with most bytes."""
+        return max(MEMORY_KINDS, key=lambda kind: getattr(self.memory, kind))
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, in a sentence."""
-        share = say("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))
-        where = say("fullest", stage=self.stage, comma=2 if self.fits else 1) if self.plan.pp > 1 else ""
-        sizes = {"size": format_bytes(self.held.total), "usable": format_bytes(self.usable)}
-        return say("fits" if self.fits else "fits_not", **sizes, share=share, where=where)
+        """A sentence that says whether the plan fits."""
+        share = words("share", share=100 * USABLE_SHARE, size=format_bytes(self.gpu.memory))
+        where = words("fullest", stage=self.stage, comma=2 if self.fits else 1) if self.plan.pp > 1 else ""
+        sizes = {"size": format_bytes(self.memory.total), "usable": format_bytes(self.usable)}
+        return words("fits" if self.fits else "fits_not", **sizes, share=share, where=where)
 
     @property
-    def most(self) -> str:
-        """What dominates, in a sentence."""
-        kind, size = self.dominant, getattr(self.held, self.dominant)
-        word = say("kind_optimizer") if kind == "optimizer" else KINDS(f"kind.{kind}")
-        return say("most", kind=word, size=format_bytes(size), share=100 * size / self.held.total)
+    def largest_kind(self) -> str:
+        """A sentence about the kind of memory with most bytes."""
+        kind, size = self.dominant, getattr(self.memory, self.dominant)
+        word = words("kind_optimizer") if kind == "optimizer" else KINDS(f"kind.{kind}")
+        return words("most", kind=word, size=format_bytes(size), share=100 * size / self.memory.total)
 
     @property
     def remedy(self) -> str:
-        """The smallest change that makes it fit, in a sentence; empty where it fits."""
+        """A sentence about the smallest change that makes the plan fit; empty where it fits."""
         if self.fits:
             return ""
-        if self.suggested is None or self.after is None:
-            return say("hopeless")
-        sizes = say("sizes", before=format_bytes(self.held.total), after=format_bytes(self.after.total))
-        told = [(move.words(self.plan), move.cost(self.suggested)) for move in self.changes]
-        words = [say("change", words=change, cost=cost) for change, cost in told]
+        if self.suggested is None or self.suggested_memory is None:
+            return words("hopeless")
+        sizes = words("sizes", before=format_bytes(self.memory.total), after=format_bytes(self.suggested_memory.total))
+        described = [(move.text(self.plan), move.cost(self.suggested)) for move in self.changes]
+        texts = [words("change", words=change, cost=cost) for change, cost in described]
         if self.suggested.world_size > self.plan.world_size:
             gpus = {"here": self.plan.world_size, "gpus": self.suggested.world_size}
-            return say("more", **gpus, **{"with": say("with", words=words) if words else ""}, sizes=sizes)
-        if len(told) == 1:
-            return say("smallest", words=told[0][0], sizes=sizes, cost=told[0][1])
-        return say("smallest_of", words=words, sizes=sizes)
+            return words("more", **gpus, **{"with": words("with", words=texts) if texts else ""}, sizes=sizes)
+        if len(described) == 1:
+            change, cost = described[0]
+            return words("smallest", words=change, sizes=sizes, cost=cost)
+        return words("smallest_of", words=texts, sizes=sizes)
 
     @property
-    def words(self) -> str:
-        """Everything in a few sentences."""
-        return say("between").join(filter(None, (self.verdict, self.most, self.remedy)))
+    def text(self) -> str:
+        """Verdict, largest kind and remedy, as a few sentences."""
+        return words("between").join(filter(None, (self.verdict, self.largest_kind, self.remedy)))
 
 
-def fullest(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
-    """The pipeline stage whose ranks hold most, and what they hold.
+def fullest_stage(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
+    """The pipeline stage whose ranks hold most bytes, and their bytes by kind.
 
-    Only the first two and the last stage are asked: from the second on a stage holds fewer micro-batches than the one
-    before it, and the first and the last have their own tables, norms and logits.
+    Only the first two stages and the last one need to be computed: from the second on, a stage holds fewer
+    micro-batches than the one before it, and the first and the last have tables, norms and logits of their own.
     """
     stages = sorted({0, min(1, plan.pp - 1), plan.pp - 1})
     return max(((stage, memory(model, plan, stage)) for stage in stages), key=lambda pair: pair[1].total)
@@ -218,86 +222,91 @@ def fullest(model: ModelSpec, plan: Plan) -> tuple[int, MemoryBreakdown]:
 
 @lru_cache(maxsize=512)
 def fit(model: ModelSpec, plan: Plan, gpu: GPU, *, gpus_per_node: int = GPUS_PER_NODE) -> Fit:
-    """What `plan` needs on `gpu`, and the smallest change that makes it fit. ValueError where it does not fit `model`.
+    """Compute what `plan` needs on `gpu`, and find the smallest change that makes it fit.
 
-    gpus_per_node: how far tensor parallelism may go. The order of the search stands at the top of this file.
+    gpus_per_node: the largest tensor-parallel size. The docstring of this file describes the search. Raises ValueError
+    for a plan that does not suit the model.
     """
-    stage, held = fullest(model, plan)
-    advice = Fit(plan=plan, gpu=gpu, stage=stage, held=held)
+    stage, breakdown = fullest_stage(model, plan)
+    advice = Fit(plan=plan, gpu=gpu, stage=stage, memory=breakdown)
     if advice.fits:
-        return replace(advice, suggested=plan, after=held)
+        return replace(advice, suggested=plan, suggested_memory=breakdown)
     search = _Search(model, plan, advice.usable, moves(model, plan, gpus_per_node=gpus_per_node))
-    found = search.one_or_two() or search.greedy() or _with_more_gpus(model, plan, advice.usable, gpus_per_node)
-    if found is None:
+    choice = search.one_or_two() or search.greedy() or _with_more_gpus(model, plan, advice.usable, gpus_per_node)
+    if choice is None:
         return advice
-    changes, suggested = found
-    return replace(advice, changes=changes, suggested=suggested, after=fullest(model, suggested)[1])
+    changes, suggested = choice
+    return replace(advice, changes=changes, suggested=suggested, suggested_memory=fullest_stage(model, suggested)[1])
 
 
 def _price(chosen: tuple[Move, ...]) -> tuple:
-    """Smaller is cheaper: next to free, then fewer changes, then the dearer one, then the other."""
+    """A key that sorts choices: next to free first, then fewer changes, then the more expensive one's order."""
     orders = sorted((move.order for move in chosen), reverse=True)
     return orders[0] > NEXT_TO_FREE, len(orders), orders
 
 
-_Found = tuple[tuple[Move, ...], Plan]
+_Choice = tuple[tuple[Move, ...], Plan]  # moves, and the plan with them
 
 
 class _Search:
-    """Which of `known` moves make `plan` fit into `usable` bytes."""
+    """Searches the moves that make `plan` fit into `usable` bytes."""
 
     def __init__(self, model: ModelSpec, plan: Plan, usable: float, known: tuple[Move, ...]) -> None:
         self._model, self._plan, self._usable, self._known = model, plan, usable, known
 
     def _bytes(self, chosen: Iterable[Move]) -> float:
-        new = apply(self._model, self._plan, chosen)
-        return float("inf") if new is None else fullest(self._model, new)[1].total
+        new = apply_moves(self._model, self._plan, chosen)
+        return float("inf") if new is None else fullest_stage(self._model, new)[1].total
 
-    def _found(self, chosen: tuple[Move, ...]) -> _Found:
-        plan = apply(self._model, self._plan, chosen)
+    def _choice(self, chosen: tuple[Move, ...]) -> _Choice:
+        plan = apply_moves(self._model, self._plan, chosen)
         assert plan is not None, "a choice that fits can be applied"
         return chosen, plan
 
-    def one_or_two(self) -> _Found | None:
+    def one_or_two(self) -> _Choice | None:
+        """The cheapest one or two moves with which the plan fits."""
         singles = [(move,) for move in self._known]
         pairs = [(a, b) for a, b in combinations(self._known, 2) if a.field != b.field]
         for chosen in sorted([*singles, *pairs], key=_price):
             if self._bytes(chosen) <= self._usable:
-                return self._found(chosen)
+                return self._choice(chosen)
         return None
 
-    def greedy(self) -> _Found | None:
-        """Take every move that helps, cheapest first, until it fits; then give back what is not needed."""
+    def greedy(self) -> _Choice | None:
+        """Add every move that helps, cheapest first, until the plan fits; then drop the moves that are not needed."""
         chosen: dict[str, Move] = {}
-        reached = self._bytes(())
+        current = self._bytes(())
         for move in self._known:
-            tried = chosen | {move.field: move}
-            if reached > self._usable and (size := self._bytes(tried.values())) < reached:
-                chosen, reached = tried, size
-        if reached > self._usable:
+            extended = chosen | {move.field: move}
+            if current > self._usable and (size := self._bytes(extended.values())) < current:
+                chosen, current = extended, size
+        if current > self._usable:
             return None
         for move in sorted(chosen.values(), key=lambda move: -move.order):
-            chosen = next(self._lighter(chosen, move), chosen)
-        return self._found(tuple(sorted(chosen.values(), key=lambda move: move.order)))
+            chosen = next(self._reductions(chosen, move), chosen)
+        return self._choice(tuple(sorted(chosen.values(), key=lambda move: move.order)))
 
-    def _lighter(self, chosen: dict[str, Move], move: Move) -> Iterator[dict[str, Move]]:
-        """The same choice without the move, or with a smaller step of its kind, where that still fits."""
+    def _reductions(self, chosen: dict[str, Move], move: Move) -> Iterator[dict[str, Move]]:
+        """The choice without the move, or with a smaller change of its field, where that still fits."""
         others = {field: other for field, other in chosen.items() if field != move.field}
         smaller = [known for known in self._known if known.field == move.field and known.order <= move.order]
-        for tried in (others, *(others | {move.field: known} for known in smaller)):
-            if self._bytes(tried.values()) <= self._usable:
-                yield tried
+        for reduced in (others, *(others | {move.field: known} for known in smaller)):
+            if self._bytes(reduced.values()) <= self._usable:
+                yield reduced
 
 
-def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: int) -> _Found | None:
-    """Double dp until it fits, with what the greedy search finds; the global batch stays while it can."""
+def _with_more_gpus(model: ModelSpec, plan: Plan, usable: float, gpus_per_node: int) -> _Choice | None:
+    """Double dp until the plan fits with the greedy search's moves; the global batch stays as long as possible.
+
+    The first number of doublings comes from the model states with an 8-bit optimizer, which is the least they can be.
+    """
     least = model_states(params_per_rank(model, plan), replace(plan, optimizer="adamw_8bit")).total / usable
     doublings = max(1, ceil(log2(max(least / (plan.dp * plan.cp * GPUS_PER_NODE), 1))))
     while plan.world_size * 2**doublings <= _MOST_GPUS:
         factor = 2**doublings
         wider = replace(plan, dp=plan.dp * factor, num_microbatches=max(1, plan.num_microbatches // factor))
-        found = _Search(model, wider, usable, moves(model, wider, gpus_per_node=gpus_per_node)).greedy()
-        if found:
-            return found
+        choice = _Search(model, wider, usable, moves(model, wider, gpus_per_node=gpus_per_node)).greedy()
+        if choice:
+            return choice
         doublings += 1
     return None

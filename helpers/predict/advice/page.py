@@ -1,4 +1,4 @@
-"""An Advice as text, as a table for a notebook, and as a page to print: black on white, A4, nothing from outside."""
+"""Renders an Advice as text, as tables for a notebook, and as a self-contained HTML page to print on A4."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from helpers.learner.words import language
-from helpers.predict.advice.plans import KINDS, STEPS, TRAFFIC, Ranked, say
-from helpers.predict.advice.ranking import WARNED, binding
+from helpers.predict.advice.plans import KINDS, STEPS, TRAFFIC, PlanEstimate, bottleneck_name, words
+from helpers.predict.advice.ranking import WARNED
 from helpers.predict.advice.rules import RULES, largest_layer
 from helpers.predict.memory.states import bytes_per_parameter, weight_bytes
 from helpers.predict.time.collectives import tokens_that_hide
 from helpers.predict.time.convolutions import ResNet
 from helpers.predict.time.flops import step_flops
-from helpers.predict.time.kernels import sustained
+from helpers.predict.time.kernels import sustained_share
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import PRESETS, ROUTED, Cluster, Link, ModelSpec, Plan
 
@@ -49,68 +49,73 @@ tr { break-inside: avoid } tr.chosen > * { font-weight: bold; border-bottom-widt
 
 
 def model_name(model: ModelSpec) -> str:
-    """Its published name, whatever its context, else its size."""
+    """The model's published name, whatever its sequence length, or else its number of parameters."""
     if isinstance(model, ResNet):
         return model.name
     for name, known in {**PRESETS, **ROUTED}.items():
         if replace(known, seq=model.seq) == model:
             return name
-    return say("model", params=model.num_params)
+    return words("model", params=model.num_params)
 
 
 def cluster_name(cluster: Cluster) -> str:
-    """For example "4 nodes of 8 H100 SXM" or "1 T4"."""
+    """The cluster in a few words, for example "4 nodes of 8 H100 SXM" or "1 T4"."""
     number = "node" if cluster.num_nodes == 1 else "nodes"
-    return say(number, nodes=cluster.num_nodes, gpus=cluster.gpus_per_node, gpu=cluster.gpu.name)
+    return words(number, nodes=cluster.num_nodes, gpus=cluster.gpus_per_node, gpu=cluster.gpu.name)
 
 
 def memory_rows(advice: Advice) -> Rows:
-    """Bytes of the fullest rank by kind, a row for each strategy."""
-    return [{"strategy": _marked(one), **_kinds(one)} for one in advice.candidates]
+    """Bytes of the fullest rank by kind, one row per strategy."""
+    return [{"strategy": _marked(candidate), **_kinds(candidate)} for candidate in advice.candidates]
 
 
 def time_rows(advice: Advice) -> Rows:
-    """Where the estimated step goes, a row for each strategy."""
-    return [{"strategy": _marked(one), **_time(one)} for one in advice.candidates]
+    """The parts of the estimated step, one row per strategy."""
+    return [{"strategy": _marked(candidate), **_time(candidate)} for candidate in advice.candidates]
 
 
 def best_rows(advice: Advice) -> Rows:
-    """The best plans, each with why it is there and what stands against it."""
+    """The best plans, each with its reasons and its warnings."""
     return [
         {
-            "place": str(place), "plan": one.plan_words, "a rank": format_bytes(one.held.total),
-            "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %", "why": _why(advice, one),
+            "place": str(place), "plan": candidate.plan_text, "a rank": format_bytes(candidate.memory.total),
+            "step": format_seconds(candidate.seconds), "MFU": f"{100 * candidate.mfu:.0f} %",
+            "why": _why(advice, candidate),
         }
-        for place, one in enumerate(advice.best, 1)
+        for place, candidate in enumerate(advice.best, 1)
     ]  # fmt: skip
 
 
-def _why(advice: Advice, one: Ranked) -> str:
-    """Reasons and warnings, but for those of the first plan or of all, which the sentence says."""
-    own = () if one is advice.chosen else advice.own_warnings(one)
-    warned = (say("warned", words=words) for words in own)
-    return say("between").join((*one.reasons, *warned))
+def _why(advice: Advice, candidate: PlanEstimate) -> str:
+    """Reasons and warnings, without the warnings of the first plan and of all plans, which the sentence has."""
+    own = () if candidate is advice.chosen else advice.specific_warnings(candidate)
+    warned = (words("warned", words=warning) for warning in own)
+    return words("between").join((*candidate.reasons, *warned))
 
 
 def bar_rows(advice: Advice) -> Rows:
-    """The chosen plan's step, a term a row; empty where nothing fits."""
-    one = advice.chosen
+    """The recommended plan's step, one row per term; empty where nothing fits."""
+    candidate = advice.chosen
     return [
         {
             "term": STEPS(f"term.{bar.name}"), "seconds": format_seconds(bar.seconds),
-            "share": f"{100 * bar.seconds / one.seconds:.1f} %", "binds": binding(advice.work, bar.binds),
+            "share": f"{100 * bar.seconds / candidate.seconds:.1f} %",
+            "binds": bottleneck_name(advice.request, bar.binds),
         }
-        for bar in (one.step.bars if one else ())
+        for bar in (candidate.step.bars if candidate else ())
     ]  # fmt: skip
 
 
 def reason_rows(advice: Advice) -> Rows:
     """Each strategy's plan, and the sentence that chooses it or leaves it out."""
-    return [{"strategy": _marked(one), "plan": one.plan_words, "why": one.why} for one in advice.candidates]
+    return [
+        {"strategy": _marked(candidate), "plan": candidate.plan_text, "why": candidate.why}
+        for candidate in advice.candidates
+    ]
 
 
 def rows(advice: Advice) -> Rows:
-    """All of it in one table."""
+    """Memory, time and reasons of each strategy in one table."""
     return [
         {**first, **second, **third}
         for first, second, third in zip(memory_rows(advice), time_rows(advice), reason_rows(advice), strict=True)
@@ -119,45 +124,45 @@ def rows(advice: Advice) -> Rows:
 
 def column(name: str) -> str:
     """The heading of a column."""
-    return KINDS(f"kind.{name}") if name in (*SHOWN_KINDS, "other") else say(f"column.{name}")
+    return KINDS(f"kind.{name}") if name in (*SHOWN_KINDS, "other") else words(f"column.{name}")
 
 
 def text(advice: Advice) -> str:
-    """The choice, the best plans with their reasons, a line for each strategy, the remarks."""
+    """The recommended plan, the best plans with their reasons, one line per strategy, and the remarks, as text."""
     lines = [advice.sentence]
     if advice.best:
-        lines.append(say("searched", count=advice.searched, warned=100 * WARNED))
-    for place, one in enumerate(advice.best, 1):
-        words = dict(plan=one.plan_words, mfu=100 * one.mfu, step=format_seconds(one.seconds))
-        lines += [say("ranked", place=place, **words), "     " + _why(advice, one)]
-    for one in advice.candidates:
-        held = format_bytes(one.held.total) if one.held else "–"
-        step = format_seconds(one.seconds) if one.fits else "–"
-        mark = "*" if one.is_chosen else " "
-        lines += [say("line", mark=mark, name=one.title, held=held, step=step), "     " + one.why]
+        lines.append(words("searched", count=advice.searched, warned=100 * WARNED))
+    for place, candidate in enumerate(advice.best, 1):
+        values = dict(plan=candidate.plan_text, mfu=100 * candidate.mfu, step=format_seconds(candidate.seconds))
+        lines += [words("ranked", place=place, **values), "     " + _why(advice, candidate)]
+    for candidate in advice.candidates:
+        held = format_bytes(candidate.memory.total) if candidate.memory else "–"
+        step = format_seconds(candidate.seconds) if candidate.fits else "–"
+        mark = "*" if candidate.is_chosen else " "
+        lines += [words("line", mark=mark, name=candidate.title, held=held, step=step), "     " + candidate.why]
     return "\n".join([*lines, *advice.remarks])
 
 
 def table(advice: Advice) -> str:
-    """The choice, its reason, memory and traffic of every strategy, and the remarks, in the notebook's own colours."""
+    """The same as tables for a notebook, in the notebook's own colours."""
     chosen = _chosen(advice)
-    said, *after = (f"<p>{escape(words)}</p>" for words in (advice.sentence, *advice.remarks, _assumed(advice)))
+    sentences, *after = (f"<p>{escape(text_)}</p>" for text_ in (advice.sentence, *advice.remarks, _assumed(advice)))
     tables = (memory_rows, time_rows, reason_rows)
     shown = _html_table(best_rows(advice), 0) if advice.best else ""
     shown += "".join(_html_table(make(advice), chosen) for make in tables)
-    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{said}{shown}{"".join(after)}</div>'
+    return f'<div class="rr-advice"><style>{_NOTEBOOK_CSS}</style>{sentences}{shown}{"".join(after)}</div>'
 
 
 def page(advice: Advice) -> str:
-    """The whole page."""
-    work = advice.work
-    title = say("page.title", model=model_name(work.model), cluster=cluster_name(work.cluster))
+    """The HTML page that `Advice.page` writes."""
+    request = advice.request
+    title = words("page.title", model=model_name(request.model), cluster=cluster_name(request.cluster))
     chosen = _chosen(advice)
     best, bars = best_rows(advice), bar_rows(advice)
     parts = [
         f'<h1>{escape(title)}</h1><div class="choice">{escape(advice.sentence)}</div>',
-        f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(work.model))}</div>',
-        f"<div>{_heading('cluster')}{_facts(_cluster_facts(work.cluster))}</div></div>",
+        f'<div class="two"><div>{_heading("model")}{_facts(_model_facts(request.model))}</div>',
+        f"<div>{_heading('cluster')}{_facts(_cluster_facts(request.cluster))}</div></div>",
         f"{_heading('best')}{_html_table(best, 0)}" if best else "",
         _list(advice.remarks),
         f"{_heading('bars')}{_html_table(bars)}" if bars else "",
@@ -176,36 +181,37 @@ def page(advice: Advice) -> str:
 def _rules(advice: Advice) -> str:
     if advice.rule is None:
         return ""
-    cited = say("page.cited", case=advice.rule.case, says=advice.rule.says, source=advice.rule.source)
-    rules = [say("page.one_rule", case=one.case, says=one.says) for one in RULES.values()]
+    cited = words("page.cited", case=advice.rule.case, says=advice.rule.says, source=advice.rule.source)
+    rules = [words("page.one_rule", case=candidate.case, says=candidate.says) for candidate in RULES.values()]
     return f"{_heading('rule')}<p>{escape(cited)}</p>{_heading('rules')}{_list(rules)}"
 
 
 def _heading(name: str) -> str:
-    return f"<h2>{escape(say(f'page.{name}'))}</h2>"
+    return f"<h2>{escape(words(f'page.{name}'))}</h2>"
 
 
-def _marked(one: Ranked) -> str:
-    return f"{one.title} ✓" if one.is_chosen else one.title
+def _marked(candidate: PlanEstimate) -> str:
+    return f"{candidate.title} ✓" if candidate.is_chosen else candidate.title
 
 
-def _kinds(one: Ranked) -> dict[str, str]:
-    if one.held is None:
+def _kinds(candidate: PlanEstimate) -> dict[str, str]:
+    if candidate.memory is None:
         return dict.fromkeys((*SHOWN_KINDS, "other", "a rank", "fits"), "–")
-    shown = {kind: getattr(one.held, kind) for kind in SHOWN_KINDS}
-    shown["other"] = one.held.total - sum(shown.values())
+    shown = {kind: getattr(candidate.memory, kind) for kind in SHOWN_KINDS}
+    shown["other"] = candidate.memory.total - sum(shown.values())
     sizes = {name: format_bytes(size) for name, size in shown.items()}
-    return {**sizes, "a rank": format_bytes(one.held.total), "fits": say(f"fits.{one.fits}")}
+    return {**sizes, "a rank": format_bytes(candidate.memory.total), "fits": words(f"fits.{candidate.fits}")}
 
 
-def _time(one: Ranked) -> dict[str, str]:
-    if not one.fits:
+def _time(candidate: PlanEstimate) -> dict[str, str]:
+    if not candidate.fits:
         return dict.fromkeys(("compute", "not hidden", "bubble", "step", "MFU"), "–")
-    waits = sum(one.shares.get(name, 0.0) for name in TRAFFIC)
-    bubble = one.shares.get("waiting", 0.0)
+    waits = sum(candidate.shares.get(name, 0.0) for name in TRAFFIC)
+    bubble = candidate.shares.get("waiting", 0.0)
     return {
-        "compute": format_seconds(one.seconds - waits - bubble), "not hidden": format_seconds(waits),
-        "bubble": format_seconds(bubble), "step": format_seconds(one.seconds), "MFU": f"{100 * one.mfu:.0f} %",
+        "compute": format_seconds(candidate.seconds - waits - bubble), "not hidden": format_seconds(waits),
+        "bubble": format_seconds(bubble), "step": format_seconds(candidate.seconds),
+        "MFU": f"{100 * candidate.mfu:.0f} %",
     }  # fmt: skip
 
 
@@ -224,62 +230,62 @@ def _model_facts(model: ModelSpec | ResNet) -> dict[str, str]:
 
 
 def _cluster_facts(cluster: Cluster) -> dict[str, str]:
-    network = say("value.none") if cluster.num_nodes == 1 else _link_words(cluster.network)
+    network = words("value.none") if cluster.num_nodes == 1 else _link_words(cluster.network)
     return {
-        "GPUs": say("value.gpus", gpus=cluster.world_size, cluster=cluster_name(cluster)),
+        "GPUs": words("value.gpus", gpus=cluster.world_size, cluster=cluster_name(cluster)),
         "memory of a GPU": format_bytes(cluster.gpu.memory),
         "16-bit peak of a GPU": f"{cluster.gpu.flops / 1e12:,.0f} TFLOP/s",
-        "inside a node, a GPU": _link_words(cluster.intra) if cluster.gpus_per_node > 1 else say("value.none"),
+        "inside a node, a GPU": _link_words(cluster.intra) if cluster.gpus_per_node > 1 else words("value.none"),
         "network of a node": network,
     }
 
 
 def _link_words(link: Link) -> str:
-    return say("value.link", name=link.name.split(" (")[0], rate=f"{format_bytes(link.bandwidth)}/s")
+    return words("value.link", name=link.name.split(" (")[0], rate=f"{format_bytes(link.bandwidth)}/s")
 
 
 def _arithmetic(advice: Advice) -> dict[str, str]:
-    work = advice.work
-    if isinstance(work.model, ResNet):
-        return {"images": f"{work.global_batch:,}", "usable on a GPU": format_bytes(work.usable)}
-    plain = Plan(precision=work.precision or "mixed", optimizer=work.optimizer, attention=work.attention)
-    per, params = bytes_per_parameter(plain), work.model.num_params
-    tokens, flops = work.tokens, step_flops(work.model, batch=work.global_batch)
-    share = sustained(work.cluster.gpu)
-    reached = share * work.cluster.gpu.flops * work.cluster.world_size
+    request = advice.request
+    if isinstance(request.model, ResNet):
+        return {"images": f"{request.global_batch:,}", "usable on a GPU": format_bytes(request.usable)}
+    plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
+    per, params = bytes_per_parameter(plain), request.model.num_params
+    tokens, flops = request.tokens, step_flops(request.model, batch=request.global_batch)
+    share = sustained_share(request.cluster.gpu)
+    reached = share * request.cluster.gpu.flops * request.cluster.world_size
     facts = {
-        "model states": say("value.states", params=params, each=per, size=format_bytes(params * per)),
-        "largest layer, its states": format_bytes(largest_layer(work.model, plain)),
-        "usable on a GPU": format_bytes(work.usable),
-        "a step": say("value.step", batch=work.global_batch, tokens=tokens, flops=flops / 1e15),
-        "compute, nothing else": say("value.compute", time=format_seconds(flops / reached), share=100 * share),
+        "model states": words("value.states", params=params, each=per, size=format_bytes(params * per)),
+        "largest layer, its states": format_bytes(largest_layer(request.model, plain)),
+        "usable on a GPU": format_bytes(request.usable),
+        "a step": words("value.step", batch=request.global_batch, tokens=tokens, flops=flops / 1e15),
+        "compute, nothing else": words("value.compute", time=format_seconds(flops / reached), share=100 * share),
     }
-    if work.cluster.num_nodes > 1:
-        enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(plain))
-        rates = {"flops": 0.4 * work.cluster.gpu.flops / 1e12}
-        rates["rate"] = f"{format_bytes(work.cluster.network.bandwidth)}/s"
-        facts["a micro-batch hides ZeRO-3 or DDP"] = say("value.enough", tokens=enough, **rates)
+    if request.cluster.num_nodes > 1:
+        enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(plain))
+        rates = {"flops": 0.4 * request.cluster.gpu.flops / 1e12}
+        rates["rate"] = f"{format_bytes(request.cluster.network.bandwidth)}/s"
+        facts["a micro-batch hides ZeRO-3 or DDP"] = words("value.enough", tokens=enough, **rates)
     return facts
 
 
 def _assumed(advice: Advice) -> str:
-    return say("estimate", stack=advice.work.stack.name)
+    return words("estimate", stack=advice.request.stack.name)
 
 
 def _chosen(advice: Advice) -> int | None:
-    return next((row for row, one in enumerate(advice.candidates) if one.is_chosen), None)
+    return next((row for row, candidate in enumerate(advice.candidates) if candidate.is_chosen), None)
 
 
 def _facts(facts: Mapping[str, str]) -> str:
     body = "".join(
-        f'<tr><th scope="row">{escape(say(f"fact.{name}"))}</th><td>{escape(value)}</td></tr>'
+        f'<tr><th scope="row">{escape(words(f"fact.{name}"))}</th><td>{escape(value)}</td></tr>'
         for name, value in facts.items()
     )
     return f"<table><tbody>{body}</tbody></table>"
 
 
 def _list(sentences: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(words)}</li>" for words in sentences) + "</ul>" if sentences else ""
+    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>" if sentences else ""
 
 
 def _html_table(shown: Rows, chosen: int | None = None) -> str:
@@ -296,5 +302,5 @@ def _row(row: Mapping[str, str], is_chosen: bool) -> str:
 
 
 def _words(column: str) -> str:
-    """The class of a column of words, not of numbers."""
+    """The CSS class of a column that has text instead of numbers."""
     return ' class="words"' if column in ("plan", "why", "term", "binds") else ""

@@ -1,4 +1,4 @@
-"""Ranks the timed plans of the planner, and words what speaks for and against each of them.
+"""Ranks the timed plans of the planner, and writes the sentences that speak for and against each of them.
 
 Plans are ordered by `cost`: their seconds, plus a few percent for each warning and for the complexity of the plan,
 because the estimate is no more exact than that. A simpler plan therefore wins where two are nearly equal.
@@ -14,185 +14,227 @@ from dataclasses import replace
 from functools import partial
 from math import ceil, log2
 
-from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.plans import STEPS, STRATEGIES, Name, Ranked, Work, say, strategy
-from helpers.predict.advice.search import MOST_SUMS, fitting, layout, offloaded, refusal, spreads, timed
+from helpers.predict.advice.fit import fullest_stage
+from helpers.predict.advice.plans import (
+    STRATEGIES,
+    PlanEstimate,
+    PlanRequest,
+    StrategyName,
+    bottleneck_name,
+    bottleneck_sentence,
+    strategy_of,
+    words,
+)
+from helpers.predict.advice.search import (
+    MOST_SUMS,
+    axis_layouts,
+    fitting_plans,
+    layout_key,
+    offload_plans,
+    reason_against,
+    timed_plans,
+)
 from helpers.predict.memory import fine_tuning, logits, memory
 from helpers.predict.memory.states import gradient_bytes
 from helpers.predict.time.convolutions import ResNet
 from helpers.quantities.units import format_bytes, format_seconds
 from helpers.specs import Plan
 
-MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS, FULL = 0.15, 0.3, 64 * 2**20, 0.97
-LONG, NARROW = 16_384, 512  # tokens of a sequence; columns that a matrix should keep under tensor parallelism
-ROUNDS = 4  # micro-batches per stage that a pipeline wants
-WARNED, ASKED = 0.06, 0.015  # of the seconds: a warning, a point of `asks`
+# A plan gets a warning beyond these: the shares of the step for bubble and traffic, the tokens of a step.
+MOST_BUBBLE, MOST_TRAFFIC, MOST_TOKENS = 0.15, 0.3, 64 * 2**20
+FULL = 0.97  # share of the usable memory from which on a GPU counts as full
+LONG = 16_384  # tokens of a sequence from which on context parallelism is usual
+NARROW = 512  # columns that a matrix should have at least under tensor parallelism
+ROUNDS = 4  # micro-batches per stage that a pipeline should have
+WARNED, COMPLEX = 0.06, 0.015  # what a warning, and a point of `complexity`, add to the seconds, as shares of them
 NO_BF16 = ("V100", "T4")  # NVIDIA's bf16 units came with A100
-SHOWN = 10
+SHOWN = 10  # plans
 
 
-def asks(plan: Plan, seq: int) -> float:
-    """What a plan asks of a training script and of those who watch it, in points; DDP on one node asks nothing.
+def complexity(plan: Plan, seq: int) -> float:
+    """How much a plan demands of a training script and of the people who run it, in points; plain DDP has 0.
 
-    Context parallelism asks twice as much where sequences are short: there one has to say what it is for.
+    Context parallelism counts twice as much where sequences are short, because there it is hard to justify.
     """
-    context = (2 if seq > LONG else 4) * (plan.cp > 1)
+    context = (2 if seq > LONG else 4) * (plan.cp > 1)  # a bool counts as 0 or 1 in these sums
     points = context + 2 * (plan.tp > 1) + 2 * (plan.ep > 1) + 3 * (plan.pp > 1) + 0.3 * log2(plan.num_chunks)
-    return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _sums_in_16_bits(plan)
+    return points + (0, 1.9, 2.3, 2.9)[plan.zero] + 0.3 * (plan.recompute != "none") + 5 * _has_16_bit_sums(plan)
 
 
-def _sums_in_16_bits(plan: Plan) -> bool:
+def _has_16_bit_sums(plan: Plan) -> bool:
+    """Whether gradients of several micro-batches are added up in 16 bits."""
     return plan.num_microbatches > 1 and plan.precision == "mixed"
 
 
-def cost(work: Work, one: Ranked) -> float:
-    """Seconds, with warnings and what is asked on top."""
-    return one.seconds * (1 + WARNED * len(one.warnings) + ASKED * asks(one.plan, getattr(work.model, "seq", 1)))
+def cost(request: PlanRequest, candidate: PlanEstimate) -> float:
+    """Seconds of the step, plus what its warnings and its complexity add."""
+    points = complexity(candidate.plan, getattr(request.model, "seq", 1))
+    return candidate.seconds * (1 + WARNED * len(candidate.warnings) + COMPLEX * points)
 
 
-def warned(work: Work, found: Sequence[Ranked]) -> list[Ranked]:
-    """The same with their warnings."""
-    doubled = {(layout(one.plan), one.plan.recompute): one for one in sorted(found, key=lambda one: -one.seconds)
-               if one.plan.micro_batch == 2 and _plain_loss(work, one) <= work.usable}  # fmt: skip
-    return [replace(one, warnings=tuple(warnings(work, one, doubled.get((layout(one.plan), one.plan.recompute)))))
-            for one in found]  # fmt: skip
+def with_warnings(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> list[PlanEstimate]:
+    """The same plans with their warnings."""
+    doubled = {}  # of each layout: its fastest plan with micro-batches of two
+    for candidate in sorted(estimates, key=lambda candidate: -candidate.seconds):
+        if candidate.plan.micro_batch == 2 and _bytes_with_plain_loss(request, candidate) <= request.usable:
+            doubled[layout_key(candidate.plan), candidate.plan.recompute] = candidate
+    return [
+        replace(
+            candidate,
+            warnings=tuple(
+                warnings(request, candidate, doubled.get((layout_key(candidate.plan), candidate.plan.recompute)))
+            ),
+        )
+        for candidate in estimates
+    ]
 
 
-def without_numbers(words: str) -> str:
-    """A warning without its numbers, by which plans differ that all have it."""
-    return re.sub(r"\d[\d.,]*( [kMGT]?B\b)?", "", words)
+def without_numbers(warning: str) -> str:
+    """A warning without its numbers, so that the same warning about two plans is equal."""
+    return re.sub(r"\d[\d.,]*( [kMGT]?B\b)?", "", warning)
 
 
-def warnings(work: Work, one: Ranked, doubled: Ranked | None = None) -> list[str]:
-    """What an engineer would object to, a sentence each. doubled: the same layout with micro-batches of two."""
-    plan, said = one.plan, []
-    if one.bubble > MOST_BUBBLE:
-        said.append(say("warning.bubble", share=100 * one.bubble))
+def warnings(request: PlanRequest, candidate: PlanEstimate, doubled: PlanEstimate | None = None) -> list[str]:
+    """What an engineer would object to, one sentence each. doubled: the same layout with micro-batches of two."""
+    plan, sentences = candidate.plan, []
+    if candidate.bubble > MOST_BUBBLE:
+        sentences.append(words("warning.bubble", share=100 * candidate.bubble))
     if plan.pp > 1 and plan.num_microbatches < ROUNDS * plan.pp:
-        words = dict(stages=plan.pp, want=ROUNDS * plan.pp, chunks=plan.num_chunks, share=100 * one.bubble)
+        values = dict(stages=plan.pp, want=ROUNDS * plan.pp, chunks=plan.num_chunks, share=100 * candidate.bubble)
         kind = "warning.few" if plan.num_chunks == 1 else "warning.few_in_chunks"
-        said.append(say(kind, count=plan.num_microbatches, **words))
-    if plan.tp > 1 and work.model.hidden // plan.tp < NARROW:
-        said.append(say("warning.narrow", tp=plan.tp, hidden=work.model.hidden, columns=work.model.hidden // plan.tp))
-    if work.tokens > MOST_TOKENS:
-        said.append(say("warning.tokens", tokens=work.tokens / 1e6))
-    if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * one.seconds:
-        said.append(say("warning.micro"))
+        sentences.append(words(kind, count=plan.num_microbatches, **values))
+    if plan.tp > 1 and request.model.hidden // plan.tp < NARROW:
+        sentences.append(
+            words("warning.narrow", tp=plan.tp, hidden=request.model.hidden, columns=request.model.hidden // plan.tp)
+        )
+    if request.tokens > MOST_TOKENS:
+        sentences.append(words("warning.tokens", tokens=request.tokens / 1e6))
+    if plan.micro_batch == 1 and doubled and doubled.seconds <= 1.01 * candidate.seconds:
+        sentences.append(words("warning.micro"))
     if plan.precision == "mixed" and plan.num_microbatches > MOST_SUMS:
-        said.append(say("warning.sums", count=plan.num_microbatches))
-    if one.traffic > MOST_TRAFFIC:
-        said.append(say("warning.traffic", share=100 * one.traffic))
-    if FULL * work.usable < one.held.total <= work.usable:
-        said.append(say("warning.full", held=format_bytes(one.held.total), usable=format_bytes(work.usable)))
-    if (plain := _plain_loss(work, one)) > work.usable:
-        said.append(say("warning.loss", held=format_bytes(plain), usable=format_bytes(work.usable)))
-    if (name := work.cluster.gpu.name.split()[0]) in NO_BF16:
-        said.append(say("warning.bf16", gpu=name, size=format_bytes(work.cluster.gpu.memory)))
-    return said
+        sentences.append(words("warning.sums", count=plan.num_microbatches))
+    if candidate.traffic > MOST_TRAFFIC:
+        sentences.append(words("warning.traffic", share=100 * candidate.traffic))
+    if FULL * request.usable < candidate.memory.total <= request.usable:
+        sentences.append(
+            words("warning.full", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))
+        )
+    if (plain := _bytes_with_plain_loss(request, candidate)) > request.usable:
+        sentences.append(words("warning.loss", held=format_bytes(plain), usable=format_bytes(request.usable)))
+    if (name := request.cluster.gpu.name.split()[0]) in NO_BF16:
+        sentences.append(words("warning.bf16", gpu=name, size=format_bytes(request.cluster.gpu.memory)))
+    return sentences
 
 
-def _plain_loss(work: Work, one: Ranked) -> float:
-    """Bytes with plain PyTorch's cross entropy, 12 per logit instead of 8; 0 where the vocabulary is split."""
-    plan, last = one.plan, one.plan.pp - 1
-    if plan.tp > 1 or isinstance(work.model, ResNet):
+def _bytes_with_plain_loss(request: PlanRequest, candidate: PlanEstimate) -> float:
+    """Bytes of a rank with plain PyTorch's cross entropy (12 per logit, not 8); 0 where the vocabulary is split."""
+    plan, last = candidate.plan, candidate.plan.pp - 1
+    if plan.tp > 1 or isinstance(request.model, ResNet):
         return 0
-    held = one.held if one.stage == last else memory(work.model, plan, last)
-    return held.total + logits(work.model, plan)
+    breakdown = candidate.memory if candidate.stage == last else memory(request.model, plan, last)
+    return breakdown.total + logits(request.model, plan)
 
 
-def is_tight(work: Work, one: Ranked) -> bool:
-    """Whether it fits only with a warning: nearly full, or sums in 16 bits of more than `MOST_SUMS` micro-batches."""
-    sums = one.plan.precision == "mixed" and one.plan.num_microbatches > MOST_SUMS
-    return sums or one.held.total > FULL * work.usable
+def is_tight(request: PlanRequest, candidate: PlanEstimate) -> bool:
+    """Whether a plan fits only with a warning: nearly full, or 16-bit sums of more than `MOST_SUMS` micro-batches."""
+    sums = candidate.plan.precision == "mixed" and candidate.plan.num_microbatches > MOST_SUMS
+    return sums or candidate.memory.total > FULL * request.usable
 
 
-def best_of(work: Work, found: Sequence[Ranked]) -> tuple[Ranked, ...]:
-    """Up to ten, the cheapest of each layout, the cheapest first."""
-    shown: dict[tuple, Ranked] = {}
-    for one in sorted(found, key=partial(cost, work)):
-        shown.setdefault(layout(one.plan), one)
+def best_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> tuple[PlanEstimate, ...]:
+    """The best plan of each layout, up to ten, ordered by `cost`."""
+    shown: dict[tuple, PlanEstimate] = {}
+    for candidate in sorted(estimates, key=partial(cost, request)):
+        shown.setdefault(layout_key(candidate.plan), candidate)
     return tuple(shown.values())[:SHOWN]
 
 
-def simplest_of(work: Work, found: Sequence[Ranked]) -> Ranked:
-    """The plan that asks least; of equal ones the fastest."""
-    plain, seq = dict(precision="mixed", recompute="none", num_microbatches=1), getattr(work.model, "seq", 1)
-    return min(found, key=lambda one: (asks(replace(one.plan, **plain), seq), one.seconds))
+def simplest_of(request: PlanRequest, estimates: Sequence[PlanEstimate]) -> PlanEstimate:
+    """The plan with the least complexity; of equal ones the fastest."""
+    plain, seq = dict(precision="mixed", recompute="none", num_microbatches=1), getattr(request.model, "seq", 1)
+    return min(estimates, key=lambda candidate: (complexity(replace(candidate.plan, **plain), seq), candidate.seconds))
 
 
-def reasons(work: Work, one: Ranked, first: Ranked, found: Sequence[Ranked]) -> tuple[str, ...]:
-    """Why a plan is where it is: what it holds, what binds it, and beside the first plan what makes the difference."""
-    said = [say("reason.holds", held=format_bytes(one.held.total), usable=format_bytes(work.usable))]
-    said.append(binding_words(work, one))
-    if one is not first:
-        return (*said, difference(work, one, first))
+def reasons(
+    request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate, estimates: Sequence[PlanEstimate]
+) -> tuple[str, ...]:
+    """Why a plan is ranked where it is: its memory, its bottleneck, and the difference from the first plan.
+
+    For the first plan itself: what the best plan without each of its axes would take.
+    """
+    sentences = [words("reason.holds", held=format_bytes(candidate.memory.total), usable=format_bytes(request.usable))]
+    sentences.append(bottleneck_sentence(request, candidate))
+    if candidate is not first:
+        return (*sentences, difference(request, candidate, first))
     return (
-        *said,
-        *(words for axis in ("tp", "cp", "pp", "ep", "zero", "recompute") if (words := _without(axis, one, found))),
+        *sentences,
+        *(
+            text
+            for axis in ("tp", "cp", "pp", "ep", "zero", "recompute")
+            if (text := _best_without(axis, candidate, estimates))
+        ),
     )
 
 
-def binding(work: Work, name: str) -> str:
-    """What sets some seconds, in words; the link inside a node by its own name."""
-    return work.cluster.intra.name.split(" (")[0] if name == "NVLink" else STEPS(f"binds.{name}")
-
-
-def binding_words(work: Work, one: Ranked) -> str:
-    """What sets most of the step's seconds, and where that is less than half, what comes next."""
-    (most, took), *others = sorted(one.shares.items(), key=lambda pair: -pair[1])
-    shown = [(most, took), *others[:1]] if took < one.seconds / 2 else [(most, took)]
-    return say("reason.binds", what=[say("reason.bound", what=binding(work, name), share=100 * part / one.seconds)
-                                     for name, part in shown])  # fmt: skip
-
-
-def difference(work: Work, one: Ranked, first: Ranked) -> str:
-    """How much longer than the first, and what makes most of it."""
-    ratio = one.seconds / first.seconds - 1
-    more = {name: one.shares.get(name, 0.0) - first.shares.get(name, 0.0) for name in {*one.shares, *first.shares}}
+def difference(request: PlanRequest, candidate: PlanEstimate, first: PlanEstimate) -> str:
+    """How much longer a plan takes than the first one, and which bottleneck makes most of the difference."""
+    ratio = candidate.seconds / first.seconds - 1
+    more = {
+        name: candidate.shares.get(name, 0.0) - first.shares.get(name, 0.0)
+        for name in {*candidate.shares, *first.shares}
+    }
     most = max(more, key=more.get)
-    again = most == "tensor cores" and one.plan.recompute != "none" == first.plan.recompute
+    recomputes_more = candidate.plan.recompute != "none" and first.plan.recompute == "none"
+    again = most == "tensor cores" and recomputes_more
     if ratio < 0.0005:
-        return say("reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(one, first))
-    times = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-    return say(
+        return words(
+            "reason.shorter" if ratio < -0.0005 else "reason.equal", share=-100 * ratio, but=_more(candidate, first)
+        )
+    times = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+    return words(
         "reason.far" if ratio > 1 else "reason.longer",
         times=times,
         time=format_seconds(more[most]),
-        what=say("reason.again", what=binding(work, most)) if again else binding(work, most),
+        what=words("reason.again", what=bottleneck_name(request, most)) if again else bottleneck_name(request, most),
     )
 
 
-def _without(axis: str, one: Ranked, found: Sequence[Ranked]) -> str:
-    """What the best plan with less on this axis would take, if there is one."""
-    value, least = getattr(one.plan, axis), "none" if axis == "recompute" else 0 if axis == "zero" else 1
+def _best_without(axis: str, candidate: PlanEstimate, estimates: Sequence[PlanEstimate]) -> str:
+    """What the best plan with a smaller value on this axis would take, if there is one."""
+    value, least = getattr(candidate.plan, axis), "none" if axis == "recompute" else 0 if axis == "zero" else 1
     if value == least:
         return ""
     order = ("none", "selective", "full").index if axis == "recompute" else int
-    others = [other for other in found if order(getattr(other.plan, axis)) < order(value)]
-    words = {"axis": say(f"axis.{axis}"), "value": value}
+    others = [other for other in estimates if order(getattr(other.plan, axis)) < order(value)]
+    values = {"axis": words(f"axis.{axis}"), "value": value}
     if not others:
-        return say("reason.needed", **words)
+        return words("reason.needed", **values)
     other = min(others, key=lambda other: other.seconds)
-    ratio = other.seconds / one.seconds - 1
-    words |= {"other": getattr(other.plan, axis), "but": _more(other, one)}
-    times = say("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
-    return say("reason.without" if ratio >= 0 else "reason.but", **words, times=times, share=-100 * ratio)
+    ratio = other.seconds / candidate.seconds - 1
+    values |= {"other": getattr(other.plan, axis), "but": _more(other, candidate)}
+    times = words("times" if ratio > 1 else "percent", share=100 * abs(ratio), times=ratio + 1)
+    return words("reason.without" if ratio >= 0 else "reason.but", **values, times=times, share=-100 * ratio)
 
 
-def _more(one: Ranked, first: Ranked) -> list[str]:
-    """What a plan has against it that the first has not, a few words each."""
-    mine, other = one.plan, first.plan
+def _more(candidate: PlanEstimate, first: PlanEstimate) -> list[str]:
+    """What a plan needs that the first one does not, a few words each."""
+    plan, other = candidate.plan, first.plan
     more = [
-        say("more.axis", axis=axis.upper())
+        words("more.axis", axis=axis.upper())
         for axis in ("tp", "cp", "pp", "ep")
-        if getattr(mine, axis) > 1 == getattr(other, axis)
+        if getattr(plan, axis) > 1 and getattr(other, axis) == 1
     ]
-    more += [say("more.zero", stage=mine.zero)] if mine.zero > other.zero else []
-    more += [say("more.chunks", chunks=mine.num_chunks)] if mine.num_chunks > other.num_chunks else []
-    more += [say("more.again", what=mine.recompute)] if mine.recompute != "none" == other.recompute else []
-    more += [say("more.sums")] if _sums_in_16_bits(mine) and not _sums_in_16_bits(other) else []
-    more += [say("more.warned")] if len(one.warnings) > len(first.warnings) else []
-    return more or [say("more.nothing")]
+    if plan.zero > other.zero:
+        more.append(words("more.zero", stage=plan.zero))
+    if plan.num_chunks > other.num_chunks:
+        more.append(words("more.chunks", chunks=plan.num_chunks))
+    if plan.recompute != "none" and other.recompute == "none":
+        more.append(words("more.again", what=plan.recompute))
+    if _has_16_bit_sums(plan) and not _has_16_bit_sums(other):
+        more.append(words("more.sums"))
+    if len(candidate.warnings) > len(first.warnings):
+        more.append(words("more.warned"))
+    return more or [words("more.nothing")]
 
 
 _MOST_GPUS = 2**14
@@ -200,183 +242,207 @@ IMAGES = 256  # a batch whose learning rate is known: Goyal et al. 2017
 
 
 def strategies(
-    work: Work, found: Sequence[Ranked], tried: Mapping[str, list[Ranked]] | None = None
-) -> tuple[Ranked, ...]:
-    """A row for each strategy: its best plan, where none fits its lightest one, else why it cannot run here."""
-    names = [Name.ONE_GPU] if work.cluster.world_size == 1 else [*STRATEGIES]
-    if not found or found[0].name == Name.OFFLOAD:
-        names.append(Name.OFFLOAD)
+    request: PlanRequest, estimates: Sequence[PlanEstimate], tried: Mapping[str, list[PlanEstimate]] | None = None
+) -> tuple[PlanEstimate, ...]:
+    """One row per strategy: its best plan, or its plan with least memory if none fits, or why it cannot run here.
+
+    tried: for adapters and images, all plans that were tried, by strategy.
+    """
+    names = [StrategyName.ONE_GPU] if request.cluster.world_size == 1 else [*STRATEGIES]
+    if not estimates or estimates[0].name == StrategyName.OFFLOAD:
+        names.append(StrategyName.OFFLOAD)
     if tried is not None:
         names = list(tried)
-    first = min(found, key=partial(cost, work), default=None)
-    missing = [name for name in names if not any(one.name == name for one in found)]
-    lightest = _lightest(work, missing) if tried is None else {name: min(tried[name], key=_held) for name in missing}
+    first = min(estimates, key=partial(cost, request), default=None)
+    missing = [name for name in names if not any(candidate.name == name for candidate in estimates)]
+    if tried is None:
+        lightest = _lightest(request, missing)
+    else:
+        lightest = {name: min(tried[name], key=_total_bytes) for name in missing}
     rows = []
     for name in names:
-        of_it = [one for one in found if one.name == name]
-        if of_it:
-            one = min(of_it, key=partial(cost, work))
-            why = say("why.first") if one is first else say("why.slower", why=difference(work, one, first))
-            rows.append(replace(one, why=why, is_chosen=one is first))
+        of_strategy = [candidate for candidate in estimates if candidate.name == name]
+        if of_strategy:
+            candidate = min(of_strategy, key=partial(cost, request))
+            is_first = candidate is first
+            why = words("why.first") if is_first else words("why.slower", why=difference(request, candidate, first))
+            rows.append(replace(candidate, why=why, is_chosen=is_first))
         elif name in lightest:
-            one = lightest[name]
-            rows.append(replace(one, why=say("why.too_much", memory=one.memory_words(work.usable))))
-        elif name == Name.OFFLOAD:
-            rows.append(Ranked(name=name, why=say("why.no_offload")))
-        elif name != Name.CONTEXT:
-            rows.append(Ranked(name=name, why=say("cannot.run", reason=_refused(work, name))))
+            candidate = lightest[name]
+            rows.append(replace(candidate, why=words("why.too_much", memory=candidate.memory_text(request.usable))))
+        elif name == StrategyName.OFFLOAD:
+            rows.append(PlanEstimate(name=name, why=words("why.no_offload")))
+        elif name != StrategyName.CONTEXT:
+            rows.append(PlanEstimate(name=name, why=words("cannot.run", reason=_reason_against_all(request, name))))
     return tuple(rows)
 
 
-def _held(one: Ranked) -> int:
-    return one.held.total
+def _total_bytes(candidate: PlanEstimate) -> int:
+    return candidate.memory.total
 
 
-def _lightest(work: Work, names: Sequence[str]) -> dict[str, Ranked]:
-    """The plan of each strategy that holds least: micro-batches of one, everything recomputed."""
-    found: dict[str, Ranked] = {}
-    for spread in spreads(work) if names else ():
-        if refusal(work, spread):
+def _lightest(request: PlanRequest, names: Sequence[str]) -> dict[str, PlanEstimate]:
+    """The plan of each strategy with the least memory: micro-batches of one, everything recomputed."""
+    lightest: dict[str, PlanEstimate] = {}
+    for axes in axis_layouts(request) if names else ():
+        if reason_against(request, axes):
             continue
-        for zero in (0, 1) if spread.pp > 1 else (0, 1, 2, 3):
-            rows = dict(num_microbatches=work.global_batch // spread.dp, recompute="full")
-            plan = replace(spread, zero=zero, precision=work.precision or "mixed", **rows)
-            name = strategy(plan)
-            if name not in names or (zero and spread.dp * spread.cp == 1):
+        for zero in (0, 1) if axes.pp > 1 else (0, 1, 2, 3):
+            plan = replace(
+                axes, zero=zero, precision=request.precision or "mixed", recompute="full",
+                num_microbatches=request.global_batch // axes.dp,
+            )  # fmt: skip
+            name = strategy_of(plan)
+            if name not in names or (zero and axes.dp * axes.cp == 1):
                 continue
-            stage, held = fullest(work.model, plan)
-            if name not in found or held.total < found[name].held.total:
-                found[name] = Ranked(name=name, plan=plan, stage=stage, held=held)
-    return found
+            stage, breakdown = fullest_stage(request.model, plan)
+            if name not in lightest or breakdown.total < lightest[name].memory.total:
+                lightest[name] = PlanEstimate(name=name, plan=plan, stage=stage, memory=breakdown)
+    return lightest
 
 
-def _refused(work: Work, name: str) -> str:
+def _reason_against_all(request: PlanRequest, name: str) -> str:
     """Why no plan of this strategy can run."""
-    if "TP" in name and work.cluster.gpus_per_node == 1:
-        return say("cannot.one_card")
-    zero = {Name.ZERO_2: 2, Name.ZERO_3: 3}.get(name, int("ZeRO" in name))
-    wanted = [spread for spread in spreads(work) if strategy(replace(spread, zero=zero)) == name]
-    reasons = [reason for spread in wanted if (reason := refusal(work, spread))]
-    return reasons[-1] if reasons else say("cannot.too_few", gpus=work.cluster.world_size)
+    if "TP" in name and request.cluster.gpus_per_node == 1:
+        return words("cannot.one_card")
+    zero = {StrategyName.ZERO_2: 2, StrategyName.ZERO_3: 3}.get(name, int("ZeRO" in name))
+    layouts = [axes for axes in axis_layouts(request) if strategy_of(replace(axes, zero=zero)) == name]
+    reasons = [reason for axes in layouts if (reason := reason_against(request, axes))]
+    return reasons[-1] if reasons else words("cannot.too_few", gpus=request.cluster.world_size)
 
 
-def remarks(work: Work, best: tuple[Ranked, ...], found: Sequence[Ranked], simplest: Ranked | None) -> tuple[str, ...]:
-    """What the simplest plan would lose, sizes that cannot be, what would be enough where nothing or little fits."""
-    if isinstance(work.model, ResNet):
-        return _of_images(work, best)
-    first, size = (best[0] if best else None), work.cluster.world_size
-    if first and first.name in (Name.LORA, Name.QLORA):
-        return (say("remark.trains_adapters", bits=first.name == Name.QLORA),)
-    said = []
-    if first and simplest and len(found) > 1:
+def remarks(
+    request: PlanRequest,
+    best: tuple[PlanEstimate, ...],
+    estimates: Sequence[PlanEstimate],
+    simplest: PlanEstimate | None,
+) -> tuple[str, ...]:
+    """Sentences about what the simplest plan would lose, which sizes are impossible, and what would fit."""
+    if isinstance(request.model, ResNet):
+        return _image_remarks(request, best)
+    first, size = (best[0] if best else None), request.cluster.world_size
+    if first and first.name in (StrategyName.LORA, StrategyName.QLORA):
+        return (words("remark.trains_adapters", bits=first.name == StrategyName.QLORA),)
+    sentences = []
+    if first and simplest and len(estimates) > 1:
         ratio = simplest.seconds / first.seconds - 1
         same = simplest.plan == first.plan or (simplest.name == first.name and ratio <= 0)
-        words = dict(name=simplest.title, plan=simplest.plan_words)
-        words["times"] = say("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
-        words["far"] = ratio > 1
-        said.append(say("reason.is_simplest") if same else say("reason.loses", **words))
+        values = dict(name=simplest.title, plan=simplest.plan_text)
+        values["times"] = words("times" if ratio > 1 else "percent", share=100 * ratio, times=ratio + 1)
+        values["far"] = ratio > 1
+        sentences.append(words("reason.is_simplest") if same else words("reason.loses", **values))
     if first is None or first.plan.tp > 1 or first.plan.pp > 1:
-        said.append(tensor_size_words(work))
-    if (first is None or first.plan.dp == 1) and work.global_batch % size and size * work.model.seq <= MOST_TOKENS:
-        said.append(say("remark.batch", gpus=size))
-    if first and first.name == Name.OFFLOAD:
-        said.append(_host(work, first))
-    if first is None or first.name == Name.OFFLOAD:
-        lighter = _lighter_optimizer(work)
-        said += [_beside("remark.eight_bits", lighter) if lighter else "", _more_gpus(work, first), _adapters(work)]
-    elif first.held.total > FULL * work.usable:
-        said.append(_more_gpus(work, first))
-    return tuple(filter(None, said))
+        sentences.append(tensor_size_remark(request))
+    has_no_dp = first is None or first.plan.dp == 1
+    if has_no_dp and request.global_batch % size and size * request.model.seq <= MOST_TOKENS:
+        sentences.append(words("remark.batch", gpus=size))
+    if first and first.name == StrategyName.OFFLOAD:
+        sentences.append(_host_remark(request, first))
+    if first is None or first.name == StrategyName.OFFLOAD:
+        lighter = _best_with_8_bit_optimizer(request)
+        sentences += [
+            _suggestion("remark.eight_bits", lighter) if lighter else "",
+            _more_gpus(request, first),
+            _adapters(request),
+        ]
+    elif first.memory.total > FULL * request.usable:
+        sentences.append(_more_gpus(request, first))
+    return tuple(filter(None, sentences))
 
 
-def _of_images(work: Work, best: tuple[Ranked, ...]) -> tuple[str, ...]:
+def _image_remarks(request: PlanRequest, best: tuple[PlanEstimate, ...]) -> tuple[str, ...]:
     if not best:
-        return (say("remark.fewer_images"),)
-    rate = best[0].tokens_per_second
-    said = [say("remark.images", rate=rate, each=rate / work.cluster.world_size), say("remark.input", rate=rate)]
-    times = work.global_batch / IMAGES
-    return (*said, *([say("remark.rate", batch=work.global_batch, times=times, base=IMAGES)] if times > 1 else []))
+        return (words("remark.fewer_images"),)
+    rate, times = best[0].tokens_per_second, request.global_batch / IMAGES
+    sentences = [words("remark.images", rate=rate, each=rate / request.cluster.world_size)]
+    sentences.append(words("remark.input", rate=rate))
+    if times > 1:
+        sentences.append(words("remark.rate", batch=request.global_batch, times=times, base=IMAGES))
+    return tuple(sentences)
 
 
-def tensor_size_words(work: Work) -> str:
-    """Which size of tensor parallelism inside a node the model refuses, and the next smaller one; empty if none."""
-    cluster = work.cluster
+def tensor_size_remark(request: PlanRequest) -> str:
+    """A sentence that the model cannot use tensor parallelism of a node's size, and the next smaller size.
+
+    Empty where the model can use it.
+    """
+    cluster = request.cluster
     sizes = [size for size in range(cluster.gpus_per_node, 1, -1) if cluster.gpus_per_node % size == 0]
-    refused = {size: refusal(replace(work, global_batch=1), Plan(tp=size)) for size in sizes}
-    able = [size for size in sizes if not refused[size]]
-    if not sizes or sizes[0] in able:
+    reasons_against = {size: reason_against(replace(request, global_batch=1), Plan(tp=size)) for size in sizes}
+    possible = [size for size in sizes if not reasons_against[size]]
+    if not sizes or sizes[0] in possible:
         return ""
-    smaller = say("remark.smaller", size=able[0]) if able else say("remark.none_smaller")
-    return say("remark.tp", size=sizes[0], reason=refused[sizes[0]], smaller=smaller)
+    smaller = words("remark.smaller", size=possible[0]) if possible else words("remark.none_smaller")
+    return words("remark.tp", size=sizes[0], reason=reasons_against[sizes[0]], smaller=smaller)
 
 
-def _host(work: Work, one: Ranked) -> str:
-    """What the host holds, and in what micro-batches are added up there."""
-    here, count = work.model.num_params * work.cluster.gpus_per_node / one.plan.world_size, one.plan.num_microbatches
-    fp32 = format_bytes(one.host_bytes + (4 - gradient_bytes(one.plan)) * here)
-    is_short = count > 1 and gradient_bytes(one.plan) < 4
-    sums = say("remark.host_sums", count=count, fp32=fp32) if is_short else ""
-    return say("remark.host", size=format_bytes(one.host_bytes), sums=sums)
+def _host_remark(request: PlanRequest, candidate: PlanEstimate) -> str:
+    """What the host's memory needs, and the precision in which it adds micro-batches up."""
+    params = request.model.num_params * request.cluster.gpus_per_node / candidate.plan.world_size
+    count = candidate.plan.num_microbatches
+    fp32 = format_bytes(candidate.host_bytes + (4 - gradient_bytes(candidate.plan)) * params)
+    is_16_bit = count > 1 and gradient_bytes(candidate.plan) < 4
+    sums = words("remark.host_sums", count=count, fp32=fp32) if is_16_bit else ""
+    return words("remark.host", size=format_bytes(candidate.host_bytes), sums=sums)
 
 
-def _lighter_optimizer(work: Work) -> Ranked | None:
-    """The best plan with an optimizer whose moments are in 8 bits; with fp32 sums, if one fits."""
-    if work.optimizer != "adamw":
+def _best_with_8_bit_optimizer(request: PlanRequest) -> PlanEstimate | None:
+    """The best plan with an optimizer whose moments have 8 bits, with fp32 sums of gradients if one fits."""
+    if request.optimizer != "adamw":
         return None
-    for precision in [work.precision] if work.precision else ["mixed_fp32_grads", "mixed"]:
-        lighter = replace(work, optimizer="adamw_8bit", precision=precision)
-        if best := best_of(lighter, warned(lighter, timed(lighter, fitting(lighter)[0]))):
+    for precision in [request.precision] if request.precision else ["mixed_fp32_grads", "mixed"]:
+        lighter = replace(request, optimizer="adamw_8bit", precision=precision)
+        if best := best_of(lighter, with_warnings(lighter, timed_plans(lighter, fitting_plans(lighter)[0]))):
             return best[0]
     return None
 
 
-def _beside(words: str, one: Ranked) -> str:
-    sizes = {"held": format_bytes(one.held.total), "host": format_bytes(one.host_bytes)}
-    return say(words, plan=one.plan_words, step=format_seconds(one.seconds), **sizes)
+def _suggestion(key: str, candidate: PlanEstimate) -> str:
+    sizes = {"held": format_bytes(candidate.memory.total), "host": format_bytes(candidate.host_bytes)}
+    return words(key, plan=candidate.plan_text, step=format_seconds(candidate.seconds), **sizes)
 
 
-def instead(work: Work, first: Ranked | None) -> str:
-    """Where the first plan is tight: what fits without warnings, by 8 bits or by the host; else empty."""
-    if first is None or first.name == Name.OFFLOAD or isinstance(work.model, ResNet) or not is_tight(work, first):
+def alternative(request: PlanRequest, first: PlanEstimate | None) -> str:
+    """Where the first plan is tight: what fits without warnings, with an 8-bit optimizer or offload; else empty."""
+    if first is None or first.name == StrategyName.OFFLOAD or isinstance(request.model, ResNet):
         return ""
-    eight = _lighter_optimizer(work)
-    if eight and not eight.warnings:
-        return _beside("instead.eight_bits", eight)
-    away = best_of(work, warned(work, list(offloaded(work))))
-    return _beside("instead.offload", away[0]) if away and not away[0].warnings else ""
+    if not is_tight(request, first):
+        return ""
+    lighter = _best_with_8_bit_optimizer(request)
+    if lighter and not lighter.warnings:
+        return _suggestion("instead.eight_bits", lighter)
+    offloaded = best_of(request, with_warnings(request, list(offload_plans(request))))
+    return _suggestion("instead.offload", offloaded[0]) if offloaded and not offloaded[0].warnings else ""
 
 
-def _more_gpus(work: Work, chosen: Ranked | None) -> str:
-    """How many GPUs of this kind hold the model without offload, doubling nodes' GPUs up to 8, then nodes."""
-    cluster = work.cluster
+def _more_gpus(request: PlanRequest, chosen: PlanEstimate | None) -> str:
+    """How many GPUs of this kind fit the model without offload: a node's GPUs are doubled up to 8, then the nodes."""
+    cluster = request.cluster
     while cluster.world_size < _MOST_GPUS:
         if cluster.num_nodes == 1 and cluster.gpus_per_node < 8:
             cluster = replace(cluster, gpus_per_node=2 * cluster.gpus_per_node)
         else:
             cluster = replace(cluster, num_nodes=2 * cluster.num_nodes)
         size = cluster.world_size
-        wider = replace(work, cluster=cluster, global_batch=ceil(work.global_batch / size) * size)
+        wider = replace(request, cluster=cluster, global_batch=ceil(request.global_batch / size) * size)
         lightest = _lightest(wider, STRATEGIES)
-        enough = [lightest[name] for name in STRATEGIES if name in lightest and _held(lightest[name]) <= work.usable]
-        if enough:
-            first = enough[0]
-            words = {"name": first.title, "size": format_bytes(first.held.total)}
-            kind = "roomier" if chosen and chosen.name != Name.OFFLOAD else "more_gpus"
-            return say(f"remark.{kind}", gpus=size, offloads=chosen is not None, **words)
-    return say("remark.hopeless", gpus=_MOST_GPUS)
+        fitting = [one for name in STRATEGIES if (one := lightest.get(name)) and _total_bytes(one) <= request.usable]
+        if fitting:
+            first = fitting[0]
+            values = {"name": first.title, "size": format_bytes(first.memory.total)}
+            kind = "roomier" if chosen and chosen.name != StrategyName.OFFLOAD else "more_gpus"
+            return words(f"remark.{kind}", gpus=size, offloads=chosen is not None, **values)
+    return words("remark.hopeless", gpus=_MOST_GPUS)
 
 
-def _adapters(work: Work) -> str:
-    """The honest remark: what is left if only adapters are trained, on one GPU, one sequence, recomputed."""
-    if work.model.num_experts > 1:
+def _adapters(request: PlanRequest) -> str:
+    """Which adapters fit on one GPU with one sequence per step and full recomputation, in a sentence."""
+    if request.model.num_experts > 1:
         return ""  # adapters of experts are not modelled
-    held = memory(work.model, Plan(recompute="full", attention=work.attention))
-    beside = held.activations + held.temporaries + held.buffers
-    for name, states in (
-        ("LoRA", fine_tuning.lora(work.model, rank=16)),
-        ("QLoRA", fine_tuning.qlora(work.model, rank=16)),
-    ):
-        if states.total + beside <= work.usable:
-            size = format_bytes(states.total + beside)
-            return say("remark.adapters", name=name, size=size)
-    return say("remark.no_adapters")
+    breakdown = memory(request.model, Plan(recompute="full", attention=request.attention))
+    others = breakdown.activations + breakdown.temporaries + breakdown.buffers
+    for name, model_states in (("LoRA", fine_tuning.lora), ("QLoRA", fine_tuning.qlora)):
+        num_bytes = model_states(request.model, rank=16).total + others
+        if num_bytes <= request.usable:
+            return words("remark.adapters", name=name, size=format_bytes(num_bytes))
+    return words("remark.no_adapters")

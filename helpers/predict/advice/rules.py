@@ -1,4 +1,4 @@
-"""The rules of thumb that say which strategies to consider, and the arithmetic that says which rule applies.
+"""Chooses the published rule of thumb that applies to a model and a cluster, to show it beside the planner's choice.
 
 The rules. Many nodes, and one node: Hugging Face Transformers documentation, "Parallelism methods", section
 "Scalability strategy". One GPU: Ren et al. 2021 (ZeRO-Offload).
@@ -8,9 +8,9 @@ The rules. Many nodes, and one node: Hugging Face Transformers documentation, "P
     many nodes    fits: DDP (ours)
                   fast network: ZeRO, or PP + TP + DP    slow network: DP + TP + PP with ZeRO-1
 
-Ours, where the rules leave it open. "Fits": a micro-batch of one sequence, nothing recomputed, within `USABLE_SHARE` of
-the memory. "Layer": its model states, as the first rank of a pipeline would hold them. "Fast": a rank's micro-batch has
-at least `tokens_that_hide` tokens. The planner does not obey them: it is said beside its choice what they would say.
+The rules leave some terms open, which this file fills in. "Fits": a micro-batch of one sequence, nothing recomputed,
+within `USABLE_SHARE` of the memory. "Layer": its model states, as the first rank of a pipeline would have them. "Fast":
+a rank's micro-batch has at least `tokens_that_hide` tokens. The planner does not follow the rules.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from helpers.learner.words import book
-from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.plans import Name, Ranked, Work
+from helpers.predict.advice.fit import fullest_stage
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest, StrategyName
 from helpers.predict.memory.states import bytes_per_parameter, params_per_layer, table_params, weight_bytes
 from helpers.predict.time.collectives import tokens_that_hide
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
 
-say = book("advice")
-HIDDEN = 0.1  # of the step: less exposed traffic than this is hidden
+words = book("advice")
+HIDDEN = 0.1  # share of the step: with less exposed traffic than this, traffic counts as hidden
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of thumb. name, cites: what its words are called under `rule` and `source` of words/advice.yaml."""
+    """A rule of thumb. name and cites are the keys of its texts under `rule` and `source` in words/advice.yaml."""
 
     name: str
     cites: str
 
     @property
     def case(self) -> str:
-        return say(f"rule.{self.name}.case")
+        return words(f"rule.{self.name}.case")
 
     @property
     def says(self) -> str:
-        return say(f"rule.{self.name}.says")
+        return words(f"rule.{self.name}.says")
 
     @property
     def source(self) -> str:
-        return say(f"source.{self.cites}")
+        return words(f"source.{self.cites}")
 
 
 CITED = {"one GPU, fits": "memory", "one GPU": "offload", "many nodes, fits": "memory"}
@@ -55,31 +55,38 @@ RULES = {name: Rule(name=name, cites=CITED.get(name, "table")) for name in CASES
 
 
 def largest_layer(model: ModelSpec, plan: Plan) -> int:
-    """Bytes of model states of the largest layer (or token table), the least that a stage of a pipeline can hold."""
+    """Bytes of model states of the largest layer (or token table), the least that a pipeline stage can have."""
     return round(max(params_per_layer(model, plan), table_params(model, plan)) * bytes_per_parameter(plan))
 
 
-def rule_for(work: Work, found: tuple[Ranked, ...], chosen: Ranked | None) -> tuple[Rule, str]:
-    """Which rule applies, and the arithmetic that says so; of ZeRO-3's traffic only where the choice bears it out."""
-    plain = Plan(precision=work.precision or "mixed", optimizer=work.optimizer, attention=work.attention)
-    held, layer = fullest(work.model, plain)[1].total, largest_layer(work.model, plain)
-    usable, fits = format_bytes(work.usable), held <= work.usable
-    because = say("because.one_gpu", size=format_bytes(held), usable=usable)
-    if work.cluster.num_nodes > 1:
-        return (RULES["many nodes, fits"], because) if fits else _many_nodes(work, found, chosen)
-    if work.cluster.world_size == 1:
+def rule_for(
+    request: PlanRequest, estimates: tuple[PlanEstimate, ...], chosen: PlanEstimate | None
+) -> tuple[Rule, str]:
+    """The rule that applies, and the arithmetic that says so.
+
+    The arithmetic about ZeRO-3's traffic is left out where the planner's choice does not confirm it.
+    """
+    plain = Plan(precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention)
+    needed, layer = fullest_stage(request.model, plain)[1].total, largest_layer(request.model, plain)
+    usable, fits = format_bytes(request.usable), needed <= request.usable
+    because = words("because.one_gpu", size=format_bytes(needed), usable=usable)
+    if request.cluster.num_nodes > 1:
+        return (RULES["many nodes, fits"], because) if fits else _many_nodes(request, estimates, chosen)
+    if request.cluster.world_size == 1:
         return RULES["one GPU, fits" if fits else "one GPU"], because
-    if layer > work.usable:
-        because = say("because.layer", size=format_bytes(layer), usable=usable)
+    if layer > request.usable:
+        because = words("because.layer", size=format_bytes(layer), usable=usable)
         return RULES["largest layer"], because
     return RULES["one node, fits" if fits else "one node"], because
 
 
-def _many_nodes(work: Work, found: tuple[Ranked, ...], chosen: Ranked | None) -> tuple[Rule, str]:
-    sharded = next(one for one in found if one.name == Name.ZERO_3)
-    tokens = work.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
-    enough = tokens_that_hide(work.cluster, dtype_bytes=weight_bytes(Plan(precision=work.precision or "mixed")))
+def _many_nodes(
+    request: PlanRequest, estimates: tuple[PlanEstimate, ...], chosen: PlanEstimate | None
+) -> tuple[Rule, str]:
+    sharded = next(candidate for candidate in estimates if candidate.name == StrategyName.ZERO_3)
+    tokens = request.model.seq * (sharded.plan.micro_batch if sharded.fits else 1)
+    enough = tokens_that_hide(request.cluster, dtype_bytes=weight_bytes(Plan(precision=request.precision or "mixed")))
     hides = tokens >= enough
-    is_borne_out = chosen is not None and chosen.name == Name.ZERO_3 and hides == (chosen.traffic < HIDDEN)
-    because = say("because.tokens", tokens=tokens, enough=enough, hides=hides) if is_borne_out else ""
+    is_borne_out = chosen is not None and chosen.name == StrategyName.ZERO_3 and hides == (chosen.traffic < HIDDEN)
+    because = words("because.tokens", tokens=tokens, enough=enough, hides=hides) if is_borne_out else ""
     return RULES["fast" if hides else "slow"], because

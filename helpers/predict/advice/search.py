@@ -1,9 +1,16 @@
-"""Every plan for a model on a cluster: pruned by memory, then by a lower bound of its step; the others are timed.
+"""Lists the plans that could train a model on a cluster, keeps those that fit in memory, and estimates their steps.
 
-The axes: tp (inside a node), cp, pp (a stage is whole nodes, or a part of one), dp takes what is left, ep; chunks,
-micro-batch (powers of 2), ZeRO (2 and 3 without a pipeline, whose micro-batches would each gather anew), recomputation
-(the least that fits, since more never helps), sequence parallelism wherever tp is above 1, and where many micro-batches
-are added up the precision of gradients. Ranks are numbered as in Megatron-LM: tp, cp, dp, pp.
+The planner (advise.py) calls `fitting` and then `timed`. Plans are dropped first by their memory and then by a lower
+bound of their step time, so that only promising plans are timed in full.
+
+What varies: tp (inside a node), cp, pp (a stage is whole nodes, or an equal part of one), dp (the GPUs that are left),
+ep, chunks, the micro-batch (powers of 2), ZeRO (stages 2 and 3 only without a pipeline, whose micro-batches would each
+gather anew), recomputation (the least that fits, since more never helps) and, where many micro-batches are added up,
+the precision of gradients. Sequence parallelism is on wherever tp is above 1. Ranks are numbered as in Megatron-LM: tp
+fastest, then cp, dp, pp.
+
+Three kinds of training have their own small lists at the end of the file: the optimizer on the host (`offloaded`),
+adapters (`adapted`), and networks of convolutions (`images`).
 """
 
 from __future__ import annotations
@@ -13,93 +20,112 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import gcd, inf
+from math import ceil, gcd, inf
 
-from helpers.predict.advice.fit import fullest
-from helpers.predict.advice.work import Ranked, Work, say, strategy
-from helpers.predict.memory.states import rank_states
+from helpers.predict.advice.fit import fullest_stage
+from helpers.predict.advice.plans import PlanEstimate, PlanRequest, StrategyName, strategy_of, words
+from helpers.predict.memory import fine_tuning
+from helpers.predict.memory.states import gradient_bytes, params_per_layer, rank_states, table_params
+from helpers.predict.time.convolutions import resnet_step
 from helpers.predict.time.flops import mfu
-from helpers.predict.time.model import NOMINAL, UNCALIBRATED, StepTime, least_seconds, step_time
+from helpers.predict.time.step import (
+    NOMINAL,
+    UNCALIBRATED,
+    StepTime,
+    adapter_step,
+    least_seconds,
+    offloaded_step,
+    step_time,
+)
 from helpers.records import MemoryBreakdown
 from helpers.specs import Plan
 
-LARGEST_MICRO_BATCH, LARGEST_CP, LEAST_TOKENS = 64, 64, 1024  # sequences; ranks; of a sequence on a rank
+LARGEST_MICRO_BATCH, LARGEST_CP = 64, 64  # sequences; ranks
+LEAST_TOKENS = 1024  # tokens of a sequence on a rank under context parallelism
 MOST_SUMS = 32  # micro-batches whose gradients may be added up in 16 bits
-NEAR, CLOSE = 1.3, 1.06  # times the best of all, times a layout's best: beyond, a plan's bound says enough
-Fitting = tuple[Plan, int, MemoryBreakdown]
+# A plan is timed only if its lower bound is below NEAR times the best of all and CLOSE times the best of its layout.
+NEAR, CLOSE = 1.3, 1.06
+FittingPlan = tuple[Plan, int, MemoryBreakdown]  # with its fullest pipeline stage and that stage's memory
 
 
-def spreads(work: Work) -> Iterator[Plan]:
-    """(tp, cp, pp, dp, ep) that the cluster's topology and the model's experts allow, whatever its widths."""
-    cluster = work.cluster
+def axis_layouts(request: PlanRequest) -> Iterator[Plan]:
+    """All (tp, cp, pp, dp, ep) that the cluster's topology and the model's experts allow, as plans.
+
+    Whether tp divides the model's widths is not checked; `reason_against` does that.
+    """
+    cluster, model = request.cluster, request.model
     for tp in (size for size in range(1, cluster.gpus_per_node + 1) if cluster.gpus_per_node % size == 0):
         for cp in (2**n for n in range(LARGEST_CP.bit_length())):
-            if cp > 1 and (work.model.seq < LEAST_TOKENS * cp or work.model.window) or cluster.world_size % (tp * cp):
+            is_too_short = cp > 1 and (model.seq < LEAST_TOKENS * cp or model.window)
+            if is_too_short or cluster.world_size % (tp * cp):
                 break
             left = cluster.world_size // (tp * cp)
-            for pp in (size for size in range(1, min(left, work.model.num_layers) + 1) if left % size == 0):
+            for pp in (size for size in range(1, min(left, model.num_layers) + 1) if left % size == 0):
                 block = cluster.world_size // pp  # ranks of a stage: whole nodes, or a node's equal part
                 if block % cluster.gpus_per_node == 0 or cluster.gpus_per_node % block == 0:
                     plan = Plan(
-                        tp=tp, cp=cp, pp=pp, dp=left // pp, attention=work.attention, optimizer=work.optimizer,
-                        sequence_parallel=tp > 1 and work.model.seq % tp == 0,
+                        tp=tp, cp=cp, pp=pp, dp=left // pp, attention=request.attention, optimizer=request.optimizer,
+                        sequence_parallel=tp > 1 and model.seq % tp == 0,
                     )  # fmt: skip
-                    most = gcd(work.model.num_experts, plan.dp * cp)
+                    most = gcd(model.num_experts, plan.dp * cp)
                     yield from (replace(plan, ep=ep) for ep in range(1, most + 1) if most % ep == 0)
 
 
-def refusal(work: Work, spread: Plan) -> str:
-    """Why the model or the batch cannot be spread so, in words; empty where it can."""
+def reason_against(request: PlanRequest, axes: Plan) -> str:
+    """Why the model or the batch cannot be divided by these axes, as a few words; empty where it can."""
     try:
-        spread.check(work.model)
+        axes.check(request.model)
     except ValueError as error:
         part, whole = re.findall(r"(?:pp \* )?\w+=\d+", str(error))
-        return say("cannot.divide_heads" if "one another" in str(error) else "cannot.divide", part=part, whole=whole)
-    if work.global_batch % spread.dp:
-        return say("cannot.batch", batch=work.global_batch, ranks=spread.dp)
+        return words("cannot.divide_heads" if "one another" in str(error) else "cannot.divide", part=part, whole=whole)
+    if request.global_batch % axes.dp:
+        return words("cannot.batch", batch=request.global_batch, ranks=axes.dp)
     return ""
 
 
-def sharded(work: Work) -> Iterator[Plan]:
-    """Spreads that suit model and batch, with each ZeRO stage, whose model states alone may fit."""
-    for spread in spreads(work):
-        if refusal(work, spread):
+def sharded_plans(request: PlanRequest) -> Iterator[Plan]:
+    """Layouts that suit model and batch, with each ZeRO stage with which at least the model states fit."""
+    for axes in axis_layouts(request):
+        if reason_against(request, axes):
             continue
-        stages = (0, 1) if spread.pp > 1 else (0, 1, 2, 3)
-        for zero in stages if spread.dp * spread.cp > 1 else (0,):
-            plan = replace(spread, zero=zero)
-            if _least_bytes(work, plan) <= work.usable:
+        stages = (0, 1) if axes.pp > 1 else (0, 1, 2, 3)
+        for zero in stages if axes.dp * axes.cp > 1 else (0,):
+            plan = replace(axes, zero=zero)
+            if _least_bytes(request, plan) <= request.usable:
                 yield plan
 
 
-def _least_bytes(work: Work, spread: Plan) -> int:
-    """Model states alone, of the stage in the middle or the only one."""
-    lightest = replace(spread, precision=work.precision or "mixed")
-    return rank_states(work.model, lightest, spread.pp // 2).total
+def _least_bytes(request: PlanRequest, plan: Plan) -> int:
+    """Bytes of model states alone, on the pipeline stage in the middle, which has neither embedding nor head."""
+    lightest = replace(plan, precision=request.precision or "mixed")
+    return rank_states(request.model, lightest, plan.pp // 2).total
 
 
-def batched(work: Work, spread: Plan) -> Iterator[list[list[Plan]]]:
-    """For each micro-batch, smallest first: rows of plans, of which the first that fits is to be taken."""
-    each = work.global_batch // spread.dp
+def plans_by_micro_batch(request: PlanRequest, layout: Plan) -> Iterator[list[list[Plan]]]:
+    """For each micro-batch size, smallest first: rows of plans. Of each row the first plan that fits is the best.
+
+    Within a row, plans recompute more and more, and their gradients may get less precise.
+    """
+    each = request.global_batch // layout.dp
     for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
         if each % size:
             break
-        fed = replace(spread, micro_batch=size, num_microbatches=each // size)
+        sized = replace(layout, micro_batch=size, num_microbatches=each // size)
         yield [
             [
-                replace(fed, num_chunks=chunks, precision=precision, recompute=recompute)
+                replace(sized, num_chunks=chunks, precision=precision, recompute=recompute)
                 for precision in precisions
                 for recompute in ("none", "selective", "full")
             ]
-            for chunks in _chunks(work.model.num_layers, spread.pp, each // size)
-            for precisions in _gradients(work, each // size)
+            for chunks in _chunks(request.model.num_layers, layout.pp, each // size)
+            for precisions in _precisions(request, each // size)
         ]
 
 
-def _gradients(work: Work, microbatches: int) -> tuple[tuple[str, ...], ...]:
-    """Precisions to weigh against each other; behind the first of a row what is taken only where it does not fit."""
-    if work.precision:
-        return ((work.precision,),)
+def _precisions(request: PlanRequest, microbatches: int) -> tuple[tuple[str, ...], ...]:
+    """The precisions to compare, as rows; a later one of a row is taken only where the first does not fit."""
+    if request.precision:
+        return ((request.precision,),)
     if microbatches == 1:
         return (("mixed",),)
     both = "mixed_fp32_grads", "mixed"
@@ -108,73 +134,183 @@ def _gradients(work: Work, microbatches: int) -> tuple[tuple[str, ...], ...]:
 
 @lru_cache(maxsize=1024)
 def _chunks(layers: int, pp: int, microbatches: int) -> tuple[int, ...]:
-    """Chunks of a stage that come out even, whole layers each; one alone where micro-batches do not divide."""
+    """The numbers of chunks per rank that divide the layers evenly; 1 alone where micro-batches do not divide."""
     if pp == 1 or microbatches % pp:
         return (1,)
     most = (layers + 2) // pp
     return tuple(n for n in range(1, most + 1) if n == 1 or not layers % (pp * n) or not (layers + 2) % (pp * n))
 
 
-def fitting(work: Work) -> tuple[list[Fitting], int]:
-    """Of each row the first plan that fits, and how many plans were looked at.
+def fitting_plans(request: PlanRequest) -> tuple[list[FittingPlan], int]:
+    """The first plan of each row that fits, and the number of plans that were examined.
 
-    What is held grows with the micro-batch, so where none of a size fits no larger one is looked at.
+    Memory grows with the micro-batch, so where no plan of a size fits, larger sizes are skipped.
     """
-    found, searched = [], 0
-    for spread in sharded(work):
-        for rows in batched(work, spread):
-            fit = [one for row in rows if (one := _first(work, row))]
-            found += fit
+    fitting, searched = [], 0
+    for layout in sharded_plans(request):
+        for rows in plans_by_micro_batch(request, layout):
+            of_size = [candidate for row in rows if (candidate := _first_that_fits(request, row))]
+            fitting += of_size
             searched += sum(map(len, rows))
-            if not fit:
+            if not of_size:
                 break
-    return found, searched
+    return fitting, searched
 
 
-def _first(work: Work, row: list[Plan]) -> Fitting | None:
+def _first_that_fits(request: PlanRequest, row: list[Plan]) -> FittingPlan | None:
     for plan in row:
         if plan.recompute == "selective" and plan.attention == "flash":  # keeps what "none" does: there are no maps
             continue
-        stage, held = fullest(work.model, plan)
-        if held.total <= work.usable:
-            return plan, stage, held
+        stage, breakdown = fullest_stage(request.model, plan)
+        if breakdown.total <= request.usable:
+            return plan, stage, breakdown
     return None
 
 
-def layout(plan: Plan) -> tuple:
-    """What makes two plans different enough to show both."""
+def layout_key(plan: Plan) -> tuple:
+    """What two plans must differ in to be shown both."""
     return plan.tp, plan.cp, plan.pp, plan.zero, plan.ep
 
 
-def timed(work: Work, fit: list[Fitting]) -> list[Ranked]:
-    """The plans, timed from the least bound on; of a layout those that may still be its best or within `NEAR`."""
-    what = work.cluster, work.stack, work.constants
-    bounds = sorted(((least_seconds(work.model, one[0], *what), n) for n, one in enumerate(fit)))
-    best: dict[tuple | str, float] = defaultdict(lambda: inf)
-    found = []
+def timed_plans(request: PlanRequest, fitting: list[FittingPlan]) -> list[PlanEstimate]:
+    """Estimate the steps of the plans in the order of their lower bounds, and skip plans that can no longer matter.
+
+    A plan matters if it may be nearly the best of its layout, and nearly the best of all or the best of its strategy.
+    """
+    how = request.cluster, request.stack, request.constants
+    bounds = sorted((least_seconds(request.model, plan, *how), n) for n, (plan, _, _) in enumerate(fitting))
+    best: dict[tuple | str, float] = defaultdict(lambda: inf)  # of all, of a strategy, of a layout: seconds
+    estimates = []
     for bound, n in bounds:
-        plan, stage, held = fit[n]
-        if bound > CLOSE * best[layout(plan)] or (bound > NEAR * best["all"] and bound > best[strategy(plan)]):
+        plan, stage, breakdown = fitting[n]
+        if bound > CLOSE * best[layout_key(plan)] or (bound > NEAR * best["all"] and bound > best[strategy_of(plan)]):
             continue
-        one = ranked(work, plan, stage, held, step_time(work.model, plan, *what))
-        found.append(one)
-        for key in ("all", one.name, layout(plan)):
-            best[key] = min(best[key], one.seconds)
-    return found
+        candidate = estimate(request, plan, stage, breakdown, step_time(request.model, plan, *how))
+        estimates.append(candidate)
+        for key in ("all", candidate.name, layout_key(plan)):
+            best[key] = min(best[key], candidate.seconds)
+    return estimates
 
 
-def uncertain(work: Work, step: StepTime) -> StepTime:
-    """The step with the interval of an estimate that no measured step has calibrated."""
-    return replace(step, factor=UNCALIBRATED) if work.constants == NOMINAL else step
+def with_interval(request: PlanRequest, step: StepTime) -> StepTime:
+    """The step with the interval of an uncalibrated estimate, unless the request has calibrated constants."""
+    return replace(step, factor=UNCALIBRATED) if request.constants == NOMINAL else step
 
 
-def ranked(work: Work, plan: Plan, stage: int, held: MemoryBreakdown, step: StepTime, name: str = "") -> Ranked:
-    """The plan with its step, tokens a second and share of the peak."""
-    gpus = work.cluster.world_size
+def estimate(
+    request: PlanRequest, plan: Plan, stage: int, breakdown: MemoryBreakdown, step: StepTime, name: str = ""
+) -> PlanEstimate:
+    """The plan with its memory, step, tokens per second and MFU. name: of the strategy, if not that of the plan."""
+    gpus = request.cluster.world_size
     share = mfu(
-        work.model, batch=work.global_batch, seconds=step.seconds, peak_flops=work.cluster.gpu.flops, num_gpus=gpus
+        request.model,
+        batch=request.global_batch,
+        seconds=step.seconds,
+        peak_flops=request.cluster.gpu.flops,
+        num_gpus=gpus,
     )
-    return Ranked(
-        name=name or strategy(plan), plan=plan, stage=stage, held=held, step=uncertain(work, step), mfu=share,
-        tokens_per_second=work.tokens / step.seconds,
+    return PlanEstimate(
+        name=name or strategy_of(plan), plan=plan, stage=stage, memory=breakdown, step=with_interval(request, step),
+        mfu=share, tokens_per_second=request.tokens / step.seconds,
+    )  # fmt: skip
+
+
+# Bytes per parameter under torch.amp with SGD: fp32 and 16-bit weights, gradients, momentum.
+IMAGE_STATES = (4 + 2, 4, 4)
+# Bytes per output element: the convolution's, which batch norm keeps, and the ReLU's, which the next convolution keeps.
+IMAGE_OUTPUT = 2 + 2
+
+
+def _data_parallel(request: PlanRequest, zero: int) -> Iterator[Plan]:
+    """Plans with data parallelism alone: micro-batches by powers of 2, recomputation "none" or "full"."""
+    dp = request.cluster.world_size
+    each = request.global_batch // dp
+    for size in (2**n for n in range(LARGEST_MICRO_BATCH.bit_length())):
+        if request.global_batch % dp or each % size:
+            return
+        for recompute in ("none", "full"):
+            yield Plan(
+                dp=dp, zero=zero, micro_batch=size, num_microbatches=each // size, recompute=recompute,
+                precision=request.precision or "mixed", optimizer=request.optimizer, attention=request.attention,
+            )  # fmt: skip
+
+
+def offload_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
+    """The fitting plans with gradients and optimizer on the host; on several GPUs with ZeRO-3."""
+    for plan in _data_parallel(request, 3 if request.cluster.world_size > 1 else 0):
+        stage, breakdown = fullest_stage(request.model, plan)
+        buffer = max(params_per_layer(request.model, plan), table_params(request.model, plan)) * gradient_bytes(plan)
+        more = buffer if plan.zero == 0 else 0  # with ZeRO-3 the gradient buffer is among the temporaries already
+        on_gpu = replace(breakdown, optimizer=0, gradients=0, temporaries=breakdown.temporaries + more)
+        if on_gpu.total <= request.usable:
+            step = offloaded_step(request.model, plan, request.cluster, request.stack, request.constants)
+            candidate = estimate(request, plan, stage, on_gpu, step, StrategyName.OFFLOAD)
+            yield replace(
+                candidate, host_bytes=(breakdown.optimizer + breakdown.gradients) * request.cluster.gpus_per_node
+            )
+
+
+def adapter_plans(request: PlanRequest, rank: int) -> Iterator[PlanEstimate]:
+    """Plans with LoRA, its frozen weights replicated or sharded, and with QLoRA; those that do not fit have no step."""
+    for name, zero in ((StrategyName.LORA, 0), (StrategyName.LORA, 3), (StrategyName.QLORA, 0)):
+        if zero and request.cluster.world_size == 1:
+            continue
+        for plan in _data_parallel(request, zero):
+            breakdown = adapter_memory(request, plan, rank, name)
+            if breakdown.total > request.usable:
+                yield PlanEstimate(name=name, plan=plan, memory=breakdown)
+                continue
+            adapters = dict(rank=rank, is_quantized=name == StrategyName.QLORA)
+            step = adapter_step(request.model, plan, request.cluster, request.stack, request.constants, **adapters)
+            candidate = estimate(request, plan, 0, breakdown, step, name)
+            yield replace(candidate, mfu=candidate.mfu * 2 / 3)  # the gradients of frozen weights are not computed
+
+
+def adapter_memory(request: PlanRequest, plan: Plan, rank: int, name: str) -> MemoryBreakdown:
+    """Bytes of frozen weights, of adapters with their optimizer state, and of the full model's activations."""
+    states = (fine_tuning.qlora if name == StrategyName.QLORA else fine_tuning.lora)(request.model, rank=rank)
+    breakdown = fullest_stage(request.model, plan)[1]
+    parameters = ceil(states.parameters / (plan.dp if plan.zero else 1))
+    return replace(breakdown, parameters=parameters, gradients=states.gradients, optimizer=states.optimizer)
+
+
+def image_plans(request: PlanRequest) -> Iterator[PlanEstimate]:
+    """DDP plans of a ResNet with 1 to 64 micro-batches; those that do not fit have no step."""
+    gpus, model = request.cluster.world_size, request.model
+    if request.global_batch % gpus:
+        return
+    each = request.global_batch // gpus
+    for parts in (n for n in range(1, min(each, 64) + 1) if each % n == 0):
+        plan = Plan(
+            dp=gpus, micro_batch=each // parts, num_microbatches=parts, optimizer="sgd_momentum",
+            precision="mixed_fp32_grads" if parts > 1 else "mixed",
+        )  # fmt: skip
+        breakdown = image_memory(request, plan)
+        if breakdown.total > request.usable:
+            yield PlanEstimate(name=strategy_of(plan), plan=plan, memory=breakdown)
+            continue
+        step = resnet_step(
+            model, each // parts, request.cluster, constants=request.constants, data_hidden=request.stack.data_hidden
+        )
+        once = ("gradients", "optimizer", "step's constant")  # bars that do not come once per micro-batch
+        bars = tuple(bar if bar.name in once else replace(bar, seconds=parts * bar.seconds) for bar in step.bars)
+        step = with_interval(request, replace(step, bars=bars))
+        flops_per_image = 6 * sum(
+            convolution.pixels * convolution.kernel**2 * convolution.inputs * convolution.outputs
+            for convolution in model.convolutions
+        )
+        mfu = flops_per_image * request.global_batch / step.seconds / gpus / request.cluster.gpu.flops
+        rate = request.global_batch / step.seconds
+        yield PlanEstimate(
+            name=strategy_of(plan), plan=plan, memory=breakdown, step=step, mfu=mfu, tokens_per_second=rate
+        )
+
+
+def image_memory(request: PlanRequest, plan: Plan) -> MemoryBreakdown:
+    """Bytes of weights, gradients and momentum, and of the outputs of each convolution and its ReLU."""
+    kept = sum(each.pixels * each.outputs for each in request.model.convolutions) * IMAGE_OUTPUT
+    states = dict(zip(("parameters", "gradients", "optimizer"), IMAGE_STATES, strict=True))
+    return MemoryBreakdown(
+        **{kind: size * request.model.num_params for kind, size in states.items()},
+        activations=kept * plan.micro_batch, instant="as backward starts",
     )  # fmt: skip

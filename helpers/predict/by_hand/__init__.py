@@ -1,1 +1,4 @@
-"""Steps small enough that every number can be read: `tensor_split` cuts one layer, `zero_steps` trains nine numbers."""
+"""Provides steps that are small enough to read every number.
+
+tensor_split.py splits one layer over ranks, with the matrices of small_matrices.py; zero_steps.py trains nine elements.
+"""

@@ -16,24 +16,24 @@ from functools import lru_cache
 from math import exp, log
 
 from helpers.predict.by_hand.small_matrices import (
-    Block,
-    Group,
-    Item,
     Matrix,
     Operation,
     Pass,
+    PassItem,
+    RankGroup,
+    ShardedMatrix,
     add,
     attend,
     attend_backward,
-    each,
+    elementwise,
     matmul,
-    mine,
+    matrix_of_rank,
     multiply,
     one_hot,
+    partial_sums,
     relu,
     relu_slope,
     stack,
-    terms,
     transpose,
 )
 from helpers.quantities import costs
@@ -54,9 +54,12 @@ WORDS = (1, 6, 3, 4)  # of the 4 tokens; for the head, the words that should com
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Weights cut by columns, what goes on between, a weight cut by rows; the first or the last may be missing.
+    """A layer to be split: column-parallel weights, an activation, a row-parallel weight. Either may be missing.
 
-    act: from the products of the first weights; back: gradients of those, from them and the gradient of act's result.
+    input: name and values of the input. first: the column-parallel weights by name. inner: the name of the result of
+    `act`. second: name and values of the row-parallel weight. output: its name. arrives: the gradient of the output.
+    word: the activation's name. act: the activation, a function of the products with the first weights. back: the
+    gradients of these products, from the products and the gradient of the activation's result.
     """
 
     input: tuple[str, Matrix] = ("X", X)
@@ -92,8 +95,8 @@ LAYERS = {
 }
 
 
-class Run:
-    """One layer forward and backward with the weights that `take(matrix, by)` leaves of the whole ones."""
+class LayerRun:
+    """Computes one layer forward and backward with the shards that `take(matrix, by)` gives of the full weights."""
 
     def __init__(self, layer: Layer, take: Callable[[Matrix, str], Matrix]) -> None:
         source, second = layer.input[1], layer.second
@@ -114,23 +117,25 @@ class Run:
         self.to_second = matmul(transpose(self.inner), self.arrives) if second else None
 
 
-class Place:
-    """One process (rank None) or one rank: how it has what `Run` computes there, as Blocks."""
+class LayerOnRank:
+    """One process (rank None) or one rank, with everything that it computes of a layer as matrices with owners."""
 
-    def __init__(self, group: Group, layer: Layer, rank: int | None) -> None:
+    def __init__(self, group: RankGroup, layer: Layer, rank: int | None) -> None:
         self.group, self.layer, self.rank = group, layer, rank
-        self.run = Run(layer, lambda matrix, by: self._take(matrix, by))
+        self.run = LayerRun(layer, lambda matrix, by: self._take(matrix, by))
 
     def _take(self, matrix: Matrix, by: str) -> Matrix:
         return matrix if self.rank is None else self.group.part(matrix, by, self.rank)
 
-    def made(self, name: str, values: Matrix, by: str = "columns") -> Block:
-        """Numbers of this rank; in one process each row or column in its rank's colour."""
-        return self.group.cut(name, values, by) if self.rank is None else mine(name, values, by, self.rank)
+    def made(self, name: str, values: Matrix, by: str = "columns") -> ShardedMatrix:
+        """A matrix that this rank computed; in one process each row or column has the rank that would compute it."""
+        return self.group.cut(name, values, by) if self.rank is None else matrix_of_rank(name, values, by, self.rank)
 
-    def all_tokens(self, name: str, values: Matrix, *, turned: bool = False, again: bool = True) -> Iterator[Item]:
-        """A matrix of whole tokens, and before it what brings it there. turned: it is shown transposed.
-        again: False where it is still there from a step before."""
+    def all_tokens(self, name: str, values: Matrix, *, turned: bool = False, again: bool = True) -> Iterator[PassItem]:
+        """A matrix of all tokens, and before it the all-gather that may be needed.
+
+        turned: show it transposed. again: False where the rank still has it from an earlier product.
+        """
         shown, by = (transpose(values), "columns") if turned else (values, "rows")
         label = f"{name}ᵀ" if turned else name
         if self.rank is None:
@@ -140,12 +145,13 @@ class Place:
             yield from self.group.gather(name, values)
         yield self.group.gathered(label, shown, self.rank, by)
 
-    def first(self) -> Iterator[Block]:
+    def first(self) -> Iterator[ShardedMatrix]:
+        """The column-parallel weights."""
         for name, values in self.run.first.items():
             yield self.made(name, values)
 
-    def forward(self) -> Iterator[Item]:
-        """Everything up to the equals sign, or the result of a layer that is cut by columns."""
+    def forward(self) -> Iterator[PassItem]:
+        """The forward pass up to the equals sign, or up to the result of a column-parallel layer."""
         layer, run = self.layer, self.run
         if run.first:
             yield from self.all_tokens(*layer.input)
@@ -158,8 +164,8 @@ class Place:
             yield self.made(layer.second[0], run.second, "rows")
             yield "="
 
-    def inputs(self) -> Iterator[Item]:
-        """The gradient of the layer's input, up to the equals sign, or as a result that is cut."""
+    def inputs(self) -> Iterator[PassItem]:
+        """The gradient of the layer's input up to the equals sign, or up to a result that stays sharded."""
         layer, run = self.layer, self.run
         if layer.second:
             yield from self.all_tokens(f"d{layer.output}", run.arrives)
@@ -179,8 +185,8 @@ class Place:
             yield self.made(f"{name}ᵀ", transpose(values), "rows")
         yield "="
 
-    def weights(self) -> Iterator[Item]:
-        """The gradients of the weights: what a rank computes for itself. Of several at once only the results."""
+    def weights(self) -> Iterator[PassItem]:
+        """The gradients of the weights, which each rank computes for itself. Of several weights, the results alone."""
         layer, run = self.layer, self.run
         if run.first:
             yield from self.all_tokens(*layer.input, turned=True)
@@ -193,7 +199,7 @@ class Place:
             yield from self._inner()
             yield self.made(f"d{layer.second[0]}", run.to_second, "rows")
 
-    def _products(self) -> Iterator[Item]:
+    def _products(self) -> Iterator[PassItem]:
         names = self.layer.products
         if len(names) > 1:
             yield f"· {' '.join(names)} ="
@@ -202,7 +208,7 @@ class Place:
         yield self.made(names[0], self.run.to_products[0])
         yield "="
 
-    def _inner(self) -> Iterator[Item]:
+    def _inner(self) -> Iterator[PassItem]:
         layer, run = self.layer, self.run
         if len(run.first) > 1:
             yield f"{layer.inner}ᵀ · d{layer.output} ="
@@ -213,7 +219,7 @@ class Place:
         yield "="
 
     def weight_gradients(self) -> Iterator[tuple[str, Matrix, str]]:
-        """Name, numbers, and how it is cut."""
+        """The gradient of each weight: its name, its values, and whether columns or rows are split."""
         for name, values in zip(self.run.first, self.run.to_first, strict=True):
             yield f"d{name}", values, "columns"
         if self.layer.second:
@@ -229,9 +235,10 @@ _WIDTHS = {"mlp": 8, "columns": 4, "rows": 4, "attention": 4, "embedding": 0}  #
 
 @lru_cache(maxsize=64)
 def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pass]:
-    """The passes of a cut, a name of CUTS: FORWARD, INPUTS and WEIGHTS, whose words say of what they are gradients.
+    """The passes of a layer that is split over `ranks`: FORWARD, INPUTS and WEIGHTS (gradients of inputs and weights).
 
-    An embedding has no INPUTS: words have no gradient. ValueError for an unknown cut, or ranks other than RANKS.
+    cut: a name of CUTS. An embedding has no INPUTS, because token ids have no gradient. Raises ValueError for an
+    unknown cut, or for other ranks than RANKS has.
     """
     if cut not in LAYERS:
         raise ValueError(f"no cut {cut!r}; known are {', '.join(CUTS)}")
@@ -239,72 +246,74 @@ def split(cut: str, ranks: int, sequence_parallel: bool = False) -> dict[str, Pa
         raise ValueError(
             f"{ranks!r} ranks cannot cut a layer whose widths are 4 and 8; take {' or '.join(map(str, RANKS))}"
         )
-    group, layer = Group(ranks, sequence_parallel), LAYERS[cut]
+    group, layer = RankGroup(ranks, sequence_parallel), LAYERS[cut]
     if cut == "head":
         return _head(group, layer)
-    places = [Place(group, layer, rank) for rank in group.ranks]
-    return _passes(group, Place(group, layer, None), places)
+    views = [LayerOnRank(group, layer, rank) for rank in group.ranks]
+    return _passes(group, LayerOnRank(group, layer, None), views)
 
 
-def _passes(group: Group, one: Place, places: list[Place]) -> dict[str, Pass]:
-    passes = {FORWARD: _forward(group, one, places), INPUTS: _inputs(group, one, places)}
-    if one.layer.input_has_no_gradient:
+def _passes(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> dict[str, Pass]:
+    passes = {FORWARD: _forward(group, single, views), INPUTS: _inputs(group, single, views)}
+    if single.layer.input_has_no_gradient:
         del passes[INPUTS]
-    return passes | {WEIGHTS: _weights(one, places)}
+    return passes | {WEIGHTS: _weights(single, views)}
 
 
-def _forward(group: Group, one: Place, places: list[Place]) -> Pass:
-    layer = one.layer
+def _forward(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    layer = single.layer
     if not layer.second:
-        return _cut_pass(layer.inner, one, places, "forward", [place.run.inner for place in (one, *places)])
-    return _summed_pass(group, layer.output, one, places, "forward", [place.run.output for place in (one, *places)])
+        return _cut_pass(layer.inner, single, views, "forward", [view.run.inner for view in (single, *views)])
+    return _summed_pass(group, layer.output, single, views, "forward", [view.run.output for view in (single, *views)])
 
 
-def _inputs(group: Group, one: Place, places: list[Place]) -> Pass:
-    values = [place.run.to_input for place in (one, *places)]
-    if not one.layer.first:
-        return _cut_pass(f"d{one.layer.inner}", one, places, "inputs", values)
-    return _summed_pass(group, f"d{one.layer.input[0]}", one, places, "inputs", values)
+def _inputs(group: RankGroup, single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    values = [view.run.to_input for view in (single, *views)]
+    if not single.layer.first:
+        return _cut_pass(f"d{single.layer.inner}", single, views, "inputs", values)
+    return _summed_pass(group, f"d{single.layer.input[0]}", single, views, "inputs", values)
 
 
-def _cut_pass(name: str, one: Place, places: list[Place], chain: str, values: list[Matrix]) -> Pass:
-    """A pass whose result stays cut by columns; it is the chain's last Block."""
+def _cut_pass(name: str, single: LayerOnRank, views: list[LayerOnRank], chain: str, values: list[Matrix]) -> Pass:
+    """A pass whose result stays split by columns. chain: the method of LayerOnRank that lists the pass's matrices."""
     return Pass(
-        whole=tuple(getattr(one, chain)()),
-        by_rank=tuple(tuple(getattr(place, chain)()) for place in places),
-        found={name: tuple(mine(name, part, "columns", rank) for rank, part in enumerate(values[1:]))},
+        whole=tuple(getattr(single, chain)()),
+        by_rank=tuple(tuple(getattr(view, chain)()) for view in views),
+        found={name: tuple(matrix_of_rank(name, part, "columns", rank) for rank, part in enumerate(values[1:]))},
         expected={name: values[0]},
     )
 
 
-def _summed_pass(group: Group, name: str, one: Place, places: list[Place], chain: str, values: list[Matrix]) -> Pass:
-    """A pass whose result is a sum over the ranks."""
-    found = terms(name, values[1:])
-    ends = zip(places, found, group.sums(name, found), strict=True)
+def _summed_pass(
+    group: RankGroup, name: str, single: LayerOnRank, views: list[LayerOnRank], chain: str, values: list[Matrix]
+) -> Pass:
+    """A pass whose result is a sum over the ranks. chain: the method of LayerOnRank that lists the pass's matrices."""
+    found = partial_sums(name, values[1:])
+    ends = zip(views, found, group.sums(name, found), strict=True)
     return Pass(
-        whole=(*getattr(one, chain)(), group.tokens(name, values[0])),
-        by_rank=tuple((*getattr(place, chain)(), term, *summed) for place, term, summed in ends),
+        whole=(*getattr(single, chain)(), group.tokens(name, values[0])),
+        by_rank=tuple((*getattr(view, chain)(), term, *summed) for view, term, summed in ends),
         found={name: tuple(found)},
         expected={name: values[0]},
     )
 
 
-def _weights(one: Place, places: list[Place]) -> Pass:
-    found: dict[str, list[Block]] = {}
-    for place in places:
-        for name, values, by in place.weight_gradients():
-            found.setdefault(name, []).append(mine(name, values, by, place.rank))
+def _weights(single: LayerOnRank, views: list[LayerOnRank]) -> Pass:
+    found: dict[str, list[ShardedMatrix]] = {}
+    for view in views:
+        for name, values, by in view.weight_gradients():
+            found.setdefault(name, []).append(matrix_of_rank(name, values, by, view.rank))
     return Pass(
-        whole=tuple(one.weights()),
-        by_rank=tuple(tuple(place.weights()) for place in places),
+        whole=tuple(single.weights()),
+        by_rank=tuple(tuple(view.weights()) for view in views),
         found={name: tuple(blocks) for name, blocks in found.items()},
-        expected={name: values for name, values, _ in one.weight_gradients()},
+        expected={name: values for name, values, _ in single.weight_gradients()},
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Loss:
-    """Cross entropy of logits that are cut by columns, from three numbers a token of each rank."""
+    """Cross entropy of logits that are split by columns, from three numbers per token and rank."""
 
     logits: list[Matrix]  # of each rank
 
@@ -314,11 +323,11 @@ class _Loss:
 
     @property
     def joined_largest(self) -> Matrix:
-        return each(max, *self.largest) if len(self.logits) > 1 else self.largest[0]
+        return elementwise(max, *self.largest) if len(self.logits) > 1 else self.largest[0]
 
     @property
     def powers(self) -> list[Matrix]:
-        """exp(logit - m), m being the largest logit of the token on any rank."""
+        """exp(logit - m), where m is the largest logit of the token on any rank."""
         return [
             [[exp(x - m) for x in row] for row, (m,) in zip(one, self.joined_largest, strict=True)]
             for one in self.logits
@@ -326,14 +335,14 @@ class _Loss:
 
     @property
     def targets(self) -> list[Matrix]:
-        """A 1 at each token's right word, cut as the logits are."""
+        """A 1 at each token's target, split like the logits."""
         wide = one_hot(WORDS, sum(len(one[0]) for one in self.logits))
-        group = Group(len(self.logits))
+        group = RankGroup(len(self.logits))
         return [group.part(wide, "columns", rank) for rank in group.ranks]
 
     @property
     def sums(self) -> list[Matrix]:
-        """Of each rank: the sum of its powers, and the right word's logit, 0 where another rank has that word."""
+        """For each rank and token: the sum of its powers, and the target's logit, 0 where another rank has it."""
         parts = zip(self.logits, self.powers, self.targets, strict=True)
         return [
             [
@@ -349,44 +358,49 @@ class _Loss:
 
     @property
     def gradients(self) -> list[Matrix]:
-        """Of the mean loss, for the logits of each rank."""
+        """The gradients of the mean loss for the logits of each rank."""
         totals = [(s,) * len(self.powers[0][0]) for s, _ in add(*self.sums)]
         parts = zip(self.powers, self.targets, strict=True)
-        return [each(lambda p, s, right: (p / s - right) / len(WORDS), power, totals, right) for power, right in parts]
+        return [
+            elementwise(lambda p, s, target: (p / s - target) / len(WORDS), power, totals, targets)
+            for power, targets in parts
+        ]
 
 
-def _head(group: Group, layer: Layer) -> dict[str, Pass]:
-    """The last layer and its loss: the logits stay cut, and so does their gradient."""
-    logits = [Place(group, layer, rank).run.inner for rank in (None, *group.ranks)]
+def _head(group: RankGroup, layer: Layer) -> dict[str, Pass]:
+    """The passes of the head and its loss, in which the logits and their gradient stay split."""
+    logits = [LayerOnRank(group, layer, rank).run.inner for rank in (None, *group.ranks)]
     one, ranks = _Loss(logits=logits[:1]), _Loss(logits=logits[1:])
-    whole = Place(group, replace(layer, arrives=one.gradients[0]), None)
-    places = [Place(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks]
+    single = LayerOnRank(group, replace(layer, arrives=one.gradients[0]), None)
+    views = [
+        LayerOnRank(group, replace(layer, arrives=stack(ranks.gradients, "columns")), rank) for rank in group.ranks
+    ]
     forward = Pass(
-        whole=(*whole.forward(), "→", *_ends(one)),
-        by_rank=tuple((*place.forward(), "→", *_ends(ranks, place.rank)) for place in places),
+        whole=(*single.forward(), "→", *_ends(one)),
+        by_rank=tuple((*view.forward(), "→", *_ends(ranks, view.rank)) for view in views),
         found={
-            "L": tuple(mine("L", one, "columns", rank) for rank, one in enumerate(ranks.logits)),
+            "L": tuple(matrix_of_rank("L", one, "columns", rank) for rank, one in enumerate(ranks.logits)),
             "loss": (_all("loss", ranks.losses),),
         },
         expected={"L": one.logits[0], "loss": one.losses},
     )
-    return {**_passes(group, whole, places), FORWARD: forward}
+    return {**_passes(group, single, views), FORWARD: forward}
 
 
-def _all(name: str, values: Matrix) -> Block:
-    return Block(name=name, values=values)
+def _all(name: str, values: Matrix) -> ShardedMatrix:
+    return ShardedMatrix(name=name, values=values)
 
 
-def _ends(loss: _Loss, rank: int | None = None) -> Iterator[Item]:
-    """From the logits of a rank, or of one process, to the loss of each token."""
+def _ends(loss: _Loss, rank: int | None = None) -> Iterator[PassItem]:
+    """The matrices and collectives from the logits of a rank, or of one process (None), to the loss per token."""
     if rank is None:
         yield from (_all("m", loss.joined_largest), "", _all("s t", add(*loss.sums)))
     else:
-        yield mine("m", loss.largest[rank], "rows", rank, partial=True)
+        yield matrix_of_rank("m", loss.largest[rank], "rows", rank, partial=True)
         yield Operation(op="all_reduce", name="m", count=len(WORDS), per_token=1, word="max")
         yield _all("m", loss.joined_largest)
         yield "→"
-        yield mine("s t", loss.sums[rank], "rows", rank, partial=True)
+        yield matrix_of_rank("s t", loss.sums[rank], "rows", rank, partial=True)
         yield Operation(op="all_reduce", name="s and t", count=2 * len(WORDS), per_token=2)
         yield _all("s t", add(*loss.sums))
     yield "→"
@@ -394,15 +408,16 @@ def _ends(loss: _Loss, rank: int | None = None) -> Iterator[Item]:
 
 
 def seconds(one: Pass, tokens: int, hidden: int, link: Link) -> float:
-    """Seconds that the operations of a pass take in a layer of real size, one after the other, each as a ring."""
+    """Seconds that the collectives of a pass take in a layer of real size, one after the other, each on a ring."""
     ranks = len(one.by_rank)
     return sum(costs.seconds(each.op, each.num_bytes(tokens, hidden), ranks, link) for each in one.operations)
 
 
 def flops(cut: str, ranks: int, tokens: int, hidden: int) -> float:
-    """Operations of a rank's products with its weights, the same in each pass; an inner width of 4 * hidden.
+    """Floating-point operations of a rank's matrix products with its weights, which are the same in each pass.
 
-    Attention's scores are left out; an embedding looks its rows up and multiplies nothing.
+    The inner width is 4 * hidden. Attention's scores are left out. An embedding has none, because it only looks up
+    rows.
     """
     weights = VOCABULARY * hidden if cut == "head" else _WIDTHS[cut] * hidden**2
     return 2 * tokens * weights / ranks

@@ -1,15 +1,15 @@
-"""What a rank's memory holds.
+"""Predicts what a rank's memory holds, by formula and tensor by tensor.
 
-total.py             model states, activations and what is there for a moment, added up
-states.py            a rank's share of the parameters, and the bytes of model states by ZeRO stage
-activation_bytes.py  what forward keeps for backward; segments.py: how many checkpoints keep the least
-inventory.py         each tensor that torch keeps for the course's GPT, and the peak of a step on it:
-                     gpt_ops.py, attention_ops.py and tensor_ops.py say which operations run, replay.py plays them
-estimators.py        other people's conventions for the same questions, by name
-adapters.py          LoRA and QLoRA; rollouts.py: reinforcement learning; capacity.py: how many GPUs hold so many bytes
+total.py        model states, activations and temporaries of a rank, added up
+states.py       a rank's share of the parameters, and the bytes of model states by ZeRO stage
+activations.py  what forward keeps for backward, and how many checkpoints keep the least
+inventory.py    each tensor that torch keeps for the course's GPT, and the peak of a step: layer_ops.py lists the
+                operations of its layers, and replay.py replays them on sizes
+fine_tuning.py  LoRA, QLoRA and reinforcement learning
+capacity.py     how many GPUs hold so many bytes
 """
 
-from helpers.predict.memory.activation_bytes import (
+from helpers.predict.memory.activations import (
     activations,
     activations_per_layer,
     edge_activations,

@@ -1,4 +1,7 @@
-"""The first divisions of every capacity plan: how many GPUs hold so many bytes, and what share of a whole a part is."""
+"""Divides bytes and batches over GPUs: how many GPUs hold so many bytes, and how large a rank's micro-batch is.
+
+These are the first divisions of every capacity plan; interview cards use them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from math import ceil
 
 
 def gpus_needed(num_bytes: float, gpu_memory: float, *, usable: float = 1.0, per_node: int = 1) -> int:
-    """GPUs of `gpu_memory` bytes each that hold `num_bytes` together, rounded up to whole nodes of `per_node`.
+    """The number of GPUs of `gpu_memory` bytes that hold `num_bytes` together, rounded up to whole nodes.
 
-    usable: the share of a GPU's memory that may be taken; what is left is for the CUDA context, NCCL's buffers and
-    fragmentation. Nothing is left for activations: hand in their bytes too.
+    usable: the share of a GPU's memory that may be used; the rest is for the CUDA context, NCCL's buffers and
+    fragmentation. It leaves nothing for activations, so include their bytes. per_node: GPUs of a node.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable is {usable!r}, but it is a share of the memory: above 0, at most 1")
@@ -20,9 +23,9 @@ def gpus_needed(num_bytes: float, gpu_memory: float, *, usable: float = 1.0, per
 
 
 def together(gpu_memory: float, gpus: int, *, usable: float = 1.0) -> float:
-    """Bytes of `gpus` GPUs of `gpu_memory` bytes each, as far as they are usable.
+    """Usable bytes of `gpus` GPUs of `gpu_memory` bytes each.
 
-    Hand in what the data sheet says or what the device reports (`helpers.specs.GPU.reported`), and say which.
+    Pass what the data sheet says or what the device reports (`helpers.specs.GPU.reported`), and say which.
     """
     if not 0 < usable <= 1 or not gpu_memory > 0 or gpus < 1:
         raise ValueError(f"cannot add up {gpus!r} GPUs of {gpu_memory!r} bytes, of which {usable!r} is usable")
@@ -30,21 +33,21 @@ def together(gpu_memory: float, gpus: int, *, usable: float = 1.0) -> float:
 
 
 def left_over(num_bytes: float, gpu_memory: float, gpus: int) -> float:
-    """Bytes that `gpus` GPUs have beside `num_bytes`, all together; below 0 where these do not fit."""
+    """Bytes that remain free on all `gpus` GPUs together beside `num_bytes`; negative where these do not fit."""
     return together(gpu_memory, gpus) - num_bytes
 
 
 def share(part: float, whole: float) -> float:
-    """`part` over `whole`, a share of 1: trained parameters over all of them, for example. Both in the same unit."""
+    """`part` over `whole`, from 0 to 1, such as trained parameters over all parameters. Both in the same unit."""
     if not 0 <= part <= whole or not whole > 0:
         raise ValueError(f"share: {part!r} of {whole!r} is none; expected a part from 0 up to the whole, above 0")
     return part / whole
 
 
 def local_batch(global_batch: int, num_ranks: int, *, accumulate: int = 1) -> int:
-    """Samples of a rank's micro-batch, so that ranks and accumulation together make `global_batch`.
+    """Samples of a rank's micro-batch, such that ranks and accumulated micro-batches together make `global_batch`.
 
-    Raises ValueError where it does not divide: then parts are unequal, and averages must be weighted.
+    Raises ValueError where it does not divide, because the parts are then unequal and averages must be weighted.
     """
     parts = num_ranks * accumulate
     if parts < 1 or global_batch < 1 or global_batch % parts:

@@ -1,4 +1,4 @@
-"""Lists every tensor that torch keeps for backward of the course's GPT, to the byte on a CPU, and finds the step's peak.
+"""Lists every tensor that torch keeps for backward of the course's GPT, to the byte, and finds the step's peak.
 
 activations.py has the papers' formulas, which assume 2-byte activations, 1-byte masks and materialized attention. This
 file says what happens in this course: fp32 or 16 bits throughout, torch's own attention, masks, logits and loss. It
@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from helpers.predict.memory import layer_ops as cut
-from helpers.predict.memory.layer_ops import Shape, attention_ops, part_dropout
-from helpers.predict.memory.replay import Made, Op, Piece, Replay
+from helpers.predict.memory import layer_ops
+from helpers.predict.memory.layer_ops import StepShape, attention_ops, part_dropout
+from helpers.predict.memory.replay import Op, RecomputedOps, Replay, SizedTensor
 from helpers.predict.memory.states import weight_bytes
 from helpers.quantities.units import format_bytes
 from helpers.specs import ModelSpec, Plan
@@ -39,7 +39,7 @@ CALLER = "the caller"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class SavedTensor:
     """One tensor that autograd saves for backward.
 
     module: the first module that saves it. shared_with: other modules that save the same tensor. made_by: the module
@@ -68,7 +68,7 @@ class Inventory:
     embedding's gradient is added to it.) where: the operation at the peak, such as "backward of the loss".
     """
 
-    rows: tuple[Kept, ...]
+    rows: tuple[SavedTensor, ...]
     peak: int
     where: str
 
@@ -88,7 +88,7 @@ class Inventory:
             sizes[path] = sizes.get(path, 0) + row.num_bytes
         return sizes
 
-    def largest(self, most: int = 5) -> tuple[Kept, ...]:
+    def largest(self, most: int = 5) -> tuple[SavedTensor, ...]:
         """The `most` largest tensors, largest first; equal ones in the order of forward."""
         return tuple(sorted(self.rows, key=lambda row: -row.num_bytes)[:most])
 
@@ -104,7 +104,7 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
     outside [0, 1).
     """
     _check(model, plan, batch, dropout)
-    shape = Shape(
+    shape = StepShape(
         batch=plan.micro_batch if batch is None else batch, tokens=model.seq, num_layers=model.num_layers,
         num_heads=model.num_heads, hidden=model.hidden, vocab=model.vocab, dropout=dropout > 0,
         dtype="float32" if weight_bytes(plan) == 4 else "bfloat16", attention=plan.attention, recompute=plan.recompute,
@@ -119,19 +119,19 @@ def inventory(model: ModelSpec, plan: Plan, *, batch: int | None = None, dropout
     return Inventory(rows=rows, peak=replay.peak, where=replay.where)
 
 
-def _rows(steps: Sequence[Op | Piece], tensors: dict[str, Made]) -> tuple[Kept, ...]:
+def _rows(steps: Sequence[Op | RecomputedOps], tensors: dict[str, SizedTensor]) -> tuple[SavedTensor, ...]:
     keepers: dict[str, list[str]] = {}
     for step in steps:
-        for name in step.takes if isinstance(step, Piece) else step.keeps:
+        for name in step.inputs if isinstance(step, RecomputedOps) else step.saved:
             if step.module not in keepers.setdefault(name, []):
                 keepers[name].append(step.module)
-    ops = [op for step in steps for op in (step.ops if isinstance(step, Piece) else (step,))]
-    makers = {made.name: op.module for op in ops for made in op.makes}
+    ops = [op for step in steps for op in (step.ops if isinstance(step, RecomputedOps) else (step,))]
+    makers = {made.name: op.module for op in ops for made in op.creates}
     return tuple(_kept(tensors[name], makers.get(name, CALLER), *modules) for name, modules in keepers.items())
 
 
-def _kept(tensor: Made, maker: str, module: str, *others: str) -> Kept:
-    return Kept(
+def _kept(tensor: SizedTensor, maker: str, module: str, *others: str) -> SavedTensor:
+    return SavedTensor(
         module=module, made_by=maker, name=tensor.name, shape=tensor.shape, dtype=tensor.dtype,
         num_bytes=tensor.num_bytes, shared_with=others,
     )  # fmt: skip
@@ -172,72 +172,74 @@ def _check(model: ModelSpec, plan: Plan, batch: int | None, dropout: float) -> N
 LOSS = "the loss"
 
 
-def gpt_step(shape: Shape) -> list[Op | Piece]:
+def gpt_step(shape: StepShape) -> list[Op | RecomputedOps]:
     """The operations of forward: embeddings, blocks, final norm, head, loss. `step_inputs` must exist before."""
-    steps: list[Op | Piece] = [*_embeddings(shape)]
+    steps: list[Op | RecomputedOps] = [*_embeddings(shape)]
     for layer in range(shape.num_layers):
         ops, path = _block(shape, layer), f"blocks.{layer}"
         if shape.recompute == "full":
-            steps.append(Piece(module=path, ops=tuple(ops), takes=(_input(layer),), gives=_input(layer + 1)))
+            steps.append(RecomputedOps(module=path, ops=tuple(ops), inputs=(_input(layer),), output=_input(layer + 1)))
         else:
             steps += ops
     return [*steps, *_head(shape)]
 
 
-def step_inputs(shape: Shape) -> list[Made]:
+def step_inputs(shape: StepShape) -> list[SizedTensor]:
     """The tensors that the caller passes to the step."""
-    return [Made(name, shape.whole[:2], "int64") for name in ("token ids", "targets")]
+    return [SizedTensor(name, shape.full[:2], "int64") for name in ("token ids", "targets")]
 
 
 def _input(layer: int) -> str:
     return f"input of block {layer}"
 
 
-def _embeddings(shape: Shape) -> list[Op]:
-    positions = Made("positions", shape.whole[1:2], "int64")
+def _embeddings(shape: StepShape) -> list[Op]:
+    positions = SizedTensor("positions", shape.full[1:2], "int64")
     total = "sum of vectors" if shape.dropout else _input(0)
-    waits = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
-    ops, names = _both_tables(shape, waits) if shape.tp == 1 else cut.embeddings(shape, waits)
-    added = Made(total, shape.stream, shape.dtype)
+    tied_bytes = _table_gradient(shape).num_bytes if shape.tied else 0  # the embedding's own, until it has been added
+    ops, names = _both_tables(shape, tied_bytes) if shape.tp == 1 else layer_ops.embeddings(shape, tied_bytes)
+    added = SizedTensor(total, shape.stream, shape.dtype)
     ops = [
-        Op(module="GPT", makes=(positions,)),
+        Op(module="GPT", creates=(positions,)),
         *ops,
-        Op(module="GPT", makes=(added,), reads=names, drops=names, passes=True),
+        Op(module="GPT", creates=(added,), inputs=names, released=names, passes_gradient=True),
     ]
     return [*ops, *(_dropout(shape, "dropout", total, _input(0)) if shape.dropout else ())]
 
 
-def _both_tables(shape: Shape, waits: int) -> tuple[list[Op], tuple[str, str]]:
-    token = Made("token vectors", shape.stream, shape.dtype)
-    position = Made("position vectors", shape.stream[1:], shape.dtype)
+def _both_tables(shape: StepShape, tied_bytes: int) -> tuple[list[Op], tuple[str, str]]:
+    token = SizedTensor("token vectors", shape.stream, shape.dtype)
+    position = SizedTensor("position vectors", shape.stream[1:], shape.dtype)
     ops = [
-        Op(module="token_embedding", makes=(token,), keeps=("token ids",), backward_moment=waits),
-        Op(module="position_embedding", makes=(position,), keeps=("positions",)),
+        Op(module="token_embedding", creates=(token,), saved=("token ids",), backward_temporary=tied_bytes),
+        Op(module="position_embedding", creates=(position,), saved=("positions",)),
     ]
     return ops, (token.name, position.name)
 
 
-def _dropout(shape: Shape, module: str, source: str, result: str) -> list[Op]:
+def _dropout(shape: StepShape, module: str, source: str, result: str) -> list[Op]:
     if shape.sequence_parallel:
-        return part_dropout(shape, module, source, result, shape.whole, shape.stream)
-    made, mask = (Made(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
-    return [Op(module=module, makes=(made, mask), reads=(source,), keeps=(mask.name,), drops=(source,))]
+        return part_dropout(shape, module, source, result, shape.full, shape.stream)
+    made, mask = (SizedTensor(name, shape.stream, shape.dtype) for name in (result, f"dropout mask of {result}"))
+    return [Op(module=module, creates=(made, mask), inputs=(source,), saved=(mask.name,), released=(source,))]
 
 
-def _norm(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...] = ()) -> Op:
+def _norm(shape: StepShape, module: str, source: str, result: str, released: tuple[str, ...] = ()) -> Op:
     """A norm saves its input, and mean and 1 / deviation of each token."""
-    sides = [Made(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
-    sides += cut.norm_vectors(shape, result)
-    makes, keeps = (Made(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
-    return Op(module=module, makes=makes, reads=(source,), keeps=keeps, drops=drops)
+    sides = [SizedTensor(f"{side} of {result}", (*shape.stream[:2], 1), shape.dtype) for side in ("mean", "rstd")]
+    sides += layer_ops.norm_vectors(shape, result)
+    creates, saved = (SizedTensor(result, shape.stream, shape.dtype), *sides), (source, *(side.name for side in sides))
+    return Op(module=module, creates=creates, inputs=(source,), saved=saved, released=released)
 
 
-def _linear(shape: Shape, module: str, source: str, result: str, columns: int, drops: tuple[str, ...] = ()) -> Op:
-    made = Made(result, (*shape.stream[:2], columns), shape.dtype)
-    return Op(module=module, makes=(made,), reads=(source,), keeps=(source,), drops=drops)
+def _linear(
+    shape: StepShape, module: str, source: str, result: str, columns: int, released: tuple[str, ...] = ()
+) -> Op:
+    made = SizedTensor(result, (*shape.stream[:2], columns), shape.dtype)
+    return Op(module=module, creates=(made,), inputs=(source,), saved=(source,), released=released)
 
 
-def _block(shape: Shape, layer: int) -> list[Op | Piece]:
+def _block(shape: StepShape, layer: int) -> list[Op | RecomputedOps]:
     """A block. Its variables refer to the block's input to the end, and to a part's input until that part returns."""
     path, x, middle, out = f"blocks.{layer}", _input(layer), f"middle of block {layer}", _input(layer + 1)
     return [
@@ -248,93 +250,95 @@ def _block(shape: Shape, layer: int) -> list[Op | Piece]:
     ]
 
 
-def _residual(shape: Shape, path: str, branch: str, x: str, out: str, drops: tuple[str, ...]) -> list[Op]:
+def _residual(shape: StepShape, path: str, branch: str, x: str, out: str, released: tuple[str, ...]) -> list[Op]:
     ops, end = [], branch
     if shape.dropout:
         end = f"{branch} after dropout"
         ops = _dropout(shape, f"{path}.dropout", branch, end)
-    made = Made(out, shape.stream, shape.dtype)
-    return [*ops, Op(module=path, makes=(made,), reads=(x, end), drops=(end, *drops), passes=True)]
+    made = SizedTensor(out, shape.stream, shape.dtype)
+    return [*ops, Op(module=path, creates=(made,), inputs=(x, end), released=(end, *released), passes_gradient=True)]
 
 
-def _attention(shape: Shape, path: str, layer: int) -> list[Op | Piece]:
+def _attention(shape: StepShape, path: str, layer: int) -> list[Op | RecomputedOps]:
     normed, module = f"normed input {layer}", f"{path}.attention"
     heads = tuple(f"{name} {layer}" for name in ("query", "key", "value"))
-    ops: list[Op | Piece] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
+    ops: list[Op | RecomputedOps] = [_norm(shape, f"{path}.attention_norm", _input(layer), normed)]
     if shape.tp > 1:
-        ops += cut.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
+        ops += layer_ops.columns(shape, f"{module}.query", normed, dict.fromkeys(heads, shape.hidden // shape.tp))
     for name in heads:
         if shape.tp == 1:
             ops.append(_linear(shape, f"{module}.{name.split()[0]}", normed, name, shape.hidden))
-        if shape.builds_maps and shape.own_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
-            ops.append(Op(module=module, of=name, reads=(name,)))
+        if shape.builds_maps and shape.local_heads > 1:  # its gradient comes as (B, H, T, d) and is copied to (B, T, h)
+            ops.append(Op(module=module, gradient_of=name, inputs=(name,)))
     mixed = f"mixed {layer}"
     attend = attention_ops(shape, module, heads, mixed)
     if shape.recompute == "selective":
-        ops.append(Piece(module=module, ops=tuple(attend), takes=heads, gives=mixed))
+        ops.append(RecomputedOps(module=module, ops=tuple(attend), inputs=heads, output=mixed))
     else:
         ops += attend
-    flat = f"flat {mixed}" if shape.builds_maps and shape.own_heads > 1 else mixed
+    flat = f"flat {mixed}" if shape.builds_maps and shape.local_heads > 1 else mixed
     if flat != mixed:
-        made = Made(flat, (*shape.whole[:2], shape.hidden // shape.tp), shape.dtype)
-        ops.append(Op(module=module, makes=(made,), reads=(mixed,), drops=(mixed,), passes=True))
+        made = SizedTensor(flat, (*shape.full[:2], shape.hidden // shape.tp), shape.dtype)
+        ops.append(Op(module=module, creates=(made,), inputs=(mixed,), released=(mixed,), passes_gradient=True))
     end = (flat, normed, *heads)
     return [*ops, *_second(shape, f"{module}.projection", flat, f"projection {layer}", end)]
 
 
-def _second(shape: Shape, module: str, source: str, result: str, drops: tuple[str, ...]) -> list[Op]:
+def _second(shape: StepShape, module: str, source: str, result: str, released: tuple[str, ...]) -> list[Op]:
     """The second linear layer of a pair, back to h columns; under tp it is row-parallel."""
     if shape.tp > 1:
-        return cut.rows(shape, module, source, result, drops)
-    return [_linear(shape, module, source, result, shape.hidden, drops)]
+        return layer_ops.rows(shape, module, source, result, released)
+    return [_linear(shape, module, source, result, shape.hidden, released)]
 
 
-def _feed_forward(shape: Shape, path: str, layer: int, x: str) -> list[Op]:
+def _feed_forward(shape: StepShape, path: str, layer: int, x: str) -> list[Op]:
     normed, wide, active = (f"{name} {layer}" for name in ("normed middle", "up", "gelu"))
     module, width = f"{path}.feed_forward", 4 * shape.hidden // shape.tp
-    made = Made(active, (*shape.whole[:2], width), shape.dtype)
+    made = SizedTensor(active, (*shape.full[:2], width), shape.dtype)
     return [
         _norm(shape, f"{path}.feed_forward_norm", x, normed),
         *_first(shape, f"{module}.up", normed, wide, width),
-        Op(module=module, makes=(made,), reads=(wide,), keeps=(wide,), drops=(wide,)),
+        Op(module=module, creates=(made,), inputs=(wide,), saved=(wide,), released=(wide,)),
         *_second(shape, f"{module}.down", active, f"down {layer}", (active, normed)),
     ]
 
 
-def _first(shape: Shape, module: str, source: str, result: str, width: int, drops: tuple[str, ...] = ()) -> list[Op]:
+def _first(
+    shape: StepShape, module: str, source: str, result: str, width: int, released: tuple[str, ...] = ()
+) -> list[Op]:
     """The first linear layer of a pair, or the head; under tp it is column-parallel, with `width` columns on a rank."""
     if shape.tp > 1:
-        return cut.columns(shape, module, source, {result: width}, drops)
-    return [_linear(shape, module, source, result, width, drops)]
+        return layer_ops.columns(shape, module, source, {result: width}, released)
+    return [_linear(shape, module, source, result, width, released)]
 
 
-def _table_gradient(shape: Shape) -> Made:
+def _table_gradient(shape: StepShape) -> SizedTensor:
     """The head's gradient of a tied table, which stays until the embedding's is added: only their sum is `.grad`."""
-    return Made("gradient of the tied table", (ceil(shape.vocab / shape.tp), shape.hidden), shape.dtype)
+    return SizedTensor("gradient of the tied table", (ceil(shape.vocab / shape.tp), shape.hidden), shape.dtype)
 
 
-def _head(shape: Shape) -> list[Op]:
+def _head(shape: StepShape) -> list[Op]:
     last, normed = _input(shape.num_layers), "normed output"
     *before, head = _first(shape, "head", normed, "logits", ceil(shape.vocab / shape.tp), (normed,))
     return [
         _norm(shape, "final_norm", last, normed, (last,)),
         *before,
-        replace(head, leaves=_table_gradient(shape)) if shape.tied else head,
-        *(_loss(shape) if shape.tp == 1 else cut.loss(shape, LOSS)),
+        replace(head, backward_creates=_table_gradient(shape)) if shape.tied else head,
+        *(_loss(shape) if shape.tp == 1 else layer_ops.loss(shape, LOSS)),
     ]
 
 
-def _loss(shape: Shape) -> list[Op]:
-    log_softmax = Made("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
-    loss, weight = (Made(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
-    keeps = (log_softmax.name, "targets", weight.name)
+def _loss(shape: StepShape) -> list[Op]:
+    log_softmax = SizedTensor("log-softmax", (shape.batch * shape.tokens, shape.vocab), shape.dtype)
+    loss, weight = (SizedTensor(name, (), shape.dtype) for name in ("loss", "weight of all targets"))
+    saved = (log_softmax.name, "targets", weight.name)
     return [
-        Op(module=LOSS, makes=(log_softmax,), reads=("logits",), keeps=(log_softmax.name,)),
+        Op(module=LOSS, creates=(log_softmax,), inputs=("logits",), saved=(log_softmax.name,)),
         Op(
             module=LOSS,
-            makes=(loss, weight),
-            reads=(log_softmax.name,),
-            keeps=keeps,
-            drops=("logits", log_softmax.name),
+            creates=(loss, weight),
+            inputs=(log_softmax.name,),
+            saved=saved,
+            released=("logits", log_softmax.name),
         ),
     ]

@@ -1,10 +1,11 @@
-"""A training step replayed on sizes alone: which tensors are alive after each operation, and where that is most.
+"""Replays a training step on tensor sizes alone, and finds the moment at which most bytes are alive.
 
-An `Op` says what it makes, what autograd keeps of it, and which variables of the Python code end with it. A tensor
-lives as long as somebody holds it: a variable, autograd, or both. Backward runs the operations in reverse order: it
-makes the gradient of each input, frees the gradient that came in and what was kept, and adds gradients up where a
-tensor was used twice. Parameters and their gradients are not counted.
-A dispatch mode that watches a step makes torch add gradients up out of place; that is what is replayed here.
+inventory.py writes the step as a list of `Op` and `RecomputedOps`, and `Replay` runs it. An `Op` says which tensors it
+creates, which ones autograd saves, and which variables of the Python code end with it. A tensor lives as long as
+something refers to it: a variable, autograd, or both. Backward runs the operations in reverse order: it creates the
+gradient of each input, frees the gradient that arrived and the saved tensors, and adds gradients up where a tensor was
+used twice. Parameters and their gradients are not counted. A dispatch mode that watches a step makes torch add
+gradients up out of place, and the replay does the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}
 
 
 @dataclass(frozen=True)
-class Made:
-    """A tensor that an operation makes."""
+class SizedTensor:
+    """The name, shape and dtype of a tensor that an operation creates."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,136 +32,148 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One operation. Names of tensors are unique in a step; a view has the name of what it views.
+    """One operation. Tensors have unique names in a step, and a view has the name of the tensor that it views.
 
-    module: the path of the module that runs it. makes: the first `results` have a gradient, the others (means, masks)
-    are never held by a variable. of: whose gradient arrives, where the operation makes nothing. reads: what backward
-    makes a gradient of. keeps: what autograd holds. drops: what no variable holds any more. passes: backward hands the
-    gradient on as it is. moment, backward_moment: bytes that are there while it runs, besides. leaves: a tensor that
-    backward makes and that stays to the end.
+    module: the path of the module that runs it. creates: the first `num_results` of these tensors have a gradient; the
+    others (means, masks) never belong to a variable. gradient_of: the tensor whose gradient arrives in backward, for an
+    operation that creates nothing. inputs: the tensors for which backward creates gradients. saved: the tensors that
+    autograd keeps for backward. released: the tensors to which no variable refers any more. passes_gradient: backward
+    passes the gradient on without a new tensor. temporary, backward_temporary: further bytes while the operation runs.
+    backward_creates: a tensor that backward creates and that stays to the end of the step.
     """
 
     module: str
-    makes: tuple[Made, ...] = ()
-    of: str = ""
-    reads: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
-    drops: tuple[str, ...] = ()
-    passes: bool = False
-    moment: int = 0
-    backward_moment: int = 0
-    leaves: Made | None = None
-    results: int = 1
+    creates: tuple[SizedTensor, ...] = ()
+    gradient_of: str = ""
+    inputs: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
+    passes_gradient: bool = False
+    temporary: int = 0
+    backward_temporary: int = 0
+    backward_creates: SizedTensor | None = None
+    num_results: int = 1
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (self.of,) if self.of else tuple(made.name for made in self.makes[: self.results])
+        return (
+            (self.gradient_of,) if self.gradient_of else tuple(made.name for made in self.creates[: self.num_results])
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Operations that are recomputed: `takes` is kept, `gives` comes out, all between is forgotten and made again."""
+class RecomputedOps:
+    """Operations under a checkpoint: `inputs` is saved, `output` comes out, and all between is freed and recomputed."""
 
     module: str
     ops: tuple[Op, ...]
-    takes: tuple[str, ...]
-    gives: str
+    inputs: tuple[str, ...]
+    output: str
 
 
 @dataclass
 class Replay:
-    """What is alive, in bytes; the most there was (`peak`), and where. Start with what exists before the first Op."""
+    """The bytes that are alive now (`current`) and at most (`peak`), and during which operation (`where`).
+
+    Call `create` for each tensor that exists before the step, then `forward`, then `backward`.
+    """
 
     peak: int = 0
     where: str = ""
     current: int = 0
-    tensors: dict[str, Made] = field(default_factory=dict)
-    _held: dict[str, int] = field(default_factory=dict)  # holders of each tensor that is alive
-    _gradients: dict[str, str] = field(default_factory=dict)  # of a tensor: the name of its gradient
+    tensors: dict[str, SizedTensor] = field(default_factory=dict)
+    _references: dict[str, int] = field(default_factory=dict)  # of each tensor that is alive
+    _gradients: dict[str, str] = field(default_factory=dict)  # tensor -> the name of its gradient
     _count: int = 0
 
-    def give(self, tensor: Made) -> None:
-        """A new tensor with one holder."""
-        self.tensors[tensor.name], self._held[tensor.name] = tensor, 1
+    def create(self, tensor: SizedTensor) -> None:
+        """Add a new tensor with one reference."""
+        self.tensors[tensor.name], self._references[tensor.name] = tensor, 1
         self.current += tensor.num_bytes
 
-    def forward(self, steps: Iterable[Op | Piece], *, phase: str = "forward", keep: bool = True) -> None:
+    def forward(self, steps: Iterable[Op | RecomputedOps], *, phase: str = "forward", saves: bool = True) -> None:
+        """Run the steps in order. saves: whether autograd saves tensors, which it does not inside a checkpoint."""
         for step in steps:
-            if isinstance(step, Piece):
-                self._hold(step.takes)
-                self.forward(step.ops, phase=phase, keep=False)
+            if isinstance(step, RecomputedOps):
+                self._refer_to(step.inputs)
+                self.forward(step.ops, phase=phase, saves=False)
             else:
-                self._run(step, f"{phase} of {step.module}", keep)
+                self._run(step, f"{phase} of {step.module}", saves)
 
-    def backward(self, steps: Sequence[Op | Piece]) -> None:
-        """From the last step to the first. The gradient of the last output is 1 and weighs what the output weighs."""
+    def backward(self, steps: Sequence[Op | RecomputedOps]) -> None:
+        """Run the backward of all steps from the last to the first.
+
+        The first gradient is that of the last output, with value 1 and the size of that output.
+        """
         if not self._gradients:
             (last,) = steps[-1].outputs
             self._gradients[last] = self._new_gradient(last)
-            self._hold((self._gradients[last],))  # whoever called backward() holds it
+            self._refer_to((self._gradients[last],))  # the caller of backward() refers to it to the end
         for step in reversed(steps):
-            if isinstance(step, Piece):
-                self._again(step)
+            if isinstance(step, RecomputedOps):
+                self._run_backward_of_checkpoint(step)
             else:
-                self._back(step)
+                self._run_backward(step)
 
-    def _run(self, op: Op, where: str, keep: bool) -> None:
-        for made in op.makes:
-            self.give(made)
-        self._note(op.moment, where)
-        self._hold(op.keeps if keep else ())
-        self._drop((*op.drops, *(made.name for made in op.makes[op.results :])))
+    def _run(self, op: Op, where: str, saves: bool) -> None:
+        for made in op.creates:
+            self.create(made)
+        self._update_peak(op.temporary, where)
+        self._refer_to(op.saved if saves else ())
+        self._release((*op.released, *(made.name for made in op.creates[op.num_results :])))
 
-    def _back(self, op: Op) -> None:
+    def _run_backward(self, op: Op) -> None:
         incoming = [self._gradients.pop(name) for name in op.outputs if name in self._gradients]
-        if not incoming:  # positions: nobody differentiates by them
+        if not incoming:  # no gradient arrives, as for the positions
             return
-        outgoing = {name: incoming[0] if op.passes else self._new_gradient(name) for name in op.reads}
-        self._hold(outgoing.values() if op.passes else ())
-        if op.leaves is not None:
-            self.give(op.leaves)
+        outgoing = {name: incoming[0] if op.passes_gradient else self._new_gradient(name) for name in op.inputs}
+        self._refer_to(outgoing.values() if op.passes_gradient else ())
+        if op.backward_creates is not None:
+            self.create(op.backward_creates)
         where = f"backward of {op.module}"
-        self._note(op.backward_moment, where)
-        self._drop([*incoming, *op.keeps])
+        self._update_peak(op.backward_temporary, where)
+        self._release([*incoming, *op.saved])
         for name, gradient in outgoing.items():
             self._add_up(name, gradient, where)
 
-    def _again(self, piece: Piece) -> None:
-        """A checkpoint's backward: its inside once more. What goes in and what arrives are held to its end."""
-        arriving = self._gradients[piece.gives]
-        dropped = {name for op in piece.ops for name in op.drops}
-        self._hold((arriving, *(name for name in piece.takes if name in dropped)))
-        self.forward(piece.ops, phase="recomputation")
-        self._drop((piece.gives,))
-        self.backward(piece.ops)
-        self._drop((arriving, *piece.takes))
+    def _run_backward_of_checkpoint(self, recomputed: RecomputedOps) -> None:
+        """Recompute the operations, then run their backward. Their inputs and the arriving gradient live to its end."""
+        arriving = self._gradients[recomputed.output]
+        released = {name for op in recomputed.ops for name in op.released}
+        self._refer_to((arriving, *(name for name in recomputed.inputs if name in released)))
+        self.forward(recomputed.ops, phase="recomputation")
+        self._release((recomputed.output,))
+        self.backward(recomputed.ops)
+        self._release((arriving, *recomputed.inputs))
 
     def _add_up(self, name: str, gradient: str, where: str) -> None:
+        """Add a gradient to the one that the tensor may have already, out of place."""
         if name in self._gradients:
             parts = self._gradients[name], gradient
             gradient = self._new_gradient(name)
-            self._note(0, where)
-            self._drop(parts)
+            self._update_peak(0, where)
+            self._release(parts)
         self._gradients[name] = gradient
 
     def _new_gradient(self, name: str) -> str:
         self._count += 1
         tensor = self.tensors[name]
-        gradient = Made(f"gradient {self._count} of {name}", tensor.shape, tensor.dtype)
-        self.give(gradient)
+        gradient = SizedTensor(f"gradient {self._count} of {name}", tensor.shape, tensor.dtype)
+        self.create(gradient)
         return gradient.name
 
-    def _hold(self, names: Iterable[str]) -> None:
+    def _refer_to(self, names: Iterable[str]) -> None:
         for name in names:
-            self._held[name] += 1
+            self._references[name] += 1
 
-    def _drop(self, names: Iterable[str]) -> None:
+    def _release(self, names: Iterable[str]) -> None:
+        """Remove one reference from each tensor, and free the tensors that have none left."""
         for name in names:
-            self._held[name] -= 1
-            if not self._held[name]:
-                del self._held[name]
+            self._references[name] -= 1
+            if not self._references[name]:
+                del self._references[name]
                 self.current -= self.tensors[name].num_bytes
 
-    def _note(self, moment: int, where: str) -> None:
-        if self.current + moment > self.peak:
-            self.peak, self.where = self.current + moment, where
+    def _update_peak(self, temporary: int, where: str) -> None:
+        if self.current + temporary > self.peak:
+            self.peak, self.where = self.current + temporary, where

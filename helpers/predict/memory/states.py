@@ -1,12 +1,12 @@
-"""What a rank holds of the model itself: its share of the parameters, and the bytes of model states by ZeRO stage.
+"""Predicts a rank's share of the parameters, and its bytes of weights, gradients and optimizer state by ZeRO stage.
 
-Bytes a parameter (weights + gradients + optimizer), with AdamW:
+total.py, the step-time model and many cards use it. Bytes per parameter (weights + gradients + optimizer), with AdamW:
     fp32               4 + 4 + 8
     mixed              2 + 2 + 12       Rajbhandari et al. 2020 (ZeRO), section 3.1: fp32 master, momentum, variance
     mixed_fp32_grads   2 + 4 + 12       Megatron-LM's distributed optimizer, which adds gradients up in fp32
     mixed_both_grads   2 + 2 + 4 + 12   16-bit gradients and an fp32 copy of them (EleutherAI's calculator calls it so)
-torch.amp is none of these: its parameters stay in fp32 and 16-bit copies live as long as a forward pass.
-Not counted: AdamW's 4-byte step counter a tensor, and the temporaries of a `foreach` step (4 bytes a parameter).
+torch.amp is none of these: its parameters stay in fp32, and its 16-bit copies live as long as a forward pass.
+Not counted: AdamW's 4-byte step counter per tensor, and the temporaries of a `foreach` step (4 bytes per parameter).
 """
 
 from __future__ import annotations
@@ -17,40 +17,34 @@ from math import ceil
 from helpers.records import MemoryBreakdown
 from helpers.specs import ModelSpec, Plan
 
-EIGHT_BIT_BLOCK = (
-    256  # elements that share one fp32 scale: bitsandbytes and torchao today; Dettmers et al. 2022 had 2048
-)
-_MOMENTS = {
-    "adamw": 8.0,
-    "sgd": 0.0,
-    "sgd_momentum": 4.0,
-    "adamw_8bit": 2
-    * (1 + 4 / EIGHT_BIT_BLOCK),  # 2.03; Dettmers et al. 2022, section 2: a byte and its share of a scale
-}
+# Elements that share one fp32 scale, in bitsandbytes and torchao today; Dettmers et al. 2022 had 2048.
+EIGHT_BIT_BLOCK = 256
+# Bytes of moments per parameter. An 8-bit moment has a byte and its share of a scale (Dettmers et al., section 2).
+_MOMENTS = {"adamw": 8.0, "sgd": 0.0, "sgd_momentum": 4.0, "adamw_8bit": 2 * (1 + 4 / EIGHT_BIT_BLOCK)}
 _WEIGHTS = {"fp32": 4, "mixed": 2, "mixed_fp32_grads": 2, "mixed_both_grads": 2}
 _GRADIENTS = {"fp32": 4, "mixed": 2, "mixed_fp32_grads": 4, "mixed_both_grads": 2 + 4}
 
 
 def weight_bytes(plan: Plan) -> int:
-    """Bytes of one weight, which are also those of one number in an activation: 4 in fp32, else 2."""
+    """Bytes of one weight, and also of one element of an activation: 4 in fp32, else 2."""
     return _WEIGHTS[plan.precision]
 
 
 def gradient_bytes(plan: Plan) -> int:
-    """Bytes of gradients a parameter."""
+    """Bytes of gradients per parameter."""
     return _GRADIENTS[plan.precision]
 
 
 def optimizer_bytes(plan: Plan) -> float:
-    """Bytes of optimizer state a parameter, the fp32 master of the weights among them unless all is fp32."""
+    """Bytes of optimizer state per parameter, with the fp32 master copy of the weights unless all is fp32."""
     return _MOMENTS[plan.optimizer] + (0 if plan.precision == "fp32" else 4)
 
 
 def num_shards(plan: Plan) -> int:
-    """Ranks that ZeRO shards over: dp * cp, since ranks of one context group hold the same weights.
+    """The number of ranks that ZeRO shards over: dp * cp, because ranks of one context group have the same weights.
 
-    Convention of Megatron-LM's distributed optimizer and of torchtitan; sharding over dp alone holds cp times more.
-    Fewer under hybrid sharding.
+    This is the convention of Megatron-LM's distributed optimizer and of torchtitan; sharding over dp alone would take
+    cp times more memory. Hybrid sharding shards over fewer ranks (plan.shard_ranks).
     """
     return plan.dp * plan.cp if plan.shard_ranks is None else plan.shard_ranks
 
@@ -58,8 +52,8 @@ def num_shards(plan: Plan) -> int:
 def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
     """Bytes of parameters, gradients and optimizer state on a rank, by `plan.zero`.
 
-    num_params: what a rank would hold without ZeRO, so after TP and PP (`params_per_rank`). A share is rounded up to
-    whole parameters. Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too.
+    num_params: the parameters that the rank would have without ZeRO, so after TP and PP (`params_per_rank`). A share is
+    rounded up to whole parameters. Stage 1 shards the optimizer's state, 2 the gradients too, 3 the parameters too.
     Source: Rajbhandari et al. 2020, section 5 and figure 1.
     """
     share = ceil(num_params / num_shards(plan))
@@ -72,22 +66,25 @@ def model_states(num_params: int, plan: Plan) -> MemoryBreakdown:
 
 
 def bytes_per_parameter(plan: Plan) -> float:
-    """Bytes of model states a parameter on a rank, by `plan.zero`: 16 becomes 4 + 12/N, 2 + 14/N or 16/N in mixed."""
+    """Bytes of model states per parameter on a rank, by `plan.zero`.
+
+    In mixed precision the 16 bytes become 4 + 12/N (stage 1), 2 + 14/N (stage 2) or 16/N (stage 3) on N ranks.
+    """
     shards = num_shards(plan)
     parts = (weight_bytes(plan), 3), (gradient_bytes(plan), 2), (optimizer_bytes(plan), 1)
     return sum(size / (shards if plan.zero >= stage else 1) for size, stage in parts)
 
 
 def kv_width(model: ModelSpec, plan: Plan) -> int:
-    """Columns of keys (and of values) on a TP rank: at least one head, copied where tp exceeds the heads."""
+    """Columns of keys (and of values) on a TP rank: at least one head, which is copied where tp exceeds the heads."""
     return max(1, model.kv_heads // plan.tp) * model.head_dim
 
 
 def params_per_layer(model: ModelSpec, plan: Plan) -> int:
-    """Parameters of one layer on one TP rank, exactly.
+    """The exact number of parameters of one layer on one TP rank.
 
-    Split by tp (Shoeybi et al. 2019, section 3): query, key, value and up with their biases (by columns), projection
-    and down (by rows). Whole on every rank: both norms, the router, and the biases of projection and down.
+    tp splits (Shoeybi et al. 2019, section 3) query, key, value and up with their biases (by columns), projection and
+    down (by rows). Every rank has all of both norms, of the router, and of the biases of projection and down.
     """
     h, width, kv = model.hidden, model.hidden // plan.tp, kv_width(model, plan)
     attention = h * (2 * width + 2 * kv) + (width + 2 * kv + h if model.bias else 0)
@@ -95,13 +92,13 @@ def params_per_layer(model: ModelSpec, plan: Plan) -> int:
 
 
 def feed_forward_params(model: ModelSpec, plan: Plan) -> int:
-    """Of the feed-forwards of one layer on one TP rank: of its experts where there are several, the ep-th part."""
+    """Parameters of the feed-forwards of one layer on one TP rank: with experts, of the rank's 1 / ep of them."""
     h, ffn, ups = model.hidden, model.ffn // plan.tp, 2 if model.gated else 1
     return model.num_experts // plan.ep * ((ups + 1) * h * ffn + (ups * ffn + h if model.bias else 0))
 
 
 def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
-    """`model_states` of a rank of `stage`; with ep its experts are sharded among fewer ranks than the rest."""
+    """`model_states` of a rank of stage `stage`; with ep, ZeRO shards experts over fewer ranks than the rest."""
     count = params_per_rank(model, plan, stage)
     if plan.ep == 1:
         return model_states(count, plan)
@@ -112,7 +109,7 @@ def rank_states(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown
 
 
 def table_params(model: ModelSpec, plan: Plan) -> int:
-    """Parameters of a token table (or of the head) on a TP rank: rows split by tp, the last rank's padded with zeros.
+    """Parameters of a token table (or of the head) on a TP rank: tp splits the rows, and the last rank is padded.
 
     Megatron-LM pads the vocabulary further, to a multiple of 128 * tp.
     """
@@ -120,11 +117,12 @@ def table_params(model: ModelSpec, plan: Plan) -> int:
 
 
 def params_per_rank(model: ModelSpec, plan: Plan, stage: int = 0) -> int:
-    """Parameters on a rank of pipeline stage `stage`, before ZeRO, exactly.
+    """The exact number of parameters on a rank of pipeline stage `stage`, before ZeRO.
 
-    The first stage also has the token table (split by tp) and learned positions (whole); the last one the final norm
-    (whole) and the head (split by tp). Tied embeddings: one table with pp=1, else a copy on the first and on the last
-    stage (Megatron-LM). Raises ValueError where the plan does not fit the model or the stage does not exist.
+    The first stage also has the token table (split by tp) and learned positions (not split); the last stage has the
+    final norm (not split) and the head (split by tp). Tied embeddings: one table with pp=1, else a copy on the first
+    and on the last stage (Megatron-LM). Raises ValueError where the plan does not fit the model or the stage does not
+    exist.
     """
     plan.check(model)
     count = plan.layers_on_stage(model, stage) * params_per_layer(model, plan)

@@ -20,7 +20,7 @@ from helpers.predict.memory.states import (
 from helpers.records import MemoryBreakdown
 from helpers.specs import ModelSpec, Plan
 
-say = book("memory")
+words = book("memory")
 
 
 def memory(model: ModelSpec, plan: Plan, stage: int = 0) -> MemoryBreakdown:
@@ -79,7 +79,7 @@ def rank_kinds(model: ModelSpec, plan: Plan, *, most: int = 8) -> tuple[RankKind
     """The bytes of each kind of rank, first stage first; neighbouring stages with the same bytes are one kind.
 
     Ranks are numbered in Megatron-LM's order, tp fastest, then cp, dp, pp, so a stage has neighbouring ranks. Of more
-    than `most` kinds, the first two, the last two and some between are returned. ValueError where the plan does not fit.
+    than `most` kinds, the first two, the last two and some between are returned. ValueError where a plan does not fit.
     """
     runs: list[list[int]] = []
     stages = {stage: memory(model, plan, stage) for stage in range(plan.pp)}
@@ -97,7 +97,7 @@ def rank_kinds(model: ModelSpec, plan: Plan, *, most: int = 8) -> tuple[RankKind
 def _name(plan: Plan, run: list[int]) -> str:
     ends = {axis: getattr(plan, axis) - 1 for axis in ("tp", "cp", "dp")}
     first, last = plan.mesh.rank_at(pp=run[0]), plan.mesh.rank_at(pp=run[-1], **ends)
-    ranks = say("rank" if first == last else "rank_range", first=first, last=last)
+    ranks = words("rank" if first == last else "rank_range", first=first, last=last)
     if plan.pp == 1:
         return ranks
-    return say("stages" if len(run) > 1 else "stage", ranks=ranks, first=run[0], last=run[-1])
+    return words("stages" if len(run) > 1 else "stage", ranks=ranks, first=run[0], last=run[-1])

@@ -1,21 +1,38 @@
-"""More GPUs: how much faster, where it stops paying, what it costs, and what a measured curve lost.
+"""Predicts how much faster more GPUs are, where they stop paying, what a training costs, and what a curve lost.
 
-laws.py      speed-up, efficiency, Amdahl and Gustafson, a fit
-curves.py    steps predicted on more and more GPUs; days and GPU-hours of a training
-explain.py   the sources' curve of ResNet-152, as parts with what is left open
-readings.py  a learner's own measurements from a CSV
-batch.py     learning rate, gradient noise scale and critical batch
+laws.py             speed-up, efficiency, Amdahl and Gustafson, a fit; days and GPU-hours; workers and stragglers
+measured_curves.py  a learner's own measurements from a CSV, and the parts of a measured curve's loss
+batch.py            learning rate, gradient noise scale and critical batch
 """
 
 from helpers.predict.scaling.batch import BatchCost, NoiseScale, batch_cost, critical_batch, noise_scale, scaled_lr
-from helpers.predict.scaling.curves import Point, TrainingTime, curve, gpu_hours, time_to_train, where_it_stops
-from helpers.predict.scaling.explain import SOURCES_GPUS, SOURCES_SPEEDUPS, CurveFit, expected_maximum, explain_curve
-from helpers.predict.scaling.laws import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, serial_share, speedup
-from helpers.predict.scaling.readings import Measurements, read_measurements
+from helpers.predict.scaling.laws import (
+    AmdahlFit,
+    Point,
+    TrainingTime,
+    amdahl,
+    efficiency,
+    fit_amdahl,
+    gpu_hours,
+    gustafson,
+    serial_share,
+    speedup,
+    time_to_train,
+    where_it_stops,
+)
+from helpers.predict.scaling.measured_curves import (
+    SOURCES_GPUS,
+    SOURCES_SPEEDUPS,
+    CurveFit,
+    Measurements,
+    expected_maximum,
+    explain_curve,
+    read_measurements,
+)
 
 __all__ = [
     "SOURCES_GPUS", "SOURCES_SPEEDUPS", "AmdahlFit", "BatchCost", "CurveFit", "Measurements", "NoiseScale", "Point",
-    "TrainingTime", "amdahl", "batch_cost", "critical_batch", "curve", "efficiency", "expected_maximum",
+    "TrainingTime", "amdahl", "batch_cost", "critical_batch", "efficiency", "expected_maximum",
     "explain_curve", "fit_amdahl", "gpu_hours", "gustafson", "noise_scale", "read_measurements", "scaled_lr",
     "serial_share", "speedup", "time_to_train", "where_it_stops",
 ]  # fmt: skip

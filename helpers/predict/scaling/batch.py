@@ -1,8 +1,9 @@
-"""May the batch grow with the ranks? The learning rate that goes with it, and the gradient noise scale.
+"""Predicts how far the batch may grow with the ranks: learning-rate rules, gradient noise scale, critical batch.
 
-B: samples of a step. g: the mean gradient of B samples, G: of all samples, S: the trace of the covariance of one's.
-    E[g . g] = G . G + S / B         so two batch sizes tell both apart, without bias
-    B_simple = S / (G . G)           "simple noise scale": beyond it a larger batch mostly repeats itself
+Chapter 11 and the cards use it. B: samples of a step. g: the mean gradient of B samples. G: the mean gradient of all
+samples. S: the trace of the covariance of one sample's gradient.
+    E[g . g] = G . G + S / B         so measurements at two batch sizes give G . G and S, without bias
+    B_simple = S / (G . G)           "simple noise scale": beyond it a larger batch adds little information
     steps = S_min (1 + B_crit / B)   to the same loss; samples = E_min (1 + B / B_crit), B_crit = E_min / S_min
 McCandlish et al. 2018, https://arxiv.org/abs/1812.06162, equations 2.8 and 2.11, appendix A.1.
 """
@@ -11,23 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isnan, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from helpers.predict.scaling.laws import say
+from helpers.predict.scaling.laws import words
 from helpers.records.checks import check_one_of
 from helpers.specs.checks import check_count, check_positive
 
 
 def scaled_lr(lr: float, batch: int, base: int, rule: str = "linear") -> float:
-    """The rate for `batch` where `lr` was good for `base`.
+    """The learning rate for `batch` samples where `lr` was good for `base` samples.
 
-    "linear": SGD, Goyal et al. 2017 (https://arxiv.org/abs/1706.02677), as long as a step changes gradients little,
-    which the first steps of training do not: so warm up to it from `lr`. "sqrt": Adam, Malladi et al. 2022 (https://arxiv.org/abs/2205.10287).
-    Both hold below the critical batch only.
+    "linear" is for SGD (Goyal et al. 2017, https://arxiv.org/abs/1706.02677). It holds as long as a step changes
+    gradients little, which is not so in the first steps of training, so warm up from `lr`. "sqrt" is for Adam (Malladi
+    et al. 2022, https://arxiv.org/abs/2205.10287). Both hold below the critical batch only.
     """
     check_one_of("scaled_lr", "rule", rule, ("linear", "sqrt"))
     for name, value in (("lr", lr), ("batch", batch), ("base", base)):
@@ -37,24 +38,27 @@ def scaled_lr(lr: float, batch: int, base: int, rule: str = "linear") -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NoiseScale:
-    """signal: the estimate of G . G, noise: of S. Both may come out below 0 where few batches were measured."""
+    """The estimates of G . G (signal) and of S (noise). Both may be negative where few batches were measured."""
 
     signal: float
     noise: float
 
     @property
     def batch(self) -> float:
-        """B_simple, in samples; nan where the signal drowns."""
+        """B_simple in samples; nan where the noise hides the signal."""
         return self.noise / self.signal if self.signal > 0 and self.noise >= 0 else float("nan")
 
     def __repr__(self) -> str:
-        if self.batch != self.batch:
-            return say("noise.drowned")
-        return say("noise.found", batch=self.batch, noise=self.noise, signal=self.signal)
+        if isnan(self.batch):
+            return words("noise.drowned")
+        return words("noise.found", batch=self.batch, noise=self.noise, signal=self.signal)
 
 
 def noise_scale(small: int, large: int, small_squares: Sequence[float], large_squares: Sequence[float]) -> NoiseScale:
-    """Of squared norms of mean gradients of `small` and of `large` samples. Means are taken first, their ratio last."""
+    """The noise scale from squared norms of mean gradients of `small` and of `large` samples.
+
+    Signal and noise come from the means of the squared norms, so that their ratio has little bias.
+    """
     check_count("noise_scale", "small", small)
     if not large > small or not len(small_squares) or not len(large_squares):
         raise ValueError(f"noise_scale: batches of {small!r} and {large!r}; give a small and a larger one, with norms")
@@ -65,26 +69,30 @@ def noise_scale(small: int, large: int, small_squares: Sequence[float], large_sq
 
 
 def critical_batch(batches: Sequence[int], steps: Sequence[float]) -> float:
-    """Of measured steps to the same loss at two batches or more: steps = fewest + samples / batch, by least squares."""
+    """The critical batch from measured numbers of steps to the same loss at two batches or more.
+
+    It fits steps = fewest + samples / batch by least squares on relative errors. Raises ValueError where the fit has a
+    negative coefficient.
+    """
     if len(set(batches)) < 2 or len(batches) != len(steps) or min(*batches, *steps) <= 0:
         raise ValueError(f"critical_batch: {list(batches)} and {list(steps)}; give two batches or more, steps of each")
-    took = np.array(steps, float)
-    rows = np.stack([1 / took, 1 / (took * np.array(batches, float))], axis=1)  # relative errors
-    fewest, samples = np.linalg.lstsq(rows, np.ones(len(took)), rcond=None)[0]
+    measured = np.array(steps, float)
+    rows = np.stack([1 / measured, 1 / (measured * np.array(batches, float))], axis=1)  # relative errors
+    fewest, samples = np.linalg.lstsq(rows, np.ones(len(measured)), rcond=None)[0]
     if fewest <= 0 or samples <= 0:
         raise ValueError("critical_batch: the steps do not fall towards a floor as batches grow; measure more batches")
     return float(samples / fewest)
 
 
 class BatchCost(NamedTuple):
-    """Over the fewest steps, and over the fewest samples, that any batch would need."""
+    """Steps over the fewest steps, and samples over the fewest samples, that any batch would need."""
 
     steps: float
     samples: float
 
 
 def batch_cost(batch: float, critical: float) -> BatchCost:
-    """What a batch costs to reach the same loss; at the critical batch both are 2."""
+    """What a batch costs until the same loss is reached; at the critical batch both factors are 2."""
     check_positive("batch_cost", "batch", batch)
     check_positive("batch_cost", "critical", critical)
     return BatchCost(steps=1 + critical / batch, samples=1 + batch / critical)

@@ -1,4 +1,4 @@
-"""Computes how much faster training gets with more GPUs: speed-up, efficiency, scaling laws, and the time a training takes.
+"""Computes how much faster training gets with more GPUs (speed-up, efficiency, scaling laws) and what it costs.
 
 s: the share of the work on one GPU that does not get faster. n: GPUs.
     S(n) = 1 / (s + (1 - s) / n)         the same work: strong scaling; Amdahl 1967, doi.org/10.1145/1465482.1465560
@@ -10,53 +10,54 @@ Two small formulas about ranks that wait stand at the end: workers that load dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
 
 from helpers.learner.words import book
-from helpers.predict.time.convolutions import ResNet, resnet_step
 from helpers.predict.time.flops import SECONDS_PER_DAY, six_n_d, step_flops
-from helpers.predict.time.stacks import MEGATRON_CORE, Stack
-from helpers.predict.time.step import NOMINAL, Constants, StepTime, step_time
-from helpers.records.checks import check_one_of
-from helpers.specs import Cluster, ModelSpec, Plan
-from helpers.specs.checks import check_count, check_divides, check_positive
+from helpers.predict.time.step import StepTime
+from helpers.specs import ModelSpec
+from helpers.specs.checks import check_count, check_positive
 
-say = book("scaling")
-# An outlier is off by so many times the others' spread (1 % at least), and by a tenth; rows that it takes to name one.
-OUTLIER, FLOOR, FAR, FEWEST = 4.0, 0.01, 0.1, 5
+words = book("scaling")
+# An outlier differs from the fit of the other rows by 4 times their spread (which counts as 1 % at least) and by 10 %.
+OUTLIER_SPREADS, LEAST_SPREAD, LEAST_DIFFERENCE = 4.0, 0.01, 0.1
+ROWS_FOR_OUTLIER = 5  # with fewer rows none is left out
 
 
 def speedup(gpus: Sequence[int], rates: Sequence[float]) -> tuple[float, ...]:
-    """Of measured samples per second. The smallest count passes for perfect: without a row of 1, say so."""
+    """Speed-ups from measured samples per second.
+
+    The smallest count of GPUs is taken as perfect, so say so where there is no measurement on 1 GPU.
+    """
     check_rows("speedup", gpus, rates)
     first, rate = min(zip(gpus, rates, strict=True))
     return tuple(first * each / rate for each in rates)
 
 
 def efficiency(gpus: Sequence[int], speedups: Sequence[float]) -> tuple[float, ...]:
-    """Speed-up per GPU: 1 is perfect."""
+    """Speed-up per GPU, where 1 is perfect."""
     check_rows("efficiency", gpus, speedups)
     return tuple(each / count for count, each in zip(gpus, speedups, strict=True))
 
 
 def amdahl(gpus: int, serial: float) -> float:
-    """Speed-up of the same work on more GPUs."""
+    """Amdahl's speed-up of the same work on more GPUs. serial: the share of one GPU's work that gets no faster."""
     _check(gpus, serial)
     return 1 / (serial + (1 - serial) / gpus)
 
 
 def gustafson(gpus: int, serial: float) -> float:
-    """Speed-up of work that grows with the GPUs; serial: the share of the time on all of them that does not grow."""
+    """Gustafson's speed-up of work that grows with the GPUs. serial: the share of the time that does not grow."""
     _check(gpus, serial)
     return gpus - serial * (gpus - 1)
 
 
 def serial_share(gpus: int, speedup: float) -> float:
-    """Karp and Flatt's serial share. Where it grows with the GPUs, what is lost is no serial part but an overhead."""
+    """Karp and Flatt's serial share from one measurement. Where it grows with the GPUs, an overhead causes the loss."""
     check_rows("serial_share", (gpus,), (speedup,))
     if gpus == 1:
         raise ValueError("serial_share: 1 GPU has no speed-up to judge; measure on 2 or more")
@@ -65,9 +66,9 @@ def serial_share(gpus: int, speedup: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class AmdahlFit:
-    """Amdahl's law through measurements: 1/S = fixed + shared / n.
+    """Amdahl's law fitted to measurements: 1/S = fixed + shared / n.
 
-    residues: measured over fitted, less one. outlier: the count that was left out of the fit, None without one.
+    residues: measured over fitted, minus one. outlier: the count of GPUs that the fit left out, None without one.
     """
 
     gpus: tuple[int, ...]
@@ -83,7 +84,7 @@ class AmdahlFit:
 
     @property
     def largest(self) -> float:
-        """The speed-up that no number of GPUs passes."""
+        """The speed-up that no number of GPUs exceeds."""
         return 1 / self.fixed if self.fixed else inf
 
     def speedup(self, gpus: int) -> float:
@@ -91,38 +92,38 @@ class AmdahlFit:
         return 1 / (self.fixed + self.shared / gpus)
 
     def __repr__(self) -> str:
-        off = dict(zip(self.gpus, self.residues, strict=True))
-        most = max(abs(one) for count, one in off.items() if count != self.outlier)
-        found = say("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
-        return found + (say("left_out", n=self.outlier, off=off[self.outlier]) if self.outlier else "")
+        residues = dict(zip(self.gpus, self.residues, strict=True))
+        most = max(abs(residue) for count, residue in residues.items() if count != self.outlier)
+        found = words("amdahl" if self.fixed else "perfect", serial=self.serial, largest=self.largest, off=most)
+        return found + (words("left_out", n=self.outlier, off=residues[self.outlier]) if self.outlier else "")
 
 
 def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
-    """Least squares on relative errors; of 5 rows or more, one that the others' law misses by far is left out."""
+    """Fit Amdahl's law by least squares on relative errors, and leave out one outlier if there are 5 rows or more."""
     check_rows("fit_amdahl", gpus, speedups, at_least=2)
-    counts, found = np.array(gpus, float), np.array(speedups, float)
+    counts, measured = np.array(gpus, float), np.array(speedups, float)
 
-    def fitted(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(fixed, shared), none below 0, and every row's residue."""
-        rows = np.stack([found, found / counts], axis=1)  # each over 1/S: a perfect fit gives 1
-        best = np.linalg.lstsq(rows[keep], np.ones(keep.sum()), rcond=None)[0]
-        if best.min() < 0:
-            only = int(best.argmax())
-            one = rows[keep, only]
-            best = np.eye(2)[only] * (one.sum() / (one @ one))
+    def fitted(included: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(fixed, shared), neither negative, and the residue of every row. included: the rows that are fitted."""
+        rows = np.stack([measured, measured / counts], axis=1)  # each over 1/S, so a perfect fit gives 1
+        best = np.linalg.lstsq(rows[included], np.ones(included.sum()), rcond=None)[0]
+        if best.min() < 0:  # fit the other coefficient alone
+            positive = int(best.argmax())
+            column = rows[included, positive]
+            best = np.eye(2)[positive] * (column.sum() / (column @ column))
         return best, rows @ best - 1
 
-    everything = np.ones(len(counts), bool)
-    best, outlier = fitted(everything), None
-    if len(counts) >= FEWEST:
+    all_rows = np.ones(len(counts), bool)
+    best, outlier = fitted(all_rows), None
+    if len(counts) >= ROWS_FOR_OUTLIER:
         tries = []
-        for place in range(len(counts)):
-            without = fitted(everything & (np.arange(len(counts)) != place))
-            spread = max(FLOOR, float(np.sqrt(np.mean(np.delete(without[1], place) ** 2))))
-            tries.append((abs(without[1][place]) / spread, place, without))
-        far, place, without = max(tries, key=lambda one: one[0])
-        if far > OUTLIER and abs(without[1][place]) > FAR:
-            best, outlier = without, int(gpus[place])
+        for row in range(len(counts)):
+            without = fitted(all_rows & (np.arange(len(counts)) != row))
+            spread = max(LEAST_SPREAD, float(np.sqrt(np.mean(np.delete(without[1], row) ** 2))))
+            tries.append((abs(without[1][row]) / spread, row, without))
+        spreads, row, without = max(tries, key=lambda attempt: attempt[0])
+        if spreads > OUTLIER_SPREADS and abs(without[1][row]) > LEAST_DIFFERENCE:
+            best, outlier = without, int(gpus[row])
     return AmdahlFit(
         gpus=tuple(gpus), fixed=float(best[0][0]), shared=float(best[0][1]),
         residues=tuple(map(float, best[1])), outlier=outlier,
@@ -130,7 +131,7 @@ def fit_amdahl(gpus: Sequence[int], speedups: Sequence[float]) -> AmdahlFit:
 
 
 def check_rows(owner: str, gpus: Sequence[int], values: Sequence[float], at_least: int = 1) -> None:
-    """ValueError unless each count is there once, with a number above 0."""
+    """Raise ValueError unless each count of GPUs appears once, with a finite number above 0."""
     if len(gpus) != len(values) or len(gpus) < at_least:
         raise ValueError(f"{owner}: {len(gpus)} counts of GPUs and {len(values)} values; give {at_least} or more pairs")
     if len(set(gpus)) < len(gpus):
@@ -150,7 +151,7 @@ def _check(gpus: int, serial: float = 0.0) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One count of a curve. seconds: of a step. step: its waterfall where it was predicted."""
+    """One count of GPUs of a scaling curve. seconds: of a step. step: its bars, if the step was predicted."""
 
     gpus: int
     seconds: float
@@ -163,81 +164,27 @@ class Point:
 def points_of(
     gpus: Sequence[int], rates: Sequence[float], seconds: Sequence[float], steps: Sequence[StepTime | None] = ()
 ) -> tuple[Point, ...]:
-    """Points of samples per second and seconds of a step at each count."""
+    """The points of a curve from samples per second and seconds of a step at each count of GPUs."""
     found = speedup(gpus, rates)
     rows = zip(gpus, seconds, rates, found, efficiency(gpus, found), steps or [None] * len(gpus), strict=True)
     names = ("gpus", "seconds", "samples_per_second", "speedup", "efficiency", "step")
     return tuple(Point(**dict(zip(names, row, strict=True))) for row in rows)
 
 
-def curve(
-    model: ModelSpec | ResNet,
-    cluster_of: Cluster | Callable[[int], Cluster],
-    *,
-    gpus: Sequence[int],
-    batch: int,
-    kind: str = "strong",
-    plan: Plan | None = None,
-    stack: Stack = MEGATRON_CORE,
-    constants: Constants = NOMINAL,
-    data_hidden: float = 0.9,
-) -> tuple[Point, ...]:
-    """Steps on each of `gpus`, by `step_time` or for a ResNet by `resnet_step`. Whether it fits in memory is not asked.
-
-    cluster_of: gives a cluster of so many GPUs; of a Cluster, its nodes and links are kept. batch: samples of a step
-    on the smallest count: "strong" keeps it on all, "weak" lets it grow in proportion. plan: what replicas are made
-    of; their number and the micro-batches follow, and micro-batches become smaller where a replica has fewer samples.
-    data_hidden: of a ResNet's gradients. ValueError where GPUs or samples do not divide.
-    """
-    check_one_of("curve", "kind", kind, ("strong", "weak"))
-    check_count("curve", "batch", batch)
-    steps, batches = [], []
-    for count in gpus:
-        check_count("curve", "a count of GPUs", count)
-        cluster = cluster_of(count) if callable(cluster_of) else resized(cluster_of, count)
-        whole = batch if kind == "strong" else batch * count // min(gpus)
-        if isinstance(model, ResNet):
-            check_divides("curve", "GPUs", count, "samples", whole)
-            steps.append(resnet_step(model, whole // count, cluster, constants=constants, data_hidden=data_hidden))
-        else:
-            steps.append(step_time(model, _on(plan or Plan(), count, whole), cluster, stack, constants))
-        batches.append(whole)
-    seconds = [step.seconds for step in steps]
-    return points_of(gpus, [size / took for size, took in zip(batches, seconds, strict=True)], seconds, steps)
-
-
-def resized(cluster: Cluster, gpus: int) -> Cluster:
-    """The same nodes, links and cards with so many GPUs: a part of one node, or whole nodes."""
-    if gpus <= cluster.gpus_per_node:
-        return replace(cluster, gpus_per_node=gpus, num_nodes=1, network_cards=min(gpus, cluster.network_cards))
-    check_divides("resized", "GPUs of a node", cluster.gpus_per_node, "GPUs", gpus)
-    return replace(cluster, num_nodes=gpus // cluster.gpus_per_node)
-
-
-def _on(plan: Plan, gpus: int, batch: int) -> Plan:
-    """The plan with as many replicas as there is room for, each with its part of the batch."""
-    check_divides("curve", "tp * pp * cp", plan.tp * plan.pp * plan.cp, "GPUs", gpus)
-    replicas = gpus // (plan.tp * plan.pp * plan.cp)
-    check_divides("curve", "replicas", replicas, "samples", batch)
-    each = batch // replicas
-    micro = next(size for size in range(min(plan.micro_batch, each), 0, -1) if each % size == 0)
-    return replace(plan, dp=replicas, micro_batch=micro, num_microbatches=each // micro)
-
-
 def where_it_stops(points: Sequence[Point], limit: float = 0.7) -> Point:
-    """The largest count up to which efficiency is nowhere below `limit`. ValueError where no count reaches it."""
-    paying = None
+    """The point with most GPUs up to which efficiency is nowhere below `limit`. ValueError where there is none."""
+    last = None
     for point in sorted(points, key=lambda point: point.gpus):
         if point.efficiency < limit:
             break
-        paying = point
-    if paying is None:
+        last = point
+    if last is None:
         raise ValueError(f"where_it_stops: no count has an efficiency of {limit!r}; give a limit of at most 1")
-    return paying
+    return last
 
 
 def gpu_hours(gpus: int, seconds: float) -> float:
-    """What a cluster's bill counts."""
+    """GPUs times hours, as a cluster's bill counts."""
     check_count("gpu_hours", "gpus", gpus)
     check_positive("gpu_hours", "seconds", seconds)
     return gpus * seconds / 3600
@@ -245,6 +192,8 @@ def gpu_hours(gpus: int, seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingTime:
+    """How long a training takes on `gpus` GPUs."""
+
     gpus: int
     seconds: float
 
@@ -257,17 +206,17 @@ class TrainingTime:
         return gpu_hours(self.gpus, self.seconds)
 
     def __repr__(self) -> str:
-        return say("training", days=self.days, gpus=self.gpus, hours=self.gpu_hours)
+        return words("training", days=self.days, gpus=self.gpus, hours=self.gpu_hours)
 
 
 def time_to_train(
     model: ModelSpec | float, tokens: float, *, gpus: int, peak_flops: float, mfu: float, lost: float = 0.0
 ) -> TrainingTime:
-    """Operations of all tokens over what the GPUs do usefully in a second.
+    """The time of a training: the operations of all tokens over the useful operations per second of all GPUs.
 
-    model: a ModelSpec, attention counted, or a number of parameters N, by 6 N D (Kaplan et al. 2020, section 2.1).
-    mfu: what is recomputed does not count in it, so nothing is added for it here. lost: share of the time in which
-    nothing is trained, such as failures and saves.
+    model: a ModelSpec, whose attention is counted, or a number of parameters N, for which 6 N D is taken (Kaplan et al.
+    2020, section 2.1). mfu: a share that does not count recomputation, so nothing is added for recomputation here.
+    lost: the share of the time in which nothing is trained, such as failures and saves.
     """
     for name, value in (("tokens", tokens), ("peak_flops", peak_flops), ("mfu", mfu)):
         check_positive("time_to_train", name, value)
@@ -283,7 +232,7 @@ def time_to_train(
 
 
 def workers_needed(sample_seconds: float, batch: int, step_seconds: float) -> int:
-    """Workers that load a batch, at `sample_seconds` of a worker's time per sample, as fast as a step uses it up."""
+    """The number of workers that load a batch as fast as a step needs it, at `sample_seconds` per sample and worker."""
     if not sample_seconds >= 0 or batch < 1 or not step_seconds > 0:
         raise ValueError(
             f"a batch of {batch!r}, {sample_seconds!r} s per sample and {step_seconds!r} s per step cannot be loaded; "
@@ -293,9 +242,9 @@ def workers_needed(sample_seconds: float, batch: int, step_seconds: float) -> in
 
 
 def late_share(share: float, num_ranks: int) -> float:
-    """The share of steps in which at least one of the ranks is late, if each is in a `share` of them, independently.
+    """The share of steps in which at least one rank is late, if each rank is late in a `share` of steps, independently.
 
-    Or of windows that hold a slow step: `num_ranks` is then how many steps a window has.
+    It also gives the share of windows with a slow step; `num_ranks` is then the number of steps in a window.
     """
     if not 0 <= share <= 1 or num_ranks < 1:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""When, and how long.
+"""Predicts when each span of a step starts and ends, and how long a step and a training take.
 
-ddp.py, zero.py, pipeline.py, data_parallel.py   a step of each strategy as a Timeline
+data_parallel.py, zero.py, pipeline.py   a step of each strategy as a Timeline
 model.py         the seconds of a step under a plan on a cluster: a sum of terms, each a page of physics in terms/
 lighter.py       the same with the optimizer on the host, or of adapters alone
 stacks.py        what a training stack overlaps, and which kernels it has

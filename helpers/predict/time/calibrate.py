@@ -1,35 +1,143 @@
-"""Few constants fitted on measured steps, said openly: what the rows knew, what they did not, how wide an estimate is.
+"""Fits the few constants of the step-time model to measured steps, and says how wide the interval of an estimate is.
 
-A constant starts at 1 with a prior (how far machines and kernels differ from the nominal rates, as a factor), and the
-rows move it as far as they agree: least squares on logarithms, each row weighted by how near it lies, so that a few
-outliers do not bend the fit (Huber 1964). One row moves what it is made of; many rows decide everything they can see.
+A constant starts at its nominal value with a prior, which says by what factor machines and kernels usually differ from
+the nominal rates. The measured steps move it as far as they agree: least squares on logarithms, each step weighted by
+how near it lies to the fit, so that a few outliers do not bend it (Huber 1964). A single step moves only the constants
+that it is made of; many steps decide everything that they can see.
+
+The measured steps come from data/: published tables (`published_steps`) and vTrain's measurements (`vtrain_steps`).
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from pathlib import Path
 
 import numpy as np
 
-from helpers.predict.time.measured import Row
-from helpers.predict.time.model import NOMINAL, Constants, StepTime, step_time
-from helpers.predict.time.stacks import Stack
-from helpers.specs import Cluster, ModelSpec, Plan
+from helpers.predict.time.stacks import STACKS, Stack
+from helpers.predict.time.step import NOMINAL, Constants, StepTime, step_time
+from helpers.specs import GPUS, Cluster, Link, ModelSpec, Plan
+from helpers.specs.hardware import INTRA
 
-# How far a constant lies from its nominal value before anything is measured: one standard deviation, of its logarithm.
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """A measured training step. group: the table that lists it. seconds: of the step."""
+
+    group: str
+    name: str
+    model: ModelSpec
+    plan: Plan
+    cluster: Cluster
+    stack: Stack
+    seconds: float
+
+
+# The beginning of a group's name -> the name of its stack.
+STACK_OF = {
+    "Narayanan T1": "Megatron 2021", "Narayanan T2 ZeRO-3": "DeepSpeed ZeRO-3", "Narayanan T2 PTD": "Megatron 2021",
+    "Megatron-Core": "Megatron-Core", "Megatron 2020": "Megatron 2020", "Korthikanti": "Megatron 2022",
+    "Llama 3": "Llama 3", "BLOOM": "Megatron-DeepSpeed", "MegaScale T2 Megatron-LM": "Megatron 2022",
+    "MegaScale T2 MegaScale": "MegaScale", "llm-foundry": "FSDP", "TorchTitan": "TorchTitan", "nanotron": "nanotron",
+}  # fmt: skip
+GPU_KEYS = {"A100 40": "A100 40 GB", "V100 SXM3": "V100"} | {gpu.name: key for key, gpu in GPUS.items()}
+
+
+DATA = Path(__file__).parent / "data"
+
+
+def published_steps(path: Path = DATA / "published" / "steps.csv") -> list[MeasuredStep]:
+    """The measured steps of a table like steps.csv, whose columns are the fields of ModelSpec, Cluster and Plan."""
+    with open(path, encoding="utf-8") as file:
+        return [_published(row) for row in csv.DictReader(file)]
+
+
+def _published(row: dict[str, str]) -> MeasuredStep:
+    number = {key: int(row[key]) for key in row if row[key] and row[key].lstrip("-").isdigit()}
+    key = GPU_KEYS[row["gpu"]]
+    model = ModelSpec(
+        num_layers=number["num_layers"], hidden=number["hidden"], num_heads=number["num_heads"],
+        num_kv_heads=number["num_kv_heads"], ffn_hidden=number["ffn_hidden"], vocab=number["vocab"], seq=number["seq"],
+        gated=bool(number["gated"]), norm=row["norm"], tied_embeddings=bool(number["tied"]),
+        bias=row["norm"] == "layer", positions="learned" if row["norm"] == "layer" else "rope",
+    )  # fmt: skip
+    gigabits, cards = float(row["network_gbps"]), 8 if number["gpus_per_node"] >= 8 else 1
+    cluster = Cluster(
+        gpu=replace(GPUS[key], name=row["gpu"]), gpus_per_node=number["gpus_per_node"],
+        num_nodes=number["nodes"], intra=INTRA[key],
+        inter=Link.from_gigabits(gigabits / cards, latency=5e-6), network_cards=cards,
+    )  # fmt: skip
+    axes = {name: number[name] for name in ("dp", "tp", "pp", "cp", "zero", "micro_batch", "num_microbatches")}
+    plan = Plan(
+        **axes, num_chunks=number["chunks"], sequence_parallel=bool(number["sequence_parallel"]),
+        recompute=row["recompute"], attention=row["attention"], precision=row["precision"], fp8="fp8" in row["row"],
+    )  # fmt: skip
+    stack = next(STACKS[name] for start, name in STACK_OF.items() if row["group"].startswith(start))
+    return MeasuredStep(
+        group=row["group"], name=row["row"], model=model, plan=plan, cluster=cluster, stack=stack,
+        seconds=float(row["seconds"]),
+    )  # fmt: skip
+
+
+def vtrain_steps(table: str | Path) -> list[MeasuredStep]:
+    """The measured steps of vTrain's table "single_node" or "multi_node", or of a file like them.
+
+    They ran Megatron-DeepSpeed on A100 in fp16, with full recomputation and without buckets. Raises ValueError for an
+    unknown table.
+    """
+    path = DATA / "vtrain" / f"{table}.csv" if isinstance(table, str) else table
+    if not path.exists():
+        raise ValueError(f"vtrain: there is no table {str(table)!r}; give 'single_node', 'multi_node' or a Path")
+    with open(path, encoding="utf-8") as file:
+        return [_vtrain(row, path.stem) for row in csv.DictReader(file)]
+
+
+def _vtrain(row: dict[str, str], group: str) -> MeasuredStep:
+    number = {key: int(value) for key, value in row.items() if value.isdigit()}
+    dp, tp, pp = (number[f"{axis} parallelism"] for axis in ("data", "tensor", "pipeline"))
+    gpus, micro = number["# GPUs"], number["micro batch"]
+    model = ModelSpec(
+        num_layers=number["# layers"], hidden=number["hidden size"], num_heads=number["attention heads"], vocab=51_200,
+        seq=number["sequence length"],
+    )  # fmt: skip
+    # 150 GB/s between the GPUs of a node, 800 Gb/s between nodes: vTrain's configurations.
+    cluster = Cluster(
+        gpu=GPUS["A100"], gpus_per_node=min(8, gpus), num_nodes=max(1, gpus // 8), intra=INTRA["A100"],
+        inter=Link.from_gigabits(200, latency=5e-6), network_cards=4,
+    )  # fmt: skip
+    plan = Plan(
+        dp=dp, tp=tp, pp=pp, micro_batch=micro, num_microbatches=number["global batch"] // (dp * micro),
+        recompute="full", attention="materialized", precision="mixed",
+    )  # fmt: skip
+    if group.startswith("multi"):
+        group = f"vTrain {row['Parameters (billion)']}B"
+    shape = f"{gpus} GPUs, hidden {model.hidden}, {model.num_layers} layers"
+    name = f"{shape}, {dp=} {tp=} {pp=}, batch {number['global batch']}, micro-batch {micro}"
+    return MeasuredStep(
+        group=group, name=name, model=model, plan=plan, cluster=cluster, stack=STACKS["Megatron-DeepSpeed"],
+        seconds=float(row["iteration time (ms)"]) / 1e3,
+    )  # fmt: skip
+
+
+# How far a constant lies from its nominal value before anything is measured: one standard deviation of its logarithm.
 PRIOR = {"products": 0.15, "memory": 0.25, "inside": 0.35, "network": 0.35, "launch": 0.5, "step": 1.0}
-ROW = 0.1  # the same for a row, with all constants known: what the form leaves out
-STEPS, NEAR, MOVE = 8, 1.5, 0.02
+ROW = 0.1  # the standard deviation of a measured step's logarithm with all constants known: the model's own error
+ITERATIONS = 8  # of Gauss-Newton, at most
+NEAR = 1.5  # standard deviations from which on a measured step counts less (Huber)
+MOVE = 0.02  # by which a constant's logarithm is changed to find the slope
 EIGHTY = 1.28  # standard deviations of an 80 % interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Constants, and for each the share of the prior's doubt that the rows took away (0: they did not see it).
+    """Fitted constants. known: for each, the share of the prior's uncertainty that the rows removed (0: none of it).
 
-    rows: how many. residue: standard deviation of the rows' logarithms around the fit. covariance: of the constants'.
+    rows: the number of measured steps. residue: standard deviation of their logarithms around the fit. covariance: of
+    the constants' logarithms. stack: the stack of all rows, None where each row had its own.
     """
 
     stack: Stack | None
@@ -40,38 +148,38 @@ class Calibration:
     covariance: tuple[tuple[float, ...], ...]
 
     def __str__(self) -> str:
-        """What the rows knew and what they did not, a line a constant."""
+        """How well the rows determine each constant, one line per constant."""
         rows = f"{self.rows} row" + "s" * (self.rows > 1)
         lines = [f"{len(self.known)} constants from {rows}; an estimate's form adds {self.residue:.0%} of doubt"]
         for name, share in self.known.items():
-            said = "known" if share > 0.6 else "partly known" if share > 0.2 else "not seen by these rows, so nominal"
-            lines.append(f"{name:9} {getattr(self.constants, name):6.3g}  {said} ({share:.0%} of the doubt is gone)")
+            text = "known" if share > 0.6 else "partly known" if share > 0.2 else "not seen by these rows, so nominal"
+            lines.append(f"{name:9} {getattr(self.constants, name):6.3g}  {text} ({share:.0%} of the doubt is gone)")
         return "\n".join(lines)
 
     def estimate(self, model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack | None = None) -> StepTime:
-        """The step with its interval: what the constants leave open, and what the form does."""
+        """The step with its 80 % interval, from the uncertainty of the constants and the error of the model itself."""
         stack = stack or self.stack
         if stack is None:
             raise ValueError("Calibration.estimate: the rows were of several stacks; say of which the estimate is")
-        found = step_time(model, plan, cluster, stack, self.constants)
+        step = step_time(model, plan, cluster, stack, self.constants)
         slope = []
         for name in self.known:
             moved = step_time(model, plan, cluster, stack, _moved(self.constants, {name: MOVE}))
-            slope.append(log(moved.seconds / found.seconds) / MOVE)
-        open_ = float(np.array(slope) @ np.array(self.covariance) @ np.array(slope)) if slope else 0.0
-        return replace(found, factor=exp(EIGHTY * (open_ + self.residue**2) ** 0.5))
+            slope.append(log(moved.seconds / step.seconds) / MOVE)
+        variance = float(np.array(slope) @ np.array(self.covariance) @ np.array(slope)) if slope else 0.0
+        return replace(step, factor=exp(EIGHTY * (variance + self.residue**2) ** 0.5))
 
 
 def calibrate(
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredStep],
     stack: Stack | None = None,
     *,
     names: Sequence[str] = tuple(PRIOR),
     start: Constants = NOMINAL,
 ) -> Calibration:
-    """Fit the constants `names` on `rows`. stack: for all rows, instead of each one's own.
+    """Fit the constants `names` to measured steps, from `start` on. stack: for all rows, instead of each row's own.
 
-    ValueError without a row, for a row without a time, and for a constant that is not there.
+    Raises ValueError without a row, for a row without a time, and for an unknown constant.
     """
     names = tuple(names)
     if unknown := [name for name in names if name not in PRIOR]:
@@ -81,21 +189,21 @@ def calibrate(
     for row in rows:
         if not 0 < row.seconds < float("inf"):
             raise ValueError(f"calibrate: {row.name} took {row.seconds!r} seconds, not more than 0: mend the row")
-    doubt = np.array([PRIOR[name] for name in names])
+    prior = np.array([PRIOR[name] for name in names])
     offset = np.zeros(len(names))
-    for _ in range(STEPS):  # Gauss and Newton, with the prior as rows of its own
+    for _ in range(ITERATIONS):  # Gauss-Newton, with the prior as further rows
         residual, slope = _residuals(rows, stack, start, names, offset)
         weight = np.minimum(1.0, NEAR * ROW / np.maximum(np.abs(residual), 1e-9))
-        precision = np.diag(doubt**-2.0) + (slope * weight[:, None]).T @ slope / ROW**2
-        move = np.linalg.solve(precision, (slope * weight[:, None]).T @ residual / ROW**2 - offset / doubt**2)
+        precision = np.diag(prior**-2.0) + (slope * weight[:, None]).T @ slope / ROW**2
+        move = np.linalg.solve(precision, (slope * weight[:, None]).T @ residual / ROW**2 - offset / prior**2)
         offset = offset + np.clip(move, -0.5, 0.5)
         if np.abs(move).max() < 1e-3:
             break
     constants = _moved(start, dict(zip(names, offset, strict=True)))
     covariance = np.linalg.inv(precision)
-    known = {name: float(1 - covariance[i, i] ** 0.5 / doubt[i]) for i, name in enumerate(names)}
-    spare = max(1, len(rows) - len(names))
-    residue = ((ROW**2 * 10 + float(weight @ residual**2)) / (10 + spare)) ** 0.5
+    known = {name: float(1 - covariance[i, i] ** 0.5 / prior[i]) for i, name in enumerate(names)}
+    degrees = max(1, len(rows) - len(names))
+    residue = ((ROW**2 * 10 + float(weight @ residual**2)) / (10 + degrees)) ** 0.5  # ROW counts as 10 measured steps
     return Calibration(
         stack=stack, constants=constants, known=known, rows=len(rows), residue=residue,
         covariance=tuple(map(tuple, covariance)),
@@ -103,12 +211,13 @@ def calibrate(
 
 
 def _moved(constants: Constants, by: dict[str, float]) -> Constants:
+    """The constants with these logarithms added."""
     return replace(constants, **{name: getattr(constants, name) * exp(offset) for name, offset in by.items()})
 
 
 def _residuals(rows, stack, start, names, offset):
-    """log(measured / predicted) of each row, and how its prediction moves with each constant."""
-    here = dict(zip(names, offset, strict=True))
+    """log(measured / predicted) of each row, and the slope of its predicted logarithm by each constant's logarithm."""
+    current = dict(zip(names, offset, strict=True))
 
     def logs(by: dict[str, float]) -> np.ndarray:
         constants = _moved(start, by)
@@ -116,6 +225,6 @@ def _residuals(rows, stack, start, names, offset):
             [log(step_time(row.model, row.plan, row.cluster, stack or row.stack, constants).seconds) for row in rows]
         )
 
-    now = logs(here)
-    slope = [(logs(here | {name: here[name] + MOVE}) - now) / MOVE for name in names]
-    return np.array([log(row.seconds) for row in rows]) - now, np.stack(slope, axis=1)
+    predicted = logs(current)
+    slope = [(logs(current | {name: current[name] + MOVE}) - predicted) / MOVE for name in names]
+    return np.array([log(row.seconds) for row in rows]) - predicted, np.stack(slope, axis=1)

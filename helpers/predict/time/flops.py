@@ -1,9 +1,9 @@
-"""Floating-point operations of a training step, how busy they keep the hardware (MFU, HFU), and days of training.
+"""Counts the floating-point operations of a training step, its utilization (MFU, HFU), and the days of a training.
 
-Letters: B sequences a step, s tokens a sequence, h hidden, l layers, V vocabulary, N parameters, D tokens.
-Counted: matrix products only, 2 m n k for (m, k) times (k, n); backward does two for each of forward's. Biases, norms,
-softmax and the embedding's look-up are left out, as in every source here. Attention counts whole, s x s, although a
-causal kernel may skip half of it; of a window of w tokens s x w.
+Letters: B sequences per step, s tokens per sequence, h hidden, l layers, V vocabulary, N parameters, D tokens.
+Only matrix products count, 2 m n k for (m, k) times (k, n); backward does two for each of forward's. Biases, norms,
+softmax and the embedding's look-up are left out, as in every source here. Attention counts fully, s x s, although a
+causal kernel may skip half of it; with a window of w tokens it counts s x w.
 
 For a GPT (f = 4 h, no grouped queries) the counts are the papers' closed forms:
     none       72 B l s h^2 (1 + s/(6h) + V/(12lh))    Korthikanti et al. 2022, eq. 7: "model FLOPs"
@@ -23,8 +23,8 @@ SECONDS_PER_DAY = 86_400
 def forward_parts(model: ModelSpec, *, batch: int = 1) -> dict[str, int]:
     """Operations of one forward pass by part, for `batch` sequences of `model.seq` tokens.
 
-    "projections": query, key, value and output of attention; "attention": scores and their product with the values;
-    "feed-forward": of the experts that a token meets, with the router; "head": the logits.
+    "projections": query, key, value and output of attention. "attention": scores and their product with the values.
+    "feed-forward": of the experts that compute a token, with the router. "head": the logits.
     """
     tokens, h, kv = batch * model.seq, model.hidden, model.kv_heads * model.head_dim
     routed = model.top_k * (3 if model.gated else 2) * h * model.ffn + model.params_of_router
@@ -37,10 +37,10 @@ def forward_parts(model: ModelSpec, *, batch: int = 1) -> dict[str, int]:
 
 
 def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", convention: str = "counted") -> int:
-    """Operations of one training step on `batch` sequences: forward once, backward twice that, and what is recomputed.
+    """Operations of one training step on `batch` sequences: forward, backward with twice as many, and recomputation.
 
-    recompute: "none" gives the model's operations, which MFU takes; "selective" and "full" what the hardware does,
-    which HFU takes. The head is never recomputed. torch's checkpoint stops early and so saves the layer's last product
+    recompute: "none" gives the model's operations, which MFU counts; "selective" and "full" give those of the hardware,
+    which HFU counts. The head is never recomputed. torch's checkpoint stops early and so skips the layer's last product
     if nothing after it is kept: without dropout "full" is then 16 B l s h^2 (one of the feed-forward's matrices) less.
     convention: "counted" is the sum of the products; "korthikanti" is eq. 8 for "selective".
     Raises ValueError for an unknown recompute or convention.
@@ -57,19 +57,20 @@ def step_flops(model: ModelSpec, *, batch: int = 1, recompute: str = "none", con
 
 
 def six_n_d(num_params: int, num_tokens: float) -> float:
-    """The rule of thumb 6 N D. Kaplan et al. 2020, section 2.1: 2 operations a parameter and token forward, 4 backward.
+    """Operations of a training by the rule of thumb 6 N D (Kaplan et al. 2020, section 2.1).
 
-    It leaves out attention's products (s/(6h) of the layers: 3 % for GPT-3, 33 % at s = 2h) and counts tables that no
-    product touches: learned positions always, the token table where the head has a matrix of its own.
+    Forward takes 2 operations per parameter and token, backward 4. The rule leaves out attention's products (s/(6h) of
+    the layers: 3 % for GPT-3, 33 % at s = 2h), and it counts tables that take part in no product: learned positions
+    always, and the token table where the head has a matrix of its own.
     """
     return 6 * num_params * num_tokens
 
 
 def mfu(model: ModelSpec, *, batch: int, seconds: float, peak_flops: float, num_gpus: int = 1) -> float:
-    """Model FLOPs utilization, a share of 1: the model's operations of a step over what the devices could do meanwhile.
+    """Model FLOPs utilization, from 0 to 1: the model's operations of a step over those that the devices could do.
 
-    batch: sequences of the whole step. seconds: of the step. peak_flops: operations a second of one device.
-    What is recomputed does not count as useful. Chowdhery et al. 2022 (PaLM), section 4.1.
+    batch: sequences of the step on all devices. seconds: of the step. peak_flops: operations per second of one device.
+    Recomputation does not count as useful. Chowdhery et al. 2022 (PaLM), section 4.1.
     """
     return step_flops(model, batch=batch) / _possible(seconds, peak_flops, num_gpus)
 
@@ -78,7 +79,7 @@ def hfu(
     model: ModelSpec, *, batch: int, seconds: float, peak_flops: float, num_gpus: int = 1,
     recompute: str = "none", convention: str = "counted",
 ) -> float:  # fmt: skip
-    """Hardware FLOPs utilization, a share of 1: as `mfu`, with what is recomputed counted too."""
+    """Hardware FLOPs utilization, from 0 to 1: like `mfu`, but recomputation counts too."""
     done = step_flops(model, batch=batch, recompute=recompute, convention=convention)
     return done / _possible(seconds, peak_flops, num_gpus)
 
@@ -86,9 +87,9 @@ def hfu(
 def training_days(
     num_params: int, num_tokens: float, *, num_gpus: int, flops_per_gpu: float, recompute: str = "full"
 ) -> float:
-    """Days that training takes: 8 N D / (num_gpus * flops_per_gpu) with full recomputation, else 6 N D / (...).
+    """Days of a training: 8 N D / (num_gpus * flops_per_gpu) with full recomputation, else 6 N D / (...).
 
-    flops_per_gpu: operations a second that a GPU reaches, recomputed ones included, as the paper reports them.
+    flops_per_gpu: operations per second that a GPU reaches, with recomputed ones, as the paper reports them.
     Narayanan et al. 2021, equation 4 (N is P there, D is T). Raises ValueError for an unknown recompute or no GPU.
     """
     check_one_of("training_days", "recompute", recompute, Plan.KNOWN["recompute"])

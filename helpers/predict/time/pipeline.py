@@ -1,10 +1,11 @@
-"""A pipeline schedule played against the clock, and what its bubble and its memory should be by formula.
+"""Simulates a pipeline schedule against the clock, and predicts how long a pipelined step takes.
+
+`simulate` returns a Timeline with one span per action, which chapters, explorers and the judge draw and compare.
+`pipeline_seconds` gives the planner the seconds alone, where stages may differ and there may be chunks.
 
 The model (as in Qi et al. 2023, section 3): a rank runs its list in order. An action starts when the rank is free and
 what it needs from another stage ended `send` seconds before; a send does not occupy the rank. A full backward takes
 both backward times and releases its gradient after both. An overlapped pair takes the times of both parts.
-
-Letters: p ranks, m micro-batches, c chunks a rank.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple
 
 from helpers.records import Holding, Span, Timeline
-from helpers.schedules import Action, Schedule, awaited_by, validate
+from helpers.schedules import Action, Schedule, awaited_by, interleaved, one_f_one_b, validate
 from helpers.schedules.actions import BACKWARD, FORWARD, INPUT, OVERLAP, WEIGHT
-from helpers.schedules.validate import earlier, gives
+from helpers.schedules.validate import finished_by, prerequisite
 
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input_grad", WEIGHT: "weight_grad", OVERLAP: "other"}
 Seconds = float | Sequence[float]  # one for all virtual stages, or one for each
@@ -32,26 +34,27 @@ def simulate(
     send: float = 0.0,
     activation_bytes: float | None = None,
 ) -> Timeline:
-    """The schedule as a predicted Timeline: a span for each action, named as PyTorch prints it ("2F0"). Seconds.
+    """The schedule as a predicted Timeline: one span per action, named as PyTorch prints it ("2F0"), in seconds.
 
-    forward, backward_input, backward_weight: of one micro-batch on one virtual stage, a number or one a stage. send:
-    from the end of an action to where its result can be used on the next stage, if that is on another rank.
-    activation_bytes: what one virtual stage keeps of one micro-batch, from its F to its B, or to its W where backward
-    is split; then `timeline.held` says who holds what and when.
+    forward, backward_input, backward_weight: seconds of one micro-batch on one virtual stage, as one number for all
+    stages or one number per stage. send: seconds from the end of an action until its result can be used on the next
+    stage, if that stage is on another rank. activation_bytes: what one virtual stage keeps of one micro-batch, from its
+    F to its B, or to its W where backward is split; with it `timeline.held` has what each rank holds, and when.
     Raises ValueError for negative or too few durations, and where the schedule would hang (see `schedules.validate`).
     """
-    seconds = durations(schedule.num_stages, forward, backward_input, backward_weight)
+    seconds = seconds_by_kind(schedule.num_stages, forward, backward_input, backward_weight)
     if not send >= 0:
         raise ValueError(f"simulate: send is {send!r}, but it must be 0 or more seconds")
-    spans = tuple(_Play(schedule, seconds, send).spans())
+    spans = tuple(_Simulation(schedule, seconds, send).spans())
     held = () if activation_bytes is None else held_activations(schedule, spans, activation_bytes)
     return Timeline(spans=spans, source="predicted", title=schedule.name, held=held)
 
 
 def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float) -> tuple[Holding, ...]:
-    """What each rank holds when, of a schedule that was played: num_bytes for each forward, until it is used up.
+    """The activations that each rank holds in a simulated schedule: `num_bytes` per micro-batch and virtual stage.
 
-    From the start of F to the end of B; where backward is split, to the end of W, which needs the inputs of layers.
+    They are held from the start of F to the end of B; where backward is split, to the end of W, which needs the inputs
+    of the layers.
     """
     last = WEIGHT if schedule.splits_backward else BACKWARD
     starts, ends = {}, {}
@@ -68,105 +71,117 @@ def held_activations(schedule: Schedule, spans: Sequence[Span], num_bytes: float
     )  # fmt: skip
 
 
-class _Ends(list):
-    """When each micro-batch left a stage, forward or backward: None until it has. wakes: which rank waits for which."""
+class _EndTimes(list):
+    """For each micro-batch, when one kind of action on one stage ended (None: not yet), and which rank waits for it."""
 
     def __init__(self, values: Iterable[float | None]) -> None:
         super().__init__(values)
-        self.wakes: dict[int, int] = {}  # micro-batch -> rank
+        self.waiting: dict[int, int] = {}  # micro-batch -> the rank that waits for it
 
 
-class _Play:
-    """Ranks advance until they wait for another; what they wait for wakes them."""
+class _Simulation:
+    """Advances each rank until it must wait for another one; the result that a rank waits for wakes it."""
 
     def __init__(self, schedule: Schedule, seconds: dict[str, list[float]], send: float) -> None:
         self.schedule, self.rules = schedule, _rules(schedule, seconds, send)
-        self.place, self.free = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
+        self.position, self.free = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
 
     def spans(self) -> list[Span]:
-        found: list[list[Span]] = [[] for _ in self.place]
-        awake = list(range(len(self.place)))
-        with _collector_paused():
+        spans: list[list[Span]] = [[] for _ in self.position]
+        awake = list(range(len(self.position)))
+        with _garbage_collector_paused():
             while awake:
                 rank = awake.pop()
-                awake += self._advance(rank, found[rank])
-        if any(place < len(row) for place, row in zip(self.place, self.schedule.actions, strict=True)):
+                awake += self._advance(rank, spans[rank])
+        if any(position < len(row) for position, row in zip(self.position, self.schedule.actions, strict=True)):
             validate(self.schedule)  # raises, with the actions at which the ranks hang
-        return [span for row in found for span in row]
+        return [span for row in spans for span in row]
 
-    def _advance(self, rank: int, found: list[Span]) -> list[int]:
-        """Play one rank as far as it goes; the ranks that its results wake. Flat: half a million actions may pass."""
+    def _advance(self, rank: int, spans: list[Span]) -> list[int]:
+        """Run one rank as far as it goes, and return the ranks that its results wake.
+
+        The loop uses local names and no further calls, because half a million actions may pass through it.
+        """
         row, rules, free, woken = self.schedule.actions[rank], self.rules, self.free[rank], []
-        position, add, span = self.place[rank], found.append, Span.unchecked
+        position, add, span = self.position[rank], spans.append, Span.unchecked
         while position < len(row):
             stage, kind, j, parts = row[position]
             if parts:
-                start, free = self._both(parts, rank, free, woken)
+                start, free = self._overlap(parts, rank, free, woken)
                 if start is None:
                     break
                 add(span(rank, "compute", str(row[position]), KINDS[kind], start, free))
             else:
-                needs, send, own, gives, seconds = rules[kind][stage]
-                arrived = needs[j]
-                if arrived is None or own[j] is None:
-                    needs.wakes[j] = rank
+                received, send, prerequisites, finished, seconds = rules[kind][stage]
+                arrived = received[j]
+                if arrived is None or prerequisites[j] is None:
+                    received.waiting[j] = rank
                     break
                 start = arrived + send if arrived + send > free else free
-                gives[j] = free = start + seconds
-                if gives.wakes and j in gives.wakes:
-                    woken.append(gives.wakes.pop(j))
+                finished[j] = free = start + seconds
+                if finished.waiting and j in finished.waiting:
+                    woken.append(finished.waiting.pop(j))
                 add(span(rank, "compute", f"{stage}{kind}{j}", KINDS[kind], start, free))
             position += 1
-        self.place[rank], self.free[rank] = position, free
+        self.position[rank], self.free[rank] = position, free
         return woken
 
-    def _both(self, parts: tuple[Action, ...], rank: int, free: float, woken: list[int]) -> tuple[float | None, float]:
-        """An overlapped pair: when it starts (None: it waits) and when the rank is free after it."""
+    def _overlap(
+        self, parts: tuple[Action, ...], rank: int, free: float, woken: list[int]
+    ) -> tuple[float | None, float]:
+        """When an overlapped pair starts (None where it must wait), and when the rank is free after it."""
         rules = [(self.rules[part.kind][part.stage], part.microbatch) for part in parts]
         for rule, j in rules:
-            if rule.needs[j] is None or rule.own[j] is None:
-                rule.needs.wakes[j] = rank
+            if rule.received[j] is None or rule.prerequisites[j] is None:
+                rule.received.waiting[j] = rank
                 return None, free
-        start = max(free, *(rule.needs[j] + rule.send for rule, j in rules))
+        start = max(free, *(rule.received[j] + rule.send for rule, j in rules))
         end = start + sum(rule.seconds for rule, _ in rules)
         for rule, j in rules:
-            rule.gives[j] = end
-            if j in rule.gives.wakes:
-                woken.append(rule.gives.wakes.pop(j))
+            rule.finished[j] = end
+            if j in rule.finished.waiting:
+                woken.append(rule.finished.waiting.pop(j))
         return start, end
 
 
 class _Rule(NamedTuple):
-    """One kind of action on one stage. What it `needs` arrives `send` later; its `own` stands earlier in its row."""
+    """What one kind of action on one stage needs and finishes.
 
-    needs: _Ends
+    received: the end times of the action whose message it waits for; the message arrives `send` seconds later.
+    prerequisites: the end times of the action that its own stage must have done before. finished: its own end times.
+    """
+
+    received: _EndTimes
     send: float
-    own: _Ends
-    gives: _Ends
+    prerequisites: _EndTimes
+    finished: _EndTimes
     seconds: float
 
 
 def _rules(schedule: Schedule, seconds: dict[str, list[float]], send: float) -> dict[str, list[_Rule]]:
-    """Kind -> the rule of each stage, from what the validator says that it needs and gives."""
+    """Kind -> the rule of each stage, with the needs that `schedules.validate` checks."""
     stages, m = range(schedule.num_stages), schedule.num_microbatches
-    ends = {(stage, kind): _Ends([None] * m) for stage in stages for kind in (FORWARD, INPUT, WEIGHT)}
-    given = _Ends([0.0] * m)  # there from the start: the batch, and whatever is not needed
+    ends = {(stage, kind): _EndTimes([None] * m) for stage in stages for kind in (FORWARD, INPUT, WEIGHT)}
+    from_the_start = _EndTimes([0.0] * m)  # for an action that waits for nothing
 
     def rule(stage: int, kind: str) -> _Rule:
         action = Action(stage, kind, 0)
-        message, own = awaited_by(action, schedule.num_stages), earlier(action)
+        message, before = awaited_by(action, schedule.num_stages), prerequisite(action)
         sender, receiver = message.route(schedule) if message else (0, 0)
         return _Rule(
-            needs=ends[message.origin[:2]] if message else given, send=send * (sender != receiver),
-            own=ends[own[:2]] if own else given, gives=ends[gives(action)[0][:2]], seconds=seconds[kind][stage],
-        )  # fmt: skip
+            received=ends[message.origin[:2]] if message else from_the_start,
+            send=send if sender != receiver else 0.0,
+            prerequisites=ends[before[:2]] if before else from_the_start,
+            finished=ends[finished_by(action)[0][:2]],
+            seconds=seconds[kind][stage],
+        )
 
     return {kind: [rule(stage, kind) for stage in stages] for kind in seconds}
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hundreds of thousands of spans are born here and none dies: looking for garbage among them costs a fifth."""
+def _garbage_collector_paused() -> Iterator[None]:
+    """Pause garbage collection while hundreds of thousands of spans are created and none is freed, which saves 20 %."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -176,8 +191,8 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def durations(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):
-    """Kind -> seconds of each stage."""
+def seconds_by_kind(num_stages: int, forward: Seconds, backward_input: Seconds, backward_weight: Seconds):
+    """The seconds of each kind of action: kind -> one number per virtual stage. ValueError for a wrong number."""
     by_kind = {}
     for kind, name, given in (
         (FORWARD, "forward", forward),
@@ -193,3 +208,50 @@ def durations(num_stages: int, forward: Seconds, backward_input: Seconds, backwa
         by_kind[kind] = each
     by_kind[BACKWARD] = [i + w for i, w in zip(by_kind[INPUT], by_kind[WEIGHT], strict=True)]
     return by_kind
+
+
+MOST_SIMULATED_ACTIONS = 600  # of a schedule; a longer one takes the closed form, which a test compares
+
+
+@lru_cache(maxsize=256)
+def _schedule(stages: int, microbatches: int, chunks: int):
+    return interleaved(stages * chunks, microbatches, chunks) if chunks > 1 else one_f_one_b(stages, microbatches)
+
+
+def simulated_seconds(
+    stages: int, microbatches: int, chunks: int, forward: list[float], backward: list[float]
+) -> float:
+    """Seconds from the first forward to the last backward, by simulation.
+
+    forward, backward: seconds of one micro-batch on each of the stages * chunks virtual stages.
+    """
+    schedule = _schedule(stages, microbatches, chunks)
+    timeline = simulate(schedule, forward=forward, backward_input=backward, backward_weight=0.0)
+    return max(span.end for span in timeline.spans)
+
+
+def pipeline_seconds(stages: int, microbatches: int, chunks: int, forward: list[float], backward: list[float]) -> float:
+    """Seconds from the first forward to the last backward, for a pipeline of any length.
+
+    A long pipeline is simulated with fewer micro-batches. In the steady state the busiest rank never waits, so each
+    further micro-batch adds the busiest rank's seconds of one. Sends are part of forward and backward, because a rank
+    waits for its sends in the stacks of stacks.py.
+    """
+    if stages == 1:
+        return microbatches * (sum(forward) + sum(backward))
+    short = min(microbatches, 2 * stages)
+    if 2 * short * stages * chunks > MOST_SIMULATED_ACTIONS:
+        return closed_form_seconds(stages, microbatches, chunks, forward, backward)
+    busiest = max(sum(forward[r::stages]) + sum(backward[r::stages]) for r in range(stages))
+    return simulated_seconds(stages, short, chunks, forward, backward) + (microbatches - short) * busiest
+
+
+def closed_form_seconds(
+    stages: int, microbatches: int, chunks: int, forward: list[float], backward: list[float]
+) -> float:
+    """Seconds of the same by formula: one micro-batch passes every rank, then the busiest rank does all its work.
+
+    Source: Narayanan et al. 2021, section 2.2.
+    """
+    each = [sum(forward[r::stages]) + sum(backward[r::stages]) for r in range(stages)]
+    return (sum(each) - max(each)) / chunks + microbatches * max(each)

@@ -1,7 +1,8 @@
-"""What a training stack does at the same time, and which kernels it has: from its code and papers, rounded, not fitted.
+"""Describes training stacks (Megatron, FSDP, TorchTitan, ...): what they overlap and which kernels they have.
 
-Where a paper gives no share (what of the traffic hides, how many bytes unfused kernels move), it was chosen so that the
-published rows in data/ lie on both sides of the estimate; a calibration moves the rest.
+The step-time model (step.py) takes a `Stack`. The figures come from the stacks' code and papers, rounded, not fitted.
+Where a paper gives no figure (which share of the traffic hides, how many bytes unfused kernels move), it was chosen so
+that the published steps in data/ lie on both sides of the estimate; a calibration adjusts the rest.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from helpers.specs.checks import check_positive
 class Stack:
     """A training stack.
 
-    attention: what its kernels do, None for what the plan says.
+    attention: "flash" or "materialized", whichever its kernels do; None: as the plan says.
     passes: bytes that norms and activations move, over those of fused kernels. flash: speed of its flash kernel over
-    FlashAttention-2's. selective_products: the share of products that its selective recomputation repeats; 0 repeats
-    attention's core alone (Megatron).
-    tensor_hidden, context_hidden, data_hidden, gather_hidden: the share of the collectives inside layers, of context
-    parallelism, of gradients and of parameters that compute can cover. tensor_backward: exposed collectives of backward
-    over those of forward. messages: gathers that ZeRO-3 makes of a layer. nvls: all-reduces inside a node are added up
-    by the switch.
-    layer_launch: seconds on the host to launch a layer's forward; a backward takes calls_backward times that, and each
-    further tensor-parallel rank adds calls_per_collective, since a collective waits for the slowest host.
-    chunk_layers: layers of a chunk where the plan names no chunks, for a stack that always interleaves.
+    that of FlashAttention-2. selective_products: the share of matrix products that its selective recomputation repeats;
+    0 repeats only attention between its projections (Megatron).
+    tensor_hidden, context_hidden, data_hidden, gather_hidden: the share that compute can hide of the collectives inside
+    layers, of context parallelism, of gradients and of parameters. tensor_backward: exposed collectives of backward
+    over those of forward. messages: all-gathers per layer under ZeRO-3. nvls: whether the switch of a node adds up
+    all-reduces.
+    layer_launch: seconds of the host to launch a layer's forward. A backward takes calls_backward times as long, and
+    each further tensor-parallel rank adds calls_per_collective, because a collective waits for the slowest host.
+    chunk_layers: layers per chunk for a stack that always interleaves, where the plan has no chunks.
     """
 
     name: str

@@ -1,13 +1,14 @@
-"""When each span of a ZeRO-3 step starts and ends, simulated: compute beside one link that carries messages.
+"""Simulates one training step of ZeRO-3 as a Timeline of compute and messages.
 
-The model: a unit (a layer, or several) computes when its parameters have been gathered. With `prefetch=k` the gathers
-of the next k units are asked for before it computes, so they travel meanwhile; with 0 each is asked for when it is
-needed, and compute waits. Gradients are reduced and scattered behind the backward of the units before. The link
-carries one message at a time, in the order in which they were asked for, each for its alpha-beta seconds
-(`helpers.quantities.costs`). All ranks do the same at the same time. After Zhao et al. 2023, "PyTorch FSDP", section 3.3.
+Chapter 08, its explorers and the judge of its lab use it. The model: a unit (a layer, or several) computes when its
+parameters have been gathered. With `prefetch=k` the gathers of the next k units are issued before it computes, so they
+travel meanwhile; with 0 each gather is issued when its unit is needed, and compute waits. Gradients are reduced and
+scattered while the units before them run backward. The link carries one message at a time, in the order of issue, each
+for its alpha-beta seconds (`helpers.quantities.costs`). All ranks do the same at the same time. After Zhao et al. 2023,
+"PyTorch FSDP", section 3.3.
 
-Memory: every unit's shard for the whole step, a whole unit from when its gather is asked for until it has computed, its
-gradients from when backward of the unit begins until they are scattered, and their shard from then on.
+Memory: every unit's shard exists for the whole step. A full unit exists from when its gather is issued until it has
+computed, its gradients from when its backward begins until they are scattered, and their shard from then on.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from helpers.specs.checks import check_plain
 
 @dataclass(frozen=True, kw_only=True)
 class Zero3Step:
-    """What a step needs, one entry a unit, in the order of forward.
+    """The inputs of the simulation, one entry per unit, in the order of forward.
 
-    names; num_bytes: of the whole unit, padding included; forward, backward: compute seconds.
+    names: of the units. num_bytes: of the full unit, with padding. forward, backward: compute seconds.
     Raises ValueError where the lengths differ or a number is negative.
     """
 
@@ -46,10 +47,10 @@ class Zero3Step:
 
 
 def gpt_zero3_step(model: ModelSpec, *, tokens: int, flops_per_second: float, bytes_per_number: int = 2) -> Zero3Step:
-    """A GPT's, a unit a layer, embeddings and head in one at the front, on `tokens` tokens a rank.
+    """The Zero3Step of a GPT with `tokens` tokens per rank: one unit per layer, and embeddings and head first.
 
-    Compute time: 2 operations a parameter and token forward, 4 backward (Kaplan et al. 2020, table 1); embeddings and
-    head, which are one matrix product, stand at the front with all their time.
+    Compute time: 2 operations per parameter and token in forward, 4 in backward (Kaplan et al. 2020, table 1).
+    Embeddings and head, which are one matrix product, form the first unit and count there with all their time.
     """
     check_plain("gpt_zero3_step", model)
     tables = model.num_params - model.num_layers * model.params_per_layer
@@ -75,10 +76,11 @@ def simulate_zero3_step(
 ) -> Timeline:
     """One step, forward and backward, as a predicted Timeline, in seconds from the start of forward.
 
-    prefetch: how many units ahead are gathered while one computes; 0 hides no gather. limit: how many units are whole
-    at once. keep_parameters: nothing is freed between forward and backward. All as in `Zero3`, and as there one
-    reduce-scatter is under way at a time: compute waits before the next. shown_ranks: how many ranks the Timeline
-    holds, all alike (default: all). Raises ValueError for a negative prefetch, a limit below 1 or too many ranks.
+    prefetch: how many units ahead are gathered while one computes; 0 hides no gather. limit: how many units may be
+    unsharded at once. keep_parameters: parameters are not freed between forward and backward. All three are as in
+    `Zero3`, and as there one reduce-scatter is in flight at a time, so compute waits before the next. shown_ranks: how
+    many identical ranks the Timeline has (default: all). Raises ValueError for a negative prefetch, a limit below 1 or
+    too many ranks.
     """
     num_shown = world_size if shown_ranks is None else shown_ranks
     if not 1 <= num_shown <= world_size:
@@ -87,51 +89,54 @@ def simulate_zero3_step(
         raise ValueError(f"prefetch is {prefetch!r}, but it must be 0 or a number of units")
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ValueError(f"limit is {limit!r}, but it must be 1 unit or more")
-    return _Play(step, link, world_size, prefetch, limit, keep_parameters).run(num_shown)
+    return _Simulation(step, link, world_size, prefetch, limit, keep_parameters).run(num_shown)
 
 
 @dataclass
-class _Play:
-    """One clock for compute, one for the link."""
+class _Simulation:
+    """The state of the simulation: one clock for compute, one for the link."""
 
     step: Zero3Step
     link: Link
     world_size: int
     prefetch: int
     limit: int
-    keep: bool
-    now: float = 0.0
-    free: float = 0.0  # when the link is
-    gathered: dict[int, tuple[float, float]] = field(default_factory=dict)  # unit -> asked for at, there at
+    keep_parameters: bool
+    now: float = 0.0  # of compute
+    link_free: float = 0.0  # when the link has carried all messages so far
+    gathered: dict[int, tuple[float, float]] = field(default_factory=dict)  # unit -> when issued, when it has arrived
     reduced: float = 0.0  # when the last reduce-scatter will have ended
     spans: list[tuple] = field(default_factory=list)
-    held: list[tuple] = field(default_factory=list)
+    holdings: list[tuple] = field(default_factory=list)
 
     def run(self, num_ranks: int) -> Timeline:
         order = list(range(len(self.step.names)))
         self._pass(order, "forward", self.step.forward)
         self._pass(order[::-1], "backward", self.step.backward)
-        end = max(self.now, self.free)
+        end = max(self.now, self.link_free)
         for unit, size in enumerate(self.step.num_bytes):
-            self.held.append((f"shard of {self.step.names[unit]}", "parameters", self._share(size), 0.0, end))
-        held = [(name, kind, size, start, end if stop is None else stop) for name, kind, size, start, stop in self.held]
+            self.holdings.append((f"shard of {self.step.names[unit]}", "parameters", self._share(size), 0.0, end))
         return Timeline(
             spans=[Span.unchecked(rank, *span) for rank in range(num_ranks) for span in self.spans],
             source="predicted",
             title=f"ZeRO-3, {self.world_size} ranks, prefetch {self.prefetch}",
-            held=[_holding(rank, *one) for rank in range(num_ranks) for one in held],
+            held=[
+                Holding(rank=rank, name=name, kind=kind, num_bytes=size, start=start, end=end if stop is None else stop)
+                for rank in range(num_ranks)
+                for name, kind, size, start, stop in self.holdings
+            ],
         )
 
     def _pass(self, order: Sequence[int], kind: str, seconds: Sequence[float]) -> None:
-        for place, unit in enumerate(order):
+        for number, unit in enumerate(order):
             self._gather(unit)
             self.now = max(self.now, self.gathered[unit][1])
-            for ahead in order[place + 1 : place + 1 + self.prefetch]:
+            for next_unit in order[number + 1 : number + 1 + self.prefetch]:
                 if len(self.gathered) < self.limit:
-                    self._gather(ahead)
+                    self._gather(next_unit)
             start, self.now = self.now, self.now + seconds[unit]
             self._span("compute", self.step.names[unit], kind, start, self.now)
-            if kind == "backward" or not self.keep:
+            if kind == "backward" or not self.keep_parameters:
                 self._free(unit)
             if kind == "backward":
                 self._reduce(unit, start)
@@ -142,32 +147,30 @@ class _Play:
             self.gathered[unit] = (self.now, end)
 
     def _free(self, unit: int) -> None:
-        size, asked = self.step.num_bytes[unit], self.gathered.pop(unit)[0]
-        self.held.append((self.step.names[unit], "parameters", size, asked, self.now))
+        size, issued = self.step.num_bytes[unit], self.gathered.pop(unit)[0]
+        self.holdings.append((self.step.names[unit], "parameters", size, issued, self.now))
 
     def _reduce(self, unit: int, began: float) -> None:
         name, size = self.step.names[unit], self.step.num_bytes[unit]
         self.now = max(self.now, self.reduced)
         self.reduced = end = self._message("reduce_scatter", unit, size)
-        self.held.append((f"gradients of {name}", "gradients", size, began, end))
-        self.held.append((f"gradient shard of {name}", "gradients", self._share(size), end, None))
+        self.holdings.append((f"gradients of {name}", "gradients", size, began, end))
+        self.holdings.append((f"gradient shard of {name}", "gradients", self._share(size), end, None))  # to the end
 
     def _message(self, op: str, unit: int, payload: int) -> float:
-        start = max(self.now, self.free)
-        self.free = start + cost_seconds(op, self.step.num_bytes[unit], self.world_size, self.link)
-        self._span("communication", f"{op} {self.step.names[unit]}", "communication", start, self.free, payload)
-        return self.free
+        """Send a unit as soon as the link is free, and return when it has arrived."""
+        start = max(self.now, self.link_free)
+        self.link_free = start + cost_seconds(op, self.step.num_bytes[unit], self.world_size, self.link)
+        self._span("communication", f"{op} {self.step.names[unit]}", "communication", start, self.link_free, payload)
+        return self.link_free
 
     def _share(self, size: int) -> int:
+        """Bytes of one rank's shard, rounded up."""
         return -(-size // self.world_size)
 
     def _span(self, lane: str, name: str, kind: str, start: float, end: float, num_bytes: int = 0) -> None:
         if end > start:
             self.spans.append((lane, name, kind, start, end, num_bytes))
-
-
-def _holding(rank: int, name: str, kind: str, num_bytes: int, start: float, end: float) -> Holding:
-    return Holding(rank=rank, name=name, kind=kind, num_bytes=num_bytes, start=start, end=end)
 
 
 def compare_stages(
@@ -179,9 +182,10 @@ def compare_stages(
     flops_per_second: float = 0.4 * 989e12,
     world_size: int = 64,
 ) -> dict[int, dict[float, float]]:
-    """Seconds of a step of stages 1 and 3: stage -> Gb/s of the link that a ring crosses -> seconds. 16 bits.
+    """Seconds of a step with ZeRO stages 1 and 3, in 16 bits: stage -> Gb/s of the link that a ring crosses -> seconds.
 
-    Stage 3 with prefetch; of stage 1 nothing is hidden, which favours stage 3. The default rate is 40 % of an H100.
+    Stage 3 prefetches, while stage 1 hides none of its traffic, which favours stage 3. The default rate of compute is
+    40 % of an H100's peak.
     """
     step = gpt_zero3_step(model, tokens=tokens, flops_per_second=flops_per_second)
     compute = num_microbatches * (sum(step.forward) + sum(step.backward))
@@ -189,6 +193,6 @@ def compare_stages(
     for speed in gigabits:
         link = Link.from_gigabits(speed, latency=1e-5)
         sent = [cost_seconds(op, 2 * model.num_params, world_size, link) for op in ("reduce_scatter", "all_gather")]
-        third = simulate_zero3_step(step, link=link, world_size=world_size, shown_ranks=1)
-        seconds[1][speed], seconds[3][speed] = compute + sum(sent), num_microbatches * third.duration
+        stage_3 = simulate_zero3_step(step, link=link, world_size=world_size, shown_ranks=1)
+        seconds[1][speed], seconds[3][speed] = compute + sum(sent), num_microbatches * stage_3.duration
     return seconds

@@ -1,35 +1,40 @@
-"""What each rank sends over each axis in a step of `compose.Trainer`, to the byte, from the shapes alone.
+"""Predicts what each rank sends over each axis of a mesh in a step of `compose.Trainer`, to the byte, from shapes.
 
     tp       stage by stage as tensor_parallel.py has it; recompute="full" sends each block's forward twice
     pp       an activation to the next stage and its gradient back, for each micro-batch; a tied table's gradient once
     dp       zero 0: an all-reduce of gradients; 1 to 3: zero.py, in vectors that are padded to dp equal parts
     scalars  the loss over dp x pp, the norm over each axis on which gradients lie in parts, the loss scaler's flags
-Which ranks those are, `Plan.mesh` says. What live ranks logged becomes the same record by `records.traffic_by_axis`.
+`Plan.mesh` says which ranks these are. `records.traffic_by_axis` brings what live ranks logged into the same record, so
+that both can be compared. `rank_parameters` lists a rank's parameters in the order in which training puts them into
+buckets, and `axis_link` says which link the messages of an axis cross.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
-from helpers.predict.memory.states import table_params, weight_bytes
+from helpers.predict.memory.states import kv_width, table_params, weight_bytes
 from helpers.predict.traffic.events import Traffic
-from helpers.predict.traffic.layers import Stage, layer_parameters, stages_of
 from helpers.predict.traffic.tensor_parallel import stage_messages
 from helpers.predict.traffic.zero import zero_traffic
 from helpers.records import SCALARS, AxisTraffic, CommLog
-from helpers.records.axes import AxisOp
-from helpers.specs import ModelSpec, Plan
+from helpers.records.comms import AxisOp
+from helpers.schedules import balanced
+from helpers.specs import Cluster, Link, ModelSpec, Plan
 from helpers.specs.checks import check_plain
+from helpers.specs.mesh import Mesh
 
-HEADER = 10 * 8  # bytes with which a stage tells the next one the shape of what will come, once
-FLAGS, SCALAR = 3 * 4, 8  # bytes: the scaler's three in float32; the loss and the norm in float64
+HEADER = 10 * 8  # bytes in which a stage sends the shape of its messages to the next one, once
+FLAGS, SCALAR = 3 * 4, 8  # bytes of the scaler's three flags in float32; of the loss or the norm in float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisBytes:
-    """Bytes that one rank sends in one step, by axis. `tp` is waited for, `dp` and `pp` can hide behind compute."""
+    """Bytes that one rank sends in one step, by axis. Ranks wait for `tp`; `dp` and `pp` can hide behind compute."""
 
     tp: float
     pp: float
@@ -37,9 +42,9 @@ class AxisBytes:
 
 
 def axis_bytes(model: ModelSpec, plan: Plan, stage: int = 0) -> AxisBytes:
-    """What rings make a rank of pipeline rank `stage` send over links in a step: `axis_traffic` in short.
+    """Bytes that rings make a rank of pipeline rank `stage` send in a step: the sums of `axis_traffic`.
 
-    Raises ValueError as that does.
+    Raises ValueError in the same cases.
     """
     traffic = axis_traffic(model, plan, plan.mesh.rank_at(pp=stage))
     return AxisBytes(**{axis: traffic.sent_bytes(axis) for axis in ("tp", "pp", "dp")})
@@ -57,37 +62,37 @@ def axis_traffic(
 ) -> AxisTraffic:
     """Payload of `rank` by axis and operation in one step: `num_microbatches` times `micro_batch` sequences of `seq`.
 
-    dtype_bytes: of a weight, and of all that travels; None: as `plan.precision` has weights and gradients.
-    autocast: what matrices give is in 16 bits; so are tp's sums of it, and nothing else that travels. loss_scaling:
-    float16's scaler agrees on its flags. first_step: with what only the first one sends, shapes of messages (pp) and
-    the order of gradients (dp). Stages are cut as `pipeline.partition` does, so one may differ by a layer from
-    `plan.layers_on_stage`.
+    dtype_bytes: of a weight, and of everything that is sent; None: as `plan.precision` has weights and gradients.
+    autocast: results of matrix products are in 16 bits, and so are their sums over tp; all else that is sent is not.
+    loss_scaling: float16's scaler agrees on its flags. first_step: include what only the first step sends, the shapes
+    of messages (pp) and the order of gradients (dp). Stages are cut as `pipeline.partition` does, so one may differ by
+    a layer from `plan.layers_on_stage`.
     Raises ValueError for a plan that cannot be composed (cp, zero 2 or 3 with pp), or does not fit the model.
     """
     _check(model, plan)
-    place, stages = plan.mesh.coordinates(rank)["pp"], stages_of(model, plan)
-    own = stages[place :: plan.pp]
+    stages = virtual_stages(model, plan)
+    local_stages = stages[plan.mesh.coordinates(rank)["pp"] :: plan.pp]
     width = dtype_bytes or weight_bytes(plan)
     gradients = dtype_bytes or (4 if plan.precision.endswith("_grads") else width)
-    ops = [*_of_log("tp", _tensor(model, plan, own, width, autocast), plan.num_microbatches)]
-    ops += _pipeline(model, plan, own, width, gradients, first_step)
-    ops += _data(layer_parameters(model, plan, own), plan, width, gradients, first_step)
+    ops = [*_ops_of_log("tp", _tensor(model, plan, local_stages, width, autocast), plan.num_microbatches)]
+    ops += _pipeline(model, plan, local_stages, width, gradients, first_step)
+    ops += _data(rank_parameters(model, plan, local_stages), plan, width, gradients, first_step)
     return AxisTraffic.of([*ops, *_scalars(plan, loss_scaling)])
 
 
-def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[Stage], width: int, autocast: bool) -> CommLog:
-    """One micro-batch."""
+def _tensor(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width: int, autocast: bool) -> CommLog:
+    """The tp messages of one micro-batch."""
     traffic = Traffic(plan.tp, dtype_bytes=width)
-    how = dict(batch=plan.micro_batch, traffic=traffic, product_bytes=2 if autocast else width)
+    options = dict(batch=plan.micro_batch, traffic=traffic, product_bytes=2 if autocast else width)
     for _, blocks, first, last in stages:
-        stage_messages(model, plan, blocks, first=first, last=last, **how)
+        stage_messages(model, plan, blocks, first=first, last=last, **options)
     return traffic.log
 
 
 def _pipeline(
-    model: ModelSpec, plan: Plan, stages: Sequence[Stage], width: int, gradients: int, first_step: bool
+    model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage], width: int, gradients: int, first_step: bool
 ) -> Iterator[AxisOp]:
-    """As many activations as gradients cross each edge of a stage, so it sends and receives the same."""
+    """Sends and receives between stages: as many activations as gradients cross each edge, so both are equal."""
     if plan.pp == 1:
         return
     tokens = model.seq // plan.tp if plan.sequence_parallel else model.seq
@@ -116,11 +121,11 @@ def _data(layers: list[list[int]], plan: Plan, width: int, gradients: int, first
         dtype_bytes=width,
         reduce_dtype_bytes=gradients,
     )
-    yield from _of_log("dp", log)
+    yield from _ops_of_log("dp", log)
 
 
 def _units(layers: list[list[int]]) -> list[list[int]]:
-    """What ZeRO-3 gathers together: each block, and all that is in none."""
+    """The units that ZeRO-3 gathers: each block is one, and everything outside the blocks is one."""
     ends = [0, *accumulate(map(len, layers))]
     first, *blocks, last = [list(range(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
     return [first + last, *blocks]
@@ -134,7 +139,7 @@ def _scalars(plan: Plan, loss_scaling: bool) -> Iterator[AxisOp]:
         yield AxisOp(SCALARS, "all_reduce", plan.world_size, FLAGS)
 
 
-def _of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
+def _ops_of_log(axis: str, log: CommLog, times: int = 1) -> Iterator[AxisOp]:
     for event in log.events:
         yield AxisOp(axis, event.op, len(event.group_ranks), times * event.payload_bytes)
 
@@ -149,3 +154,87 @@ def _check(model: ModelSpec, plan: Plan) -> None:
         )
     if plan.sequence_parallel and model.seq % plan.tp:
         raise ValueError(f"axis_traffic: tp={plan.tp} does not divide the {model.seq} tokens of a sequence")
+
+
+Sizes = list[int]  # elements of each parameter
+
+
+class VirtualStage(NamedTuple):
+    """A virtual stage of a pipeline: its blocks, and whether it is the first (embeddings) or the last (head)."""
+
+    number: int
+    blocks: Sequence[int]
+    first: bool
+    last: bool
+
+
+def virtual_stages(model: ModelSpec, plan: Plan) -> list[VirtualStage]:
+    """All virtual stages. Embeddings and head count as a layer each, as in `pipeline.partition`.
+
+    Raises ValueError for more stages than layers.
+    """
+    sizes = balanced([1.0] * (model.num_layers + 2), plan.pp * plan.num_chunks)
+    ends = list(accumulate(sizes))
+    spans = [(end - size - 1, end - 1) for size, end in zip(sizes, ends, strict=True)]  # layer 0 is no block
+    last = len(sizes) - 1
+    return [
+        VirtualStage(number, range(max(start, 0), min(end, model.num_layers)), number == 0, number == last)
+        for number, (start, end) in enumerate(spans)
+    ]
+
+
+def rank_parameters(model: ModelSpec, plan: Plan, stages: Sequence[VirtualStage]) -> list[Sizes]:
+    """Elements of each parameter on a tp rank that has these stages, layer by layer, as `named_parameters` gives them.
+
+    This is the order in which training puts them into buckets. A table that embedding and head share is listed once on
+    a rank, with the embedding.
+    """
+    table, layers = [table_params(model, plan)], []
+    for stage in stages:
+        if stage.first:
+            layers.append(table + [model.seq * model.hidden] * (model.positions == "learned"))
+        layers += [block_parameters(model, plan) for _ in stage.blocks]
+        if stage.last:
+            shared = model.tied_embeddings and plan.pp == 1
+            layers.append(_norm(model) + ([] if shared else table))
+    return layers
+
+
+def block_parameters(model: ModelSpec, plan: Plan) -> Sizes:
+    """Elements of a block's parameters: norm, query, key, value, projection, norm, up (and gate), down, with biases."""
+    h, width, kv, ffn = model.hidden, model.hidden // plan.tp, kv_width(model, plan), model.ffn // plan.tp
+    columns = [size for out in (width, kv, kv) for size in _linear(model, h * out, out)]
+    ups = _linear(model, h * ffn, ffn) * (2 if model.gated else 1)
+    attention = _norm(model) + columns + _linear(model, width * h, h)
+    return attention + _norm(model) + ups + _linear(model, ffn * h, h)
+
+
+def _linear(model: ModelSpec, weight: int, bias: int) -> Sizes:
+    return [weight, bias] if model.bias else [weight]
+
+
+def _norm(model: ModelSpec) -> Sizes:
+    return [model.hidden] * (model.params_per_norm // model.hidden)
+
+
+def axis_link(cluster: Cluster, mesh: Mesh, axis: str, rank: int) -> Link | None:
+    """The slowest link between `rank` and its peers on an axis; None where it has no peer.
+
+    A node has neighbouring ranks. On pp the peers are the stages before and after, on other axes the whole ring. Where
+    groups of one axis leave a node side by side, each gets its share of the network (`Cluster.network_for`).
+    """
+    group = mesh.ranks_along(axis, rank)
+    if len(group) == 1:
+        return None
+    node, index = rank // cluster.gpus_per_node, group.index(rank)
+    peers = group[max(0, index - 1) : index + 2] if axis == "pp" else group
+    if all(peer // cluster.gpus_per_node == node for peer in peers):
+        return cluster.intra
+    return cluster.network_for(_groups_across_nodes(mesh, axis, cluster.gpus_per_node, node))
+
+
+@lru_cache(maxsize=512)
+def _groups_across_nodes(mesh: Mesh, axis: str, gpus_per_node: int, node: int) -> int:
+    """How many groups of the axis have ranks both in this node and in others."""
+    nodes = ({rank // gpus_per_node for rank in group} for group in mesh.groups(axis))
+    return sum(node in each and len(each) > 1 for each in nodes)

@@ -1,4 +1,4 @@
-"""The operations of a step, one after the other: what every prediction of traffic builds its CommLog with."""
+"""Builds a predicted CommLog from operations, one after the other. Every prediction of traffic uses it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 class Traffic:
-    """Collects operations of one group on one rank; with a link each takes its alpha-beta seconds, in turn.
+    """Collects the operations of one group on one rank.
 
-    Without a link everything happens at 0 s. Raises ValueError for a dtype_bytes that no dtype has.
+    With a link, operations follow each other and each takes its alpha-beta seconds; without one, all happen at 0 s.
+    Raises ValueError for a dtype_bytes that no dtype has, or a world_size below 1.
     """
 
     def __init__(self, world_size: int, *, dtype_bytes: int = 4, link: Link | None = None, rank: int = 0) -> None:
@@ -31,13 +32,15 @@ class Traffic:
     def add(
         self, op: str, shape: Sequence[int], where: str = "", *, dtype_bytes: int | None = None, reduce_op: str = "sum"
     ) -> None:
-        """One operation. shape: of the tensor that this rank hands in: its part for an all_gather, else the whole.
+        """Add one operation.
 
-        where: what of the model asks for it; it stands where a measured event names the caller's line.
+        shape: of the tensor that this rank passes in, which is its shard for an all_gather and the full tensor for the
+        other operations. where: the part of the model that needs the operation; the event has it in `caller`, where a
+        measured event has a line of code.
         """
         width = self.dtype_bytes if dtype_bytes is None else dtype_bytes
         payload = prod(shape) * width
-        start, self.now = self.now, self.now + self._took(op, payload)
+        start, self.now = self.now, self.now + self._seconds(op, payload)
         self._events.append(
             CommEvent(
                 rank=self.rank, op=op, payload_bytes=payload, group="WORLD", group_ranks=self.ranks,
@@ -48,17 +51,18 @@ class Traffic:
 
     @property
     def log(self) -> CommLog:
+        """All operations so far."""
         return CommLog(events=tuple(self._events))
 
-    def _took(self, op: str, payload: int) -> float:
+    def _seconds(self, op: str, payload: int) -> float:
         if self.link is None:
             return 0.0
-        whole = payload * len(self.ranks) if op == "all_gather" else payload  # costs count the gathered tensor
-        return seconds(op, whole, len(self.ranks), self.link)
+        buffer = payload * len(self.ranks) if op == "all_gather" else payload  # costs count the gathered tensor
+        return seconds(op, buffer, len(self.ranks), self.link)
 
 
 def checked_sizes(parameters: Sequence[int]) -> list[int]:
-    """The same as a list of elements of each parameter. Raises ValueError for none, or what is no count of elements."""
+    """The elements of each parameter as a list. ValueError for no parameter, or something that is not a count."""
     sizes = list(parameters)
     wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 0]
     if wrong or not sizes:

@@ -1,18 +1,19 @@
-"""The messages of a tensor-parallel step of the course's GPT, before anything runs. The answer has a log's type.
+"""Predicts the messages of a tensor-parallel step of the course's GPT on one rank, as a log.
 
-b sequences of s tokens, h hidden, V vocabulary, t ranks. A block costs, for each micro-batch (Shoeybi et al. 2019,
-section 3; with sequence parallelism Korthikanti et al. 2022, section 4.2.2):
+Chapter 07, its lab and the cards use it. b sequences of s tokens, h hidden, V vocabulary, t ranks. A block costs, for
+each micro-batch (Shoeybi et al. 2019, section 3; with sequence parallelism Korthikanti et al. 2022, section 4.2.2):
 
                         forward                                  backward
     attention           1 all_reduce of b s h                    1 all_reduce of b s h
     feed-forward        1 all_reduce of b s h                    1 all_reduce of b s h
     the same, SP        1 all_gather, 1 reduce_scatter each      1 all_gather, 1 reduce_scatter each, and
-                                                                 1 all_gather of the input that was kept in parts
+                                                                 1 all_gather of the input that was kept as shards
 
-On a ring an all_reduce is a reduce_scatter and an all_gather, so sequence parallelism sends the same bytes, but for
-that last all_gather, and for the gradients of norms and of biases after rows, which met a rank's own tokens only: an
-all_reduce of a few h each. Outside the blocks: the embedding's sum, the head's gradient, and three numbers a token in
-the loss (the maximum, the sum of exponentials, the target's logit), never the logits.
+On a ring an all_reduce is a reduce_scatter and an all_gather, so sequence parallelism sends the same bytes, except for
+that last all_gather and for the gradients of norms and of the biases of row-parallel layers. These gradients come from
+a rank's own tokens only, so each needs an all_reduce of a few h. Outside the blocks travel the embedding's sum, the
+head's gradient, and three numbers per token in the loss (the maximum, the sum of exponentials, the target's logit),
+but never the logits.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from helpers.specs.checks import check_plain
 def tensor_parallel_traffic(
     model: ModelSpec, plan: Plan, *, batch: int, link: Link | None = None, dtype_bytes: int = 4
 ) -> CommLog:
-    """Every operation of a step (forward and backward of `batch` sequences of `model.seq` tokens) on one rank, in turn.
+    """Every operation of a step on one rank, in order: forward and backward of `batch` sequences.
 
-    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; the same comes
-    once for each of `plan.num_microbatches`. With a link operations take their alpha-beta seconds, nothing hidden.
-    Raises ValueError where the plan does not fit the model, or for what this file does not predict (pp, cp).
+    Of the plan count `tp`, `sequence_parallel` and `recompute`. batch: sequences of one micro-batch; its operations
+    come once for each of `plan.num_microbatches`. With a link, operations take their alpha-beta seconds, and nothing is
+    hidden. Raises ValueError where the plan does not fit the model, or for pp and cp, which are not predicted here.
     """
     _check(model, plan, batch)
     traffic = Traffic(plan.tp, dtype_bytes=dtype_bytes, link=link)
@@ -52,31 +53,35 @@ def stage_messages(
     last: bool = True,
     product_bytes: int | None = None,
 ) -> None:
-    """Add what the layers of one stage send for one micro-batch: `blocks`, with embeddings if first, a head if last.
+    """Add to `traffic` what the layers of one pipeline stage send for one micro-batch.
 
-    recompute="full" sends a block's forward again before its backward; "selective" recomputes what sends nothing.
-    product_bytes: of what matrices give, and of its gradients, which autocast has in 16 bits; None: as all else.
+    The stage has `blocks`, with embeddings if `first` and a head if `last`. recompute="full" sends a block's forward
+    again before its backward; "selective" recomputes only what sends nothing. product_bytes: bytes per element of the
+    results of matrix products and of their gradients, which autocast has in 16 bits; None: as all other tensors.
     """
     if plan.tp > 1:
-        step = _SequenceParallel if plan.sequence_parallel else _Plain
+        step = _SequenceParallel if plan.sequence_parallel else _TensorParallel
         step(model, plan, batch, traffic, product_bytes or traffic.dtype_bytes).run(blocks, first, last)
 
 
 def layer_payload_bytes(*, batch: int, seq: int, hidden: int, dtype_bytes: int = 4) -> int:
-    """Bytes that one block hands to all_reduce in forward and backward: (2 + 2) b s h numbers. Without SP."""
+    """Bytes that one block passes to all_reduce in forward and backward without SP: (2 + 2) b s h elements."""
     return (2 + 2) * batch * seq * hidden * dtype_bytes
 
 
 def layer_sent_bytes(*, batch: int, seq: int, hidden: int, tp: int, dtype_bytes: int = 4) -> float:
     """Bytes that a ring makes a rank send for one block: 2 (t-1)/t of the payload, with SP or without.
 
-    SP's second all_gather of kept inputs in backward is not in it: it adds a quarter, 2 (t-1)/t b s h numbers.
+    Not included is SP's second all_gather of kept inputs in backward, which adds a quarter: 2 (t-1)/t b s h elements.
     """
     return 2 * (tp - 1) / tp * layer_payload_bytes(batch=batch, seq=seq, hidden=hidden, dtype_bytes=dtype_bytes)
 
 
-class _Plain:
-    """Every rank holds the whole (b, s, h) between the parts: parts' outputs are added, gradients of inputs too."""
+class _TensorParallel:
+    """Adds the messages without sequence parallelism.
+
+    Between the parts of a block every rank has the full (b, s, h), so outputs and gradients of inputs are all-reduced.
+    """
 
     def __init__(self, model: ModelSpec, plan: Plan, batch: int, traffic: Traffic, product_bytes: int) -> None:
         self.model, self.plan, self.traffic, self.product_bytes = model, plan, traffic, product_bytes
@@ -119,7 +124,7 @@ class _Plain:
         self.traffic.add("all_reduce", (2, *self.tokens), "the loss: sum and target, forward", dtype_bytes=width)
 
     def copied_heads(self, where: str) -> None:
-        """Fewer key and value heads than ranks: gradients of the copies are added, each as a whole matrix."""
+        """With fewer key and value heads than ranks, the gradients of copied heads are all-reduced as full matrices."""
         if self.plan.tp <= self.model.kv_heads:
             return
         width = self.model.kv_heads * self.model.head_dim
@@ -129,35 +134,38 @@ class _Plain:
             self.traffic.add("all_reduce", (width, self.model.hidden), f"{where}: copies of {name}")
 
     def enter(self, where: str) -> None:
-        """Into a column cut: everybody has the whole input."""
+        """Before a column-parallel layer. Every rank has the full input, so nothing is sent."""
 
     def leave(self, where: str, width: int) -> None:
-        """Out of a row cut."""
+        """After a row-parallel layer: its partial sums are added."""
         self.traffic.add("all_reduce", self.stream, where, dtype_bytes=width)
 
     def out_of_rows(self, where: str) -> None:
-        """The gradient of a row cut's output: everybody has it."""
+        """The gradient of a row-parallel layer's output. Every rank has it, so nothing is sent."""
 
     def into_columns(self, where: str) -> None:
-        """The gradient of a column cut's input."""
+        """The gradient of a column-parallel layer's input: its partial sums are added."""
         self.traffic.add("all_reduce", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
-        """A norm's gradients: everybody has them."""
+        """The gradients of a norm. Every rank has them, so nothing is sent."""
 
     def embeddings(self, where: str) -> None:
-        """The gradient of the embedding's sum: everybody has it."""
+        """The gradient of the embedding's sum. Every rank has it, so nothing is sent."""
 
 
-class _SequenceParallel(_Plain):
-    """Between the parts a rank holds (b, s / t, h): gathered on the way in, reduced and scattered on the way out."""
+class _SequenceParallel(_TensorParallel):
+    """Adds the messages with sequence parallelism.
 
-    def part(self) -> tuple[int, ...]:
+    Between the parts of a block a rank has (b, s / t, h), which is gathered before a part and reduce-scattered after.
+    """
+
+    def shard(self) -> tuple[int, ...]:
         batch, tokens, hidden = self.stream
         return (batch, tokens // self.plan.tp, hidden)
 
     def enter(self, where: str) -> None:
-        self.traffic.add("all_gather", self.part(), where)
+        self.traffic.add("all_gather", self.shard(), where)
 
     def leave(self, where: str, width: int) -> None:
         self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=width)
@@ -165,20 +173,20 @@ class _SequenceParallel(_Plain):
     def out_of_rows(self, where: str) -> None:
         if self.model.bias:  # added to the rank's own tokens
             self.traffic.add("all_reduce", self.stream[2:], f"{where}: the bias")
-        self.traffic.add("all_gather", self.part(), where, dtype_bytes=self.product_bytes)
+        self.traffic.add("all_gather", self.shard(), where, dtype_bytes=self.product_bytes)
 
     def into_columns(self, where: str) -> None:
-        self.traffic.add("all_gather", self.part(), f"{where}: the kept input")
+        self.traffic.add("all_gather", self.shard(), f"{where}: the kept input")
         self.traffic.add("reduce_scatter", self.stream, where, dtype_bytes=self.product_bytes)
 
     def norm(self, where: str) -> None:
-        """It met the rank's own tokens, so its gradients are parts of a sum."""
+        """The gradients of a norm come from the rank's own tokens, so they are partial sums."""
         self.traffic.add("all_reduce", (self.model.params_per_norm // self.model.hidden, self.model.hidden), where)
 
     def embeddings(self, where: str) -> None:
         if self.model.positions == "learned":
-            self.traffic.add("all_gather", self.part()[1:], f"{where}: positions")
-        self.traffic.add("all_gather", self.part(), where)
+            self.traffic.add("all_gather", self.shard()[1:], f"{where}: positions")
+        self.traffic.add("all_gather", self.shard(), where)
 
 
 def _check(model: ModelSpec, plan: Plan, batch: int) -> None:

@@ -1,6 +1,7 @@
-"""The messages of a ZeRO step, before anything runs, and the closed forms beside them. The answer has a log's type.
+"""Predicts the messages of a ZeRO step on one rank as a log, and what they add up to in closed form.
 
-N ranks, P bytes of parameters (and of gradients), m micro-batches before one update. What a rank sends on a ring:
+Chapter 08, its lab and the cards use both. N ranks, P bytes of parameters (and of gradients), m micro-batches before
+one update. What a rank sends on a ring:
 
     data parallel       all_reduce of gradients                                              2 (N-1)/N P
     stage 1             reduce_scatter of gradients, all_gather of updated parameters        2 (N-1)/N P
@@ -9,7 +10,7 @@ N ranks, P bytes of parameters (and of gradients), m micro-batches before one up
     stage 3             all_gather forward, all_gather and reduce_scatter backward, each     3 m (N-1)/N P
 
 Source: Rajbhandari et al. 2020 (ZeRO), section 7, which counts a reduce_scatter or an all_gather as P.
-Sharded tensors are padded with zeros to N equal parts: the formulas leave that out, `zero_traffic` does not.
+Sharded tensors are padded with zeros to N equal parts; `zero_traffic` counts the padding, the formulas leave it out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from helpers.records import CommLog
 from helpers.specs import Link
 
 REDUCES = ("reduce_scatter", "all_reduce")
-Units = Sequence[Sequence[int]]
+Units = Sequence[Sequence[int]]  # what travels together, as positions in the list of parameters
 
 
 def zero_traffic(
@@ -41,29 +42,30 @@ def zero_traffic(
     reduce_dtype_bytes: int | None = None,
     link: Link | None = None,
 ) -> CommLog:
-    """Every operation of one update (all its micro-batches) on one rank, in turn.
+    """Every operation of one update (all its micro-batches) on one rank, in order.
 
-    parameters: elements of each, in the order of `model.parameters()`. units: what travels together, as positions in
-    `parameters`, in the order in which forward uses them. Default: stages 1 and 2 buckets of `bucket_bytes` from the
-    last parameter to the first (inf: all in one), stage 3 a unit for each entry (so give it sizes of units).
-    reduce: stage 1's alone. no_sync: all micro-batches but the last only add up, as whole gradients (stage 1 always).
-    Stage 3 alone: keep_parameters gathers for forward and keeps for backward; recompute: the second forward gathers for
-    itself and frees (ours does not). dtype_bytes: of what is gathered; reduce_dtype_bytes: of gradients, None for the
-    same. With a link operations take their alpha-beta seconds, nothing hidden.
-    Raises ValueError for an unknown stage or reduce, or units that do not hold each parameter once.
+    parameters: elements of each, in the order of `model.parameters()`. units: the parameters that travel together, as
+    positions in `parameters`, in the order in which forward uses them. By default stages 1 and 2 use buckets of
+    `bucket_bytes` from the last parameter to the first (inf: all in one), and in stage 3 every entry is a unit (so pass
+    sizes of units). reduce: the operation for gradients, a choice of stage 1 alone. no_sync: all micro-batches but the
+    last only accumulate full gradients (stage 1 always does). For stage 3 alone: keep_parameters gathers for forward
+    and keeps for backward; with recompute, the second forward gathers for itself and frees (the course's ZeRO-3 does
+    not). dtype_bytes: of what is gathered. reduce_dtype_bytes: of gradients, None for the same. With a link, operations
+    take their alpha-beta seconds, and nothing is hidden.
+    Raises ValueError for an unknown stage or reduce, or units that do not contain each parameter once.
     """
     _check(stage, reduce, num_microbatches)
     traffic = Traffic(world_size, dtype_bytes=dtype_bytes, link=link)
-    wholes = _wholes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
+    sizes = _padded_sizes(checked_sizes(parameters), units, stage, bucket_bytes / dtype_bytes, world_size)
     width, gathers = reduce_dtype_bytes or dtype_bytes, 0 if keep_parameters else 1 + recompute
     for j in range(num_microbatches):
         reduces, where = (stage > 1 and not no_sync) or j == num_microbatches - 1, f"micro-batch {j}"
         if stage == 3:
-            _whole_units(traffic, wholes, where, gathers, reduces, width)
+            _stage3_microbatch(traffic, sizes, where, gathers, reduces, width)
         elif reduces:
-            _reduce(traffic, wholes, reduce, f"{where}, gradients", width)
+            _reduce(traffic, sizes, reduce, f"{where}, gradients", width)
     if stage < 3:
-        _gather(traffic, wholes, "updated parameters")
+        _gather(traffic, sizes, "updated parameters")
     return traffic.log
 
 
@@ -73,25 +75,29 @@ def padded(elements: int, world_size: int) -> int:
 
 
 def padding_elements(parameters: Sequence[int], units: Units, *, world_size: int) -> int:
-    """Zeros that the units carry beyond their parameters: at most N - 1 a unit."""
+    """Zeros with which the units are padded, together: at most N - 1 per unit."""
     return sum(padded(total, world_size) - total for total in _totals(checked_sizes(parameters), units))
 
 
 def data_parallel_share(world_size: int) -> float:
-    """2 (N-1)/N: what a rank sends on a ring, over the bytes of the parameters."""
+    """What a rank sends on a ring under plain data parallelism, over the bytes of the parameters: 2 (N-1)/N."""
     return 2 * (world_size - 1) / world_size
 
 
 def stage1_share(world_size: int, *, reduce: str = "reduce_scatter") -> float:
-    """2 (N-1)/N with reduce_scatter, 3 (N-1)/N with all_reduce, over the bytes of the parameters."""
+    """What a rank sends under stage 1, over the bytes of the parameters.
+
+    2 (N-1)/N with reduce_scatter, 3 (N-1)/N with all_reduce.
+    """
     _check(1, reduce, 1)
     return (2 if reduce == "reduce_scatter" else 3) * (world_size - 1) / world_size
 
 
 def stage2_share(world_size: int, *, num_microbatches: int = 1, no_sync: bool = False) -> float:
-    """(m + 1) (N-1)/N: gradients are reduced and freed after each micro-batch, so none can be added up before.
+    """What a rank sends under stage 2, over the bytes of the parameters: (m + 1) (N-1)/N.
 
-    With no_sync 2 (N-1)/N, at the price of whole gradients on every rank.
+    Gradients are reduced and freed after each micro-batch, so they cannot be accumulated before. With no_sync it is
+    2 (N-1)/N, at the price of full gradients on every rank.
     """
     return ((1 if no_sync else num_microbatches) + 1) * (world_size - 1) / world_size
 
@@ -104,14 +110,17 @@ def stage3_share(
     keep_parameters: bool = False,
     recompute: bool = False,
 ) -> float:
-    """3 m (N-1)/N. With no_sync (2 m + 1); parameters kept from forward to backward save m, recomputation that gathers
-    for itself costs m more."""
+    """What a rank sends under stage 3, over the bytes of the parameters: 3 m (N-1)/N.
+
+    With no_sync the factor is 2 m + 1. Keeping parameters from forward to backward saves m, and recomputation that
+    gathers for itself costs m more.
+    """
     gathers = 1 if keep_parameters else 2 + recompute
     return (gathers * num_microbatches + (1 if no_sync else num_microbatches)) * (world_size - 1) / world_size
 
 
 def tokens_where_tp_sends_as_much(hidden: int) -> float:
-    """Tokens of a step's whole batch at which a GPT layer costs as many bytes under ZeRO-3 as under tensor parallelism.
+    """Tokens of a step's global batch at which a GPT layer sends as many bytes under ZeRO-3 as under TP.
 
     ZeRO-3 moves the layer's 12 h^2 weights three times, 36 (N-1)/N h^2, whatever the batch. Tensor parallelism moves
     activations of all T tokens in 4 all-reduces (Shoeybi et al. 2019, section 3), 8 (N-1)/N T h, whatever the width.
@@ -120,33 +129,36 @@ def tokens_where_tp_sends_as_much(hidden: int) -> float:
     return 36 * hidden**2 / (8 * hidden)
 
 
-def _whole_units(traffic: Traffic, wholes: Sequence[int], where: str, gathers: int, reduces: bool, width: int) -> None:
-    """Stage 3's micro-batch: forward through all units, backward from the last to the first, `gathers` for each."""
-    _gather(traffic, wholes, f"{where}, forward, unit")
-    for number in reversed(range(len(wholes))):
+def _stage3_microbatch(
+    traffic: Traffic, sizes: Sequence[int], where: str, gathers: int, reduces: bool, width: int
+) -> None:
+    """A micro-batch of stage 3: forward through all units, then backward with `gathers` all_gathers per unit."""
+    _gather(traffic, sizes, f"{where}, forward, unit")
+    for number in reversed(range(len(sizes))):
         for _ in range(gathers):
-            traffic.add("all_gather", (wholes[number] // len(traffic.ranks),), f"{where}, backward, unit {number}")
+            traffic.add("all_gather", (sizes[number] // len(traffic.ranks),), f"{where}, backward, unit {number}")
         if reduces:
-            traffic.add("reduce_scatter", (wholes[number],), f"{where}, backward, unit {number}", dtype_bytes=width)
+            traffic.add("reduce_scatter", (sizes[number],), f"{where}, backward, unit {number}", dtype_bytes=width)
 
 
-def _reduce(traffic: Traffic, wholes: Sequence[int], op: str, where: str, width: int) -> None:
-    for number, whole in enumerate(wholes):
-        traffic.add(op, (whole,), f"{where} {number}", dtype_bytes=width)
+def _reduce(traffic: Traffic, sizes: Sequence[int], op: str, where: str, width: int) -> None:
+    for number, size in enumerate(sizes):
+        traffic.add(op, (size,), f"{where} {number}", dtype_bytes=width)
 
 
-def _gather(traffic: Traffic, wholes: Sequence[int], where: str) -> None:
-    for number, whole in enumerate(wholes):
-        traffic.add("all_gather", (whole // len(traffic.ranks),), f"{where} {number}")
+def _gather(traffic: Traffic, sizes: Sequence[int], where: str) -> None:
+    for number, size in enumerate(sizes):
+        traffic.add("all_gather", (size // len(traffic.ranks),), f"{where} {number}")
 
 
-def _wholes(sizes: Sequence[int], units: Units | None, stage: int, bucket: float, world_size: int) -> list[int]:
-    """Elements of each message as a whole, padding included."""
+def _padded_sizes(sizes: Sequence[int], units: Units | None, stage: int, bucket: float, world_size: int) -> list[int]:
+    """Elements of each unit, with padding."""
     units = _default_units(sizes, stage, bucket) if units is None else units
     return [padded(total, world_size) for total in _totals(sizes, units)]
 
 
 def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list[int]]:
+    """One unit per entry in stage 3; else buckets of at most `bucket` elements, from the last parameter on."""
     positions = list(range(len(sizes)))
     if stage == 3:
         return [[position] for position in positions]
@@ -155,6 +167,7 @@ def _default_units(sizes: Sequence[int], stage: int, bucket: float) -> list[list
 
 
 def _totals(sizes: Sequence[int], units: Units) -> list[int]:
+    """Elements of each unit. ValueError unless the units contain each parameter once."""
     listed = sorted(position for unit in units for position in unit)
     if listed != list(range(len(sizes))):
         raise ValueError(
@@ -166,7 +179,7 @@ def _totals(sizes: Sequence[int], units: Units) -> list[int]:
 
 def _check(stage: int, reduce: str, num_microbatches: int) -> None:
     if stage not in (1, 2, 3):
-        raise ValueError(f"zero_traffic: stage is {stage!r}, but it must be 1, 2 or 3 (for none see ddp_traffic)")
+        raise ValueError(f"zero_traffic: stage is {stage!r}, but it must be 1, 2 or 3")
     if reduce not in REDUCES or (reduce == "all_reduce" and stage != 1):
         raise ValueError(
             f"zero_traffic: stage {stage} with reduce={reduce!r} does not exist; stage 1 takes "

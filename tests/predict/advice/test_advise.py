@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.advice import advise
-from helpers.predict.advice.fit import USABLE_SHARE, fullest
-from helpers.predict.advice.ranking import MOST_TOKENS, asks, cost, warned
+from helpers.predict.advice.fit import USABLE_SHARE, fullest_stage
+from helpers.predict.advice.ranking import MOST_TOKENS, complexity, cost, with_warnings
 from helpers.predict.advice.rules import RULES, largest_layer
-from helpers.predict.advice.search import fitting, layout, ranked
+from helpers.predict.advice.search import estimate, fitting_plans, layout_key
 from helpers.predict.memory import logits, memory
-from helpers.predict.memory.adapters import lora
+from helpers.predict.memory.fine_tuning import lora
 from helpers.predict.time.convolutions import RESNET_152, resnet_step
-from helpers.predict.time.lighter import offloaded_step
-from helpers.predict.time.model import UNCALIBRATED, step_time
+from helpers.predict.time.step import UNCALIBRATED, offloaded_step, step_time
 from helpers.specs import CLUSTERS, GPUS, LINKS, PRESETS, ROUTED, ModelSpec, Plan
-from helpers.specs.clusters import INTRA, PCIE_3
+from helpers.specs.hardware import INTRA, PCIE_3
 
 FAST, SLOW = "4 nodes of 8 H100, 8 x 400 Gb/s", "8 nodes of 8 A100, 10 Gb/s"
 WIDE = ModelSpec(num_layers=2, hidden=14_336, num_heads=112, vocab=50_257, seq=1024)  # two layers of 39 GB each
@@ -58,12 +57,12 @@ def test_each_case_has_its_rule_and_a_plan_beside_it(case):
 @pytest.mark.parametrize("case", ["one node, does not fit", "many nodes, fast, 3D", "one GPU, does not fit"])
 def test_numbers_are_those_of_the_functions_underneath(case):
     advice = ask(*CASES[case][:2])
-    work = advice.work
+    work = advice.request
     for one in (*advice.best, *(one for one in advice.candidates if one.fits)):
-        held, is_offload = fullest(work.model, one.plan)[1], one.name == "offload"
-        assert one.plan.global_batch == work.global_batch and one.held.total <= USABLE_SHARE * work.cluster.gpu.memory
+        held, is_offload = fullest_stage(work.model, one.plan)[1], one.name == "offload"
+        assert one.plan.global_batch == work.global_batch and one.memory.total <= USABLE_SHARE * work.cluster.gpu.memory
         assert one.host_bytes == (held.optimizer + held.gradients if is_offload else 0) or work.cluster.world_size > 1
-        assert is_offload or one.held == held
+        assert is_offload or one.memory == held
         step = (offloaded_step if is_offload else step_time)(work.model, one.plan, work.cluster, work.stack)
         assert one.step == replace(step, factor=UNCALIBRATED) and one.tokens_per_second == pytest.approx(
             work.tokens / step.seconds
@@ -76,18 +75,23 @@ def test_no_plan_that_fits_is_cheaper_than_the_first():
     """The pruned search against all plans of a small cluster, timed one by one."""
     half = replace(CLUSTERS["8 H100"], gpus_per_node=4)
     advice = advise(replace(PRESETS["llama3-8b"], seq=2048), half, global_batch=32)
-    work = advice.work
-    steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in fitting(work)[0]]
-    everything = warned(work, [ranked(work, *one) for one in steps])
+    work = advice.request
+    steps = [(*one, step_time(work.model, one[0], work.cluster, work.stack)) for one in fitting_plans(work)[0]]
+    everything = with_warnings(work, [estimate(work, *one) for one in steps])
     assert len(everything) > 100 and min(cost(work, one) for one in everything) == cost(work, advice.chosen)
 
 
 def test_best_plans_differ_in_layout_and_come_cheapest_first():
     advice = ask("llama3-70b", FAST)
-    assert len(advice.best) == 10 == len({layout(one.plan) for one in advice.best})
-    prices = [cost(advice.work, one) for one in advice.best]
+    assert len(advice.best) == 10 == len({layout_key(one.plan) for one in advice.best})
+    prices = [cost(advice.request, one) for one in advice.best]
     assert prices == sorted(prices) and advice.searched > 1000
-    assert asks(Plan(dp=8), 1024) == 0 < asks(Plan(dp=8, zero=1), 1024) < asks(Plan(tp=8, pp=2, dp=8), 1024)
+    assert (
+        complexity(Plan(dp=8), 1024)
+        == 0
+        < complexity(Plan(dp=8, zero=1), 1024)
+        < complexity(Plan(tp=8, pp=2, dp=8), 1024)
+    )
     assert advice.simplest.name == "ZeRO-3" and advice.simplest.seconds > advice.chosen.seconds
 
 
@@ -108,7 +112,7 @@ def test_nothing_that_an_engineer_would_object_to_comes_first_without_a_sentence
     for one in advice.best:
         assert applies(one) == any(words in warning for warning in one.warnings)
     assert not applies(advice.chosen) or words in advice.sentence
-    assert case != "tokens" or advice.work.tokens > MOST_TOKENS
+    assert case != "tokens" or advice.request.tokens > MOST_TOKENS
 
 
 def test_a_plan_without_warnings_wins_a_near_tie():
@@ -119,14 +123,14 @@ def test_a_plan_without_warnings_wins_a_near_tie():
 
 def test_the_largest_layer_is_what_a_pipeline_cannot_cut():
     advice = ask(WIDE, "4 V100")
-    assert largest_layer(WIDE, Plan()) == 16 * WIDE.params_per_layer > advice.work.usable
-    assert "39.5 GB" in advice.because and not advice["PP"].fits
+    assert largest_layer(WIDE, Plan()) == 16 * WIDE.params_per_layer > advice.request.usable
+    assert "39.5 GB" in advice.rule_reason and not advice["PP"].fits
 
 
 def test_what_fits_nowhere_says_what_is_missing_and_how_many_gpus_would_be_enough():
     advice = ask("llama3-8b", "1 RTX 4090")
     assert advice.strategy is None and advice.chosen is None and advice.sentence.startswith("Nothing fits.")
-    least = advice["one GPU"].held.total - advice.work.usable
+    least = advice["one GPU"].memory.total - advice.request.usable
     assert f"{least / 1e9:.0f} GB are missing" in advice.sentence
     assert any(words.startswith("8 such GPUs would be enough") for words in advice.remarks)
     assert "QLoRA of rank 16 would fit on one GPU, 18.0 GB; it trains adapters, not the model." in advice.remarks
@@ -147,11 +151,11 @@ def test_offload_names_the_hosts_bytes_and_the_adapters_that_would_do():
 def test_a_tight_first_plan_says_at_once_what_fits_without_warnings_and_what_all_share():
     advice = advise(PRESETS["llama3-70b"], replace(CLUSTERS[FAST], num_nodes=2))
     head, *others = advice.text.split("The best of")
-    assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.instead in head
-    assert "fp32 gradients" in advice.instead and "68.0 GB per rank" in advice.instead
+    assert 0 < head.index("With an optimizer in 8 bits") < head.index("Warning") and advice.alternative in head
+    assert "fp32 gradients" in advice.alternative and "68.0 GB per rank" in advice.alternative
     assert head.count(f"Warning (all {len(advice.best)}; numbers of the first)") == 2 and "fragments" not in others[0]
-    assert all("16-bit sums" in one.plan_words for one in advice.best)
-    assert not ask("llama3-8b", "8 H100").instead
+    assert all("16-bit sums" in one.plan_text for one in advice.best)
+    assert not ask("llama3-8b", "8 H100").alternative
 
 
 def test_a_warning_of_all_is_said_once_and_one_of_some_beside_each_of_them():
@@ -163,23 +167,29 @@ def test_a_warning_of_all_is_said_once_and_one_of_some_beside_each_of_them():
     for one in chunked:
         bubble = f"{one.plan.num_chunks} chunks per stage keep the bubble at {100 * one.bubble:.0f} %"
         assert any(bubble in words for words in one.warnings)
-    own = [words for one in advice.best for words in advice.own_warnings(one)]
+    own = [words for one in advice.best for words in advice.specific_warnings(one)]
     head, listed = advice.text.split("The best of")
     assert all(words in head or words in listed for words in own)
 
 
 def test_a_micro_batch_of_two_that_plain_torch_could_not_hold_makes_no_warning():
-    work = advise(PRESETS["gpt2"], CLUSTERS["8 H100"]).work
+    work = advise(PRESETS["gpt2"], CLUSTERS["8 H100"]).request
     plan = Plan(dp=8, num_microbatches=64)
     one, two = (replace(plan, micro_batch=size, num_microbatches=64 // size) for size in (1, 2))
-    timed = [ranked(work, each, *fullest(work.model, each), step_time(work.model, each, work.cluster, work.stack))
-             for each in (one, two)]  # fmt: skip
-    assert any("Micro-batches of two fit" in words for words in warned(work, timed)[0].warnings)
+    timed = [
+        estimate(
+            work, each, *fullest_stage(work.model, each), step_time(work.model, each, work.cluster, work.stack)
+        )
+        for each in (one, two)
+    ]  # fmt: skip
+    assert any("Micro-batches of two fit" in words for words in with_warnings(work, timed)[0].warnings)
     full = replace(
         timed[1],
-        held=replace(timed[1].held, activations=timed[1].held.activations + round(work.usable) - timed[1].held.total),
+        memory=replace(
+            timed[1].memory, activations=timed[1].memory.activations + round(work.usable) - timed[1].memory.total
+        ),
     )
-    assert not any("Micro-batches of two fit" in words for words in warned(work, [timed[0], full])[0].warnings)
+    assert not any("Micro-batches of two fit" in words for words in with_warnings(work, [timed[0], full])[0].warnings)
 
 
 def test_what_zero_3_hides_is_said_only_of_a_zero_3_that_hides_it():
@@ -191,8 +201,8 @@ def test_what_zero_3_hides_is_said_only_of_a_zero_3_that_hides_it():
 def test_plain_torchs_loss_is_warned_of_where_it_does_not_fit():
     advice = ask("gpt2", "4 V100")
     for one in advice.best:
-        plain = one.held.total + logits(PRESETS["gpt2"], one.plan) * (one.plan.tp == 1)
-        assert any("12 bytes per logit" in words for words in one.warnings) == (plain > advice.work.usable)
+        plain = one.memory.total + logits(PRESETS["gpt2"], one.plan) * (one.plan.tp == 1)
+        assert any("12 bytes per logit" in words for words in one.warnings) == (plain > advice.request.usable)
     assert advice.plan.micro_batch < 32 and "This V100 (one of 32.0 GB)" in advice.sentence
 
 
@@ -201,9 +211,9 @@ def test_adapters_take_four_bits_where_sixteen_do_not_fit():
     assert big.chosen is None and "Nothing fits" in big.sentence
     one = replace(CLUSTERS["8 A100"], gpus_per_node=1)
     found = advise(PRESETS["llama3-70b"], one, global_batch=16, seq=4096, lora=16)
-    assert found.strategy == "QLoRA" and not found["LoRA"].fits and found["LoRA"].held.total > 141e9
+    assert found.strategy == "QLoRA" and not found["LoRA"].fits and found["LoRA"].memory.total > 141e9
     small = advise(PRESETS["llama2-7b"], one, global_batch=16, lora=16)
-    full = step_time(PRESETS["llama2-7b"], small.plan, one, small.work.stack).seconds
+    full = step_time(PRESETS["llama2-7b"], small.plan, one, small.request.stack).seconds
     assert small.strategy == "LoRA" and 0.6 * full < small.chosen.seconds < 0.85 * full  # a third of products, less
 
 
@@ -211,7 +221,9 @@ def test_images_take_ddp_and_their_own_model_of_time():
     cluster = replace(CLUSTERS["8 A100"], num_nodes=2, inter=LINKS["100 Gb/s"])
     found = advise(RESNET_152, cluster, global_batch=1024)
     assert found.strategy == "DDP" and found.plan.micro_batch == 64 and "learning rate" in found.text
-    assert found.chosen.step.bars == resnet_step(RESNET_152, 64, cluster, data_hidden=found.work.stack.data_hidden).bars
+    assert (
+        found.chosen.step.bars == resnet_step(RESNET_152, 64, cluster, data_hidden=found.request.stack.data_hidden).bars
+    )
     assert advise(RESNET_152, cluster, global_batch=16 * 4096).plan.num_microbatches > 1  # 4,096 at once do not fit
 
 
@@ -239,7 +251,7 @@ def test_a_batch_too_small_for_every_rank_leaves_the_strategies_that_need_fewer_
 
 @pytest.mark.parametrize("gpus", [1, 3, 7, 8])
 def test_without_a_batch_every_gpu_gets_its_share_of_512_or_a_little_more(gpus):
-    work = advise(PRESETS["gpt2"], replace(CLUSTERS["8 H100"], gpus_per_node=gpus)).work
+    work = advise(PRESETS["gpt2"], replace(CLUSTERS["8 H100"], gpus_per_node=gpus)).request
     assert work.global_batch % gpus == 0 and 512 <= work.global_batch < 512 + gpus
 
 
@@ -277,7 +289,7 @@ def test_text_table_page_and_json_say_the_same(tmp_path):
         for shown in (text, table.replace("&#x27;", "'"), page.replace("&#x27;", "'")):
             assert one.title in shown and one.why in shown
     for one in advice.best:
-        assert one.plan_words in text and one.plan_words in table and one.plan_words in page
+        assert one.plan_text in text and one.plan_text in table and one.plan_text in page
     assert text.count("\n* ") == 1 and page.count('class="chosen"') == 4 and "70,553,706,496 parameters" in page
     assert page == ask("llama3-70b", FAST).page(tmp_path / "two.html").read_text(encoding="utf-8")
     assert "size: A4" in page and "http" not in page and "<script" not in page

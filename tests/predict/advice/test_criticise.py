@@ -5,9 +5,9 @@ import json
 import pytest
 
 from helpers.predict.advice import cli, criticise
-from helpers.predict.advice.typed import read_plan
-from helpers.predict.time.model import step_time
+from helpers.predict.advice.criticise import read_plan
 from helpers.predict.time.stacks import MEGATRON_CORE
+from helpers.predict.time.step import step_time
 from helpers.specs import CLUSTERS, PRESETS, Plan
 
 FAST = CLUSTERS["4 nodes of 8 H100, 8 x 400 Gb/s"]
@@ -22,21 +22,21 @@ def test_what_is_lost_binds_and_stands_against_a_plan():
         and mine.step.bars == step_time(MODEL, plan, FAST, MEGATRON_CORE).bars
         and mine.step.binds == "tensor cores"
     )
-    assert mine.lost == pytest.approx(mine.step.seconds / mine.best.seconds - 1) and mine.lost > 0.1
-    assert any("512 micro-batches are added up in 16 bits" in words for words in mine.mine.warnings)
-    assert "% longer than the planner's" in repr(mine) and mine.best.plan_words in repr(mine)
+    assert mine.lost_share == pytest.approx(mine.step.seconds / mine.best.seconds - 1) and mine.lost_share > 0.1
+    assert any("512 micro-batches are added up in 16 bits" in words for words in mine.estimate.warnings)
+    assert "% longer than the planner's" in repr(mine) and mine.best.plan_text in repr(mine)
 
 
 def test_a_plan_that_does_not_fit_names_its_smallest_change_and_loses_nothing_that_is_comparable():
     mine = criticise(MODEL, FAST, Plan(dp=32, num_microbatches=16))
-    assert not mine.fits and mine.lost is None
+    assert not mine.fits and mine.lost_share is None
     assert "does not fit" in repr(mine) and "A step would take" in repr(mine)
 
 
 def test_the_planners_own_plan_is_praised():
     own = criticise(MODEL, FAST, Plan(tp=8, pp=4, num_microbatches=512)).best.plan
     same = criticise(MODEL, FAST, own)
-    assert same.lost == 0 and "The planner takes the same plan." in repr(same)
+    assert same.lost_share == 0 and "The planner takes the same plan." in repr(same)
 
 
 def test_what_suits_neither_cluster_nor_batch_is_a_sentence():
@@ -52,7 +52,7 @@ def test_a_typed_plan_takes_what_is_left_out():
     assert read_plan("tp=8 pp=4", MODEL, FAST, 512).precision == "mixed_fp32_grads"  # they fit
     assert read_plan("tp=8 pp=4 precision=mixed", MODEL, FAST, 512).precision == "mixed"
     words = criticise(MODEL, FAST, read_plan("dp=32 zero=3 shard_ranks=8 fp8=1 recompute=full", MODEL, FAST, 512))
-    assert words.mine.plan.fp8 is True and "ZeRO-3, sharded among 8, micro-batch 1 x 16, 16-bit sums, fp8" in repr(
+    assert words.estimate.plan.fp8 is True and "ZeRO-3, sharded among 8, micro-batch 1 x 16, 16-bit sums, fp8" in repr(
         words
     )
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from helpers.predict.advice.fit import NEXT_TO_FREE, USABLE_SHARE, Move, apply, fit, fullest, moves
+from helpers.predict.advice.fit import NEXT_TO_FREE, USABLE_SHARE, Move, apply_moves, fit, fullest_stage, moves
 from helpers.predict.memory import memory
 from helpers.quantities.costs import sent_bytes
 from helpers.specs import GPUS, PRESETS, Plan
@@ -15,20 +15,20 @@ LLAMA, XL, H100, V100 = PRESETS["llama3-8b"], PRESETS["gpt2-xl"], GPUS["H100"], 
 
 
 def fits(model, plan, gpu):
-    return plan is not None and fullest(model, plan)[1].total <= USABLE_SHARE * gpu.memory
+    return plan is not None and fullest_stage(model, plan)[1].total <= USABLE_SHARE * gpu.memory
 
 
 def test_a_plan_that_fits_says_so_and_changes_nothing():
     advice = fit(PRESETS["gpt2"], Plan(micro_batch=4), V100)
     assert advice.fits and advice.changes == () and advice.suggested == Plan(micro_batch=4)
-    assert advice.words.startswith("It fits: ") and "30.1 GB usable (94 % of 32.0 GB)" in advice.words
+    assert advice.text.startswith("It fits: ") and "30.1 GB usable (94 % of 32.0 GB)" in advice.text
     assert advice.remedy == ""
 
 
 def test_what_dominates_is_the_largest_kind():
     advice = fit(LLAMA, Plan(dp=8), H100)
     assert advice.dominant == "optimizer"
-    assert "Most is optimizer state: 96.4 GB, 56 %." in advice.words
+    assert "Most is optimizer state: 96.4 GB, 56 %." in advice.text
     assert fit(LLAMA, Plan(dp=8, zero=3, micro_batch=4), H100).dominant == "activations"
 
 
@@ -54,7 +54,7 @@ def test_nothing_cheaper_works(model, plan, gpu, fields):
     advice, known = fit(model, plan, gpu), moves(model, plan)
     pairs = [pair for pair in combinations(known, 2) if pair[0].field != pair[1].field]
     choices = [*((move,) for move in known), *pairs]
-    working = [chosen for chosen in choices if fits(model, apply(model, plan, chosen), gpu)]
+    working = [chosen for chosen in choices if fits(model, apply_moves(model, plan, chosen), gpu)]
     assert advice.changes in working and not fits(model, plan, gpu)
     free = [chosen for chosen in working if max(move.order for move in chosen) <= NEXT_TO_FREE]
     fewest = min(len(chosen) for chosen in free or working)
@@ -78,13 +78,13 @@ def test_more_than_two_changes_are_as_few_as_can_be():
     assert len(advice.changes) > 2 and advice.suggested.world_size == 16
     for left_out in advice.changes:
         fewer = [move for move in advice.changes if move is not left_out]
-        assert not fits(PRESETS["llama3-70b"], apply(PRESETS["llama3-70b"], replace(plan, dp=16), fewer), H100)
+        assert not fits(PRESETS["llama3-70b"], apply_moves(PRESETS["llama3-70b"], replace(plan, dp=16), fewer), H100)
 
 
 def test_world_size_and_global_batch_stay():
     plan = Plan(dp=16, micro_batch=4, num_microbatches=2)
     for move in moves(LLAMA, plan):
-        new = apply(LLAMA, plan, (move,))
+        new = apply_moves(LLAMA, plan, (move,))
         if new is None:
             assert move.field == "sequence_parallel" or move.value > 16
             continue
@@ -96,7 +96,9 @@ def test_gpus_are_added_only_where_nothing_else_helps():
     advice = fit(LLAMA, Plan(), H100)
     assert advice.num_gpus == 2 and fits(LLAMA, advice.suggested, H100)
     assert "Not on 1 GPU. 2 GPUs are enough with " in advice.remedy
-    assert all(not fits(LLAMA, apply(LLAMA, Plan(), pair), H100) for pair in combinations(moves(LLAMA, Plan()), 2))
+    assert all(
+        not fits(LLAMA, apply_moves(LLAMA, Plan(), pair), H100) for pair in combinations(moves(LLAMA, Plan()), 2)
+    )
 
 
 def test_the_largest_model_finds_its_place():
@@ -118,7 +120,7 @@ def test_the_fullest_rank_is_the_fullest_of_all_stages():
             if model.num_layers % plan.pp or model.num_heads % plan.tp:
                 continue
             everything = [memory(model, plan, stage).total for stage in range(plan.pp)]
-            assert fullest(model, plan)[1].total == max(everything)
+            assert fullest_stage(model, plan)[1].total == max(everything)
 
 
 def test_tensor_parallelism_stays_in_its_node():

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from helpers.predict.by_hand.small_matrices import Block, Operation, stack
+from helpers.predict.by_hand.small_matrices import Operation, ShardedMatrix, stack
 from helpers.predict.by_hand.tensor_split import (
     ARRIVES,
     ARRIVES_WIDE,
@@ -104,7 +104,7 @@ def test_each_row_ends_with_the_result_whole_or_in_parts(cut, ranks, sequence):
 def test_a_rank_holds_its_share_of_the_weights_and_no_number_of_another(ranks):
     for cut in CUTS:
         for rank, row in enumerate(split(cut, ranks)[FORWARD].by_rank):
-            blocks = [item for item in row if isinstance(item, Block)]
+            blocks = [item for item in row if isinstance(item, ShardedMatrix)]
             assert {owner for block in blocks for owner in block.ranks} <= {rank, None}
             for block in blocks:
                 if block.name[0] in "ABEW":

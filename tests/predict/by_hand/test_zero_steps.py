@@ -18,8 +18,8 @@ from helpers.predict.by_hand.zero_steps import (
     TERM,
     WEIGHTS,
     _Step,
+    elements,
     messages,
-    places,
     seconds,
     sent_bytes,
     zero_steps,
@@ -60,7 +60,7 @@ def one_process():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_stage_ends_where_one_process_ends(stage, kind, one_process):
     last = zero_steps(stage)[-1]
-    for place in places():
+    for place in elements():
         values = [
             held[kind][place].value for held in last.held if place in held[kind] and held[kind][place].state != STALE
         ]
@@ -73,9 +73,9 @@ def test_all_ranks_together_hold_every_number_at_every_step(stage):
     for step in zero_steps(stage):
         for kind in ("parameters", "optimizer"):
             held = {place for rank in step.held for place, number in rank[kind].items() if number.state != STALE}
-            assert held == set(places())
+            assert held == set(elements())
         owned = [place for rank in step.held for place, number in rank["optimizer"].items() if number.state == OWN]
-        assert len(owned) == len(set(owned)) == (0 if stage == 0 else len(places()))
+        assert len(owned) == len(set(owned)) == (0 if stage == 0 else len(elements()))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -83,12 +83,12 @@ def test_the_terms_of_the_ranks_are_averaged(stage):
     """What ranks have of their own batches adds up to the mean that they have afterwards."""
     terms = {}
     for step in zero_steps(stage):
-        for place in places():
+        for place in elements():
             numbers = [held["gradients"][place] for held in step.held if place in held["gradients"]]
             if len(numbers) == RANKS and all(number.state == TERM for number in numbers):
                 terms[place] = [number.value for number in numbers]
     last = zero_steps(stage)[-1]
-    assert set(terms) == set(places())
+    assert set(terms) == set(elements())
     for place, values in terms.items():
         mean = last.held[place[1]]["gradients"][place].value
         assert mean == sum(values) / RANKS and len(set(values)) > 1
@@ -98,7 +98,7 @@ def test_the_terms_of_the_ranks_are_averaged(stage):
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_rank_weighs_what_model_states_says(stage):
     """At the end of a step, when gradients are still there: 2 + 2 + 12 bytes a number."""
-    expected = model_states(len(places()), Plan(dp=RANKS, zero=stage))
+    expected = model_states(len(elements()), Plan(dp=RANKS, zero=stage))
     last = zero_steps(stage)[-1]
     for rank in range(RANKS):
         assert [last.num_bytes(rank, kind) for kind in KINDS] == [getattr(expected, kind) for kind in KINDS]

@@ -1,10 +1,24 @@
-"""Speed-up and its laws: by hand, against each other, and through measurements with a wrong one."""
+"""Speed-up, efficiency, scaling laws, where a curve stops paying, and ranks that wait."""
+
+from __future__ import annotations
 
 import random
 
 import pytest
 
-from helpers.predict.scaling import amdahl, efficiency, fit_amdahl, gustafson, serial_share, speedup
+from helpers.predict.scaling import (
+    amdahl,
+    efficiency,
+    fit_amdahl,
+    gpu_hours,
+    gustafson,
+    serial_share,
+    speedup,
+    time_to_train,
+    where_it_stops,
+)
+from helpers.predict.scaling.laws import late_share, points_of, workers_needed
+from helpers.specs import PRESETS
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 
@@ -70,3 +84,67 @@ def test_of_four_rows_none_is_called_wrong_and_a_perfect_one_has_no_largest_spee
 def test_what_cannot_be_is_answered_with_a_sentence(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_it_stops_paying_before_the_first_count_below_the_limit():
+    points = points_of((1, 2, 4, 8), (1.0, 1.9, 3.4, 5.0), (1.0, 1.0, 1.0, 1.0))
+    assert where_it_stops(points, 0.8).gpus == 4
+    dip = points_of((1, 2, 4), (1.0, 1.0, 4.0), (1.0, 1.0, 1.0))
+    assert where_it_stops(dip, 0.8).gpus == 1
+    with pytest.raises(ValueError, match="at most 1"):
+        where_it_stops(points, 1.5)
+
+
+def test_days_and_gpu_hours_by_hand():
+    found = time_to_train(1e9, 20e9, gpus=10, peak_flops=1e14, mfu=0.5)  # 1.2e20 operations at 5e14 a second
+    assert found.seconds == pytest.approx(240_000)
+    assert found.gpu_hours == pytest.approx(gpu_hours(10, 240_000)) == pytest.approx(666.67, rel=1e-4)
+    assert repr(found) == "2.8 days on 10 GPUs, 667 GPU-hours"
+    assert time_to_train(1e9, 20e9, gpus=10, peak_flops=1e14, mfu=0.5, lost=0.2).seconds == pytest.approx(300_000)
+
+
+def test_a_model_counts_its_attention_and_llama_3_took_about_as_long_as_published():
+    """The Llama 3 Herd of Models: 405B, 15.6 T tokens, 16,384 H100 at 38 to 43 %: 30.84 M GPU-hours (model card)."""
+    model = PRESETS["llama3-405b"]
+    found = time_to_train(model, 15.6e12, gpus=16_384, peak_flops=989e12, mfu=0.4)
+    rule = time_to_train(model.num_params, 15.6e12, gpus=16_384, peak_flops=989e12, mfu=0.4)
+    assert found.gpu_hours == pytest.approx(30.84e6, rel=0.15)
+    assert rule.seconds < found.seconds < 1.15 * rule.seconds
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: time_to_train(1e9, 1e9, gpus=8, peak_flops=1e12, mfu=40), "40 % is 0.4"),
+        (lambda: time_to_train(1e9, 1e9, gpus=0, peak_flops=1e12, mfu=0.4), "at least 1"),
+        (lambda: time_to_train(-1, 1e9, gpus=1, peak_flops=1e12, mfu=0.4), "number of parameters"),
+    ],
+)
+def test_a_training_that_cannot_be_is_answered_with_a_sentence(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_so_many_workers_load_a_batch_while_a_step_computes():
+    assert workers_needed(0.012, 32, 0.1) == 4  # 384 ms of loading per step of 100 ms
+    assert workers_needed(0.001, 32, 0.1) == workers_needed(0.0, 1, 1.0) == 1
+
+
+def test_a_step_is_late_when_one_rank_is():
+    assert late_share(0.1, 1) == pytest.approx(0.1)
+    assert late_share(0.5, 2) == 0.75
+    assert late_share(0.0, 64) == 0.0 and late_share(1.0, 64) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "sentence"),
+    [
+        (workers_needed, (0.012, 0, 0.1), "a batch of 0"),
+        (workers_needed, (0.012, 32, 0.0), "0.0 s per step"),
+        (late_share, (1.5, 4), "late in 1.5 of its steps"),
+        (late_share, (0.5, 0), "0 ranks"),
+    ],
+)
+def test_what_is_no_share_and_no_batch_is_told(call, arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call(*arguments)

@@ -1,4 +1,6 @@
-"""Calibration: made-up rows give their constants back; one row moves one; and the musts of benchmarks/time_model."""
+"""Constants fitted on measured steps, and the tables of measured steps."""
+
+from __future__ import annotations
 
 import random
 from dataclasses import replace
@@ -6,11 +8,48 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.time_model import ALL, FOUR, by_anchor, choices, fitted_on, lost, of_another
-from helpers.predict.time.calibrate import PRIOR, calibrate
-from helpers.predict.time.measured import published, vtrain
-from helpers.predict.time.model import Constants, step_time
+from helpers.predict.time.calibrate import DATA, PRIOR, calibrate, published_steps, vtrain_steps
+from helpers.predict.time.step import Constants, step_time
+from helpers.specs import GPUS
 
-SINGLE, MULTI, PUBLISHED = vtrain("single_node"), vtrain("multi_node"), published()
+
+def test_all_published_rows_are_there_with_plans_that_use_the_whole_cluster():
+    rows = published_steps()
+    assert len(rows) == 73
+    assert all(row.plan.world_size == row.cluster.world_size for row in rows)
+    for row in rows:
+        row.plan.check(row.model)
+
+
+def test_a_published_row_says_what_the_table_does():
+    row = next(row for row in published_steps() if row.name == "76.05B tp8 pp4 dp32 v3 mbs2")
+    plan = row.plan
+    assert (plan.dp, plan.tp, plan.pp, plan.num_chunks, plan.micro_batch, plan.num_microbatches) == (32, 8, 4, 3, 2, 28)
+    assert (row.seconds, row.stack.name, row.cluster.gpu.name) == (16.0578, "Megatron 2021", "A100 SXM 80 GB")
+    assert row.model.num_params == pytest.approx(76.05e9, rel=0.01)
+
+
+def test_vtrains_rows_keep_their_batch_and_their_licence():
+    single, multi = vtrain_steps("single_node"), vtrain_steps("multi_node")
+    assert (len(single), len(multi)) == (726, 41)
+    assert {row.group for row in multi} == {"vTrain 3.6B", "vTrain 18.4B"}
+    first = single[0]
+    assert first.plan.dp * first.plan.micro_batch * first.plan.num_microbatches == 32
+    assert (first.model.hidden, first.seconds) == (1024, pytest.approx(0.219732754))
+    assert "VIA Research Group at KAIST" in (DATA / "vtrain" / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_a_v100_of_450_watts_sustains_more_than_others():
+    rows = [row for row in published_steps() if "V100" in row.group]
+    for row in rows:
+        estimate = step_time(row.model, row.plan, row.cluster, row.stack).seconds
+        usual = replace(row.cluster, gpu=GPUS["V100"])
+        assert abs(estimate / row.seconds - 1) < 0.05
+        assert step_time(row.model, row.plan, usual, row.stack).seconds > 1.1 * row.seconds
+    assert len(rows) == 2
+
+
+SINGLE, MULTI, PUBLISHED = vtrain_steps("single_node"), vtrain_steps("multi_node"), published_steps()
 MODELS = [[row for row in MULTI if row.group.endswith(size)] for size in (" 3.6B", "18.4B")]
 
 

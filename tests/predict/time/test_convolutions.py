@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.predict.time.convolutions import RESNET_50, RESNET_152, ResNet, resnet_step
-from helpers.predict.time.model import Constants
+from helpers.predict.time.step import Constants
 from helpers.specs import CLUSTERS, Link
 
 ONE = replace(CLUSTERS["8 A100"], gpus_per_node=1)

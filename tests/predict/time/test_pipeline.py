@@ -1,8 +1,17 @@
-"""The simulator: the published bubbles, the closed forms, and each rule of its model."""
+"""Simulated pipelines, against formulas and against each other."""
+
+from __future__ import annotations
 
 import pytest
 
-from helpers.predict.time.pipeline import _Play, durations, simulate
+from helpers.predict.time.pipeline import (
+    _Simulation,
+    closed_form_seconds,
+    pipeline_seconds,
+    seconds_by_kind,
+    simulate,
+    simulated_seconds,
+)
 from helpers.schedules import ORDERS, gpipe, interleaved, naive, one_f_one_b, zb_h1, zb_h2
 from helpers.schedules.actions import BACKWARD, FORWARD
 from tests.schedules.written import written
@@ -42,11 +51,11 @@ def test_the_published_interleaved_bubble_leaves_out_waits_that_ours_has():
     """
     p, m, *times, send = SMALL
     schedule, each = interleaved(3 * p, m, 3), [seconds / 3 for seconds in times]
-    game = _Play(schedule, durations(schedule.num_stages, *each), send)
+    game = _Simulation(schedule, seconds_by_kind(schedule.num_stages, *each), send)
     for kind, first in ((FORWARD, range(p, 3 * p, p)), (BACKWARD, range(p - 1, 2 * p, p))):
         for stage in first:
             game.rules[kind][stage] = game.rules[kind][stage]._replace(
-                needs=FirstOfRound(game.rules[kind][stage].needs, p)
+                received=FirstOfRound(game.rules[kind][stage].received, p)
             )
     theirs, ours, free = max(span.end for span in game.spans()), play(schedule, *each, send), play(schedule, *each)
     assert round(1 - m * sum(times) / theirs, 4) == 0.1055 and round(ours.bubble_fraction, 4) == 0.1090
@@ -57,7 +66,7 @@ class FirstOfRound:
     """What has ended on another stage, to one that asks for the first of each `p` micro-batches only."""
 
     def __init__(self, ends, p):
-        self.ends, self.p, self.wakes = ends, p, ends.wakes
+        self.ends, self.p, self.waiting = ends, p, ends.waiting
 
     def __getitem__(self, j):
         return self.ends[j] if j % self.p == 0 else 0.0
@@ -159,3 +168,21 @@ def test_a_schedule_that_hangs_gets_the_validators_sentence():
 def test_bad_durations_get_a_sentence(times, said):
     with pytest.raises(ValueError, match=said):
         play(one_f_one_b(4, 4), **times)
+
+
+@pytest.mark.parametrize("stages, microbatches, chunks", [(2, 9, 1), (4, 32, 1), (8, 64, 1), (4, 32, 2), (4, 40, 3)])
+@pytest.mark.parametrize("ends", [1.0, 0.7, 1.3])
+def test_a_long_pipeline_drawn_out_takes_as_long_as_one_played_whole(stages, microbatches, chunks, ends):
+    forward = [ends, *[1.0] * (stages * chunks - 2), ends]
+    backward = [2 * one for one in forward]
+    whole = simulated_seconds(stages, microbatches, chunks, forward, backward)
+    assert pipeline_seconds(stages, microbatches, chunks, forward, backward) == pytest.approx(whole, rel=0.03)
+    assert closed_form_seconds(stages, microbatches, chunks, forward, backward) == pytest.approx(whole, rel=0.1)
+
+
+def test_equal_stages_have_the_published_bubble():
+    """Narayanan et al. 2021, section 2.2: (p - 1) / (m v) of the ideal time."""
+    for chunks in (1, 2):
+        parts = [1 / chunks] * 4 * chunks
+        took = pipeline_seconds(4, 16, chunks, parts, [2 * one for one in parts])
+        assert took / (16 * 3) - 1 == pytest.approx(3 / 16 / chunks)

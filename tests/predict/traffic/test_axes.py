@@ -1,14 +1,17 @@
-"""What a rank sends over each axis."""
+"""Traffic by axis, against what live ranks log, and the link that it crosses."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 
 from helpers.predict.memory.states import params_per_rank
-from helpers.predict.traffic.axes import axis_bytes, axis_traffic, layer_parameters, stages_of
+from helpers.predict.traffic.axes import axis_bytes, axis_link, axis_traffic, rank_parameters, virtual_stages
 from helpers.predict.traffic.tensor_parallel import tensor_parallel_traffic
 from helpers.quantities.costs import sent_bytes
-from helpers.specs import PRESETS, ModelSpec, Plan
+from helpers.specs import GPUS, LINKS, PRESETS, Cluster, ModelSpec, Plan
+from helpers.specs.mesh import Mesh
 from helpers.workloads import GPT, GPTConfig
 
 SMALL = ModelSpec(num_layers=4, hidden=32, num_heads=4, vocab=64, seq=16)
@@ -39,14 +42,14 @@ def test_parameters_are_those_of_the_model_layer_by_layer():
         config = GPTConfig.tiny(num_layers=4, vocab_size=64, context=16, num_kv_heads=2, tied=tied)
         expected = [parameter.numel() for parameter in GPT(config).parameters()]
         model, plan = replace(SMALL, num_kv_heads=2, tied_embeddings=tied), Plan()
-        found = layer_parameters(model, plan, stages_of(model, plan))
+        found = rank_parameters(model, plan, virtual_stages(model, plan))
         assert [size for layer in found for size in layer] == expected and len(found) == 6
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama3-8b", "mistral-7b"])
 def test_parameters_of_published_models_add_up(name):
     model, plan = PRESETS[name], Plan(tp=4)
-    sizes = [size for layer in layer_parameters(model, plan, stages_of(model, plan)) for size in layer]
+    sizes = [size for layer in rank_parameters(model, plan, virtual_stages(model, plan)) for size in layer]
     assert sum(sizes) == params_per_rank(model, plan)
 
 
@@ -83,3 +86,13 @@ def test_bad_input_is_a_sentence(plan, words):
 def test_a_sequence_that_tp_does_not_divide_is_a_sentence():
     with pytest.raises(ValueError, match="does not divide the 15 tokens"):
         axis_traffic(replace(SMALL, seq=15), Plan(tp=2, sequence_parallel=True), 0)
+
+
+def test_groups_that_leave_a_node_side_by_side_share_its_network_and_a_stage_talks_to_its_neighbours_alone():
+    parts = {"gpu": GPUS["H100"], "intra": LINKS["NVLink 4"], "inter": LINKS["100 Gb/s"]}
+    cluster, mesh = Cluster(**parts, gpus_per_node=4, num_nodes=4), Mesh(dp=2, pp=4, tp=2)
+    assert axis_link(cluster, mesh, "tp", 0) == axis_link(cluster, mesh, "dp", 5) == cluster.intra
+    assert axis_link(cluster, mesh, "pp", 0).bandwidth == LINKS["100 Gb/s"].bandwidth / 4
+    wide = Cluster(**parts, gpus_per_node=8, num_nodes=2)
+    assert [axis_link(wide, mesh, "pp", rank) == wide.intra for rank in (0, 4, 8, 12)] == [True, False, False, True]
+    assert axis_link(cluster, Mesh(dp=4), "tp", 0) is None

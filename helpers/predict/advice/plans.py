@@ -1,0 +1,199 @@
+"""Defines the planner's records: the request, and a plan with its estimated memory, step time, reasons and warnings.
+
+It also names the strategies (DDP, ZeRO-1, TP + PP + DP and so on) and describes a plan in a few words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from helpers.learner.words import book
+from helpers.predict.advice.fit import USABLE_SHARE
+from helpers.predict.time.convolutions import ResNet
+from helpers.predict.time.stacks import MEGATRON_CORE, Stack
+from helpers.predict.time.step import NOMINAL, Constants, StepTime
+from helpers.quantities.units import format_bytes, format_seconds
+from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.specs import Cluster, ModelSpec, Plan
+
+words, KINDS, STEPS = book("advice"), book("draw"), book("steps")
+TRAFFIC = ("NVLink", "network")  # the bottlenecks where ranks wait for bytes
+
+
+class StrategyName:
+    """The names of the strategies. "TP" and "PP" alone use the remaining GPUs for data parallelism."""
+
+    ONE_GPU, DDP, PP, TP, OFFLOAD = "one GPU", "DDP", "PP", "TP", "offload"
+    ZERO_1, ZERO_2, ZERO_3 = "ZeRO-1", "ZeRO-2", "ZeRO-3"
+    PP_ZERO, TP_ZERO, CONTEXT = "PP + DP + ZeRO-1", "TP + DP + ZeRO", "with CP"
+    MIXED, MIXED_ZERO_1 = "TP + PP + DP", "TP + PP + DP + ZeRO-1"
+    LORA, QLORA = "LoRA", "QLoRA"
+
+
+# From the smallest change to a training script to the largest.
+STRATEGIES = (
+    StrategyName.DDP, StrategyName.ZERO_1, StrategyName.ZERO_2, StrategyName.ZERO_3, StrategyName.PP,
+    StrategyName.PP_ZERO, StrategyName.TP, StrategyName.TP_ZERO, StrategyName.MIXED, StrategyName.MIXED_ZERO_1,
+    StrategyName.CONTEXT,
+)  # fmt: skip
+
+
+def strategy_of(plan: Plan) -> str:
+    """The name of a plan's strategy, by what it splits and shards."""
+    if plan.world_size == 1:
+        return StrategyName.ONE_GPU
+    if plan.cp > 1:
+        return StrategyName.CONTEXT
+    if plan.tp > 1 and plan.pp > 1:
+        return StrategyName.MIXED_ZERO_1 if plan.zero else StrategyName.MIXED
+    if plan.tp > 1:
+        return StrategyName.TP_ZERO if plan.zero else StrategyName.TP
+    if plan.pp > 1:
+        return StrategyName.PP_ZERO if plan.zero else StrategyName.PP
+    return (StrategyName.DDP, StrategyName.ZERO_1, StrategyName.ZERO_2, StrategyName.ZERO_3)[plan.zero]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """The checked arguments of `advise`. global_batch: sequences (or images) of a step over all ranks.
+
+    precision: None lets the planner choose, fp32 gradients where micro-batches are added up, as far as they fit.
+    """
+
+    model: ModelSpec | ResNet
+    cluster: Cluster
+    global_batch: int
+    precision: str | None = None
+    optimizer: str = "adamw"
+    attention: str = "flash"
+    stack: Stack = MEGATRON_CORE
+    constants: Constants = NOMINAL
+
+    @property
+    def usable(self) -> float:
+        """Bytes of a GPU that a plan may take."""
+        return USABLE_SHARE * self.cluster.gpu.memory
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step; for a ResNet, images."""
+        return self.global_batch * getattr(self.model, "seq", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEstimate:
+    """A plan with its estimated memory and step, or a strategy without a plan.
+
+    memory: of the fullest rank, which is of pipeline stage `stage`. mfu, tokens_per_second: of the step. host_bytes: of
+    a node's memory, under offload. plan and memory are None where a strategy cannot run here, and step is None where
+    the plan does not fit; `why` then says so. reasons: sentences about why the plan is ranked where it is. warnings:
+    sentences about what speaks against it.
+    """
+
+    name: str
+    plan: Plan | None = None
+    stage: int = 0
+    memory: MemoryBreakdown | None = None
+    host_bytes: int = 0
+    step: StepTime | None = None
+    mfu: float = 0.0
+    tokens_per_second: float = 0.0
+    is_chosen: bool = False
+    why: str = ""
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.step is not None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.step and self.step.seconds
+
+    @property
+    def step_text(self) -> str:
+        """The step time with its 80 % interval, such as "16.9 s (13.5 s to 21.1 s)"."""
+        low, high = map(format_seconds, self.step.interval)
+        return words("interval", step=format_seconds(self.seconds), low=low, high=high)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Seconds of the step by bottleneck: tensor cores, memory, NVLink, network, host or waiting."""
+        total: dict[str, float] = defaultdict(float)
+        for bar in self.step.bars if self.step else ():
+            total[bar.binds] += bar.seconds
+        return dict(total)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the step in which the busiest pipeline stage waits."""
+        return self.shares.get("waiting", 0.0) / self.seconds
+
+    @property
+    def traffic(self) -> float:
+        """The share of the step in which ranks wait for messages."""
+        return sum(self.shares.get(name, 0.0) for name in TRAFFIC) / self.seconds
+
+    @property
+    def dominant(self) -> str:
+        """The kind of memory with most bytes."""
+        return max(MEMORY_KINDS, key=lambda kind: getattr(self.memory, kind))
+
+    @property
+    def title(self) -> str:
+        """The strategy's name as it is shown: the axes of a mixed plan, or the name in the reader's language."""
+        if self.name in (StrategyName.CONTEXT, StrategyName.MIXED) and self.plan:
+            axes = " + ".join(axis.upper() for axis in ("tp", "cp", "pp", "dp") if getattr(self.plan, axis) > 1)
+            return f"{axes} + ZeRO-{self.plan.zero}" if self.plan.zero else axes
+        return words(f"name.{self.name}") if f"name.{self.name}" in words else self.name
+
+    @property
+    def plan_text(self) -> str:
+        """The plan in a few words, a dash without a plan."""
+        return "–" if self.plan is None else describe_plan(self.plan)
+
+    def memory_text(self, usable: float) -> str:
+        """A sentence about the bytes of the fullest rank, and the kind that takes most."""
+        most = self.dominant
+        kind = book("memory")("kind_optimizer") if most == "optimizer" else KINDS(f"kind.{most}")
+        sizes = {"held": self.memory.total, "usable": usable, "size": getattr(self.memory, most)}
+        return words("why.memory", kind=kind, **{name: format_bytes(size) for name, size in sizes.items()})
+
+
+def describe_plan(plan: Plan) -> str:
+    """A plan in a few words: "TP 8 x PP 4 x DP 2, ZeRO-1, micro-batch 1 x 64, 4 chunks, recompute full"."""
+    sizes = {"TP": plan.tp, "CP": plan.cp, "PP": plan.pp, "DP": plan.dp}
+    spread = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or words("plan_single")
+    parts = [spread, *([f"EP {plan.ep}"] if plan.ep > 1 else []), *([f"ZeRO-{plan.zero}"] if plan.zero else [])]
+    if plan.shard_ranks:
+        parts.append(words("plan_hybrid", ranks=plan.shard_ranks))
+    parts.append(words("plan_rows", size=plan.micro_batch, count=plan.num_microbatches))
+    if plan.num_chunks > 1:
+        parts.append(words("plan_chunks", chunks=plan.num_chunks))
+    if plan.precision == "mixed_fp32_grads":
+        parts.append(words("plan_fp32"))
+    elif plan.precision == "mixed" and plan.num_microbatches > 1:
+        parts.append(words("plan_16_bits"))
+    if plan.fp8:
+        parts.append("fp8")
+    if plan.recompute != "none":
+        parts.append(words("plan_again", what=plan.recompute))
+    return words("plan", parts=parts)
+
+
+def bottleneck_name(request: PlanRequest, name: str) -> str:
+    """The name of a bottleneck as it is shown; the link inside a node has its own name."""
+    return request.cluster.intra.name.split(" (")[0] if name == "NVLink" else STEPS(f"binds.{name}")
+
+
+def bottleneck_sentence(request: PlanRequest, candidate: PlanEstimate) -> str:
+    """The bottleneck of most seconds of the step, and the second one where the first has less than half of them."""
+    ordered = sorted(candidate.shares.items(), key=lambda pair: -pair[1])
+    shown = ordered[:2] if ordered[0][1] < candidate.seconds / 2 else ordered[:1]
+    texts = [
+        words("reason.bound", what=bottleneck_name(request, name), share=100 * seconds / candidate.seconds)
+        for name, seconds in shown
+    ]
+    return words("reason.binds", what=texts)

@@ -1,0 +1,287 @@
+"""Reads a measured scaling curve from a CSV file, fits it, and explains which parts of a curve's loss come from what.
+
+`read_measurements` reads GPUs and samples per second as a learner has them, notes what is odd, and fits Amdahl's law.
+`explain_curve` divides the loss of a curve of ResNet-152 into four parts, all in GPU-seconds per sample over those of
+one GPU, n/S, which is 1 where nothing is lost:
+    batch        predicted, nothing fitted: n GPUs with 1/n of a fixed batch are less busy; 0 where the batch grows
+    gradients    share * ring: how much of the ring's seconds (costs.seconds) no compute covers; at most 1
+    stragglers   sigma * expected maximum of n normal numbers: a step ends with its slowest GPU
+    input        a constant * (n - 1): a source, such as a disk, that serves all GPUs and slows down by as much for each
+Every mix of the last three is tried on a grid; the best has the least squares of relative errors. Low and high: mixes
+with so little or so much of a part miss no number by more than its digits, or than the best mix's worst miss.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from helpers.learner.words import Words
+from helpers.predict.scaling.laws import AmdahlFit, Point, check_rows, fit_amdahl, points_of, words
+from helpers.predict.time.convolutions import RESNET_152, resnet_step
+from helpers.quantities.costs import seconds as cost_seconds
+from helpers.quantities.units import format_seconds
+from helpers.records.checks import check_one_of
+from helpers.specs import GPUS, Cluster, Link
+from helpers.specs.checks import check_count, check_divides
+
+COUNTS = re.compile(r"gpus?|ranks?|world.?size|devices?|cards?|workers?|accelerators?|n|卡|显卡|进程", re.I)
+RATES = re.compile(r"rate|throughput|speed|/ ?s|per.sec|samples|images|img|tokens|sequences|吞吐|每秒|速度", re.I)
+SECONDS = re.compile(r"seconds|time|\bms\b|\bs\b|latency|秒数|时间|耗时", re.I)
+ABOVE = 1.1  # times the ideal speed-up; caches may exceed the ideal a little
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Measurements:
+    """Samples per second at each count of GPUs, sorted, each count once. notes: one sentence per oddity in the file.
+
+    The seconds of a step are unknown, so they are nan in `points`.
+    """
+
+    gpus: tuple[int, ...]
+    rates: tuple[float, ...]
+    notes: tuple[Words, ...] = ()
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return points_of(self.gpus, self.rates, [float("nan")] * len(self.gpus))
+
+    @property
+    def speedups(self) -> tuple[float, ...]:
+        return tuple(point.speedup for point in self.points)
+
+    @property
+    def fit(self) -> AmdahlFit | None:
+        """Amdahl's law fitted to them, None with fewer than three counts, which any law fits."""
+        return fit_amdahl(self.gpus, self.speedups) if len(self.gpus) > 2 else None
+
+    def __repr__(self) -> str:
+        rows = [
+            words(
+                "read.row", gpus=point.gpus, rate=point.samples_per_second, speedup=point.speedup,
+                efficiency=point.efficiency,
+            )
+            for point in self.points
+        ]  # fmt: skip
+        return "\n".join([*rows, *[repr(self.fit)] * (self.fit is not None), *map(str, self.notes)])
+
+
+def read_measurements(source: str | Path) -> Measurements:
+    """The measurements of a CSV file, or of its text (two lines or more).
+
+    Raises ValueError that lists all lines that cannot be read, by number.
+    """
+    lines = [(number, line.strip()) for number, line in enumerate(_text(source).splitlines(), 1)]
+    lines = [(number, line) for number, line in lines if line.strip(",;") and not line.startswith("#")]
+    if not lines:
+        raise ValueError(words("read.empty"))
+    delimiter = next((character for character in "\t;," if character in lines[-1][1]), None)  # None: white space
+    rows = [(number, [cell.strip() for cell in line.split(delimiter)]) for number, line in lines]
+    columns, notes, rows = _columns(rows)
+    readings, wrong = [], []
+    for line, cells in rows:
+        if len(cells) <= max(columns):
+            wrong.append(words("read.cells", line=line, value=" ".join(cells)))
+            continue
+        count, rate = (_number(cells[column]) for column in columns)
+        if not (count >= 1 and count == int(count)):
+            wrong.append(words("read.gpus", line=line, value=cells[columns[0]]))
+        if not rate > 0:
+            wrong.append(words("read.rate", line=line, value=cells[columns[1]]))
+        readings.append((line, count, rate))
+    if wrong or not readings:
+        raise ValueError(words("read.wrong", lines=". ".join(wrong)) if wrong else words("read.empty"))
+    return _sorted([(line, int(count), rate) for line, count, rate in readings], notes)
+
+
+def _text(source: str | Path) -> str:
+    if isinstance(source, str) and ("\n" in source or not source.strip()):
+        return source
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(words("read.missing", path=path))
+    return path.read_text(encoding="utf-8-sig")
+
+
+def _number(cell: str) -> float:
+    """The number in a cell; nan for anything else, with which every comparison is false."""
+    if not re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", cell, re.I):
+        return float("nan")
+    return float(cell) if isfinite(float(cell)) else float("nan")
+
+
+def _columns(rows: Sequence[tuple[int, list[str]]]) -> tuple[tuple[int, int], list[Words], Sequence]:
+    """The columns of GPUs and of rates, notes about the header, and the rows below it."""
+    (line, header), below = rows[0], rows[1:]
+    if any(cell[:1].isdigit() or cell[:1] in "+-." for cell in header if cell):  # there is no header
+        return (0, 1), [], rows
+    rates = [column for column, cell in enumerate(header) if RATES.search(cell)]
+    counts = [column for column, cell in enumerate(header) if COUNTS.search(cell) and column not in rates]
+    timed = [cell for column, cell in enumerate(header) if SECONDS.search(cell) and column not in rates]
+    if not rates and timed:
+        raise ValueError(words("read.wrong", lines=words("read.seconds", line=line, value=timed[0])))
+    if rates and counts:
+        return (counts[0], rates[0]), [], below
+    return (0, 1), [words["read.header"].format(line=line, value=", ".join(header))], below
+
+
+def _sorted(readings: list[tuple[int, int, float]], notes: list[Words]) -> Measurements:
+    """The (line, GPUs, rate) in order, with the mean rate of each count, and a note for each odd line."""
+    rates, lines = {}, {}
+    for line, count, rate in readings:
+        if rates and count < max(rates) and count not in rates:
+            notes.append(words["read.order"].format(line=line, gpus=count))
+        rates.setdefault(count, []).append(rate)
+        lines[count] = line
+        if len(rates[count]) > 1:
+            notes.append(words["read.twice"].format(line=line, gpus=count, rates=[f"{one:g}" for one in rates[count]]))
+    counts = tuple(sorted(rates))
+    if counts[0] > 1:
+        notes.append(words["read.smallest"].format(line=lines[counts[0]], gpus=counts[0]))
+    mean = {count: fmean(rates[count]) for count in counts}
+    for count in counts[1:]:
+        times, where = mean[count] / mean[counts[0]] * counts[0] / count, {"line": lines[count], "rate": mean[count]}
+        if times > ABOVE:
+            notes.append(words["read.above"].format(gpus=count, times=times, **where))
+        elif mean[count] < mean[counts[0]]:
+            notes.append(words["read.slower"].format(gpus=count, **where))
+    return Measurements(gpus=counts, rates=tuple(mean[count] for count in counts), notes=tuple(notes))
+
+
+SOURCES_GPUS, SOURCES_SPEEDUPS = (1, 2, 4, 8, 16), (1.0, 1.8, 3.5, 6.2, 11.0)
+HDR = Link.from_gigabits(200, latency=5e-6, name="InfiniBand HDR")
+GRID = 61  # values of each part that are tried
+
+
+@lru_cache
+def expected_maximum(n: int) -> float:
+    """The expected maximum of n standard normal numbers: the integral of 1 - F^n above 0 minus that of F^n below 0."""
+    check_count("expected_maximum", "n", n)
+    x = np.linspace(-9, 9, 18_001)
+    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(x))]) ** n
+    return float(np.trapezoid(np.heaviside(x, 0.5) - below, x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePart:
+    """One part of a curve's loss.
+
+    lost: at each count of GPUs, in steps of one GPU. low, high: the range at the largest count that fits as well.
+    """
+
+    name: str
+    lost: tuple[float, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CurveFit:
+    """A measured curve with the parts of its loss.
+
+    step: seconds of a step on one GPU. ring: seconds of the gradients' all-reduce at each count. ring_alone: speed-ups
+    if only this all-reduce were lost and no compute hid it. residues: measured over fitted, minus one.
+    """
+
+    gpus: tuple[int, ...]
+    measured: tuple[float, ...]
+    fitted: tuple[float, ...]
+    step: float
+    ring: tuple[float, ...]
+    ring_alone: tuple[float, ...]
+    parts: tuple[CurvePart, ...]
+
+    @property
+    def residues(self) -> tuple[float, ...]:
+        return tuple(measured / fitted - 1 for measured, fitted in zip(self.measured, self.fitted, strict=True))
+
+    @property
+    def exposed(self) -> float:
+        """The share of the all-reduce's seconds that no compute hides."""
+        return self.parts[1].lost[-1] / (self.gpus[-1] / self.ring_alone[-1] - 1)
+
+    def __repr__(self) -> str:
+        ring, most = format_seconds(self.ring[-1]), self.gpus[-1]
+        lines = [
+            words("curve.ring", n=most, ring=ring, step=format_seconds(self.step), alone=self.ring_alone[-1]),
+            words("curve.lost", n=most, found=self.measured[-1], lost=most / self.measured[-1] - 1),
+        ]
+        shown = self.parts if self.parts[0].lost[-1] else self.parts[1:]  # a batch that grows costs nothing
+        for part in shown:
+            values = {"lost": part.lost[-1], "low": part.low, "high": part.high, "exposed": self.exposed}
+            lines.append(words(f"curve.{part.name}", **values))
+        lines.append(words("curve.residue", off=max(map(abs, self.residues)), rows=len(self.gpus)))
+        return "\n".join(lines)
+
+
+def explain_curve(
+    gpus: Sequence[int] = SOURCES_GPUS,
+    speedups: Sequence[float] = SOURCES_SPEEDUPS,
+    *,
+    images: int = 64,
+    kind: str = "weak",
+    link: Link = HDR,
+    half_digit: float = 0.05,
+) -> CurveFit:
+    """The parts of a scaling curve of ResNet-152 on A100 that begins with 1 GPU.
+
+    images: of a step on one GPU; with "weak" each GPU gets as many, with "strong" the GPUs share them. Every ring runs
+    over `link`, as if each GPU were a node, which is the most that communication can cost. Images and kind are guesses
+    where a table does not say them, so try others. half_digit: how far rounding may have changed a speed-up.
+    """
+    check_rows("explain_curve", gpus, speedups, at_least=4)
+    check_one_of("explain_curve", "kind", kind, ("strong", "weak"))
+    if list(gpus) != sorted(gpus) or gpus[0] != 1 or not 0 <= half_digit < min(speedups):
+        raise ValueError(
+            f"explain_curve: counts {list(gpus)} and half_digit={half_digit!r}; order the counts, from 1 GPU on, "
+            "and give 0.05 where one digit is printed"
+        )
+    counts, measured = np.array(gpus, float), np.array(speedups, float)
+    step, ring, busy, rings = _costs(gpus, images, kind, link)
+    rows = np.stack([rings, busy * [expected_maximum(n) for n in gpus], counts - 1])  # (3, counts)
+    total, best, *limits = _mixes(busy, rows, counts / measured, half_digit / measured)
+    losses, ranges = [busy - 1, *best], [(busy[-1] - 1,) * 2, *zip(*limits, strict=True)]
+    parts = [
+        CurvePart(name=name, lost=tuple(lost.tolist()), low=float(low), high=float(high))
+        for name, lost, (low, high) in zip(("batch", "gradients", "stragglers", "input"), losses, ranges, strict=True)
+    ]
+    return CurveFit(
+        gpus=tuple(gpus), measured=tuple(map(float, speedups)), fitted=tuple((counts / total).tolist()), step=step,
+        ring=tuple(ring.tolist()), ring_alone=tuple((counts / (1 + rings)).tolist()), parts=tuple(parts),
+    )  # fmt: skip
+
+
+def _costs(gpus: Sequence[int], images: int, kind: str, link: Link) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of a step on one GPU and of the ring at each count, and GPU-seconds per sample of both.
+
+    The GPU-seconds are given over those of a step on one GPU.
+    """
+    divisors = list(gpus) if kind == "strong" else [1] * len(gpus)  # by which the images of a step are divided
+    check_divides("explain_curve", "GPUs", max(divisors), "images", images)
+    one_gpu = Cluster(gpu=GPUS["A100"], gpus_per_node=1, num_nodes=1, intra=link, inter=link)
+    steps = np.array([resnet_step(RESNET_152, images // n, one_gpu).seconds for n in divisors])
+    ring = np.array([cost_seconds("all_reduce", 4 * RESNET_152.num_params, n, link) for n in gpus])
+    return float(steps[0]), ring, steps * divisors / steps[0], ring * divisors / steps[0]
+
+
+def _mixes(busy: np.ndarray, rows: np.ndarray, wanted: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Try every mix of the three parts on a grid.
+
+    Returns the best mix's sum, its parts, and the low and the high of each part at the largest count among all mixes
+    that fit as well.
+    """
+    most = np.append(1.0, max(wanted[-1] - 1, 0.01) * 1.2 / rows[1:, -1])  # the ring counts at most once
+    mixes = np.stack(np.meshgrid(*(np.linspace(0, end, GRID) for end in most)), axis=-1).reshape(-1, 3)
+    errors = (busy + mixes @ rows) / wanted - 1  # (mixes, counts)
+    best = int((errors**2).sum(axis=1).argmin())
+    fits = (np.abs(errors) <= np.maximum(digits, np.abs(errors[best]).max())).all(axis=1)
+    amounts = mixes[fits] * rows[:, -1]
+    return busy + mixes[best] @ rows, rows * mixes[best][:, None], amounts.min(axis=0), amounts.max(axis=0)

@@ -1,0 +1,179 @@
+"""Predicts the seconds of one transformer layer for one micro-batch on one rank, forward and backward.
+
+step.py adds up layers to a step. All seconds are at nominal rates: matrix products, attention, bytes that kernels move
+through memory, and collectives that no compute hides. `ends` does the same for the embedding and the head.
+
+Experts: the router sends equally many tokens to each expert, so the experts of a rank process top_k times the rank's
+tokens, one product after the other. The all-to-alls there and back are exposed, because nothing can hide them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from helpers.predict.memory.states import gradient_bytes, kv_width
+from helpers.predict.time.collectives import collective_seconds
+from helpers.predict.time.kernels import flash_seconds, materialized_seconds, memory_rate, product_seconds
+from helpers.predict.time.stacks import Stack
+from helpers.specs import Cluster, ModelSpec, Plan
+
+LOSS_BYTES = 14  # bytes moved per logit, in forward and again in backward
+CAST_BYTES = 5  # bytes moved to cast one element from 16 bits to 8
+CALLS_PER_EXPERT = 0.15  # of a layer's kernels per further expert on a rank: two or three of about twenty
+
+
+class Work(NamedTuple):
+    """Seconds of a pass at nominal rates, by what limits them; calibration divides them by its constants.
+
+    calls: kernels that the host launches, counted in forwards of a layer.
+    """
+
+    products: float = 0.0
+    attention: float = 0.0
+    memory: float = 0.0
+    inside: float = 0.0  # exposed collectives inside a node
+    network: float = 0.0  # exposed collectives between nodes
+    routed: float = 0.0  # all-to-alls of experts inside a node
+    routed_network: float = 0.0  # all-to-alls of experts between nodes
+    calls: float = 0.0
+
+
+class Layer(NamedTuple):
+    """The work of a layer's forward and backward, and of what backward recomputes of forward (`again`)."""
+
+    forward: Work
+    backward: Work
+    again: Work
+
+
+def product_shapes(model: ModelSpec, plan: Plan) -> tuple[tuple[int, int], ...]:
+    """(columns, depth) of a layer's four matrix products on a rank.
+
+    They are query, key and value together; the output projection; up and gate together; down. With experts the last two
+    are those of one expert.
+    """
+    h, f, tp = model.hidden, model.ffn, plan.tp
+    return (h // tp + 2 * kv_width(model, plan), h), (h, h // tp), ((1 + model.gated) * f // tp, h), (h, f // tp)
+
+
+@lru_cache(maxsize=16384)
+def layer(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Layer:
+    """The work of one layer. Of the plan tp, cp, micro_batch, attention, recompute, precision and experts count."""
+    tokens = plan.micro_batch * model.seq // plan.cp
+    gpu = cluster.gpu
+    forward = backward = 0.0
+    local_experts = model.num_experts // plan.ep
+    tokens_per_expert = max(1, tokens * model.top_k // local_experts)
+    for number, (n, k) in enumerate(product_shapes(model, plan)):
+        rows, count = (tokens, 1) if number < 2 else (tokens_per_expert, local_experts)
+        forward += count * product_seconds(rows, n, k, gpu, fp8=plan.fp8)
+        backward += count * sum(product_seconds(*shape, gpu, fp8=plan.fp8) for shape in ((rows, k, n), (n, k, rows)))
+    attention_forward, attention_backward = _attention(model, plan, cluster, stack)
+    bytes_forward, bytes_backward = _moved_bytes(model, plan, tokens, stack)
+    rate = memory_rate(gpu)
+    collectives_forward, collectives_backward = _exposed_collectives(model, plan, tokens, cluster, stack)
+    routed = _all_to_alls(model, plan, tokens, cluster)
+    calls = 1 + stack.calls_per_collective * (plan.tp - 1) + CALLS_PER_EXPERT * (local_experts - 1)
+    forward_work = Work(
+        forward, attention_forward[0], bytes_forward / rate + attention_forward[1], *collectives_forward, *routed, calls
+    )
+    backward_work = Work(
+        backward, attention_backward[0], bytes_backward / rate + attention_backward[1], *collectives_backward, *routed,
+        stack.calls_backward * calls,
+    )  # fmt: skip
+    again = Work()
+    if plan.recompute == "full":
+        again = forward_work
+    elif plan.recompute == "selective":
+        attention = 0.0 if stack.selective_products else attention_forward[0]
+        again = Work(stack.selective_products * forward, attention, attention_forward[1])
+    return Layer(forward_work, backward_work, again)
+
+
+def _attention(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack):
+    """Seconds of attention between its projections: (products, memory) of forward, and the same of backward."""
+    heads = model.num_heads // plan.tp
+    if (stack.attention or plan.attention) == "materialized":
+        seq = model.seq // plan.cp
+        batch = plan.micro_batch * plan.cp  # the queries of a rank meet the keys of all cp ranks
+        return materialized_seconds(batch, seq, heads, model.head_dim, cluster.gpu)
+    tokens, share = plan.micro_batch * model.seq // plan.cp, model.seen / model.seq
+    context = model.seen * (2 - share)  # twice what a token attends to on average
+    forward, backward = flash_seconds(tokens, context, heads * model.head_dim, cluster.gpu)
+    return (forward / stack.flash, 0.0), (backward / stack.flash, 0.0)
+
+
+def _moved_bytes(model: ModelSpec, plan: Plan, tokens: int, stack: Stack) -> tuple[float, float]:
+    """Bytes that norms, activations, residuals, dropout and the sum of gradients move: forward's and backward's.
+
+    In 16 bits a tensor of one hidden width is 2 h bytes per token. Two norms read and write it (8 h), two residuals
+    read two and write one, with dropout's mask (14 h); GeLU reads and writes f (4 f), a gated one three of them (6 f);
+    rotary positions or transposes of heads read and write query and key (8 h). Sequence parallelism splits the first.
+    Experts have top_k times f, and their inputs and results are sorted by expert and back (8 h each).
+    """
+    h, f, tp = model.hidden, model.top_k * model.ffn, plan.tp
+    params = model.params_per_layer - (1 - 1 / plan.ep) * model.num_experts * model.params_per_expert
+    between_parts = (8 + 14 if model.norm == "layer" else 8 + 12) * h / (tp if plan.sequence_parallel else 1)
+    split = ((6 if model.gated else 4) * f + 8 * h) / tp
+    if model.num_experts > 1:
+        split += 8 * model.top_k * h / tp
+    forward = tokens * (between_parts + split) * stack.passes
+    backward = 1.6 * forward + _added_bytes(plan) * params / tp
+    if plan.fp8:  # an input of a product is read for its largest value, read again and written in 8 bits
+        inputs = tokens * (2 * h + (h + f) / tp) + params / tp
+        forward, backward = forward + CAST_BYTES * inputs, backward + CAST_BYTES * inputs
+    return forward, backward
+
+
+def _all_to_alls(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster) -> tuple[float, float]:
+    """(inside, network) seconds of dispatch and combine; a tensor rank sends its part of each token's top_k copies."""
+    size = 2 * tokens * model.top_k * model.hidden / plan.tp
+    inside, network = collective_seconds("all_to_all", size, plan.ep, cluster, stride=plan.tp)
+    return 2 * inside, 2 * network
+
+
+def _exposed_collectives(model: ModelSpec, plan: Plan, tokens: int, cluster: Cluster, stack: Stack):
+    """(inside, network) seconds of exposed collectives of tensor and context parallelism: forward's and backward's."""
+    size = 2 * tokens * model.hidden
+    ops = ("all_gather", "reduce_scatter") if plan.sequence_parallel else ("all_reduce",)
+    pair = [collective_seconds(op, size, plan.tp, cluster, nvls=stack.nvls) for op in ops]
+    inside, network = (2 * sum(part) * (1 - stack.tensor_hidden) for part in zip(*pair, strict=True))
+    if plan.cp > 1:  # keys and values of the other ranks, and in backward their gradients too
+        kv = 2 * 2 * tokens * model.kv_heads * model.head_dim // plan.tp * plan.cp
+        ring = collective_seconds("all_gather", kv, plan.cp, cluster, stride=plan.tp)
+        inside, network = inside + ring[0] * (1 - stack.context_hidden), network + ring[1] * (1 - stack.context_hidden)
+        return (inside, network), (2 * inside, 2 * network)
+    return (inside, network), (inside * stack.tensor_backward, network * stack.tensor_backward)
+
+
+class Ends(NamedTuple):
+    """The work of embedding and head, as (forward, backward) of each."""
+
+    embedding: tuple[Work, Work]
+    head: tuple[Work, Work]
+
+
+@lru_cache(maxsize=4096)
+def ends(model: ModelSpec, plan: Plan, cluster: Cluster, stack: Stack) -> Ends:
+    """The work of the embedding's look-up, and of the head with its fp32 loss."""
+    tokens, gpu = plan.micro_batch * model.seq // plan.cp, cluster.gpu
+    rate = memory_rate(gpu)
+    columns, depth = model.vocab // plan.tp, model.hidden
+    added = _added_bytes(plan) * columns * depth / rate
+    loss = LOSS_BYTES * stack.passes * tokens * columns / rate
+    forward = product_seconds(tokens, columns, depth, gpu)  # in 16 bits under fp8 too
+    backward = product_seconds(tokens, depth, columns, gpu) + product_seconds(columns, depth, tokens, gpu)
+    head = Work(forward, memory=loss, calls=1), Work(backward, memory=loss + added, calls=1)
+    moved = 6 * tokens * depth / rate
+    return Ends((Work(memory=moved, calls=0.2), Work(memory=moved + added, calls=0.2)), head)
+
+
+def _added_bytes(plan: Plan) -> int:
+    """Bytes per parameter to add a micro-batch's gradient to the sum; 0 with a single micro-batch.
+
+    In fp32 the sum is read and written (8 bytes); in 16 bits both are read and the sum is written (6 bytes).
+    """
+    if plan.num_microbatches == 1:
+        return 0
+    return 8 if gradient_bytes(plan) >= 4 else 6
