@@ -110,13 +110,17 @@ def curves_scene(
     items += _names(curves, colours, plot)
     for mark in marks:
         items += _mark(Mark(*mark), plot, default_lower=_BELOW_MARK if marks_below else _ABOVE_MARK)
+    height, summary = _TOP + _HEIGHT + _BELOW, _summary(curves, plot, [text for _, _, text, *_ in (*marks, *gaps)])
+    return Scene(width=width, height=height, title=title, summary=summary, items=tuple(items))
+
+
+def _summary(curves: Mapping[str, Points], plot: _Plot, texts: list[str]) -> str:
+    """Where each curve begins and ends, and the texts of marks and gaps."""
     sentences = [
         words("curves.row", name=name, first=_point_text(points[0], plot), last=_point_text(points[-1], plot))
         for name, points in curves.items()
     ]
-    sentences += [words("curves.mark", text=text) for _, _, text, *_ in (*marks, *gaps)]
-    height = _TOP + _HEIGHT + _BELOW
-    return Scene(width=width, height=height, title=title, summary=" ".join(sentences), items=tuple(items))
+    return " ".join([*sentences, *(words("curves.mark", text=text) for text in texts)])
 
 
 def _colours(curves: Mapping[str, Points], paints: Mapping[str, str]) -> dict[str, str]:

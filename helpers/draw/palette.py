@@ -1,4 +1,4 @@
-"""One colour a kind, the same in every picture and safe for colour-blind eyes; never colour alone.
+"""Provides the colours and textures of everything that is drawn: one Paint per kind, the same in every picture.
 
 The fills are safe for colour-blind eyes: they are Okabe and Ito's (Color Universal Design, 2008), and they do not
 change with the theme. Related things share a hue: parameters and the forward that reads them, gradients and the

@@ -23,6 +23,7 @@ from helpers.schedules import Action
 words = book("draw")
 timelines_words = book("timelines").section("pipeline")
 _LEFT, _RIGHT, _GAP = 66.0, 170.0, 12.0  # pixels: left and right of the bars, and between two timelines
+_PANEL_TITLE = 22.0  # pixels above the rows of a timeline, for its title
 _MEMORY_LEFT = 16.0  # pixels between the bars and the memory on their right
 _MEMORY = 84.0  # pixels of the memory bar of the rank that holds most
 _OUTLINE = {"stroke": "ink", "stroke_width": 3.0, "radius": 2}  # around the first of several steps
@@ -56,34 +57,18 @@ def pipeline_scene(
     used = {span.kind for timeline in shown for span in timeline.spans}
     legend = [*kinds_legend([kind for kind in KINDS if kind in used]), (words("idle"), IDLE)]
     items, y = heading(title, legend, width)
-    scale, bars, most = (width - _LEFT - _RIGHT) / end, [], _most_in_flight(shown, num_ranks) or 1.0
+    scale, most = (width - _LEFT - _RIGHT) / end, _most_in_flight(shown, num_ranks) or 1.0
+    bars = []
     for timeline, panel_title in zip(shown, _titles(shown, per_step), strict=True):
         panel = _Panel(
-            timeline=timeline,
-            num_ranks=num_ranks or timeline.num_ranks,
-            scale=scale,
-            instant=instant,
-            per_step=per_step,
-            most_in_flight=most,
-            has_numbers=numbers and not per_step,
-        )
-        bars.append(Label(x=MARGIN, y=y + 10, text=panel_title, size=12, bold=True, colour="muted"))
-        bars += panel.memory_title(width, y)
-        top, bottom = y + 22, y + 22 + timeline.num_ranks * panel.row_height
-        bars += panel.rows(top, width)
+            timeline=timeline, num_ranks=num_ranks or timeline.num_ranks, scale=scale, instant=instant,
+            per_step=per_step, most_in_flight=most, has_numbers=numbers and not per_step,
+        )  # fmt: skip
+        top, bottom = y + _PANEL_TITLE, y + _PANEL_TITLE + timeline.num_ranks * panel.row_height
         items += time_axis(_LEFT, width - _LEFT - _RIGHT, top, bottom - 4, end, timeline is shown[-1])
-        bars += _play_head(instant, timeline, scale, top, bottom)
+        bars += panel.items(panel_title, y, width)
         y = bottom + _GAP
-    pairs = zip(shown, panel_titles(shown), strict=True)
-    summary = " ".join(_sentence(timeline, text, num_ranks or timeline.num_ranks) for timeline, text in pairs)
-    return Scene(width=width, height=y + 14, title=title, summary=summary, items=(*items, *bars))
-
-
-def _play_head(instant: float | None, timeline: Timeline, scale: float, top: float, bottom: float) -> list[Line]:
-    if instant is None or instant > timeline.duration:
-        return []
-    x = _LEFT + instant * scale
-    return [Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)]
+    return Scene(width=width, height=y + 14, title=title, summary=_summary(shown, num_ranks), items=(*items, *bars))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +95,19 @@ class _Panel:
     def row_height(self) -> float:
         return self.bar_height + 5
 
-    def memory_title(self, width: float, y: float) -> Iterator[Label]:
+    def items(self, title: str, y: float, width: float) -> Iterator[Rect | Label | Line]:
+        """Everything but the axis: titles, a row per rank, and the play head."""
+        top, style = y + _PANEL_TITLE, {"y": y + 10, "size": 12, "bold": True, "colour": "muted"}
+        yield Label(x=MARGIN, text=title, **style)
         if self.timeline.held:
-            text, x = words("holds.most" if self.instant is None else "holds.now"), width - _RIGHT + _MEMORY_LEFT
-            yield Label(x=x, y=y + 10, text=text, size=12, bold=True, colour="muted")
+            text = words("holds.most" if self.instant is None else "holds.now")
+            yield Label(x=width - _RIGHT + _MEMORY_LEFT, text=text, **style)
+        yield from self._rows(top, width)
+        if self.instant is not None and self.instant <= self.timeline.duration:
+            x, bottom = _LEFT + self.instant * self.scale, top + self.timeline.num_ranks * self.row_height
+            yield Line(x1=x, y1=top - 4, x2=x, y2=bottom, colour="ink", width=2)
 
-    def rows(self, top: float, width: float) -> Iterator[Rect | Label]:
+    def _rows(self, top: float, width: float) -> Iterator[Rect | Label]:
         until = self.timeline.duration * self.scale
         for number, rank in enumerate(self.timeline.ranks):
             y = top + number * self.row_height
@@ -211,6 +203,11 @@ def _most_in_flight(timelines: list[Timeline], num_ranks: int | None) -> float:
 def _num_chunks(timeline: Timeline, num_ranks: int) -> int:
     """How many stages each rank holds."""
     return 1 + max(Action.parse(span.name).stage for span in timeline.spans) // num_ranks
+
+
+def _summary(timelines: list[Timeline], num_ranks: int | None) -> str:
+    pairs = zip(timelines, panel_titles(timelines), strict=True)
+    return " ".join(_sentence(timeline, title, num_ranks or timeline.num_ranks) for timeline, title in pairs)
 
 
 def _sentence(timeline: Timeline, title: str, num_ranks: int) -> str:

@@ -5,18 +5,15 @@ import pytest
 from helpers.draw import Line, Rect, effective_time_scene, week_scene
 from helpers.draw.failures import KINDS, duration_text
 from helpers.predict.failures import daly_interval, simulate_week
+from tests.draw.scenes import rects_with_tooltip
 
 WEEK = simulate_week(nodes=2048, per_node_day=6.5e-3, interval=600, save=60, repair=600)
-
-
-def bars(scene) -> list[Rect]:
-    return [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
 
 
 def test_every_second_is_drawn_once_and_as_large_as_its_share():
     scene = week_scene(WEEK, title="A week")
     areas = dict.fromkeys(KINDS.values(), 0.0)
-    for bar in bars(scene):
+    for bar in rects_with_tooltip(scene):
         areas[bar.fill] += bar.width * bar.height
     drawn = {kind: areas[paint] / sum(areas.values()) for kind, paint in KINDS.items()}
     assert drawn == pytest.approx(WEEK.shares, abs=1e-6)
@@ -26,7 +23,9 @@ def test_every_second_is_drawn_once_and_as_large_as_its_share():
 def test_the_week_says_what_it_shows_and_no_kind_is_told_by_colour_alone():
     scene = week_scene(WEEK, title="A week")
     assert scene.summary.startswith(f"{len(WEEK.failures)} failures in 7 days: work ")
-    looks = {(bar.fill, bar.texture) for bar in bars(scene) if bar.width > 3 and bar.fill != KINDS["saves"]}
+    looks = {
+        (bar.fill, bar.texture) for bar in rects_with_tooltip(scene) if bar.width > 3 and bar.fill != KINDS["saves"]
+    }
     assert len({texture for _, texture in looks}) == len(looks) == 3  # saves are the strip below
 
 

@@ -1,14 +1,16 @@
-"""Memory bars: to scale, with a limit that is named, and what does not fit marked by more than colour."""
+"""Memory as bars, as a curve and as equal stacks: to scale, with a limit that is named."""
 
 import pytest
 
-from helpers.draw import Line, Rect, memory_curve_scene, memory_scene
+from helpers.draw import (
+    Line,
+    Rect,
+    memory_curve_scene,
+    memory_scene,
+    replicas_scene,
+)
 from helpers.records import MemoryBreakdown, Timeline
-from tests.draw.scenes import MEMORY, SCENES
-
-
-def texts(scene):
-    return [label.text for label in scene.labels()]
+from tests.draw.scenes import MEMORY, SCENES, rects_with_tooltip, texts
 
 
 def frames(scene):
@@ -79,3 +81,12 @@ def test_a_curve_marks_its_highest_point_and_rises_and_falls_with_what_is_held()
 def test_a_curve_of_nothing_is_a_sentence():
     with pytest.raises(ValueError, match="holds nothing"):
         memory_curve_scene(Timeline(spans=[], source="recorded"), title="empty")
+
+
+def test_every_copy_is_a_stack_of_its_kinds():
+    held = MemoryBreakdown(parameters=10, gradients=10, optimizer=40)
+    scene = replicas_scene(held, 8, capacity=30, title="eight")
+    stacks = rects_with_tooltip(scene)
+    assert len(stacks) == 8 * 3
+    with pytest.raises(ValueError, match="at least one rank"):
+        replicas_scene(held, 0, capacity=30, title="none")

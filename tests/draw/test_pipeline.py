@@ -5,7 +5,7 @@ import pytest
 from helpers.draw import Label, Line, Rect, pipeline_scene
 from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
-from helpers.schedules import interleaved, one_f_one_b
+from helpers.schedules import eager_one_f_one_b, gpipe, interleaved, naive, one_f_one_b, repeated, zb_h1, zb_h2
 
 TIMES = dict(forward=1.0, backward_input=1.0, backward_weight=1.0)
 
@@ -72,3 +72,34 @@ def test_nothing_to_draw_gets_a_sentence():
         pipeline_scene()
     with pytest.raises(ValueError, match="give one, such as that of simulate"):
         pipeline_scene(Timeline(spans=(), source="predicted"))
+
+
+CHAPTER_TIMES = {"forward": 0.01, "backward_input": 0.01, "backward_weight": 0.01, "send": 0.01}
+
+
+def test_the_first_of_several_steps_is_outlined_and_no_bar_has_a_number():
+    step = simulate(repeated(gpipe(2, 2), 2), forward=1.0, backward_input=1.0, backward_weight=1.0)
+    scene = pipeline_scene(step, title="two", per_step=2)
+    edges = [item for item in scene.items if isinstance(item, Rect) and item.stroke == "ink"]
+    assert len(edges) == 2 and edges[0].x < edges[1].x + 2 < edges[1].x + edges[1].width
+    assert not [label for label in scene.labels() if label.on]
+
+
+def test_each_step_has_its_name_its_time_and_its_idle_share_above_it():
+    free = {**CHAPTER_TIMES, "send": 0.0}
+    steps = [simulate(order(4, 8), **free) for order in (gpipe, one_f_one_b)]
+    texts = [label.text for label in pipeline_scene(*steps).labels() if label.bold]
+    assert texts[1:] == [f"{name} · predicted · 330 ms, 27% idle" for name in ("GPipe", "1F1B")]
+
+
+def test_what_the_chapter_says_of_its_steps_is_so():
+    free, slow = {**CHAPTER_TIMES, "send": 0.0}, CHAPTER_TIMES
+    steps = [simulate(order(4, 8), **free) for order in (gpipe, one_f_one_b, zb_h1, zb_h2)]
+    assert [round(step.duration * 1e3) for step in steps] == [330, 330, 270, 270]
+    assert [round(step.bubble_fraction, 3) for step in steps] == [0.273, 0.273, 0.111, 0.0]
+    assert steps[0].bubble_over_ideal == pytest.approx(3 / 8)
+    slowed = [simulate(order(4, 8), **slow).duration for order in (gpipe, one_f_one_b, eager_one_f_one_b)]
+    assert [round(seconds * 1e3) for seconds in slowed] == [390, 490, 390]
+    two = [simulate(repeated(order(4, 8), 2), **free) for order in (zb_h1, zb_h2)]
+    assert [round(step.duration * 1e3) for step in two] == [540, 510]
+    assert round(simulate(naive(4, 1), forward=0.08, backward_input=0.08, backward_weight=0.08).duration * 1e3) == 960

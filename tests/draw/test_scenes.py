@@ -13,6 +13,7 @@ from helpers.draw import (
     Rect,
     Scene,
     bytes_scene,
+    calls_scene,
     collective_scene,
     memory_scene,
     picture,
@@ -24,41 +25,64 @@ from helpers.draw import (
     topology_scene,
 )
 from helpers.draw.palette import paint
-from helpers.draw.scene import SHOWN
+from helpers.draw.scene import SHOWN, stacked_scene
 from helpers.records import Timeline
 from tests.draw.scenes import SCENES, ddp_step
 
 SVG = "{http://www.w3.org/2000/svg}"
-every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 
 
-@every_scene
-def test_svg_is_well_formed_accessible_and_self_contained(scene):
+def svg_faults(scene):
+    """What is wrong with the SVG of a scene, which must be well-formed, accessible, self-contained and always equal."""
     text = to_svg(scene)
     root = ElementTree.fromstring(text)
-    assert root.tag == SVG + "svg" and root.get("role") == ("group" if "data-pick" in text else "img")
-    named = [root.find(f"*[@id='{name}']").text for name in root.get("aria-labelledby").split()]
-    assert named == [scene.title, scene.summary] and all(named)
     ids = re.findall(r'\bid="([^"]+)"', text)
-    assert len(ids) == len(set(ids)) and all(name.startswith(root.get("id")) for name in ids)
-    assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
-    assert "script" not in text and "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert "nan" not in text and "inf" not in text
+    named = [root.find(f"*[@id='{name}']").text for name in root.get("aria-labelledby").split()]
+    promises = {
+        "it is an svg element": root.tag == SVG + "svg",
+        "its role is img, or group where it can be clicked": root.get("role")
+        == ("group" if "data-pick" in text else "img"),
+        "its title and summary are named": named == [scene.title, scene.summary] and all(named),
+        "its ids are its own": len(ids) == len(set(ids)) and all(name.startswith(root.get("id")) for name in ids),
+        "its fills exist": set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids),
+        "nothing is loaded": "script" not in text
+        and "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', ""),
+        "every number is one": "nan" not in text and "inf" not in text,
+        "the same scene gives the same text": to_svg(scene) == text,
+    }
+    return [f"the SVG breaks a promise: {promise}" for promise, is_kept in promises.items() if not is_kept]
 
 
-@every_scene
-def test_labels_keep_apart_and_inside(scene):
+def label_faults(scene):
+    """The labels that leave the frame, lie on another one, or are smaller than 12 pixels where there is room."""
     boxes = [(label.text, label.box) for label in scene.labels()]
     for text, (left, top, right, bottom) in boxes:
-        assert left >= 0 and top >= 0 and right <= scene.width + 1 and bottom <= scene.height, text
+        if left < 0 or top < 0 or right > scene.width + 1 or bottom > scene.height:
+            yield f"{text!r} leaves the frame"
     for (one, a), (other, b) in combinations(boxes, 2):
-        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
-        assert apart, f"{one!r} lies on {other!r}"
+        if not (a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]):
+            yield f"{one!r} lies on {other!r}"
+    yield from (f"{label.text!r} is too small" for label in scene.labels() if label.size * SHOWN < 12)
 
 
-@every_scene
-def test_the_same_scene_gives_the_same_text(scene):
-    assert to_svg(scene) == to_svg(scene)
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_a_scene_is_sound_svg_and_its_labels_keep_apart_inside_and_legible(scene):
+    assert [*svg_faults(scene), *label_faults(scene)] == []
+
+
+def test_faults_are_found():
+    """The looks above find what they look for."""
+    labels = [Label(x=x, y=10, text="word", size=9) for x in (-5, 5)]
+    faults = list(label_faults(Scene(width=60, height=20, title="t", summary="s", items=labels)))
+    assert [fault.split("'")[2] for fault in faults] == [
+        " leaves the frame",
+        " lies on ",
+        " is too small",
+        " is too small",
+    ]
+    assert svg_faults(Scene(width=9, height=9, title="t", summary="")) == [
+        "the SVG breaks a promise: its title and summary are named"
+    ]
 
 
 @pytest.mark.parametrize("name", ["timelines", "memory", "gather", "star"])
@@ -90,11 +114,6 @@ def test_a_picture_says_its_width_and_what_it_shows():
     assert about["alt"] == f"{scene.title}. {scene.summary}" and "exposed communication 4.00 s" in about["alt"]
     assert about["width"] == 1000 and "height" not in about  # or a narrow window would squeeze it
     assert f'width="{about["width"]}"' in to_svg(scene)  # live and saved pictures are as large as each other
-
-
-@every_scene
-def test_no_word_is_smaller_than_twelve_pixels_where_there_is_room(scene):
-    assert min((label.size for label in scene.labels()), default=12) * SHOWN >= 12
 
 
 @pytest.mark.parametrize(
@@ -132,3 +151,13 @@ def test_text_of_the_learner_is_escaped():
 def test_importing_draw_takes_neither_torch_nor_matplotlib():
     code = "import sys, helpers.draw; sys.exit(bool({'torch', 'matplotlib', 'PIL', 'pygments'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_pictures_stand_below_each_other():
+    one = calls_scene([["send"], ["recv"]], matched=[(0, 0)], title="one")
+    both = stacked_scene(one, one, title="both")
+    assert (both.title, both.height > 2 * one.height, len(both.items)) == ("both", True, 2 * len(one.items))
+    assert "one: Rank 0" in both.summary
+    assert both.labels()[-1].y - one.labels()[-1].y == pytest.approx(both.height - one.height)
+    with pytest.raises(ValueError, match="at least one"):
+        stacked_scene(title="none")

@@ -1,12 +1,12 @@
-"""Every cell of a cut matrix stands with its rank, as torch would cut it."""
+"""Every cell of a split matrix stands with its rank, as torch would split it."""
 
 import re
 
 import pytest
 import torch
 
-from helpers.draw import Matrix, Rect, shards_scene
-from tests.draw.scenes import SCENES
+from helpers.draw import Label, Matrix, Rect, shards_scene
+from tests.draw.scenes import SCENES, rects_with_tooltip
 
 
 def owners(scene, name):
@@ -53,7 +53,7 @@ def test_never_colour_alone():
 
 def test_values_stand_in_their_cells():
     scene = shards_scene([Matrix(name="A", num_rows=1, num_columns=2, cut="columns", num_parts=2, values=[[-0.25, 3]])])
-    boxes = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
+    boxes = rects_with_tooltip(scene)
     labels = {label.text: label.x for label in scene.labels()}
     for text, box in zip(("-0.25", "3"), boxes, strict=True):
         assert labels[text] == pytest.approx(box.x + box.width / 2)
@@ -97,3 +97,10 @@ def test_bad_input_gets_a_sentence(look, sentence):
 def test_a_scene_needs_a_matrix():
     with pytest.raises(ValueError, match="got no matrix; give a list"):
         shards_scene(["·"])
+
+
+def test_what_a_rank_holds_can_be_said_in_other_words_and_cells_can_be_smaller():
+    one = Matrix(name="K", num_rows=4, num_columns=3, cut="rows", num_parts=4, part_text="a copy of 1 of 2")
+    large, small = shards_scene([one]), shards_scene([one], largest=12)
+    assert "a copy of 1 of 2" in {item.text for item in small.items if isinstance(item, Label)}
+    assert small.height < large.height

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.draw import Rect, timeline_scene
+from helpers.draw import Line, Rect, timeline_scene
 from helpers.draw.axis import ticks
 from helpers.records import Span, Timeline
 from tests.draw.scenes import SCENES, ddp_step, span, tooltips
@@ -102,3 +102,10 @@ def test_messages_that_follow_each_other_stay_in_one_row_despite_rounding():
 def test_ticks_are_round(end, expected):
     marks = ticks(end)
     assert marks[0] == 0 and (marks[1] if len(marks) > 1 else 0.0) == pytest.approx(expected)
+
+
+def test_a_mark_stands_at_its_seconds_and_the_axis_reaches_it():
+    step = ddp_step(num_ranks=1)
+    scene = timeline_scene(step, marks=[(2 * step.duration, "elsewhere")])
+    (mark,) = (item for item in scene.items if isinstance(item, Line) and item.dashed)
+    assert mark.x1 == pytest.approx(scene.width - 20) and "elsewhere" in [label.text for label in scene.labels()]

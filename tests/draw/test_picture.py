@@ -1,4 +1,4 @@
-"""A matplotlib plot beside our pictures: the same width, type as large, words, and it follows a dark page."""
+"""A matplotlib plot beside our pictures: the same width, letters as large, words, and it follows a dark page."""
 
 from base64 import b64decode
 

@@ -5,11 +5,7 @@ import pytest
 from helpers.draw import all_reduce_scene, hang_scene, means_scene, pairing_scene
 from helpers.draw.chapters.first_contact import BLAMED_RANKS
 from helpers.ranks.errors import KINDS as ERRORS
-from tests.draw.scenes import CALLS, SCENES
-
-
-def texts(scene):
-    return [label.text for label in scene.labels()]
+from tests.draw.scenes import CALLS, SCENES, texts
 
 
 def test_of_a_hang_one_goes_on_and_three_wait():

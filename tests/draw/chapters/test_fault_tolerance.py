@@ -1,8 +1,8 @@
-"""The pictures of chapter 12 say what died, when, and what was done again."""
+"""The pictures of chapter 12: what died and when, what was done again, and who was healed by whom."""
 
 import pytest
 
-from helpers.draw import Label, Rect
+from helpers.draw import Label, Line, Rect, healing_scene
 from helpers.draw.chapters.fault_tolerance import (
     generations_scene,
     heartbeats_scene,
@@ -10,9 +10,14 @@ from helpers.draw.chapters.fault_tolerance import (
     loss_over_time_scene,
     losses_by_step_scene,
 )
+from tests.draw.scenes import rects_with_tooltip, rounds_of_healing
 
 HISTORY = [(0, 1, 4.0, 0.1), (0, 2, 3.5, 0.2), (0, 3, 3.2, 0.3), (1, 3, 3.2, 1.3), (1, 4, 3.0, 1.4)]
+
+
 BEATS = {0: [(1, 7, True), (2, 8, False), (3, 8, False), (4, 8, True)], 1: [(1, 7, False)]}
+
+
 ROWS = [("generation 0", 1, 22, "rank 2 dies"), ("generation 1", 21, 39, "rank 0 dies"), ("generation 2", 31, 40, "")]
 
 
@@ -31,7 +36,7 @@ def test_a_run_that_was_killed_lies_on_the_undisturbed_one():
 
 def test_a_beat_without_a_new_step_shows_whether_its_rank_waits():
     scene = heartbeats_scene(BEATS, {0: "hung", 1: "dead"}, now=5, title="beats")
-    beats = [item for item in scene.items if isinstance(item, Rect) and item.tooltip]
+    beats = rects_with_tooltip(scene)
     assert [beat.texture for beat in beats] == ["", "", "lines", "hatch", ""] and "rank 1: dead" in scene.summary
     with pytest.raises(ValueError, match="0 ranks"):
         heartbeats_scene({}, {}, now=4, title="beats")
@@ -54,3 +59,20 @@ def test_the_step_in_which_two_runs_part_is_told():
     )
     assert scene.summary == "RNG: off from step 3 on. none: equal in all steps."
     assert sum(isinstance(item, Label) and item.text == "RNG" for item in scene.items) == 1
+
+
+def test_a_round_in_vain_is_hatched_and_a_copy_that_is_away_has_no_place():
+    scene = healing_scene(rounds_of_healing(), title="Copy 2 dies and returns")
+    cells = rects_with_tooltip(scene)
+    assert len(cells) == 3 + 3 + 2 + 3 and sum(cell.texture == "hatch" for cell in cells) == 3
+    arrows = [item for item in scene.items if isinstance(item, Line) and item.arrow]
+    assert len(arrows) == 1 and arrows[0].y2 > arrows[0].y1, "from copy 0 down to copy 2"
+    texts = [label.text for label in scene.labels()]
+    assert texts[-10:] == ["1", "6", "2", "–", "2", "4", "3", "6", "step", "samples"]
+    assert "Copy 2 did 2 of 3 steps, and was healed by copy 0 before step 3." in scene.summary
+    assert "Copy 1 did 3 of 3 steps." in scene.summary
+
+
+def test_no_round_is_no_picture():
+    with pytest.raises(ValueError, match="healing_scene got no round"):
+        healing_scene([], title="nothing")

@@ -1,0 +1,58 @@
+"""Curves go through their points on both axes, and their names and marks keep apart."""
+
+import pytest
+
+from helpers.draw import Axis, Line, Rect, curves_scene, lines_scene
+
+AXES = {"title": "A title", "x_name": "x", "y_name": "y"}
+
+
+def test_a_dot_stands_at_the_end_of_its_line():
+    scene = lines_scene({"a": [(0, 0), (10, 5)]}, {"a": [(10, 5)]}, **AXES)
+    (curve,) = (item for item in scene.items if isinstance(item, Line) and item.width > 2)
+    (dot,) = (item for item in scene.items if isinstance(item, Rect))
+    assert (dot.x + dot.width / 2, dot.y + dot.height / 2) == pytest.approx((curve.x2, curve.y2))
+    assert (scene.summary, curve.y2 < curve.y1) == ("a goes from 0 to 5. Dots on a.", True)
+
+
+def test_what_cannot_be_drawn_gets_a_sentence():
+    with pytest.raises(ValueError, match="at least two points"):
+        lines_scene({"a": [(0, 0)]}, **AXES)
+    with pytest.raises(ValueError, match="dots of b, but curves of a"):
+        lines_scene({"a": [(0, 0), (1, 1)]}, {"b": [(0, 0)]}, **AXES)
+
+
+def test_the_words_of_a_mark_stand_below_where_it_is_asked():
+    axis = Axis(name="x", ticks=(0, 5, 10))
+    given = dict(x=axis, y=axis, marks=[(5, 5, "here")], title="up")
+    above, below = (curves_scene({"a": [(0, 0), (10, 10)]}, **given, marks_below=low) for low in (False, True))
+    ring = next(item for item in below.items if isinstance(item, Rect) and item.stroke_width == 2.5)
+    ys = [next(one.y for one in scene.labels() if one.text == "here") for scene in (above, below)]
+    assert ys[0] < ring.y < ring.y + ring.height < ys[1]
+
+
+X, Y = Axis(name="x", ticks=(1, 10, 100), log=True), Axis(name="y", ticks=(0, 5, 10))
+
+
+def test_a_curve_goes_through_its_points_on_a_logarithmic_axis():
+    assert [X.place(tick) for tick in X.ticks] == pytest.approx([0, 0.5, 1])
+    scene = curves_scene({"a": [(1, 0), (10, 10), (100, 0)]}, x=X, y=Y, title="up and down", marks=[(10, 10, "top")])
+    assert "top" in scene.summary and {"a", "top"} <= {label.text for label in scene.labels()}
+    with pytest.raises(ValueError, match="it draws 1 to 4"):
+        curves_scene({}, x=X, y=Y, title="nothing")
+
+
+def test_a_stage_has_one_colour_and_the_case_beside_it_is_dashed():
+    curves = {"stage 3, m = 16": [(1, 0), (100, 5)], "stage 3, m = 1": [(1, 0), (100, 10)]}
+    scene = curves_scene(curves, x=X, y=Y, title="t", paints={"stage 3": "sign"}, dashed=["stage 3, m = 1"])
+    drawn = [(item.colour, item.dashed) for item in scene.items if isinstance(item, Line) and item.width == 3]
+    assert drawn == [("sign", False), ("sign", True)]
+
+
+def test_a_curve_below_another_is_wide_so_that_both_are_seen():
+    curves = {"below": [(1, 0), (100, 5)], "above": [(1, 0), (100, 5)]}
+    scene = curves_scene(curves, x=X, y=Y, title="t", dots=True, bands=["below"])
+    wide, thin = (
+        item.width for item in scene.items if isinstance(item, Line) and item.colour in ("parameters", "gradients")
+    )
+    assert wide > 3 * thin and sum(isinstance(item, Rect) and item.fill == "ink" for item in scene.items) == 2
