@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from benchmarks.paired import write_table
-from helpers.commands.rehearse import Finding, Report, rehearse
+from helpers.commands.rehearse import Finding, RehearsalReport, rehearse
 
 FOLDER = Path(__file__).with_suffix("")
 
@@ -34,7 +34,7 @@ def answers(only: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def judged(answer: dict[str, Any], report: Report) -> dict[str, bool]:
+def judged(answer: dict[str, Any], report: RehearsalReport) -> dict[str, bool]:
     """Of one script, by the rule above."""
     mistakes = [one for one in report.findings if one.is_mistake]
     if answer["verdict"] == "clean":
@@ -57,7 +57,7 @@ def _line(finding: Finding, answer: dict[str, Any]) -> int | None:
     return next((line for path, line, _ in finding.sites[:1] if Path(path).name == answer["file"]), None)
 
 
-def told(report: Report) -> str:
+def told(report: RehearsalReport) -> str:
     """What it said, shortly."""
     lines = [f"{one.kind} at {one.sites[0][1] if one.sites else '?'}" for one in report.findings]
     return "; ".join(lines) or ("clean" if report.ok else str(report.problem).splitlines()[0][:60])

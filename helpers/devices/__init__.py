@@ -64,7 +64,7 @@ def synchronize(device: torch.device | str) -> None:
 
 
 @contextmanager
-def telling_kinds(device: torch.device, by_kind: Callable[[], dict[str, int]]) -> Iterator[None]:
+def reporting_memory_kinds(device: torch.device, by_kind: Callable[[], dict[str, int]]) -> Iterator[None]:
     """In here, the error of a practice card that is full says what holds it, as `by_kind` knows. Elsewhere nothing."""
     memory = module_of(device).memory if device.type == CARD else SimpleNamespace(by_kind=None)
     before, memory.by_kind = memory.by_kind, by_kind

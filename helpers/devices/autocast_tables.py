@@ -15,22 +15,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Group(NamedTuple):
+class OpGroup(NamedTuple):
     """Operations with one reason. `names` is separated by blanks."""
 
     why: str
     names: str
 
 
-PRODUCTS = Group(
+PRODUCTS = OpGroup(
     "Nearly all the work of a model. Matrix units multiply 16-bit numbers and add up in float32, several times faster",
     "linear matmul mm bmm addmm addbmm baddbmm linalg_vecdot "
     "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d _convolution",
 )
-ATTENTION = Group("Two products with a softmax between, fused: the kernel keeps the softmax in float32 itself",
+ATTENTION = OpGroup("Two products with a softmax between, fused: the kernel keeps the softmax in float32 itself",
                   "scaled_dot_product_attention")  # fmt: skip
-PRELU = Group("A weight of the model like any other: it must have its input's type", "prelu")
-COMPOSED = Group(
+PRELU = OpGroup("A weight of the model like any other: it must have its input's type", "prelu")
+COMPOSED = OpGroup(
     "Made of the products above, inside C++ where a Python mode cannot look, so they are listed by name",
     "einsum chain_matmul linalg_multi_dot lstm rnn_tanh rnn_relu",
 )
@@ -40,8 +40,8 @@ LOWER = {
         ATTENTION,
         PRELU,
         COMPOSED,
-        Group("One more of these; CUDA's table has it under PROMOTE, so there it stays in float32", "tensordot"),
-        Group("Fused forms of these products that only the CPU has",
+        OpGroup("One more of these; CUDA's table has it under PROMOTE, so there it stays in float32", "tensordot"),
+        OpGroup("Fused forms of these products that only the CPU has",
               "_addmm_activation mkldnn_rnn_layer _native_multi_head_attention"),
     ),
     "cuda": (
@@ -49,15 +49,15 @@ LOWER = {
         ATTENTION,
         PRELU,
         COMPOSED,
-        Group("Products that only CUDA's table names",
+        OpGroup("Products that only CUDA's table names",
               "addmv addr mv convolution cudnn_convolution cudnn_convolution_transpose "
               "_scaled_dot_product_flash_attention"),
-        Group("Recurrent layers and cells: products with a little arithmetic around",
+        OpGroup("Recurrent layers and cells: products with a little arithmetic around",
               "gru _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     ),
 }  # fmt: skip
 
-LOSSES = Group(
+LOSSES = OpGroup(
     "A loss is one number made of many: it sums, takes logarithms, and its rounding error reaches every gradient",
     "mse_loss l1_loss smooth_l1_loss huber_loss kl_div nll_loss nll_loss2d nll_loss_nd cross_entropy_loss "
     "binary_cross_entropy_with_logits poisson_nll_loss cosine_embedding_loss hinge_embedding_loss margin_ranking_loss "
@@ -66,20 +66,20 @@ LOSSES = Group(
 FLOAT32 = {
     "cpu": (
         LOSSES,
-        Group("A loss that CUDA's table bans, and two forms that only the CPU has",
+        OpGroup("A loss that CUDA's table bans, and two forms that only the CPU has",
               "binary_cross_entropy ctc_loss multilabel_margin_loss_forward"),
-        Group("Long products, distances and ranks of values: errors add up or decide an order",
+        OpGroup("Long products, distances and ranks of values: errors add up or decide an order",
               "prod cdist quantile nanquantile trace"),
-        Group("Solving and decomposing matrices: 16 bits have too few digits, and no kernel",
+        OpGroup("Solving and decomposing matrices: 16 bits have too few digits, and no kernel",
               "cholesky cholesky_inverse cholesky_solve inverse pinverse lu_solve _lu_with_info triangular_solve qr "
               "geqrf orgqr ormqr svd linalg_cholesky linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh "
               "linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex linalg_lstsq "
               "linalg_matrix_rank linalg_qr linalg_solve linalg_svd linalg_svdvals linalg_tensorinv "
               "linalg_tensorsolve"),
-        Group("Fourier transforms and complex numbers: no 16-bit kernel on CPU",
+        OpGroup("Fourier transforms and complex numbers: no 16-bit kernel on CPU",
               "fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2 "
               "fft_irfftn fft_rfft fft_rfft2 fft_rfftn stft polar view_as_complex"),
-        Group("Pooling, padding and sampling whose CPU kernel had no 16-bit form when the table was made",
+        OpGroup("Pooling, padding and sampling whose CPU kernel had no 16-bit form when the table was made",
               "avg_pool3d max_pool3d adaptive_avg_pool3d adaptive_max_pool3d fractional_max_pool2d "
               "fractional_max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d "
               "replication_pad2d replication_pad3d grid_sampler grid_sampler_2d grid_sampler_3d "
@@ -87,18 +87,18 @@ FLOAT32 = {
     ),
     "cuda": (
         LOSSES,
-        Group("Their results leave fp16's range: exp(12) is above 65504, and 1 / x or x ** -2 of a small x as well",
+        OpGroup("Their results leave fp16's range: exp(12) is above 65504, and 1 / x or x ** -2 of a small x as well",
               "exp expm1 pow reciprocal rsqrt sinh cosh tan softplus"),
-        Group("Steep somewhere: a rounded input moves the result far", "acos asin erfinv log log10 log1p log2"),
-        Group("Sums of exponentials", "softmax log_softmax logsumexp"),
-        Group("Norms subtract a mean and divide by a spread: squares overflow and small spreads round to zero",
+        OpGroup("Steep somewhere: a rounded input moves the result far", "acos asin erfinv log log10 log1p log2"),
+        OpGroup("Sums of exponentials", "softmax log_softmax logsumexp"),
+        OpGroup("Norms subtract a mean and divide by a spread: squares overflow and small spreads round to zero",
               "layer_norm native_layer_norm rms_norm group_norm"),
-        Group("Sums and products over many elements: a 16-bit total stops growing (2048 + 1 is 2048 in fp16)",
+        OpGroup("Sums and products over many elements: a 16-bit total stops growing (2048 + 1 is 2048 in fp16)",
               "sum prod cumsum cumprod"),
-        Group("Lengths and distances: squares overflow at 256 in fp16",
+        OpGroup("Lengths and distances: squares overflow at 256 in fp16",
               "norm nuclear_norm frobenius_norm linalg_vector_norm linalg_matrix_norm renorm dist cdist pdist "
               "pairwise_distance cosine_similarity"),
-        Group("Interpolation: weights between pixels",
+        OpGroup("Interpolation: weights between pixels",
               "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
               "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
               "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"),
@@ -106,9 +106,9 @@ FLOAT32 = {
 }  # fmt: skip
 
 PROMOTE = {
-    "cpu": (Group("Their kernels want one type for all inputs", "cat stack index_copy"),),
+    "cpu": (OpGroup("Their kernels want one type for all inputs", "cat stack index_copy"),),
     "cuda": (
-        Group("Their kernels want one type for all inputs",
+        OpGroup("Their kernels want one type for all inputs",
               "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
     ),
 }  # fmt: skip
@@ -122,6 +122,6 @@ BANNED = {
 }
 
 
-def names(table: dict[str, tuple[Group, ...]], device_type: str) -> frozenset[str]:
+def names(table: dict[str, tuple[OpGroup, ...]], device_type: str) -> frozenset[str]:
     """All operations of a table for one device."""
     return frozenset(name for group in table[device_type] for name in group.names.split())

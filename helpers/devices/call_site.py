@@ -54,16 +54,16 @@ def at_once(lazy: Iterable) -> list:
     here. Nor is garbage collected: Python (3.11, issue 106883) lists all frames with the lock of its threads in its
     hand, and a process group that is destroyed gives the interpreter to a thread that ends, which waits for that lock.
     """
-    collects = gc.isenabled()
+    is_gc_enabled = gc.isenabled()
     gc.disable()
     try:
         return list(lazy)
     finally:
-        if collects:
+        if is_gc_enabled:
             gc.enable()
 
 
-def collects() -> bool:
+def is_gc_enabled() -> bool:
     """gc.isenabled(), apart from a look at the main thread that happens just now."""
     with _one_asks:
         return gc.isenabled()
@@ -82,7 +82,7 @@ def _outside_of_main() -> Frame | None:
     return next((place for place in reversed(main_stack()) if not _is_inside(place[0])), None)
 
 
-def is_torchs_own() -> bool:
+def is_called_by_torch() -> bool:
     """Whether torch calls this for itself: an optimizer's copy, say. Modules only pass on what they are asked for."""
     frame = sys._getframe(1)
     while frame is not None and _is_inside(path := frame.f_code.co_filename):

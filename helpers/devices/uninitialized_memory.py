@@ -20,7 +20,7 @@ MAKERS = frozenset(
 )
 
 
-class Unwritten(TorchFunctionMode):
+class FillUninitialized(TorchFunctionMode):
     """Within, what `torch.empty` and its like return is filled, with a number that stands out.
 
     Fresh memory is often zero: an answer that forgets to write a part of it would pass on one day and fail on another.
@@ -29,11 +29,11 @@ class Unwritten(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if function in MAKERS:
-            result.detach().fill_(strange(result.dtype))
+            result.detach().fill_(fill_value(result.dtype))
         return result
 
 
-def strange(dtype: torch.dtype) -> float | int | bool:
+def fill_value(dtype: torch.dtype) -> float | int | bool:
     """Large, and finite also once it is squared: NaN would look like another mistake, a division by zero."""
     if dtype == torch.bool:
         return True

@@ -30,7 +30,7 @@ from helpers.elastic.verdicts import MAX_GAP, Listener, verdict
 from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.limits import folder_prefix
-from helpers.ranks.sites import names_of
+from helpers.ranks.sites import rank_names
 from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Plan
 
@@ -165,7 +165,7 @@ class Agent:
                 return "done", [], say["done"]
             if found := self._judge(crew, listener, beats, self.trains()):
                 how = "hung" if "hung" in found.values() else "silent"
-                return how, sorted(found), say[how].format(ranks=names_of(found))
+                return how, sorted(found), say[how].format(ranks=rank_names(found))
             if not listener.beats and crew.clock > UNMET:
                 return "unmet", [], say["unmet"].format(seconds=UNMET)
         return "stopped", [], say["stopped"]
@@ -188,7 +188,7 @@ class Agent:
         ranks, failure = sorted(member.rank for member in lost if member.rank is not None), lost[0].failure
         if failure:
             text = Words.of(f"{failure.type_name}: ") + failure.words
-            return "raised", ranks, say["raised"].format(ranks=names_of(ranks), text=text)
+            return "raised", ranks, say["raised"].format(ranks=rank_names(ranks), text=text)
         code = crew.zygote.exit_status(lost[0].pid)
         name = signal.Signals(-code).name if code is not None and code < 0 else str(code)
-        return "died", ranks, say["died"].format(ranks=names_of(ranks), name=name)
+        return "died", ranks, say["died"].format(ranks=rank_names(ranks), name=name)

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.devices.uninitialized_memory import Unwritten
+from helpers.devices.uninitialized_memory import FillUninitialized
 from helpers.grading import safeguards
 from helpers.grading.registry import task_of
 from helpers.grading.safeguards.audit_rules import words
@@ -35,7 +35,7 @@ from helpers.grading.task import RankContext, RunFailure, Task, TaskRun
 from helpers.learner.words import Words
 from helpers.observe.comms import record_comms
 from helpers.ranks import RankError, Ranks, wire
-from helpers.ranks.limits import crowd
+from helpers.ranks.limits import load_per_core
 from helpers.ranks.live import keep_current
 from helpers.ranks.transport import pack_call
 
@@ -71,7 +71,7 @@ def run_cases(key: str, submitted: Callable, inputs: Sequence[Sequence[dict]], s
     """
     task, rank = task_of(key), dist.get_rank()
     reseed(seed + rank)
-    with processor_limit(task.cpu_seconds), Unwritten():
+    with processor_limit(task.cpu_seconds), FillUninitialized():
         cases = [
             RunningCase(task, submitted, given, RankContext(rank, dist.get_world_size())) for given in inputs[rank]
         ]
@@ -117,7 +117,7 @@ def grader_ranks() -> Ranks:
 
 def wall_seconds(task: Task) -> float:
     """The wall time that all worlds of a check may take together, longer where other work keeps the processors busy."""
-    return (task.seconds - SHUTDOWN_SECONDS) * crowd()
+    return (task.seconds - SHUTDOWN_SECONDS) * load_per_core()
 
 
 class LocalRunner:
@@ -167,7 +167,7 @@ class LocalRunner:
     def _run_on(self, world: Ranks, inputs: Sequence[Sequence[dict]], seed: int, *, is_retry: bool = False) -> TaskRun:
         issued_before = world.issued()
         printed, timeout_before, folder = io.StringIO(), world.timeout, world.folder
-        retry_seconds = min(self.seconds_left, RETRY_SECONDS * crowd())
+        retry_seconds = min(self.seconds_left, RETRY_SECONDS * load_per_core())
         world.timeout = retry_seconds if self.has_timed_out else self.seconds_left
         try:
             # Packed alone first, so that an error about what cannot be sent names the learner's variables.

@@ -40,7 +40,7 @@ _LONGEST = 1400  # bytes of a sentence in one language
 
 
 @dataclass(frozen=True)
-class Entry:
+class BoardEntry:
     """What one rank posted: `what` is compared, `give` and `take` crosswise (one item a peer), `site` never."""
 
     what: str
@@ -65,13 +65,13 @@ class Entry:
         return _FIELD.join([what, *peers, site])
 
     @classmethod
-    def decode(cls, body: bytes, when: float, withdrawn: bool) -> Entry:
+    def decode(cls, body: bytes, when: float, withdrawn: bool) -> BoardEntry:
         what, give, take, site = (part.decode(errors="replace") for part in body.split(_FIELD))
         path, line, function = site.rsplit(":", 2)
         split = [tuple(text.split(_PEER)) if text else () for text in (give, take)]
         return cls(what, *split, (path, int(line), function), when, withdrawn)
 
-    def disagrees(self, other: Entry, me: int, peer: int) -> bool:
+    def disagrees(self, other: BoardEntry, me: int, peer: int) -> bool:
         """Whether `other`, posted by `peer`, cannot be the same operation as this one, posted by `me` (group ranks)."""
         if self.what != other.what:
             return True
@@ -128,7 +128,7 @@ class Board:
         start = self.channel(owner, ring // 2, bool(ring % 2)) // 8
         return max(self.integers[start : start + CHANNEL_RECORDS * CHANNEL_BYTES // 8 : CHANNEL_BYTES // 8])
 
-    def post(self, sequence: int, entry: Entry) -> None:
+    def post(self, sequence: int, entry: BoardEntry) -> None:
         offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
         self.write(offset, sequence, entry.encode(RECORD_BYTES - _BODY), entry.time)
         self.integers[self._page(self.rank) // 8] = sequence + 1
@@ -138,7 +138,7 @@ class Board:
         offset = self._page(self.rank) + PAGE + sequence % RECORDS * RECORD_BYTES
         self.map[offset + 14] = 1
 
-    def read(self, rank: int, sequence: int) -> Entry | None:
+    def read(self, rank: int, sequence: int) -> BoardEntry | None:
         """What `rank` posted as its operation number `sequence`; None if it has not yet, or long ago."""
         return self.read_at(self._page(rank) + PAGE + sequence % RECORDS * RECORD_BYTES, sequence)
 
@@ -148,7 +148,7 @@ class Board:
         entry = self.read(rank, sequence)
         return entry is None or not entry.withdrawn
 
-    def first_disagreement(self, sequence: int, mine: Entry) -> int | None:
+    def first_disagreement(self, sequence: int, mine: BoardEntry) -> int | None:
         """The first rank whose operation number `sequence` is posted and is not `mine`."""
         for rank in range(self.size):
             if rank != self.rank:
@@ -183,14 +183,14 @@ class Board:
         _HEAD.pack_into(self.map, offset + 8, zlib.crc32(body), len(body), 0, when)
         self.integers[offset // 8] = stamp + 1
 
-    def read_at(self, offset: int, stamp: int) -> Entry | None:
+    def read_at(self, offset: int, stamp: int) -> BoardEntry | None:
         if self.integers[offset // 8] != stamp + 1:
             return None
         checksum, length, withdrawn, when = _HEAD.unpack_from(self.map, offset + 8)
         body = self.map[offset + _BODY : offset + _BODY + length]
         if zlib.crc32(body) != checksum or self.integers[offset // 8] != stamp + 1:
             return None
-        return Entry.decode(body, when, bool(withdrawn))
+        return BoardEntry.decode(body, when, bool(withdrawn))
 
     def channel(self, owner: int, peer: int, receives: bool) -> int:
         """Where the ring starts in which `owner` writes its sends to, or receives from, `peer`."""
@@ -238,12 +238,12 @@ SEND, RECEIVE = False, True
 
 
 @dataclass
-class Incoming:
+class IncomingRing:
     """What has been read of one ring of one peer."""
 
     cursor: int = 0
     counts: Counter = field(default_factory=Counter)  # tag -> number of messages
-    entries: dict[tuple[int, int], Entry] = field(default_factory=dict)  # (tag, k) -> not yet matched
+    entries: dict[tuple[int, int], BoardEntry] = field(default_factory=dict)  # (tag, k) -> not yet matched
     lost: bool = False  # the peer ran more than a ring ahead: nothing is known any more
 
 
@@ -255,7 +255,7 @@ class Channels:
         self.lock = threading.Lock()
         self.posted: Counter = Counter()  # (receives, peer) -> records written
         self.numbers: Counter = Counter()  # (receives, peer, tag) -> messages posted
-        self.seen: dict[tuple[bool, int, int], Incoming] = {}
+        self.seen: dict[tuple[bool, int, int], IncomingRing] = {}
 
     def post(self, receives: bool, peer: int, tag: int, what: str, site: Frame, start: float) -> int:
         """Write down a send to, or a receive from, `peer` (this rank itself: from any source). Its number k.
@@ -267,12 +267,12 @@ class Channels:
             index = self.posted[receives, peer]
             self.numbers[receives, peer, tag] += 1
             self.posted[receives, peer] += 1
-            entry = Entry(f"{tag} {k} {what}", site=site)
+            entry = BoardEntry(f"{tag} {k} {what}", site=site)
             offset = self.board.channel(self.me, peer, receives) + index % CHANNEL_RECORDS * CHANNEL_BYTES
             self.board.write(offset, index, entry.encode(_ROOM), start)
             return k
 
-    def counterpart(self, receives: bool, peer: int, tag: int, k: int) -> Entry | None:
+    def counterpart(self, receives: bool, peer: int, tag: int, k: int) -> BoardEntry | None:
         """The peer's side of this rank's message `k`, if it has been posted and can still be compared."""
         with self.lock:
             found = self._read(not receives, peer, self.me).entries.get((tag, k))
@@ -310,10 +310,10 @@ class Channels:
             return self.numbers[RECEIVE, owner, tag]
         return self._read(RECEIVE, owner, owner).counts[tag]
 
-    def _read(self, receives: bool, owner: int, peer: int) -> Incoming:
+    def _read(self, receives: bool, owner: int, peer: int) -> IncomingRing:
         known = self.seen.get((receives, owner, peer))
         if known is None:
-            known = self.seen[receives, owner, peer] = Incoming()
+            known = self.seen[receives, owner, peer] = IncomingRing()
         start = self.board.channel(owner, peer, receives)
         while not known.lost:
             offset = start + known.cursor % CHANNEL_RECORDS * CHANNEL_BYTES
@@ -324,11 +324,11 @@ class Channels:
             tag, k, what = entry.what.split(" ", 2)
             known.cursor += 1
             known.counts[int(tag)] += 1
-            known.entries[int(tag), int(k)] = Entry(what, site=entry.site, time=entry.time)
+            known.entries[int(tag), int(k)] = BoardEntry(what, site=entry.site, time=entry.time)
         return known
 
 
-def message_words(name: str, me: int, peer: int, what: str, site: Frame, other: Entry) -> Words:
+def describe_message_mismatch(name: str, me: int, peer: int, what: str, site: Frame, other: BoardEntry) -> Words:
     """One sentence about a send and a receive that do not fit. `me` and `peer` are global ranks."""
     both = {"me": me, "what": what, "place": describe(site), "peer": peer}
     return words[f"message.{name}"].format(**both, other=other.what, there=describe(other.site))

@@ -71,7 +71,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class WaitingOperation:
     """One operation that a rank has issued and that is not complete."""
 
     op: str
@@ -80,15 +80,15 @@ class Waiting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class RankStatus:
     """What a rank answers to 'where are you?'."""
 
     frames: list[Frame]
     runnable: bool  # its main thread has work and wants a core
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[WaitingOperation] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
 
-    def same_place(self, other: Where | None) -> bool:
+    def same_place(self, other: RankStatus | None) -> bool:
         """Whether nothing has moved since `other`: same stack, same operations, and no wish for a core."""
         if other is None or self.runnable or other.runnable:
             return False

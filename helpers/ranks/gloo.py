@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 WITHOUT_FUTURE = ("reduce_scatter", "send", "recv")
 
 
-def needed_by(name: str, root: int | None, me: int, size: int) -> list[int]:
+def ranks_needed_by(name: str, root: int | None, me: int, size: int) -> list[int]:
     """The ranks without which gloo cannot complete operation `name` on rank `me`.
 
     A gather or scatter needs the root, and the root everyone. A broadcast runs down a binomial tree: a rank needs those
@@ -220,14 +220,14 @@ class Signals:
 SIGNALS = Signals()
 
 
-NOBODYS_TAG = 2**31 - 1
-AT_ONCE = datetime.timedelta(milliseconds=1)
+UNUSED_TAG = 2**31 - 1
+ONE_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 class Connections:
     """The connections of one group. `sockets`: the descriptors that gloo opened for it, with their inodes."""
 
-    def __init__(self, wire: Wire, sockets: dict[int, int], ended: Ended):
+    def __init__(self, wire: Wire, sockets: dict[int, int], ended: ClosedGroups):
         self.wire, self.sockets, self.ended = weakref.ref(wire), sockets, ended
         self.lock, self.are_closed = threading.Lock(), False
 
@@ -242,7 +242,7 @@ class Connections:
             close(wire.inner, wire.group.rank, wire.group.size)
 
 
-class Ended:
+class ClosedGroups:
     """What is left of the groups that were ended in this process."""
 
     def __init__(self):
@@ -251,7 +251,9 @@ class Ended:
         self.shut_down: deque[Wire] = deque(maxlen=8)  # long enough for a thread to tell of its last operation
 
     def add(self, wire: Wire, sockets: dict[int, int]) -> None:
-        self.held += [held for number, inode in sockets.items() if (held := hold(number, inode)) is not None]
+        self.held += [
+            held for number, inode in sockets.items() if (held := duplicate_socket(number, inode)) is not None
+        ]
         self.kept.append(wire)
 
     def let_go(self) -> None:
@@ -259,15 +261,15 @@ class Ended:
         held, self.held = self.held, []
         for number in held:
             os.close(number)
-        self.kept = [wire for wire in self.kept if any(map(in_gloo, list(wire.group.issued)))]
+        self.kept = [wire for wire in self.kept if any(map(is_in_gloo, list(wire.group.issued)))]
 
 
-def in_gloo(work: WireWork) -> bool:
+def is_in_gloo(work: WireWork) -> bool:
     """Whether a thread of gloo has this collective, or has yet to take it up."""
     return not isinstance(work.inner, BlockingCall) and not work.inner.is_completed()
 
 
-def hold(number: int, inode: int) -> int | None:
+def duplicate_socket(number: int, inode: int) -> int | None:
     """Another descriptor of the same socket, or None if it is gone."""
     with contextlib.suppress(OSError):
         return os.dup(number) if os.fstat(number).st_ino == inode else None
@@ -279,7 +281,7 @@ def close(inner: dist.ProcessGroup, me: int, size: int) -> None:
     for peer in range(size):
         if peer != me:
             try:
-                inner.recv([torch.empty(1)], peer, NOBODYS_TAG).wait(AT_ONCE)
+                inner.recv([torch.empty(1)], peer, UNUSED_TAG).wait(ONE_MILLISECOND)
             except RuntimeError as error:
                 if is_timeout(error):
                     return  # otherwise this one was closed already, and another one may not be

@@ -23,12 +23,20 @@ import torch.distributed as dist
 
 from helpers.devices.call_site import call_site
 from helpers.learner.words import Words
-from helpers.ranks.board import RECORDS, Board, Channels, Entry, message_words
-from helpers.ranks.gloo import WITHOUT_FUTURE, BlockingCall, Connections, DirectWait, error_of, is_timeout, needed_by
+from helpers.ranks.board import RECORDS, Board, BoardEntry, Channels, describe_message_mismatch
+from helpers.ranks.gloo import (
+    WITHOUT_FUTURE,
+    BlockingCall,
+    Connections,
+    DirectWait,
+    error_of,
+    is_timeout,
+    ranks_needed_by,
+)
 from helpers.ranks.link import BOTH, IN, OUT, link_seconds
-from helpers.ranks.report import explain
+from helpers.ranks.report import explain_mismatch
 from helpers.ranks.session import Listeners, Session
-from helpers.ranks.sites import describe, names_of, words
+from helpers.ranks.sites import describe, rank_names, words
 from helpers.ranks.work import (
     MessageWork,
     PendingOp,
@@ -111,12 +119,12 @@ class WireGroup:
         if self.board is not None:
             self._wait_for_room(work.sequence)
             sig = work.signature
-            entry = Entry(sig.what, sig.give, sig.take, work.site, work.started)
+            entry = BoardEntry(sig.what, sig.give, sig.take, work.site, work.started)
             self.board.post(work.sequence, entry)
         self.sequence += 1
         self.session.counters[self.name] = self.sequence
         if self.board is not None and self.board.first_disagreement(work.sequence, entry) is not None:
-            self._refuse(*explain(self.board, work.sequence))
+            self._refuse(*explain_mismatch(self.board, work.sequence))
 
     def _wait_for_room(self, sequence: int) -> None:
         """No rank may be a whole ring ahead of another, or its signatures would be lost unread."""
@@ -138,7 +146,7 @@ class WireGroup:
         other = None if work.peer is None else self.channels.counterpart(*key, work.number)
         if other is not None and other.what != work.signature.what:
             me, peer = self.ranks[self.rank], self.ranks[work.peer]
-            message = message_words(work.signature.name, me, peer, work.signature.what, work.site, other)
+            message = describe_message_mismatch(work.signature.name, me, peer, work.signature.what, work.site, other)
             self._refuse(message, None)
 
     def _refuse(self, message: Words, culprit: int | None) -> None:
@@ -199,7 +207,7 @@ class WireGroup:
         if not missing:
             return error
         what = {"what": work.signature.what, "place": describe(work.site), "error": error}
-        who = {"ranks": names_of(missing), "count": len(missing), "seconds": time.perf_counter() - work.started}
+        who = {"ranks": rank_names(missing), "count": len(missing), "seconds": time.perf_counter() - work.started}
         return RuntimeError(words("timed_out", **what, **who))
 
     def _due(self, work: WireWork) -> float:
@@ -257,7 +265,9 @@ class WireGroup:
 
     def _missing_collective(self, work: WireWork) -> list[int]:
         name, root = work.signature.name, work.signature.root
-        return [r for r in needed_by(name, root, self.rank, self.size) if not self.board.has_posted(r, work.sequence)]
+        return [
+            r for r in ranks_needed_by(name, root, self.rank, self.size) if not self.board.has_posted(r, work.sequence)
+        ]
 
     def _missing_message(self, work: MessageWork) -> list[int]:
         if work.peer is None:

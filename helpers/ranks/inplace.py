@@ -21,7 +21,7 @@ def is_launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def last_words(text: str) -> None:
+def write_error_file(text: str) -> None:
     """What torchrun's report, which stands last when a rank has failed, says of this one: also if it is killed later.
 
     The format: torch.distributed.elastic.multiprocessing.errors.

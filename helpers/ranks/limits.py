@@ -50,7 +50,7 @@ def check_num_ranks(num_ranks: int) -> None:
         )
 
 
-def crowd() -> float:
+def load_per_core() -> float:
     """How many processes want a core where one is, over the last minute, at least 1: limits of time stretch by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 

@@ -37,7 +37,7 @@ def link_seconds(link: Link, name: str, num_bytes: int, num_ranks: int) -> float
     return seconds(name, num_bytes * (num_ranks if name == "all_gather" else 1), num_ranks, link)
 
 
-def link_of(said: dict | None) -> Link | Nodes | None:
+def link_from_dict(said: dict | None) -> Link | Nodes | None:
     """What `dataclasses.asdict` made of it, once more."""
     if said is None or "nodes" not in said:
         return Link(**said) if said else None

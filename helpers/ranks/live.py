@@ -17,8 +17,8 @@ from helpers.ranks import inplace
 from helpers.ranks.errors import RankError
 from helpers.ranks.limits import card_bytes, check_num_ranks, choose_device, choose_rules, proportional_bytes
 from helpers.ranks.pipe import print_by_rank
-from helpers.ranks.pool import Pool, Settings
-from helpers.ranks.sites import CELL_PREFIX, names_of
+from helpers.ranks.pool import Pool, PoolSettings
+from helpers.ranks.sites import CELL_PREFIX, rank_names
 from helpers.ranks.transport import pack_call, unpack
 from helpers.specs import Link, Nodes
 
@@ -78,7 +78,7 @@ class Ranks:
         where = {"num_ranks": num_ranks, "device": kind, "backend": backend, "local_devices": tuple(local)}
         where["card_bytes"] = card_bytes(memory, num_ranks, kind)
         how = {"link": link, "check": check, "slow": slow, "apart": apart, "rules": choose_rules(rules, kind, backend)}
-        self._settings = Settings(**where, **how)
+        self._settings = PoolSettings(**where, **how)
         self._pool = Pool(self._settings)
         self._start()
         _make_current(self)
@@ -236,7 +236,7 @@ class Ranks:
     def _checked(self, ranks: Sequence[int]) -> list[int]:
         wrong = [rank for rank in ranks if not 0 <= rank < self.num_ranks]
         if wrong:
-            raise ValueError(f"there is no {names_of(wrong)}: these are ranks 0 to {self.num_ranks - 1}.")
+            raise ValueError(f"there is no {rank_names(wrong)}: these are ranks 0 to {self.num_ranks - 1}.")
         return sorted(set(ranks))
 
     def _set_timer(self) -> None:

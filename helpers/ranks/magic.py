@@ -29,7 +29,7 @@ def with_advice(error: RankError, names: Container[str]) -> RankError:
     return RankError(said, kind=error.kind, rank=error.rank, tracebacks=error.tracebacks)
 
 
-def explain(error: BaseException) -> None:
+def explain_missing_group(error: BaseException) -> None:
     """Let a notebook show a sentence in place of torch's traceback, if a collective was called beside the ranks."""
     if isinstance(error, ValueError) and str(error).startswith(NO_GROUP):
         error._render_traceback_ = lambda: str(words["notebook.no_group"]).splitlines()
@@ -85,7 +85,7 @@ def register(shell) -> None:
     shell.register_magic_function(ranks, magic_kind="cell")
 
     def show_trimmed(shell, kind, value, trace, tb_offset=None) -> None:
-        explain(value)
+        explain_missing_group(value)
         shell.showtraceback((kind, value, without_our_frames(trace)), tb_offset=tb_offset)
 
     if not shell.custom_exceptions:  # somebody else's handler stays

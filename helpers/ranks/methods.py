@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from helpers.ranks.work import Signature, WireWork, all_to_all_single, crossed, describe_tensor, signature
+from helpers.ranks.work import Signature, WireWork, all_to_all_single, crossed_signature, describe_tensor, signature
 
 SUM = dist.ReduceOp.SUM
 
@@ -145,7 +145,7 @@ class Methods:
         outputs, inputs = list(outputs), list(inputs)
         opts = _filled(c10d.AllToAllOptions(), opts, opts if isinstance(opts, datetime.timedelta) else None)
         give, take = [describe_tensor(t) for t in inputs], [describe_tensor(t) for t in outputs]
-        sig = self._own_part(crossed("all_to_all", inputs, "all_to_all of a list", give, take))
+        sig = self._own_part(crossed_signature("all_to_all", inputs, "all_to_all of a list", give, take))
         return self.group.collective(sig, lambda: self.inner.alltoall(outputs, inputs, opts), outputs, opts, inputs)
 
     def _own_part(self, sig: Signature) -> Signature:

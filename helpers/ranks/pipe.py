@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from helpers.ranks.sites import names_of
+from helpers.ranks.sites import rank_names
 
 
 class Outbox:
@@ -147,7 +147,7 @@ def print_by_rank(texts: dict[int, str], notes: Iterable[object] = ()) -> None:
     for rank, text in sorted(texts.items()):
         if text:
             groups.setdefault(text.rstrip("\n"), []).append(rank)
-    labels = {text: str(names_of(ranks)) for text, ranks in groups.items()}
+    labels = {text: str(rank_names(ranks)) for text, ranks in groups.items()}
     width = max(map(len, labels.values()), default=0)
     for text, label in labels.items():
         for line in text.split("\n"):

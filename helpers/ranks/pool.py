@@ -21,12 +21,12 @@ from typing import Any
 from helpers.learner.words import Words
 from helpers.ranks import process
 from helpers.ranks.errors import RankError
-from helpers.ranks.limits import crowd, folder_prefix, loopback, shared_folder
+from helpers.ranks.limits import folder_prefix, load_per_core, loopback, shared_folder
 from helpers.ranks.pipe import InterruptedMessage, defer_interrupts
 from helpers.ranks.report import Report, first_difference, issued
 from helpers.ranks.rules import rules_named
-from helpers.ranks.sites import names_of, words
-from helpers.ranks.watch import SETTLE, RankState, Watch, tell
+from helpers.ranks.sites import rank_names, words
+from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch, send_to
 from helpers.specs import Link, Nodes
 
 START_LIMIT = 60.0  # seconds for ranks to meet
@@ -36,7 +36,7 @@ REINIT_LIMIT = 15.0  # seconds for ranks to meet again
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PoolSettings:
     num_ranks: int
     device: str
     backend: str
@@ -66,7 +66,7 @@ class Outcome:
 
 
 class Pool:
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: PoolSettings):
         self.settings, self.judge = settings, rules_named(settings.rules).task_judge()
         self.members: list[Member] = []
         self.generation = 0
@@ -138,7 +138,7 @@ class Pool:
 
     def _start_failed(self, lost: Sequence[RankState]) -> Words:
         said = [s.failure.message for s in lost if s.failure] or [_tail(self.folder, s.rank) for s in lost]
-        who = {"ranks": names_of(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
+        who = {"ranks": rank_names(s.rank for s in lost), "num_ranks": self.settings.num_ranks}
         return words["start.failed"].format(**who, said=said[0] or words["start.silent"])
 
     def stop(self) -> None:
@@ -165,7 +165,7 @@ class Pool:
         try:
             with defer_interrupts():
                 for state in states:
-                    if not tell(state, message):
+                    if not send_to(state, message):
                         state.lose()
             verdict = watch.wait_for_verdict(limit)
         except KeyboardInterrupt as cut:
@@ -220,7 +220,7 @@ class Pool:
             if verdict == "torn":
                 raise InterruptedMessage
             if verdict == "failed":
-                watch.settle_or_wait(SETTLE)
+                watch.settle_or_wait(SETTLE_SECONDS)
             watch.refresh(0.4)
             if verdict == "timeout":
                 report.silent = self._end_silent(watch)
@@ -260,7 +260,9 @@ class Pool:
         if sound:
             return words["after.kept"]
         watch.announce_end()
-        watch.settle(END_LIMIT if self.settings.apart else END_LIMIT * crowd())  # apart: nobody's variables are lost
+        watch.settle(
+            END_LIMIT if self.settings.apart else END_LIMIT * load_per_core()
+        )  # apart: nobody's variables are lost
         if watch.unfinished or any(s.dead or s.spent for s in watch.states):
             return self._restart()
         return self._meet_again()
@@ -275,9 +277,9 @@ class Pool:
         states = [RankState(m.rank, m.conn, m.pid) for m in self.members]
         watch = Watch(states)
         for state in states:
-            tell(state, ("abort", "the ranks meet again after a failure"))
+            send_to(state, ("abort", "the ranks meet again after a failure"))
         for state in states:
-            tell(state, ("reinit", self.generation))
+            send_to(state, ("reinit", self.generation))
         if watch.meet(REINIT_LIMIT):
             return self._restart()
         holders = sorted({name for s in states for name in s.value})

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from helpers.learner.words import Words
-from helpers.ranks.board import RECORDS, SUFFIX, Board, Entry
+from helpers.ranks.board import RECORDS, SUFFIX, Board, BoardEntry
 from helpers.ranks.errors import RankError
-from helpers.ranks.sites import Frame, describe, describe_stack, is_engine, names_of, words
+from helpers.ranks.sites import Frame, describe, describe_stack, is_engine, rank_names, words
 from helpers.ranks.watch import RankState
 
 LOG = logging.getLogger(__name__)
@@ -72,10 +72,10 @@ class Report:
         blamed = {rank for op in stuck for rank in op.missing}
         culprits = [s.rank for s in gone if s.rank in blamed] or [s.rank for s in gone]
         if self.absent & blamed:
-            why = words["hang.absent"].format(ranks=names_of(self.absent & blamed))
+            why = words["hang.absent"].format(ranks=rank_names(self.absent & blamed))
         elif culprits:
             ops = sorted({_ANSWER.get(op.op, op.op) for op in stuck})
-            why = words["hang.without" if ops else "hang.finished"].format(ranks=names_of(culprits), ops=ops)
+            why = words["hang.without" if ops else "hang.finished"].format(ranks=rank_names(culprits), ops=ops)
         else:
             why = words["hang.circle"]
         return "hang", culprits[0] if culprits else None, [why, *self.waiting()]
@@ -93,7 +93,7 @@ class Report:
             text = (Words.of(f"{failure.type_name}: ") + message).map(lambda text: text.rstrip(": "))
             texts.setdefault((text, self.place(failure.frames)), []).append(state.rank)
         raised = words["raised"]
-        return [raised.format(ranks=names_of(r), text=text, place=place) for (text, place), r in texts.items()]
+        return [raised.format(ranks=rank_names(r), text=text, place=place) for (text, place), r in texts.items()]
 
     def waiting(self) -> list[Words]:
         """Where every rank that had not finished was; equal places together."""
@@ -105,9 +105,9 @@ class Report:
         for rank in self.silent:
             stack = self._last_words(rank)
             say = words["deaf" if _is_deaf(stack) else "silent"]
-            silent.append(say.format(ranks=names_of([rank]), place=self.place(stack)))
+            silent.append(say.format(ranks=rank_names([rank]), place=self.place(stack)))
             LOG.info("%s Where its threads were:\n%s", silent[-1].en, self._log_of(rank))
-        return self.waiting() + silent + ([words["had_finished"].format(ranks=names_of(ended))] if ended else [])
+        return self.waiting() + silent + ([words["had_finished"].format(ranks=rank_names(ended))] if ended else [])
 
     def _grouped(self, states: Iterable[RankState]) -> list[Words]:
         places: dict[tuple[tuple[str, ...], Words], list[int]] = {}
@@ -115,14 +115,14 @@ class Report:
             ops = tuple(dict.fromkeys(op.op for op in state.where.waiting))
             places.setdefault((ops, self.place(state.where.frames)), []).append(state.rank)
         return [
-            words["wait" if ops else "stand"].format(ranks=names_of(ranks), count=len(ranks), ops=ops, place=place)
+            words["wait" if ops else "stand"].format(ranks=rank_names(ranks), count=len(ranks), ops=ops, place=place)
             for (ops, place), ranks in places.items()
         ]
 
     def death(self, state: RankState) -> Words:
         noted = self._last_words(state.rank)
         frames = noted or (state.where.frames if state.where else [])
-        how = {"ranks": names_of([state.rank]), "how": how_it_ended(self.exit_codes.get(state.rank))}
+        how = {"ranks": rank_names([state.rank]), "how": describe_exit(self.exit_codes.get(state.rank))}
         name = "noted" if noted else "seen" if frames else "alone"
         return words[f"died.{name}"].format(**how, place=self.place(frames) if frames else "")
 
@@ -163,7 +163,7 @@ def _ended_as_consequence(state: RankState) -> bool:
     return state.failure is not None and state.failure.is_consequence
 
 
-def how_it_ended(code: int | None) -> Words:
+def describe_exit(code: int | None) -> Words:
     if code is None:
         return words["died.gone"]
     if code < 0:
@@ -172,7 +172,7 @@ def how_it_ended(code: int | None) -> Words:
     return words["died.code"].format(code)
 
 
-def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
+def explain_mismatch(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Words, int | None]:
     """(sentence, culprit as a global rank or None) about operation `sequence`, on which the ranks do not agree.
 
     Waits up to `patience` seconds for the others to post theirs, since only a majority tells who is wrong.
@@ -181,17 +181,17 @@ def explain(board: Board, sequence: int, *, patience: float = 0.3) -> tuple[Word
     while any(board.count(r) <= sequence for r in range(board.size)) and time.perf_counter() < deadline:
         time.sleep(0.005)
     entries = entries_at(board, sequence)
-    return difference_words(board, sequence, entries), odd_one_out(board, entries)
+    return describe_difference(board, sequence, entries), odd_one_out(board, entries)
 
 
-def entries_at(board: Board, sequence: int) -> dict[int, Entry]:
+def entries_at(board: Board, sequence: int) -> dict[int, BoardEntry]:
     """What each group rank posted as operation `sequence`, for those that have."""
     return {r: e for r in range(board.size) if (e := board.read(r, sequence)) is not None}
 
 
-def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> Words:
+def describe_difference(board: Board, sequence: int, entries: dict[int, BoardEntry]) -> Words:
     """Which rank called what, from which line, a line for each side."""
-    where = {"number": sequence + 1, "group": group_words(board)}
+    where = {"number": sequence + 1, "group": describe_group(board)}
     sides = _sides(entries)
     if len(sides) < 2:
         return words["crossed"].format(**where, what=_crossed(board, entries))
@@ -199,7 +199,7 @@ def difference_words(board: Board, sequence: int, entries: dict[int, Entry]) -> 
     return Words.of("\n  ").join([words["differs"].format(**where), *said])
 
 
-def odd_one_out(board: Board, entries: dict[int, Entry]) -> int | None:
+def odd_one_out(board: Board, entries: dict[int, BoardEntry]) -> int | None:
     """The global rank that stands alone against a majority; None where nobody can tell."""
     sides = _sides(entries)
     if len(sides) < 2 or len(sides[0]) > 1 or len(sides[-1]) <= sum(map(len, sides[:-1])):
@@ -234,8 +234,8 @@ def issued(board_dir: str) -> dict[tuple[str, str], dict[int, int]]:
     return found
 
 
-def group_words(board: Board) -> Words:
-    return words["world" if board.name == "0" else "group"].format(ranks=names_of(board.ranks))
+def describe_group(board: Board) -> Words:
+    return words["world" if board.name == "0" else "group"].format(ranks=rank_names(board.ranks))
 
 
 def _difference_in(board: Board) -> Words | None:
@@ -244,7 +244,7 @@ def _difference_in(board: Board) -> Words | None:
     for sequence in range(start, common):
         entries = entries_at(board, sequence)
         if len(_sides(entries)) > 1:
-            return difference_words(board, sequence, entries)
+            return describe_difference(board, sequence, entries)
     return None if common == longest else _uneven_words(board, counts, start)
 
 
@@ -252,8 +252,8 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
     """Same operations, unequal numbers: blame the first line at which the ranks that made fewer calls differ."""
     few = [r for r, count in enumerate(counts) if count < max(counts)]
     many = next(r for r, count in enumerate(counts) if count == max(counts))
-    made = [words["made"].format(ranks=names_of([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
-    tally = {"group": group_words(board), "tally": made}
+    made = [words["made"].format(ranks=rank_names([board.ranks[r]]), count=counts[r]) for r in range(board.size)]
+    tally = {"group": describe_group(board), "tally": made}
     for rank in few:
         for sequence in range(start, max(counts)):
             mine, theirs = board.read(rank, sequence), board.read(many, sequence)
@@ -263,7 +263,7 @@ def _uneven_words(board: Board, counts: list[int], start: int) -> Words:
     return words["uneven"].format(**tally)
 
 
-def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | None, theirs: Entry) -> Words:
+def _skipped(board: Board, rank: int, many: int, sequence: int, mine: BoardEntry | None, theirs: BoardEntry) -> Words:
     a, b = board.ranks[rank], board.ranks[many]
     other = words["skipped.other"].format(b=b, what=theirs.what, place=describe(theirs.site))
     call = {"a": a, "number": sequence + 1, "other": other}
@@ -272,7 +272,7 @@ def _skipped(board: Board, rank: int, many: int, sequence: int, mine: Entry | No
     return words["skipped.another"].format(**call, what=mine.what, place=describe(mine.site))
 
 
-def _sides(entries: dict[int, Entry]) -> list[list[int]]:
+def _sides(entries: dict[int, BoardEntry]) -> list[list[int]]:
     """Group ranks by what they posted, the smallest side first."""
     sides: dict[str, list[int]] = {}
     for rank, entry in entries.items():
@@ -280,12 +280,12 @@ def _sides(entries: dict[int, Entry]) -> list[list[int]]:
     return sorted(sides.values(), key=len)
 
 
-def _says(board: Board, ranks: list[int], entry: Entry) -> Words:
-    who = {"ranks": names_of(board.ranks[r] for r in ranks), "count": len(ranks)}
+def _says(board: Board, ranks: list[int], entry: BoardEntry) -> Words:
+    who = {"ranks": rank_names(board.ranks[r] for r in ranks), "count": len(ranks)}
     return words["calls"].format(**who, what=entry.what, place=describe(entry.site))
 
 
-def _crossed(board: Board, entries: dict[int, Entry]) -> Words:
+def _crossed(board: Board, entries: dict[int, BoardEntry]) -> Words:
     for a, mine in entries.items():
         for b, theirs in entries.items():
             if mine.give and theirs.take and mine.give[b] != theirs.take[a]:

@@ -63,11 +63,11 @@ def package_frame(frames: Sequence[Frame]) -> Frame | None:
 def describe(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3: `dist.all_reduce(x)`', or 'ddp.py line 71'."""
     text = linecache.getline(*frame[:2]).strip()
-    place = place_of(frame, current_cell)
+    place = describe_line(frame, current_cell)
     return words["site.code"].format(place=place, text=text) if text else place
 
 
-def place_of(frame: Frame, current_cell: str | None = None) -> Words:
+def describe_line(frame: Frame, current_cell: str | None = None) -> Words:
     """'cell line 3', without the code."""
     return words["site.line"].format(name=_name(frame[0], current_cell), line=frame[1])
 
@@ -100,7 +100,7 @@ def describe_stack(frames: Sequence[Frame], current_cell: str | None = None) -> 
     return words["site.under"].format(inside=describe(inside), own=describe(own, current_cell))
 
 
-def names_of(ranks: Iterable[int]) -> Words:
+def rank_names(ranks: Iterable[int]) -> Words:
     """'rank 1', 'ranks 0-3', 'ranks 0, 2'."""
     numbers = sorted(ranks)
     if len(numbers) == 1:

@@ -70,7 +70,7 @@ def unpack(blob: bytes) -> Any:
     return pickle.loads(blob)
 
 
-def carried(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def sent_values(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every named value that travels with a call: arguments, closed-over variables, and globals the function reads."""
     values = {f"argument {i}": value for i, value in enumerate(args)}
     values |= {f"argument {name}": value for name, value in kwargs.items()}
@@ -92,7 +92,9 @@ def _size(value: Any) -> int | None:
 def _cannot_send(fn, args, kwargs, error: Exception) -> str:
     name = getattr(fn, "__name__", "the function")
     blamed = [
-        f"`{key}` ({type(value).__name__})" for key, value in carried(fn, args, kwargs).items() if _size(value) is None
+        f"`{key}` ({type(value).__name__})"
+        for key, value in sent_values(fn, args, kwargs).items()
+        if _size(value) is None
     ]
     what = " and ".join(blamed) if blamed else f"something it refers to ({error})"
     return f"{name} cannot be sent to the ranks because of {what}: make it inside {name}, on each rank."
@@ -100,7 +102,7 @@ def _cannot_send(fn, args, kwargs, error: Exception) -> str:
 
 def _too_heavy(fn, args, kwargs, num_bytes: int, num_ranks: int) -> str:
     name = getattr(fn, "__name__", "the function")
-    sizes = {key: _size(value) or 0 for key, value in carried(fn, args, kwargs).items()}
+    sizes = {key: _size(value) or 0 for key, value in sent_values(fn, args, kwargs).items()}
     heaviest = max(sizes, key=sizes.get, default=None)
     culprit = f"`{heaviest}` alone is {sizes[heaviest] / 1e9:.2f} GB. " if heaviest else ""
     return (

@@ -16,15 +16,17 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from helpers.learner.words import Words
-from helpers.ranks.errors import Failure, Where
+from helpers.ranks.errors import Failure, RankStatus
 from helpers.ranks.pipe import defer_interrupts
 
 FIRST_POLLS = (0.05, 0.1, 0.2)  # seconds; so that a rank which dies soon was seen before
 POLL = 0.5  # seconds between two polls later on
-SETTLE = 0.5  # seconds that the others get to end after a first failure
-STILL = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait
-BUSY = 4  # how many times SETTLE a rank gets that wants a core and has none
-QUIET = 5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
+SETTLE_SECONDS = 0.5  # seconds that the others get to end after a first failure
+STILL_SECONDS = 0.05  # seconds in one place after which a rank that waits is taken to have come to its wait
+RUNNABLE_FACTOR = 4  # how many times SETTLE a rank gets that wants a core and has none
+NO_MOVEMENT_SECONDS = (
+    5.0  # seconds without any movement inside torch.distributed, outside the wire, that count as waiting
+)
 MAX_STEP = 2.0  # a gap longer than this between two looks is a suspended laptop, not time that passed
 _numbers = itertools.count()  # of the polls, in all tasks
 
@@ -43,7 +45,7 @@ class RankState:
     broken: Words | None = None  # why the wire gave up this world, even if the learner's code caught it
     counters: dict[str, int] = field(default_factory=dict)
     spent: bool = False  # its process is no longer what it was when it started, and should take no other task
-    where: Where | None = None
+    where: RankStatus | None = None
     unmoved_since: float | None = None
     answered: int = field(default_factory=partial(next, _numbers))  # the last poll's number; not one of another task
     text: list[str] = field(default_factory=list)
@@ -124,22 +126,22 @@ class Watch:
         A rank that has work and wants a core is given more, up to `BUSY` times as long: it has yet to come to its wait.
         """
         start = self.clock
-        while self.unfinished and self.clock - start < limit * BUSY:
+        while self.unfinished and self.clock - start < limit * RUNNABLE_FACTOR:
             self.refresh(0.1)
             if all(s.where and self._waits_still(s) for s in self.unfinished):
                 return
             if self.clock - start >= limit and not any(s.where and s.where.runnable for s in self.unfinished):
                 return
-            self.receive(STILL / 2)
+            self.receive(STILL_SECONDS / 2)
 
     def _waits_still(self, state: RankState) -> bool:
-        return self.clock - state.unmoved_since >= STILL and any(op.missing for op in state.where.waiting)
+        return self.clock - state.unmoved_since >= STILL_SECONDS and any(op.missing for op in state.where.waiting)
 
     def announce_end(self) -> None:
         """Wake every unfinished rank: its operations fail, and its code is interrupted."""
         for state in self.unfinished:
-            tell(state, ("abort", "another rank failed"))
-            tell(state, ("interrupt",))
+            send_to(state, ("abort", "another rank failed"))
+            send_to(state, ("interrupt",))
 
     def refresh(self, limit: float = 1.0) -> int:
         """Ask every unfinished rank where it is and wait for the answers to this very question. Its number."""
@@ -152,7 +154,7 @@ class Watch:
         """The number of these questions: an answer to an earlier one may be on its way yet, or of an earlier task."""
         number = next(_numbers)
         for state in self.unfinished:
-            tell(state, ("where", number))
+            send_to(state, ("where", number))
         return number
 
     def receive(self, limit: float) -> None:
@@ -197,19 +199,19 @@ class Watch:
         unmoved = self.clock - state.unmoved_since
         if state.where.waiting:
             return unmoved >= POLL * 0.8 and any(op.missing for op in state.where.waiting)
-        return unmoved >= QUIET and _inside_distributed(state.where)
+        return unmoved >= NO_MOVEMENT_SECONDS and _inside_distributed(state.where)
 
 
-def _inside_distributed(where: Where) -> bool:
+def _inside_distributed(where: RankStatus) -> bool:
     return any("torch/distributed/" in path for path, _, _ in where.frames[-5:])
 
 
-def _meets(where: Where) -> bool:
+def _meets(where: RankStatus) -> bool:
     """Whether it makes a group, outside the wire: ranks that all do so, and wait, are making different ones."""
     return any(path.endswith("torch/distributed/distributed_c10d.py") for path, _, _ in where.frames[-5:])
 
 
-def tell(state: RankState, message: tuple) -> bool:
+def send_to(state: RankState, message: tuple) -> bool:
     """Send to a rank; False if it is gone."""
     try:
         state.conn.send(message)

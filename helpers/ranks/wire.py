@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_iter
 from helpers.devices import GPU, is_on_python_device, known_kinds
 from helpers.devices.call_site import call_site
 from helpers.ranks.board import Board
-from helpers.ranks.gloo import Connections, Ended, Waiters, open_sockets
+from helpers.ranks.gloo import ClosedGroups, Connections, Waiters, open_sockets
 from helpers.ranks.group import WireGroup
 from helpers.ranks.methods import Methods
 from helpers.ranks.rules import rules_named
@@ -114,7 +114,7 @@ __all__ = [
 ]
 
 _world: World | None = None
-_listeners, _waiters, _ended = Listeners(), Waiters(), Ended()  # for all worlds of this process
+_listeners, _waiters, _ended = Listeners(), Waiters(), ClosedGroups()  # for all worlds of this process
 
 
 class Wire(Methods, dist.ProcessGroup):

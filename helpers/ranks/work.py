@@ -70,7 +70,9 @@ def message_signature(name: str, tensor: torch.Tensor) -> Signature:
     return _filled(sig, [tensor])
 
 
-def crossed(name: str, tensors: Sequence[torch.Tensor], what: str, give: list[str], take: list[str]) -> Signature:
+def crossed_signature(
+    name: str, tensors: Sequence[torch.Tensor], what: str, give: list[str], take: list[str]
+) -> Signature:
     """The signature of an all-to-all: what one rank sends another must be what that one expects."""
     return _filled(Signature(name, what, give=tuple(give), take=tuple(take)), tensors)
 
@@ -103,7 +105,7 @@ def all_to_all_single(
     """`given` and `taken`: rows for each rank; empty means equal parts."""
     row = describe_row(input)
     give, take = _rows(given, input, size), _rows(taken, output, size)
-    return crossed("all_to_all", [input], f"all_to_all of rows {row}", give, take)
+    return crossed_signature("all_to_all", [input], f"all_to_all of rows {row}", give, take)
 
 
 def _rows(splits: Sequence[int], tensor: torch.Tensor, size: int) -> list[str]:

@@ -38,14 +38,16 @@ from helpers import devices
 from helpers.devices.call_site import main_stack
 from helpers.learner.words import Words
 from helpers.ranks import rules, wire
-from helpers.ranks.errors import Failure, Waiting, Where
-from helpers.ranks.link import link_of
+from helpers.ranks.errors import Failure, RankStatus, WaitingOperation
+from helpers.ranks.link import link_from_dict
 from helpers.ranks.pipe import Capture, Outbox
 from helpers.ranks.sites import Frame, frames_of, is_engine
 from helpers.ranks.transport import pack_result, unpack
 
 
-def forget_cut_imports(known: Container[str] = (), modules: MutableMapping[str, ModuleType] = sys.modules) -> list[str]:
+def drop_interrupted_imports(
+    known: Container[str] = (), modules: MutableMapping[str, ModuleType] = sys.modules
+) -> list[str]:
     """Drop modules that were never finished, then those whose package is missing; returns their names.
 
     known: names that were there before and stay. For the moment after an interrupt, when nothing is being imported.
@@ -60,7 +62,7 @@ def forget_cut_imports(known: Container[str] = (), modules: MutableMapping[str, 
     return forgotten
 
 
-def is_torchs(name: str) -> bool:
+def is_torch_module(name: str) -> bool:
     """Whether a module is torch's own. Some of these register themselves while they are imported, and refuse to do so
     twice ("already registered in mega-cache"): only a new process can begin their import anew."""
     return name.partition(".")[0] == "torch"
@@ -75,25 +77,25 @@ def _is_orphan(name: str, modules: Container[str]) -> bool:
     return bool(package) and package not in modules
 
 
-def dead_holders(namespace: dict[str, Any]) -> list[str]:
+def group_variables(namespace: dict[str, Any]) -> list[str]:
     """Names of the variables through which a process group or a mesh can be reached."""
-    return sorted(name for name, value in namespace.items() if not name.startswith("__") and holds_group(value))
+    return sorted(name for name, value in namespace.items() if not name.startswith("__") and has_group(value))
 
 
-def holds_group(value: Any, depth: int = 3) -> bool:
+def has_group(value: Any, depth: int = 3) -> bool:
     if isinstance(value, dist.ProcessGroup | DeviceMesh):
         return True
     if depth == 0 or isinstance(value, type | torch.Tensor | str | bytes | int | float):
         return False
     if isinstance(value, torch.nn.Module):
-        return any(holds_group(v, 1) for module in value.modules() for v in vars(module).values())
+        return any(has_group(v, 1) for module in value.modules() for v in vars(module).values())
     if isinstance(value, list | tuple | set):
-        return any(holds_group(v, depth - 1) for v in list(value)[:100])
+        return any(has_group(v, depth - 1) for v in list(value)[:100])
     if isinstance(value, dict):
-        return any(holds_group(v, depth - 1) for v in list(value.values())[:100])
+        return any(has_group(v, depth - 1) for v in list(value.values())[:100])
     if type(value).__module__.split(".")[0] in ("builtins", "types"):
         return False
-    return any(holds_group(v, depth - 1) for v in getattr(value, "__dict__", {}).values())
+    return any(has_group(v, depth - 1) for v in getattr(value, "__dict__", {}).values())
 
 
 PR_SET_PDEATHSIG = 1
@@ -167,7 +169,7 @@ class Worker:
             rank=self.rank,
             world_size=self.world_size,
             board_dir=board,
-            link=link_of(self.spec["link"]),
+            link=link_from_dict(self.spec["link"]),
             check=self.spec["check"],
             slow=self.spec["slow"],
             rules=self.spec.get("rules", "gloo"),
@@ -218,11 +220,11 @@ class Worker:
             self.busy, self.was_cut = False, True
             raise KeyboardInterrupt
 
-    def where(self) -> Where:
-        return Where(
+    def where(self) -> RankStatus:
+        return RankStatus(
             frames=self.own_frames(main_stack()),
             runnable=is_runnable(self.main_thread.native_id),
-            waiting=[Waiting(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
+            waiting=[WaitingOperation(op=op.op, sequence=op.sequence, missing=op.missing) for op in wire.pending()],
             counters=dict(wire.counters()),
         )
 
@@ -249,7 +251,7 @@ class Worker:
             del error
         for callback in rules.on_task_end:
             callback()
-        if self.was_cut and any(map(is_torchs, forget_cut_imports(known))):
+        if self.was_cut and any(map(is_torch_module, drop_interrupted_imports(known))):
             self.spent = True
         self.output.finish()
         broken = wire.broken()
@@ -271,7 +273,7 @@ class Worker:
         return None if value is None or source.rstrip().endswith(";") else repr(value)
 
     def reinit(self, generation: int) -> list[str]:
-        holders = dead_holders({k: v for k, v in self.namespace.items() if k not in self.given})
+        holders = group_variables({k: v for k, v in self.namespace.items() if k not in self.given})
         self.join_group(generation)
         return holders
 
@@ -292,7 +294,7 @@ class Worker:
         )
 
 
-def put_off(handle: Callable[[], None]) -> bool:
+def defer_signal(handle: Callable[[], None]) -> bool:
     """For a handler of signals that raises, see Outbox.put_off; False where this process is no rank."""
     return ACTIVE is not None and ACTIVE.outbox.put_off(handle)
 

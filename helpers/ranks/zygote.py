@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 
-GRACE = 1.0  # seconds that ranks get to leave by themselves
+GRACE_SECONDS = 1.0  # seconds that ranks get to leave by themselves
 FORKS = sys.platform.startswith("linux")
 PR_SET_CHILD_SUBREAPER = 36
 PRELOADED = ("helpers.ranks.worker", "helpers.ranks.nccl.rank_rules")  # so that no rank has to import them itself
@@ -48,7 +48,7 @@ def main(fd: int, *, branch: str = "") -> None:
     Zygote(control, wake_read, wake_write, is_branch=bool(branch)).serve()
 
 
-def take_orphans() -> None:
+def become_subreaper() -> None:
     """From now on, a process whose parent ends becomes this one's child, if it descends from this one."""
     if FORKS:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -84,7 +84,7 @@ class Zygote:
 
     def serve(self) -> None:
         if self.is_branch:
-            take_orphans()
+            become_subreaper()
         self.tell(ready=os.getpid())
         while True:
             readable, _, _ = select.select([self.control, self.wake_read], [], [])
@@ -188,7 +188,7 @@ class Zygote:
 
     def sweep(self) -> None:
         """End what dead ranks have left to this process. What a stranger leaves in its turn comes when it has ended."""
-        for pid in own_children() - self.children.keys():
+        for pid in child_processes() - self.children.keys():
             end(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -206,7 +206,7 @@ class Zygote:
             self.control.sendall(json.dumps(message).encode() + b"\n")
 
     def leave(self) -> None:
-        deadline = time.monotonic() + (0.0 if self.is_branch else GRACE)
+        deadline = time.monotonic() + (0.0 if self.is_branch else GRACE_SECONDS)
         while self.children.keys() - self.branches and time.monotonic() < deadline:
             select.select([self.wake_read], [], [], 0.05)
             self.reap()
@@ -218,13 +218,13 @@ class Zygote:
             self.wait_for_strangers()
 
     def wait_for_strangers(self) -> None:
-        deadline = time.monotonic() + GRACE
-        while own_children() and time.monotonic() < deadline:
+        deadline = time.monotonic() + GRACE_SECONDS
+        while child_processes() and time.monotonic() < deadline:
             self.reap()
             time.sleep(0.005)
 
 
-def own_children() -> set[int]:
+def child_processes() -> set[int]:
     """The processes whose parent this one is; none where the system does not tell."""
     found: set[int] = set()
     for path in glob.glob("/proc/self/task/*/children"):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from helpers.devices.uninitialized_memory import Unwritten, strange
+from helpers.devices.uninitialized_memory import FillUninitialized, fill_value
 
 MAKERS = [
     lambda: torch.empty(3),
@@ -14,11 +14,11 @@ MAKERS = [
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_memory_that_nobody_wrote_holds_a_strange_number(make):
-    with Unwritten():
+    with FillUninitialized():
         made = make()
-    assert torch.equal(made, torch.full((3,), strange(made.dtype), dtype=made.dtype))
+    assert torch.equal(made, torch.full((3,), fill_value(made.dtype), dtype=made.dtype))
 
 
 def test_the_strange_number_is_finite_also_squared():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        assert torch.full((1,), strange(dtype), dtype=dtype).square().isfinite().all()
+        assert torch.full((1,), fill_value(dtype), dtype=dtype).square().isfinite().all()

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.learner.words import Words
 from helpers.ranks.errors import RankError
-from helpers.ranks.magic import explain, with_advice
+from helpers.ranks.magic import explain_missing_group, with_advice
 from tests.ranks.kernel import Kernel
 
 
@@ -53,5 +53,5 @@ def test_only_what_the_notebook_knows_gets_the_sentence():
 
 def test_another_value_error_is_shown_whole():
     error = ValueError("something else")
-    explain(error)
+    explain_missing_group(error)
     assert not hasattr(error, "_render_traceback_")

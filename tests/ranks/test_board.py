@@ -11,11 +11,11 @@ import pytest
 from helpers.learner.words import Words
 from helpers.ranks import board as board_file
 from helpers.ranks import report as words
-from helpers.ranks.board import CHANNEL_RECORDS, RECEIVE, RECORDS, SEND, Board, Channels, Entry
+from helpers.ranks.board import CHANNEL_RECORDS, RECEIVE, RECORDS, SEND, Board, BoardEntry, Channels
 
 LOSS, STEP = ("/course/train.py", 12, "loss"), ("/course/train.py", 30, "step")
-SUM4 = Entry("all_reduce SUM float32 (4,)", site=LOSS)
-SUM6 = Entry("all_reduce SUM float32 (6,)", site=LOSS)
+SUM4 = BoardEntry("all_reduce SUM float32 (4,)", site=LOSS)
+SUM6 = BoardEntry("all_reduce SUM float32 (6,)", site=LOSS)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def post(boards, *entries, sequence=0):
 
 
 def test_what_one_rank_posts_every_rank_reads(group):
-    entry = Entry("all_to_all of rows float32 (2,)", ("1 row", "2 rows"), ("3 rows", "0 rows"), STEP, 12.5)
+    entry = BoardEntry("all_to_all of rows float32 (2,)", ("1 row", "2 rows"), ("3 rows", "0 rows"), STEP, 12.5)
     group[1].post(0, entry)
     assert [board.read(1, 0) for board in group] == [entry] * 4
     assert [board.count(1) for board in group] == [1] * 4
@@ -66,14 +66,14 @@ def test_a_withdrawn_operation_counts_as_not_posted(group):
 
 @pytest.mark.parametrize("length", [10, 200, 5000])
 def test_a_long_signature_is_compared_as_a_whole(group, length):
-    same, other = Entry("x" * length + "a", site=LOSS), Entry("x" * length + "b", site=LOSS)
+    same, other = BoardEntry("x" * length + "a", site=LOSS), BoardEntry("x" * length + "b", site=LOSS)
     post(group, same, same, other)
     stored = [group[3].read(rank, 0).what for rank in range(3)]
     assert stored[0] == stored[1] != stored[2]
 
 
 def test_a_path_in_another_script_fits(group):
-    group[0].post(0, Entry("y" * 400, site=("/课程/" * 60 + "训练.py", 7, "函数" * 40)))
+    group[0].post(0, BoardEntry("y" * 400, site=("/课程/" * 60 + "训练.py", 7, "函数" * 40)))
     assert group[1].read(0, 0).site[0].endswith("/训练.py")
     assert group[1].read(0, 0).site[1] == 7
 
@@ -83,10 +83,10 @@ def test_a_path_in_another_script_fits(group):
     [
         (SUM4, SUM4, False),
         (SUM4, SUM6, True),
-        (SUM4, Entry(SUM4.what, site=STEP), False),
-        (Entry("a", ("1", "2"), ("5", "6")), Entry("a", ("6", "0"), ("2", "0")), False),
-        (Entry("a", ("1", "2"), ("5", "6")), Entry("a", ("6", "0"), ("3", "0")), True),
-        (Entry("a", ("1", "2"), ("5", "6")), Entry("a", ("7", "0"), ("2", "0")), True),
+        (SUM4, BoardEntry(SUM4.what, site=STEP), False),
+        (BoardEntry("a", ("1", "2"), ("5", "6")), BoardEntry("a", ("6", "0"), ("2", "0")), False),
+        (BoardEntry("a", ("1", "2"), ("5", "6")), BoardEntry("a", ("6", "0"), ("3", "0")), True),
+        (BoardEntry("a", ("1", "2"), ("5", "6")), BoardEntry("a", ("7", "0"), ("2", "0")), True),
     ],
 )
 def test_what_is_compared_plainly_and_what_crosswise(mine, theirs, differ):
@@ -117,25 +117,25 @@ def test_a_flag_longer_than_its_page_is_cut(group):
 @pytest.mark.parametrize("odd", range(4))
 def test_the_one_against_three_is_to_blame(group, odd):
     post(group, *[SUM6 if rank == odd else SUM4 for rank in range(4)])
-    sentence, culprit = words.explain(group[0], 0, patience=0)
+    sentence, culprit = words.explain_mismatch(group[0], 0, patience=0)
     sentence = str(sentence)
     assert culprit == odd
     assert f"rank {odd} calls all_reduce SUM float32 (6,) (train.py line 12)" in sentence
     assert "call all_reduce SUM float32 (4,)" in sentence
 
 
-@pytest.mark.parametrize("entries", [(SUM4, SUM6), (SUM4, SUM4, SUM6, SUM6), (SUM4, Entry("barrier"), SUM6)])
+@pytest.mark.parametrize("entries", [(SUM4, SUM6), (SUM4, SUM4, SUM6, SUM6), (SUM4, BoardEntry("barrier"), SUM6)])
 def test_nobody_is_blamed_without_a_majority(group, entries):
     post(group, *entries)
-    assert words.explain(group[0], 0, patience=0)[1] is None
+    assert words.explain_mismatch(group[0], 0, patience=0)[1] is None
 
 
 def test_split_sizes_are_told_from_both_sides(group):
     what = "all_to_all of rows float32 ()"
     one = ("1 row",) * 4
-    post(group, Entry(what, one, one, STEP), Entry(what, ("1 row", "1 row", "2 rows", "1 row"), one, STEP))
-    post(group[2:], Entry(what, one, one, LOSS), Entry(what, one, one, STEP))
-    sentence = str(words.explain(group[0], 0, patience=0)[0])
+    post(group, BoardEntry(what, one, one, STEP), BoardEntry(what, ("1 row", "1 row", "2 rows", "1 row"), one, STEP))
+    post(group[2:], BoardEntry(what, one, one, LOSS), BoardEntry(what, one, one, STEP))
+    sentence = str(words.explain_mismatch(group[0], 0, patience=0)[0])
     assert "rank 1 sends 2 rows to rank 2 (train.py line 30)" in sentence
     assert "rank 2 expects 1 row from it (train.py line 12)" in sentence
 
@@ -144,7 +144,7 @@ def test_a_sub_group_is_named_by_its_ranks(tmp_path):
     path = Board.create(str(tmp_path), "7", (1, 3))
     boards = [Board(path, 0), Board(path, 1)]
     post(boards, SUM4, SUM6)
-    sentence = str(words.explain(boards[0], 0, patience=0)[0])
+    sentence = str(words.explain_mismatch(boards[0], 0, patience=0)[0])
     assert "the group of ranks 1, 3" in sentence and "rank 3 calls all_reduce SUM float32 (6,)" in sentence
 
 
@@ -161,7 +161,7 @@ def test_an_empty_folder_has_no_difference(tmp_path):
 
 def test_the_first_different_operation_is_told(group, tmp_path):
     post(group, SUM4, SUM4, SUM4, SUM4)
-    post(group, SUM4, Entry("barrier", site=STEP), SUM4, SUM4, sequence=1)
+    post(group, SUM4, BoardEntry("barrier", site=STEP), SUM4, SUM4, sequence=1)
     post(group, SUM6, SUM4, SUM6, SUM6, sequence=2)
     sentence = str(words.first_difference(str(tmp_path)))
     assert "operation 2 of the world group" in sentence and "rank 1 calls barrier (train.py line 30)" in sentence
@@ -169,7 +169,7 @@ def test_the_first_different_operation_is_told(group, tmp_path):
 
 def test_a_skipped_call_whose_neighbour_looks_the_same_is_found_by_its_line(group, tmp_path):
     """Ranks 0, 2, 3 reduce the loss and then the step; rank 1 only the step: the signatures never differ."""
-    step = Entry(SUM4.what, site=STEP)
+    step = BoardEntry(SUM4.what, site=STEP)
     post(group, SUM4, step, SUM4, SUM4)
     post(group, step, None, step, step, sequence=1)
     sentence = str(words.first_difference(str(tmp_path)))

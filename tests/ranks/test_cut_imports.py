@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.worker import forget_cut_imports, is_torchs
+from helpers.ranks.worker import drop_interrupted_imports, is_torch_module
 
 PACKAGE = """
 from cut_package import part
@@ -81,7 +81,7 @@ def test_ranks_are_new_after_a_cut_import_of_torch_which_registers_itself_only_o
             own.run(pretend_a_cut_import_of_torch)
         assert "variables are lost" in str(caught.value)
         assert own.run(lambda: "torch.never.finished" in sys.modules) == [False, False]
-    assert is_torchs("torch._dynamo.pgo") and not is_torchs("torchvision.ops")
+    assert is_torch_module("torch._dynamo.pgo") and not is_torch_module("torchvision.ops")
 
 
 def test_only_what_is_new_and_has_no_package_or_no_end_is_forgotten():
@@ -90,6 +90,6 @@ def test_only_what_is_new_and_has_no_package_or_no_end_is_forgotten():
     half.__spec__._initializing = True
     names = ("whole", "whole.part", "gone.part", "gone.part.deep", "half.part", "known.part")
     modules = {name: ModuleType(name) for name in names} | {"half": half}
-    forgotten = forget_cut_imports({"known.part"}, modules)
+    forgotten = drop_interrupted_imports({"known.part"}, modules)
     assert set(forgotten) == {"half", "half.part", "gone.part", "gone.part.deep"}
     assert set(modules) == {"whole", "whole.part", "known.part"}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.ranks.gloo import Connections, Ended, close
+from helpers.ranks.gloo import ClosedGroups, Connections, close
 
 
 class Inner:
@@ -43,13 +43,13 @@ def test_one_receive_that_times_out_closes_everything():
 
 def test_connections_are_closed_once():
     wire = Wire()
-    connections = Connections(wire, {}, Ended())
+    connections = Connections(wire, {}, ClosedGroups())
     connections.close(), connections.close()
     assert wire.inner.asked == [0]
 
 
 def test_a_socket_stays_open_for_the_peer_until_all_have_met_again():
-    (ours, theirs), ended = socket.socketpair(), Ended()
+    (ours, theirs), ended = socket.socketpair(), ClosedGroups()
     ended.add(Wire(), {ours.fileno(): os.fstat(ours.fileno()).st_ino, theirs.fileno(): -1})
     ours.close()
     with theirs:
@@ -60,7 +60,7 @@ def test_a_socket_stays_open_for_the_peer_until_all_have_met_again():
 
 
 def test_a_group_that_gloo_works_in_is_kept():
-    ended, wire = Ended(), Wire()
+    ended, wire = ClosedGroups(), Wire()
     ended.add(wire, {})
     ended.let_go()
     assert ended.kept == [wire]

@@ -37,10 +37,10 @@ def test_the_text_of_the_line_stands_behind_it():
 
 
 def test_names_of_ranks():
-    assert str(sites.names_of([2])) == "rank 2"
-    assert str(sites.names_of([3, 0, 1, 2])) == "ranks 0-3"
-    assert str(sites.names_of([0, 1])) == "ranks 0, 1"
-    assert str(sites.names_of([0, 2, 3])) == "ranks 0, 2, 3"
+    assert str(sites.rank_names([2])) == "rank 2"
+    assert str(sites.rank_names([3, 0, 1, 2])) == "ranks 0-3"
+    assert str(sites.rank_names([0, 1])) == "ranks 0, 1"
+    assert str(sites.rank_names([0, 2, 3])) == "ranks 0, 2, 3"
 
 
 def test_a_frame_between_two_lines_gets_the_first_of_its_function():

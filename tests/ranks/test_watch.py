@@ -6,7 +6,7 @@ from multiprocessing import Pipe
 import pytest
 
 from helpers.ranks import watch as watch_module
-from helpers.ranks.errors import Waiting, Where
+from helpers.ranks.errors import RankStatus, WaitingOperation
 from helpers.ranks.watch import RankState, Watch
 
 TRAIN = [("train.py", 3, "train")]
@@ -25,8 +25,8 @@ def watch():
 
 
 def waits_for(*missing, frames=TRAIN, runnable=False):
-    op = Waiting(op="all_reduce", sequence=7, missing=missing)
-    return Where(frames=frames, runnable=runnable, waiting=[op], counters={"0": 7})
+    op = WaitingOperation(op="all_reduce", sequence=7, missing=missing)
+    return RankStatus(frames=frames, runnable=runnable, waiting=[op], counters={"0": 7})
 
 
 def answer(watch, rank, where, times=2, apart=1.0):
@@ -45,14 +45,14 @@ def test_ranks_that_wait_for_one_that_finished_are_deadlocked(watch):
 def test_a_rank_that_computes_is_waited_for_however_long(watch):
     answer(watch, 0, waits_for(1), times=50)
     answer(watch, 2, waits_for(1), times=50)
-    answer(watch, 1, Where(frames=TRAIN, runnable=True), times=50)
+    answer(watch, 1, RankStatus(frames=TRAIN, runnable=True), times=50)
     assert not watch.is_deadlocked()
 
 
 def test_a_rank_that_sleeps_outside_torch_is_waited_for(watch):
     answer(watch, 0, waits_for(1), times=50)
     answer(watch, 2, waits_for(1), times=50)
-    answer(watch, 1, Where(frames=TRAIN, runnable=False), times=50)
+    answer(watch, 1, RankStatus(frames=TRAIN, runnable=False), times=50)
     assert not watch.is_deadlocked()
 
 
@@ -66,7 +66,7 @@ def test_a_circle_of_waiting_ranks_is_deadlocked(watch):
 def test_ranks_that_all_wait_in_making_a_group_are_deadlocked_and_those_that_write_a_file_are_not(watch, place):
     frames = [*TRAIN, (f"site-packages/torch/distributed/{place}", 9, "f")]
     for rank in range(3):
-        answer(watch, rank, Where(frames=frames, runnable=False), times=9)
+        answer(watch, rank, RankStatus(frames=frames, runnable=False), times=9)
     assert watch.is_deadlocked() == (place == "distributed_c10d.py")
 
 
@@ -127,7 +127,7 @@ def test_an_answer_to_a_question_of_an_earlier_task_is_no_answer(watch):
 def test_ranks_that_went_on_since_their_last_answer_are_not_deadlocked(watch):
     old_answers_and_one_finished(watch)
     number = next(NUMBERS) + 1
-    watch.processes[0].send(("where", Where(frames=TRAIN, runnable=True), number))
+    watch.processes[0].send(("where", RankStatus(frames=TRAIN, runnable=True), number))
     watch.processes[2].send(("where", waits_for(1), number))
     assert not watch.still_deadlocked()
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from helpers.quantities import costs
 from helpers.ranks import Ranks, wire
 from helpers.ranks.group import WireGroup
-from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_of, link_seconds
+from helpers.ranks.link import BOTH, IN, OUT, EmulatedLink, link_from_dict, link_seconds
 from helpers.specs import Link, Nodes
 
 LINK = Link(latency=0.01, bandwidth=1e6)  # 100 ms for 90 kB
@@ -211,7 +211,9 @@ NODES = Nodes(nodes=((0, 2), (1, 3)), inside=Link(latency=0, bandwidth=1e12), ac
 
 def test_what_joins_ranks_is_decided_by_their_nodes():
     assert NODES.between([0, 2]) == NODES.inside and NODES.between([0, 1]) == NODES.between(range(4)) == LINK
-    assert link_of(asdict(NODES)) == NODES and link_of(asdict(LINK)) == LINK and link_of(None) is None
+    assert (
+        link_from_dict(asdict(NODES)) == NODES and link_from_dict(asdict(LINK)) == LINK and link_from_dict(None) is None
+    )
 
 
 @pytest.mark.parametrize("nodes", [(), ((0, 1), (1, 2)), ((0, 2),)])

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.ranks import wire
-from helpers.ranks.gloo import needed_by
+from helpers.ranks.gloo import ranks_needed_by
 from tests.ranks.test_wire_methods import skip_without_alltoall
 
 
@@ -242,21 +242,21 @@ BROADCAST = {0: {1, 2}, 1: {0, 3}, 2: {0}, 3: {0, 1}}
 @pytest.mark.parametrize("root", range(4))
 def test_a_broadcast_needs_its_branch_of_the_tree(root):
     for place, needs in BROADCAST.items():
-        assert set(needed_by("broadcast", root, (place + root) % 4, 4)) == {(p + root) % 4 for p in needs}
+        assert set(ranks_needed_by("broadcast", root, (place + root) % 4, 4)) == {(p + root) % 4 for p in needs}
 
 
 @pytest.mark.parametrize("name", ["gather", "scatter"])
 def test_a_gather_or_scatter_needs_its_root_and_the_root_everyone(name):
-    assert [needed_by(name, 1, rank, 3) for rank in range(3)] == [[1], [0, 2], [1]]
+    assert [ranks_needed_by(name, 1, rank, 3) for rank in range(3)] == [[1], [0, 2], [1]]
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"])
 def test_everything_else_needs_everyone(name):
-    assert [needed_by(name, 0, rank, 3) for rank in range(3)] == [[1, 2], [0, 2], [0, 1]]
+    assert [ranks_needed_by(name, 0, rank, 3) for rank in range(3)] == [[1, 2], [0, 2], [0, 1]]
 
 
 @pytest.mark.parametrize("size", range(1, 18))
 def test_in_a_broadcast_every_rank_hangs_on_the_root(size):
     for rank in range(1, size):
-        needs = needed_by("broadcast", 0, rank, size)
+        needs = ranks_needed_by("broadcast", 0, rank, size)
         assert 0 in needs and rank not in needs and max(needs) < size

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from helpers.commands.jobs.blame import Scene, Verdict
 from helpers.commands.jobs.calls import Call
 from helpers.learner.words import Words, book
-from helpers.ranks.report import how_it_ended
-from helpers.ranks.sites import Frame, describe, learner_frame, names_of
+from helpers.ranks.report import describe_exit
+from helpers.ranks.sites import Frame, describe, learner_frame, rank_names
 from helpers.ranks.sites import words as rank_words
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def told(found: Found) -> list[str]:
         for name, frames in ({"": process.frames} | threads).items():
             own = next((i for i, frame in enumerate(frames) if learner_frame([frame])), None)  # before it all are equal
             if own is not None or not name:
-                lines += ["", f"{names_of([rank])}{name}"]
+                lines += ["", f"{rank_names([rank])}{name}"]
                 lines += [f"  {path}:{line} {called}" for path, line, called in frames[own or 0 :]]
     return lines
 
@@ -47,9 +47,9 @@ def sentences(verdict: Verdict, scene: Scene) -> list[Words]:
     """What is wrong, and where the ranks part."""
     kind, part = verdict.kind, verdict.parting
     process = scene.ranks[verdict.ranks[0]] if verdict.ranks else None
-    named = {"ranks": names_of(verdict.ranks or (0,)), "count": len(verdict.ranks), "place": _line(verdict.place)}
+    named = {"ranks": rank_names(verdict.ranks or (0,)), "count": len(verdict.ranks), "place": _line(verdict.place)}
     named |= {"limit": scene.limit, "op": verdict.op, "peer": verdict.peer, "at": _line(verdict.at)}
-    named |= {"how": how_it_ended(process.code)} if process else {}
+    named |= {"how": describe_exit(process.code)} if process else {}
     if part is not None:
         named |= {"call": _call(part.usual, scene), "theirs": _of(part.usual)}
         named |= {"own": _of(next((part.lines[rank] for rank in verdict.ranks if rank in part.lines), part.usual))}
@@ -68,7 +68,7 @@ def sentences(verdict: Verdict, scene: Scene) -> list[Words]:
         lines.append(say["issued"].format(call=_call(call, scene), place=_line(call.line)))
     if part is not None and part.since < part.number:
         own = next(part.lines[rank].line for rank in part.odd)
-        since = {"number": part.since, "ranks": names_of(part.odd), "count": len(part.odd)}
+        since = {"number": part.since, "ranks": rank_names(part.odd), "count": len(part.odd)}
         lines.append(say["since"].format(**since, place=_line(own), other=_line(part.usual.line)))
     return lines
 
@@ -96,14 +96,14 @@ def places(scene: Scene) -> list[Words]:
         op = scene.waits_in(rank)
         how = rank_words["wait"] if op else rank_words["stand"] if process.sleeps_for() else say["computes"]
         found.setdefault((how, op or "", _line(process.line)), []).append(rank)
-    lines = [how.format(ranks=names_of(r), count=len(r), ops=[op], place=at) for (how, op, at), r in found.items()]
+    lines = [how.format(ranks=rank_names(r), count=len(r), ops=[op], place=at) for (how, op, at), r in found.items()]
     over = [rank for rank, one in scene.ranks.items() if one.has_finished]
     if over and scene.unfinished:
-        lines.append(rank_words["had_finished"].format(ranks=names_of(over)))
+        lines.append(rank_words["had_finished"].format(ranks=rank_names(over)))
     hung = [one for more in scene.others.values() for one in more if one.line and one.line in one.frames[-8:]]
-    lines += [say["worker"].format(ranks=names_of([one.rank]), place=_line(one.line)) for one in hung]
+    lines += [say["worker"].format(ranks=rank_names([one.rank]), place=_line(one.line)) for one in hung]
     silent = [rank for rank, one in scene.unfinished.items() if not one.said.get("answered")]
-    return lines + ([say["silent"].format(ranks=names_of(silent))] if silent else [])
+    return lines + ([say["silent"].format(ranks=rank_names(silent))] if silent else [])
 
 
 def _torch(found: Found) -> list[str]:
@@ -113,7 +113,7 @@ def _torch(found: Found) -> list[str]:
         return [say("torch.cannot", problem=said.problem), say("torch.gloo")]
     if said.number is None:
         return [say("torch.nothing"), say("torch.gloo")]
-    return [say("torch.says", number=said.number, kind=said.kind, ranks=names_of(said.ranks)), say("torch.gloo")]
+    return [say("torch.says", number=said.number, kind=said.kind, ranks=rank_names(said.ranks)), say("torch.gloo")]
 
 
 def _has_gpu() -> bool:

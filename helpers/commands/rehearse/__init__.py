@@ -12,7 +12,7 @@ function    a function of a notebook, called with its GPU
 
 from __future__ import annotations
 
-from helpers.commands.rehearse.report import Finding, Report
-from helpers.commands.rehearse.run import rehearse
+from helpers.commands.rehearse.report import Finding, RehearsalReport
+from helpers.commands.rehearse.run import rehearse, rehearse_function
 
-__all__ = ["Finding", "Report", "rehearse"]
+__all__ = ["Finding", "RehearsalReport", "rehearse", "rehearse_function"]

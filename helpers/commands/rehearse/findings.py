@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.commands.rehearse.processes import Crew
+from helpers.commands.rehearse.processes import RehearsalProcesses
 from helpers.commands.rehearse.report import WARNING, Finding, words
 from helpers.learner.words import Words
 from helpers.quantities.units import format_bytes
 from helpers.ranks.errors import Failure, RankError
 from helpers.ranks.nccl.verdicts import words as nccl_words
-from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, names_of
+from helpers.ranks.sites import Frame, describe, is_engine, is_library, is_package, learner_frame, rank_names
 
 FULL = "OutOfMemoryError"
 _LIMITS = (  # in C++'s words
@@ -30,10 +30,10 @@ _PASSING = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class RehearsalOutcome:
     """What is left of a rehearsal. noted: by rank. memory: bytes that each card was to have."""
 
-    crew: Crew
+    crew: RehearsalProcesses
     verdict: str
     error: RankError | None
     noted: dict[int, list[dict[str, Any]]]
@@ -60,7 +60,7 @@ class Scene:
         return {rank: line for rank, lines in self.noted.items() for line in lines if line["what"] == what}
 
 
-def of(scene: Scene) -> tuple[Finding, ...]:
+def findings_of(scene: RehearsalOutcome) -> tuple[Finding, ...]:
     """All of them; the one that ended the run first."""
     failures = _failures(scene)
     verdicts = [Finding(**vars(one)) for one in scene.crew.verdicts]
@@ -78,7 +78,7 @@ def _is_same(verdict: Finding, failure: Finding) -> bool:
     return verdict.kind == failure.kind and verdict.sites[:1] == failure.sites[:1]
 
 
-def _failures(scene: Scene) -> list[Finding]:
+def _failures(scene: RehearsalOutcome) -> list[Finding]:
     """What ranks raised by themselves; equal ones together."""
     alike: dict[tuple, dict[int, Failure]] = {}
     for state in scene.crew.causes:
@@ -95,7 +95,7 @@ def _failures(scene: Scene) -> list[Finding]:
     return [_failure(scene, failures) for failures in alike.values()]
 
 
-def _failure(scene: Scene, failures: dict[int, Failure]) -> Finding:
+def _failure(scene: RehearsalOutcome, failures: dict[int, Failure]) -> Finding:
     """One mistake that these ranks raised."""
     failure = failures[min(failures)]  # whose ranks are first is a matter of luck
     mine = learner_frame(failure.frames)
@@ -153,7 +153,7 @@ def in_cudas_words(text: str) -> str:
     return text
 
 
-def _stand_still(scene: Scene) -> Finding:
+def _stand_still(scene: RehearsalOutcome) -> Finding:
     """Ranks that stand still, also under gloo."""
     sites: list[Frame] = []
     for state in scene.crew.states:
@@ -164,7 +164,7 @@ def _stand_still(scene: Scene) -> Finding:
     return Finding(kind="hangs", ranks=rank, sites=tuple(sites), words=scene.error.words)
 
 
-def _habits(scene: Scene) -> list[Finding]:
+def _habits(scene: RehearsalOutcome) -> list[Finding]:
     """Ranks of one node that use one GPU: in their tensors' collectives, or where torch has to guess."""
     made = []
     for what in ("gpu", "guess"):
@@ -173,7 +173,7 @@ def _habits(scene: Scene) -> list[Finding]:
             if any(set(ranks) <= set(one.ranks) for one in made):
                 continue
             was_set = last.get("was_set", False)
-            named = {"ranks": names_of(ranks), "gpu": last["name"], "op": last.get("op")}
+            named = {"ranks": rank_names(ranks), "gpu": last["name"], "op": last.get("op")}
             text = words["duplicate" if what == "gpu" else "guessed"].format(**named)
             cure = words["constant" if was_set else "set_device"]
             kind = "error" if what == "gpu" else WARNING
@@ -181,7 +181,7 @@ def _habits(scene: Scene) -> list[Finding]:
     return made
 
 
-def _shared(scene: Scene, what: str) -> dict[tuple[int, int], dict[int, dict]]:
+def _shared(scene: RehearsalOutcome, what: str) -> dict[tuple[int, int], dict[int, dict]]:
     """(node, GPU) -> rank -> its note, where two ranks or more share a GPU."""
     found: dict[tuple[int, int], dict[int, dict]] = {}
     for rank, lines in scene.noted.items():
@@ -191,24 +191,24 @@ def _shared(scene: Scene, what: str) -> dict[tuple[int, int], dict[int, dict]]:
     return {place: lines for place, lines in found.items() if len(lines) > 1}
 
 
-def headline(scene: Scene, found: tuple[Finding, ...]) -> Words:
+def headline(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words:
     """How it ended, in one line."""
     num = len(scene.crew.states)
     first = next((one for one in found if one.is_mistake), None)
     failed = first.ranks if first else tuple(state.rank for state in scene.crew.states if state.failure or state.dead)
-    named = {"count": num, "ranks": names_of(failed or (0,)), "seconds": scene.crew.clock}
+    named = {"count": num, "ranks": rank_names(failed or (0,)), "seconds": scene.crew.clock}
     named["code"] = next((line["code"] for line in scene.exits.values()), 0)
     return words[f"ended.{scene.ended}"].format(**named)
 
 
-def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
+def problem(scene: RehearsalOutcome, found: tuple[Finding, ...]) -> Words | None:
     """Why nothing can be said, where that is no mistake of the kind that is looked for."""
     if any(one.is_mistake for one in found):
         return None
     if scene.exits:
         rank, line = next(iter(scene.exits.items()))
         said = "".join(scene.crew.states[rank].text).strip().splitlines()[-1:] or ["-"]
-        return words["problem.exit"].format(code=line["code"], said=said[0], ranks=names_of(scene.exits))
+        return words["problem.exit"].format(code=line["code"], said=said[0], ranks=rank_names(scene.exits))
     for state in scene.crew.causes:
         name = state.failure.type_name
         if name == "ModuleNotFoundError":
@@ -233,7 +233,7 @@ def problem(scene: Scene, found: tuple[Finding, ...]) -> Words | None:
     return None if scene.verdict == "ok" else scene.error.words
 
 
-def missing(scene: Scene) -> tuple[Words, ...]:
+def missing(scene: RehearsalOutcome) -> tuple[Words, ...]:
     """What the script uses and no rehearsal can try."""
     names = {line["name"] for lines in scene.noted.values() for line in lines if line["what"] == "not rehearsed"}
     return tuple(words[f"not.{name}"] for name in sorted(names))

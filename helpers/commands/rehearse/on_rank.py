@@ -24,14 +24,14 @@ from torch.utils._pytree import tree_iter
 
 from helpers.commands.rehearse import rank_notes, redirect
 from helpers.devices.cards import races, tensor
-from helpers.devices.cards.tensor import Card, memory
+from helpers.devices.cards.tensor import CardTensor, memory
 from helpers.ranks import wire, worker
 from helpers.ranks.nccl import journal
 from helpers.ranks.pipe import Capture
 from helpers.ranks.sites import describe
 
 
-def by_kind() -> dict[str, int]:
+def bytes_by_kind() -> dict[str, int]:
     """Bytes of parameters, gradients, the optimizer's state, and of all the rest: activations and what is on its way.
 
     Whatever has the script's parameters is found among Python's objects; a storage counts once.
@@ -56,7 +56,7 @@ def _bytes(tensors: list[Tensor], known: set[int]) -> int:
     total = 0
     for one in tensors:
         inside = getattr(one, "_local_tensor", one)  # a DTensor's
-        if isinstance(inside, Card) and memory.holds(storage := inside._raw.untyped_storage()):
+        if isinstance(inside, CardTensor) and memory.holds(storage := inside._raw.untyped_storage()):
             if storage._cdata not in known:
                 known.add(storage._cdata)
                 total += storage.nbytes()
@@ -64,7 +64,7 @@ def _bytes(tensors: list[Tensor], known: set[int]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ScriptTask:
     """path: the script's. name: what a traceback calls it. cwd: where it was called. memory: bytes of a GPU."""
 
     path: str
@@ -75,17 +75,17 @@ class Task:
     memory: int
 
 
-def run(task: Task) -> int:
+def run(task: ScriptTask) -> int:
     """Run the script to its end. What it gave to sys.exit, as a code; other errors pass through."""
     rank = int(os.environ["RANK"])
-    rank_notes.open_for(rank, task.folder)
+    rank_notes.open_notes(rank, task.folder)
     _print_from_here_alone()
     messages: Counter = Counter()
     wire.subscribe(lambda event: messages.update({(event.op, "number"): 1, (event.op, "bytes"): event.payload_bytes}))
     _keep_journal(rank, task.folder)
     redirect.install(task.gpus_of_node, task.folder, task.memory)
     module, ok = _as_main(task), False
-    tensor.memory.by_kind = by_kind
+    tensor.memory.by_kind = bytes_by_kind
     try:
         with open(task.path, "rb") as file:
             exec(compile(file.read(), task.path, "exec", dont_inherit=True), vars(module))
@@ -112,10 +112,10 @@ def _keep_journal(rank: int, folder: str) -> None:
     world = os.path.join(folder, "world0")
     os.makedirs(world, exist_ok=True)
     journal.keep_open(journal.FileJournal(world, rank, 1, eager=None))
-    races.listen(note=journal.note, found=journal.note_finding, place=describe)
+    races.listen(note=journal.note, found=journal.note_finding, describe=describe)
 
 
-def _as_main(task: Task) -> types.ModuleType:
+def _as_main(task: ScriptTask) -> types.ModuleType:
     os.chdir(task.cwd)
     sys.argv = [task.path, *task.args]
     sys.path[:0] = [os.path.dirname(task.path)]

@@ -14,7 +14,7 @@ from helpers.ranks.limits import loopback
 from helpers.ranks.nccl import NcclVerdict, verdicts_of
 from helpers.ranks.report import Report as Told
 from helpers.ranks.transport import pack_call
-from helpers.ranks.watch import SETTLE, RankState, Watch
+from helpers.ranks.watch import SETTLE_SECONDS, RankState, Watch
 
 RANK = "helpers.commands.rehearse.on_rank"  # what a process has imported before it is forked
 END_LIMIT = 1.0  # seconds that an interrupted rank gets for its last notes
@@ -24,10 +24,10 @@ def _run(task: dict[str, Any]) -> int:
     """On a rank."""
     from helpers.commands.rehearse import on_rank  # with torch
 
-    return on_rank.run(on_rank.Task(**task))
+    return on_rank.run(on_rank.ScriptTask(**task))
 
 
-class Member(RankState):
+class RehearsalRank(RankState):
     """One rank. That it has begun is not yet its end."""
 
     def take(self, message: tuple, now: float) -> None:
@@ -35,7 +35,7 @@ class Member(RankState):
             super().take(message, now)
 
 
-class Crew(Watch):
+class RehearsalProcesses(Watch):
     """`nproc` ranks on each of `nnodes` nodes, which all run the script. With the block, all of them end."""
 
     def __init__(
@@ -54,11 +54,11 @@ class Crew(Watch):
         self.zygote, members = process.zygote(RANK), []
         for rank in range(world):
             pid, conn = self.zygote.fork(_spec(rank, nproc, world, folder, port, card_bytes))
-            members.append(Member(rank, conn, pid))
+            members.append(RehearsalRank(rank, conn, pid))
             conn.send(("call", pack_call(_run, [task], {}, num_ranks=world)))
         super().__init__(members)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RehearsalProcesses:
         return self
 
     def watched(self, limit: float) -> tuple[str, RankError | None]:
@@ -67,7 +67,7 @@ class Crew(Watch):
         try:
             verdict = self.wait_for_verdict(limit)
             if verdict == "failed":
-                self.settle_or_wait(SETTLE)
+                self.settle_or_wait(SETTLE_SECONDS)
             if verdict != "ok":
                 self.refresh(0.4)
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ _file: int | None = None
 _said: set[str] = set()
 
 
-def open_for(rank: int, folder: str) -> None:
+def open_notes(rank: int, folder: str) -> None:
     global _file
     _file = os.open(Path(folder) / f"notes{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
@@ -22,7 +22,7 @@ def note(what: str, **more: Any) -> None:
         os.write(_file, json.dumps({"what": what, **more}).encode() + b"\n")
 
 
-def once(what: str, **more: Any) -> None:
+def note_once(what: str, **more: Any) -> None:
     """The same, the first time that it is said."""
     key = json.dumps([what, more.get("name")])
     if key not in _said:
@@ -30,7 +30,7 @@ def once(what: str, **more: Any) -> None:
         note(what, **more)
 
 
-def read(rank: int, folder: str) -> list[dict[str, Any]]:
+def read_notes(rank: int, folder: str) -> list[dict[str, Any]]:
     """What a rank has noted so far; a line that it was killed in is left out."""
     path = Path(folder) / f"notes{rank}"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -9,7 +9,7 @@ from typing import Any
 
 from helpers.learner.words import Words, book
 from helpers.quantities.units import format_bytes
-from helpers.ranks.sites import Frame, describe, names_of
+from helpers.ranks.sites import Frame, describe, rank_names
 
 words = book("rehearse")
 WARNING = "warning"
@@ -43,7 +43,7 @@ class Finding:
 
     def lines(self) -> list[str]:
         """As a terminal shows it."""
-        head = words("finding", kind=self.label, ranks=names_of(self.ranks or (0,)))
+        head = words("finding", kind=self.label, ranks=rank_names(self.ranks or (0,)))
         lines = [head, *("  " + line for line in str(self.words).splitlines())]
         places = [str(describe(site)) for site in self.sites]
         told = [place for place in places[1:] if place not in str(self.words)]  # the words name some already
@@ -54,7 +54,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class RehearsalReport:
     """What came of a rehearsal.
 
     ended: "ended", "failed", "hang", "timeout", "exit" or "interrupted". headline: how it ended, in a line.
@@ -108,7 +108,7 @@ class Report:
         by_size: dict[int, list[int]] = {}
         for rank, size in sorted(self.peaks.items()):
             by_size.setdefault(size, []).append(rank)
-        told = [f"{names_of(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
+        told = [f"{rank_names(ranks)}: {format_bytes(size)}" for size, ranks in by_size.items()]
         return [words("peaks", peaks=told, memory=format_bytes(self.memory))]
 
     def _messages(self) -> list[str]:

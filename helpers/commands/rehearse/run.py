@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.commands.rehearse import findings, rank_notes
-from helpers.commands.rehearse.processes import Crew
-from helpers.commands.rehearse.report import Report, words
+from helpers.commands.rehearse.processes import RehearsalProcesses
+from helpers.commands.rehearse.report import RehearsalReport, words
 from helpers.learner.words.wrapping import complain
 from helpers.quantities.units import parse_bytes
 from helpers.ranks.limits import available_memory, check_num_ranks, folder_prefix
@@ -38,7 +38,7 @@ MEMORY, LIMIT = "80 GB", 300.0
 def rehearse(
     script: str | os.PathLike, nproc: int = 4, *, nnodes: int = 1, memory: str | int = MEMORY, args: Sequence[str] = (),
     limit: float = LIMIT,
-) -> Report:  # fmt: skip
+) -> RehearsalReport:  # fmt: skip
     """Run a script for CUDA and NCCL on practice cards, and report what would fail on GPUs.
 
     script: a path, or the text of a script (more than one line). nproc: ranks on each of `nnodes` nodes, as torchrun's.
@@ -82,14 +82,16 @@ def _path_of(script: str | os.PathLike, folder: str) -> str:
 
 def _rehearsed(
     path: str, folder: str, nproc: int, nnodes: int, num_bytes: int, args: tuple[str, ...], limit: float
-) -> Report:
+) -> RehearsalReport:
     start, world = time.monotonic(), nproc * nnodes
     share = max(1, available_memory() // world)
     held = min(num_bytes, share)
-    with Crew(path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held, memory=num_bytes) as crew:
+    with RehearsalProcesses(
+        path, args, nproc=nproc, nnodes=nnodes, folder=folder, card_bytes=held, memory=num_bytes
+    ) as crew:
         verdict, error = crew.watched(limit)
-    noted = {rank: rank_notes.read(rank, folder) for rank in range(world)}
-    scene = findings.Scene(
+    noted = {rank: rank_notes.read_notes(rank, folder) for rank in range(world)}
+    scene = findings.RehearsalOutcome(
         crew=crew, verdict=verdict, error=error, noted=noted, nproc=nproc, folder=folder, memory=num_bytes
     )
     ends = {rank: line for rank, lines in noted.items() for line in lines if line["what"] == "end"}
@@ -98,8 +100,8 @@ def _rehearsed(
         for op, times, num in end["messages"]:
             number[op] += times
             size[op] += num
-    found = findings.of(scene)
-    return Report(
+    found = findings.findings_of(scene)
+    return RehearsalReport(
         script=path,
         num_ranks=world,
         ended=scene.ended,
@@ -115,7 +117,7 @@ def _rehearsed(
     )
 
 
-def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2) -> Report:
+def rehearse_function(function: Callable[[torch.device], object], nproc: int = 2) -> RehearsalReport:
     """Rehearse a notebook's function, which each rank calls with its GPU. Its lines are named as "step line 4"."""
     from helpers.observe.torchrun import script_of  # needs torch
 

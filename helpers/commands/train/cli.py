@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from helpers.commands.train.options import parse_options
 from helpers.learner.words import book
 from helpers.learner.words.wrapping import complain
-from helpers.ranks.inplace import is_launched, last_words, leave
+from helpers.ranks.inplace import is_launched, leave, write_error_file
 
 if TYPE_CHECKING:
     from helpers.ranks import Ranks
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         return code
     except ValueError as problem:
         text = words("nothing", problem=problem)
-        last_words(text)
+        write_error_file(text)
         if prints:
             complain(text)
         return REFUSED

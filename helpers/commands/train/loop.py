@@ -20,7 +20,7 @@ from helpers.commands.train.signals import StopRequest
 from helpers.compose.checkpoint import step_folder
 from helpers.elastic.chaos import Kill
 from helpers.ranks import RankError, Ranks
-from helpers.ranks.inplace import is_launched, last_words
+from helpers.ranks.inplace import is_launched, write_error_file
 from helpers.ranks.sites import words as rank_words
 
 ENDED, FAILED = 0, 1
@@ -54,7 +54,7 @@ class Loop:
 
     def _start(self) -> None:
         self._start_trainers(self.saved)
-        last_words("\n".join([words("killed"), *self._resume_lines()]))
+        write_error_file("\n".join([words("killed"), *self._resume_lines()]))
         self.screen.begin(self.done, self.folder)
         if self.settings.chaos:
             self.screen.line(self.chaos.begin())
@@ -120,7 +120,7 @@ class Loop:
             self.screen.line(words("not_saved", problem=problem))
         else:
             self.saved = checkpoint
-            last_words("\n".join([words("killed"), *self._resume_lines()]))
+            write_error_file("\n".join([words("killed"), *self._resume_lines()]))
         return problem
 
     def _restart_after(self, kill: Kill) -> None:
@@ -163,7 +163,7 @@ class Loop:
         if interrupted:
             self.screen.new_line_after_interrupt()
         reasons, resume = self._reasons(error, interrupted), self._resume_lines()
-        last_words("\n".join([*reasons, *resume]))
+        write_error_file("\n".join([*reasons, *resume]))
         for line in reasons + resume[:1]:
             self.screen.line(line)
         self.screen.lines(resume[1:])

@@ -24,7 +24,7 @@ from helpers.learner.words.wrapping import aligned, padded, width, wrap
 from helpers.predict.traffic.axes import axis_traffic
 from helpers.quantities.units import format_bytes
 from helpers.ranks.inplace import is_launched
-from helpers.ranks.sites import names_of
+from helpers.ranks.sites import rank_names
 from helpers.records import MEMORY_KINDS, SCALARS, AxisTraffic, Timeline
 from helpers.specs.mesh import ORDER
 
@@ -120,7 +120,7 @@ class Screen:
         predicted = self._predicted(first_step)
         other = [rank for rank, traffic in enumerate(predicted) if traffic != recorded[rank]]
         if other:
-            self.line(words("other", ranks=names_of(other), bytes=dict(predicted[other[0]].by_axis())))
+            self.line(words("other", ranks=rank_names(other), bytes=dict(predicted[other[0]].by_axis())))
         else:
             self.line(words("predicted"))
 
@@ -174,7 +174,7 @@ def table(rows: Sequence[Mapping[str, int]], word: Callable[[str], str]) -> list
     for rank, row in enumerate(rows):
         ranks_by_values.setdefault(tuple(row.get(name, 0) for name in names), []).append(rank)
     head = ["", *map(word, names)]
-    body = [[str(names_of(ranks)), *map(format_bytes, values)] for values, ranks in ranks_by_values.items()]
+    body = [[str(rank_names(ranks)), *map(format_bytes, values)] for values, ranks in ranks_by_values.items()]
     return aligned([head, *body])
 
 

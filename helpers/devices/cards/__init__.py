@@ -11,7 +11,7 @@ numpy, a CPU generator, more memory than the card has. What it computes is equal
     kernels     what C++ asks of a device; autocast          pinned    pinned memory and a card's generators
     batch_norm  SyncBatchNorm, which torch has for GPUs alone
     module      torch.card: the names of torch.cuda      streams   who would wait for whom, by clocks
-    touching    races: memory that is still in use       underway  copies that do not block, seen from the CPU
+    races    races: memory that is still in use       underway  copies that do not block, seen from the CPU
 
 It stands on torch's own hook for devices in Python (torch.utils.backend_registration, since 2.10, experimental). A
 process has one card, number 0, as a rank has one GPU. All is done when a call returns, so streams and events wait for
@@ -40,7 +40,7 @@ def install(num_bytes: int) -> None:
         module.register()
         kernels.register()
         kernels.register_batch_norm()
-        errors.guard()
+        errors.install_guards()
         torch_patches.patch()
         _try()
     tensor.memory.capacity = num_bytes
@@ -49,7 +49,7 @@ def install(num_bytes: int) -> None:
 def is_card(value: object) -> bool:
     """Whether this is a tensor on a practice card; where nobody installed one, nothing is."""
     tensors = sys.modules.get("helpers.devices.cards.tensor")
-    return tensors is not None and isinstance(value, tensors.Card)
+    return tensors is not None and isinstance(value, tensors.CardTensor)
 
 
 def holds(tensor: object) -> bool:
@@ -63,9 +63,9 @@ def holds(tensor: object) -> bool:
 
 def new_run() -> None:
     """A new task of this process: a race that was found before is told again."""
-    touching = sys.modules.get("helpers.devices.cards.races")
-    if touching is not None:
-        touching.new_run()
+    races = sys.modules.get("helpers.devices.cards.races")
+    if races is not None:
+        races.new_run()
 
 
 def _try() -> None:

@@ -29,13 +29,13 @@ _OPERATORS = torch._ops.__file__  # through which a dispatch mode calls on
 _OWN = {"__torch_dispatch__", "_engine_run_backward"}  # a dispatch mode, such as the meter's, stands between
 _errors: list[BaseException] = []  # of the backward that runs
 _run_backward = graph._engine_run_backward
-in_words: Callable[[str], str] | None = None  # how a rehearsal says "card"
+translate: Callable[[str], str] | None = None  # how a rehearsal says "card"
 
 
-def complain(error: BaseException) -> None:
+def raise_or_defer(error: BaseException) -> None:
     """Raise `error`; keep it, and return, where the engine itself called or this backward is lost already."""
-    if in_words is not None:
-        error.args = tuple(in_words(one) if isinstance(one, str) else one for one in error.args)
+    if translate is not None:
+        error.args = tuple(translate(one) if isinstance(one, str) else one for one in error.args)
     inside = torch._C._current_graph_task_id() != -1
     if inside and (_errors or _called_by_the_engine(sys._getframe(1))):
         _errors.append(error)
@@ -75,13 +75,13 @@ def run_backward(*args, **kwargs):
     return result
 
 
-def instead(func, on_card: Callable):
+def placeholder_result(func, on_card: Callable):
     """What an operation whose error is kept gives to the engine, which goes on or ends with an error of its own."""
     made = [torch.zeros(()) if "Tensor" in str(one.type) else None for one in func._schema.returns]
     return on_card(made[0] if len(made) == 1 else tuple(made) or None)
 
 
-def guarded(hook, otherwise=lambda *args: None):
+def deferring_errors(hook, otherwise=lambda *args: None):
     """The hook, whose error comes when the backward ends; meanwhile it answers as `otherwise` does."""
 
     @functools.wraps(hook, updated=())
@@ -100,7 +100,7 @@ def guarded(hook, otherwise=lambda *args: None):
 def _guards(register):
     @functools.wraps(register)
     def wrapper(self, hook, *args, **kwargs):
-        return register(self, guarded(hook), *args, **kwargs)
+        return register(self, deferring_errors(hook), *args, **kwargs)
 
     return wrapper
 
@@ -113,7 +113,7 @@ def _guard_node(node: type) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(node))
 
 
-def guard() -> None:
+def install_guards() -> None:
     """Have this module stand between autograd's engine and Python, in this process."""
     graph._engine_run_backward = torch.autograd._engine_run_backward = run_backward
     for owner, names in (
@@ -131,7 +131,7 @@ def guard() -> None:
         def pack(tensor):
             return tensor.shape, tensor.dtype, tensor.device, pack_hook(tensor)
 
-        unpack = guarded(
+        unpack = deferring_errors(
             lambda packed: unpack_hook(packed[3]),
             lambda packed: torch.zeros(packed[0], dtype=packed[1], device=packed[2]),
         )
@@ -168,7 +168,7 @@ def check_together(func, args: Sequence, kwargs: dict, on_card: type) -> None:
     if func in INDEXING:
         if not isinstance(args[0], on_card):
             where = "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
-            return complain(RuntimeError(where))
+            return raise_or_defer(RuntimeError(where))
         args = (args[0], (), *args[2:])  # indices on the CPU are let in
     names = [argument.name for argument in func._schema.arguments]
     for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
@@ -176,7 +176,7 @@ def check_together(func, args: Sequence, kwargs: dict, on_card: type) -> None:
             if not isinstance(leaf, Tensor) or isinstance(leaf, on_card) or name in ON_THE_CPU:
                 continue
             if leaf.dim() or func in JOINING:
-                return complain(RuntimeError(_two_devices(func, name, leaf.device)))
+                return raise_or_defer(RuntimeError(_two_devices(func, name, leaf.device)))
 
 
 def _two_devices(func, name: str, device: torch.device) -> str:

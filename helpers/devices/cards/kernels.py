@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from helpers.devices import autocast_tables as tables
 from helpers.devices.cards import races, streams
 from helpers.devices.cards.errors import check_index
-from helpers.devices.cards.tensor import _ODD, CPU, SEEDED, Card, draw
+from helpers.devices.cards.tensor import CPU, SEEDED, SPECIAL_OPERATIONS, CardTensor, run_with_card_generator
 
 aten = torch.ops.aten
 KEY, CAST = "PrivateUse1", "AutocastPrivateUse1"
@@ -45,7 +45,7 @@ def register() -> None:
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
     for name, cell in (("_thnn_fused_lstm_cell", _lstm_cell), ("_thnn_fused_gru_cell", _gru_cell)):
         library.impl(name, cell, "AutogradPrivateUse1")
-        _ODD[getattr(aten, name).default] = functools.partial(_in_inference, cell)
+        SPECIAL_OPERATIONS[getattr(aten, name).default] = functools.partial(_in_inference, cell)
     for name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):  # in inference mode they would not come in parts
         for overload in ("input", "data"):
             op = getattr(getattr(aten, name), overload)
@@ -71,17 +71,17 @@ def _creates(op) -> Callable:
             note = op(*args, **named)
             note.is_ddps_note = True
             return note
-        made = draw(op, args, named) if SEEDED in op.tags else op(*args, **named)
-        made = tree_map_only(Tensor, Card, made)
-        if streams.watching:
-            races.look(op, args, kwargs, made)
+        made = run_with_card_generator(op, args, named) if SEEDED in op.tags else op(*args, **named)
+        made = tree_map_only(Tensor, CardTensor, made)
+        if streams.is_watching:
+            races.note_operation(op, args, kwargs, made)
         return made
 
     return make
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    inside = [tensor._raw if isinstance(tensor, Card) else tensor for tensor in (target, source)]
+    inside = [tensor._raw if isinstance(tensor, CardTensor) else tensor for tensor in (target, source)]
     inside[0].copy_(inside[1])
     return target
 
@@ -89,7 +89,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 def _attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
     """The kernel that the CPU would choose; a foreign device gets the formula, which rounds otherwise."""
     given, options = [query, key, value, mask], {"scale": scale, "enable_gqa": enable_gqa}
-    inside = tree_map_only(Card, lambda card: card._raw, given)
+    inside = tree_map_only(CardTensor, lambda card: card._raw, given)
     if torch._fused_sdp_choice(*inside, dropout_p, is_causal, **options) == 1:  # flash
         flash = aten._scaled_dot_product_flash_attention_for_cpu
         return flash(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
@@ -196,7 +196,7 @@ def register_batch_norm() -> None:
         (aten.batch_norm_backward_reduce.default, _reduced),
         (aten.batch_norm_backward_elemt.default, _backward),
     ):
-        _ODD[op] = _on_cards(formula)
+        SPECIAL_OPERATIONS[op] = _on_cards(formula)
 
 
 def _on_cards(formula):

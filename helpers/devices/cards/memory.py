@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import torch
 
-from helpers.devices.cards.errors import complain
+from helpers.devices.cards.errors import raise_or_defer
 from helpers.quantities.units import format_bytes
 
 PATIENCE = 0.2  # seconds; gloo's thread lets go of a message's tensor a moment after wait()
 
 
-class Memory:
+class CardMemory:
     """The bytes of one card. `by_kind`, if somebody knows: a function that gives {"parameters": bytes, …}."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Memory:
         asked, whole, left, held = (format_bytes(n, binary=True) for n in (more, self.capacity, free, self.held))
         kinds = self.by_kind() if self.by_kind else {}
         told = ", ".join(f"{kind} {format_bytes(size, binary=True)}" for kind, size in kinds.items() if size)
-        complain(
+        raise_or_defer(
             torch.OutOfMemoryError(
                 f"card out of memory. Tried to allocate {asked}. Card 0 has a total capacity of {whole} of which "
                 f"{left} is free. {held} is allocated by PyTorch" + (f": {told}." if told else ".")

@@ -17,24 +17,24 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from helpers.devices.call_site import Frame, call_site, is_torchs_own
+from helpers.devices.call_site import Frame, call_site, is_called_by_torch
 from helpers.devices.cards import streams
-from helpers.devices.cards.streams import Stream
+from helpers.devices.cards.streams import CardStream
 
 _MOST = 64  # uses that are kept per storage, and storages that are kept when they are freed
 _PIECE = 512  # bytes; an allocator gives whole pieces
 _LARGEST = 1 << 24  # elements that are compared one by one
 
 
-_freed: deque[tuple[Stream, int, list[Use]]] = deque(maxlen=_MOST)
+_freed: deque[tuple[CardStream, int, list[MemoryUse]]] = deque(maxlen=_MOST)
 
 
 @dataclass(slots=True, eq=False)
-class Use:
+class MemoryUse:
     start: int  # bytes of the storage
     end: int
     layout: tuple | None  # sizes, strides, offset, bytes of an element, where there are gaps
-    stream: Stream
+    stream: CardStream
     tick: int
     wrote: bool
     site: Frame
@@ -43,7 +43,7 @@ class Use:
     def comes_before(self, clock: dict[int, int]) -> bool:
         return clock.get(self.stream.number, 0) >= self.tick
 
-    def overlaps(self, other: Use) -> bool:
+    def overlaps(self, other: MemoryUse) -> bool:
         if self.start >= other.end or other.start >= self.end:
             return False
         mine, theirs = self.layout, other.layout
@@ -67,30 +67,30 @@ class Use:
         seen.as_strided((*sizes, width), (*wide, 1), width * offset).fill_(value)
 
 
-def use_of(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> Use | None:
+def use_of(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame) -> MemoryUse | None:
     """This tensor's bytes; None where it has none."""
     if not raw.numel():
         return None
     width, offset, sizes, strides = raw.element_size(), raw.storage_offset(), raw.size(), raw.stride()
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
     layout = None if last == raw.numel() else (tuple(sizes), tuple(strides), offset, width)
-    return Use(width * offset, width * (offset + last), layout, stream, tick, wrote, site)
+    return MemoryUse(width * offset, width * (offset + last), layout, stream, tick, wrote, site)
 
 
-class Uses:
+class StorageUses:
     """Of one storage, with which it dies. home: the stream for which it was allocated, where that was seen."""
 
-    def __init__(self, storage: torch.UntypedStorage, home: Stream | None):
+    def __init__(self, storage: torch.UntypedStorage, home: CardStream | None):
         self.home, self.num_bytes, self.kept = home, storage.nbytes(), []
         self.epoch, self.lent = streams.epoch, set()
 
-    def races(self, new: Use, clock: dict[int, int]) -> Iterator[Use]:
+    def races(self, new: MemoryUse, clock: dict[int, int]) -> Iterator[MemoryUse]:
         """Those with which a new use does not agree."""
         for old in self.kept:
             if (old.wrote or new.wrote) and not old.comes_before(clock) and old.overlaps(new):
                 yield old
 
-    def keep(self, new: Use) -> None:
+    def keep(self, new: MemoryUse) -> None:
         """Forget those that it stands for: who comes after the new one comes after them."""
         covered = lambda old: (  # noqa: E731
             new.layout is None and new.start <= old.start and old.end <= new.end and (new.wrote or not old.wrote)
@@ -106,17 +106,17 @@ class Uses:
                 freed.append((self.home, self.num_bytes, foreign))
 
 
-def uses_of(storage: torch.UntypedStorage) -> Uses | None:
+def uses_of(storage: torch.UntypedStorage) -> StorageUses | None:
     found = storage.__dict__.get("_uses")
     return found if found is not None and found.epoch == streams.epoch else None
 
 
-def begin_uses(storage: torch.UntypedStorage, home: Stream | None) -> Uses:
-    storage._uses = made = Uses(storage, home)
+def begin_uses(storage: torch.UntypedStorage, home: CardStream | None) -> StorageUses:
+    storage._uses = made = StorageUses(storage, home)
     return made
 
 
-def taken_too_early(home: Stream, num_bytes: int) -> Use | None:
+def taken_too_early(home: CardStream, num_bytes: int) -> MemoryUse | None:
     """A use, on another stream, of memory that a new tensor of this stream is likely to get."""
     for entry in list(_freed):
         if entry[0] is home and _pieces(entry[1]) == _pieces(num_bytes):
@@ -137,17 +137,17 @@ READS = frozenset(
     "tolist item numpy __array__ __float__ __int__ __bool__ __index__ __complex__ __format__ __repr__ __iter__ "
     "__contains__ __reduce_ex__ __deepcopy__ __dlpack__ equal allclose is_nonzero".split()
 )
-tell: Callable[[str, Use, Frame], None] | None = None  # set by touching
+on_race: Callable[[str, MemoryUse, Frame], None] | None = None  # set by touching
 _marked: list[weakref.ref[Tensor]] = []
 
 
-class Underway(Tensor):
+class TensorInCopy(Tensor):
     """A dense CPU tensor whose memory a copy reads or writes."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         given = [one for one in tree_iter((args, kwargs or {})) if isinstance(one, Tensor)]
-        mine = [one for one in given if type(one) is Underway]
+        mine = [one for one in given if type(one) is TensorInCopy]
         for one in mine:
             one.__class__ = Tensor  # torch asks for this very type, here and there
         before = [(one, one._version, _copies(one)) for one in mine]
@@ -167,7 +167,7 @@ class Underway(Tensor):
         return out
 
 
-def crossing(func, args, kwargs: dict, out) -> bool:
+def note_copy(func, args, kwargs: dict, out) -> bool:
     """A copy between the card and the CPU: whether the host waits for it. Else it goes on behind the host's back."""
     target, source = (args[0], args[1]) if func is torch.ops.aten.copy_.default else (out, args[0])
     blocks = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
@@ -176,7 +176,7 @@ def crossing(func, args, kwargs: dict, out) -> bool:
         return False
     if target is out and target is cpu[0] and not blocks and func is not torch.ops.aten.copy_.default:
         target._is_pinned = True  # as torch does for what it makes itself
-    if blocks or not cpu[0].is_pinned() or is_torchs_own():  # torch answers for its own copies
+    if blocks or not cpu[0].is_pinned() or is_called_by_torch():  # torch answers for its own copies
         return blocks or cpu[0] is target
     streams.watch()
     stream = streams.current()
@@ -195,23 +195,23 @@ def crossing(func, args, kwargs: dict, out) -> bool:
 def mark(tensor: Tensor) -> None:
     for one in (tensor, tensor._base):
         if type(one) is Tensor:
-            one.__class__ = Underway
+            one.__class__ = TensorInCopy
             if not one.__dict__.get("_is_marked"):
                 one._is_marked = True
                 _marked.append(weakref.ref(one))
 
 
-def _copies(tensor: Tensor) -> list[Use]:
+def _copies(tensor: Tensor) -> list[MemoryUse]:
     return tensor.untyped_storage().__dict__.get("_copies", [])
 
 
-def _check(tensor: Tensor, wrote: bool, copies: list[Use], is_by_card: bool) -> None:
+def _check(tensor: Tensor, wrote: bool, copies: list[MemoryUse], is_by_card: bool) -> None:
     """The host touches it, or the card's stream if it is copied from or to there. A race is told once."""
     clock = streams.current().clock if is_by_card else streams.host
     new = use_of(tensor, streams.current(), 0, wrote, call_site())
     for old in copies:
         if new is not None and (old.wrote or wrote) and not old.comes_before(clock) and old.overlaps(new):
-            tell("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
+            on_race("copy.to_the_cpu" if old.wrote else "copy.to_the_card", old, new.site)
             tensor.untyped_storage()._copies = [one for one in _copies(tensor) if one is not old]
 
 
@@ -219,7 +219,7 @@ def _look_behind(storage: torch.UntypedStorage) -> None:
     """What the last copy to the card took is still there, or somebody wrote who did not ask torch. Told at its line."""
     use, now, sent = storage.__dict__.pop("_sent", (None, None, None))
     if use in storage.__dict__.get("_copies", ()) and not torch.allclose(now, sent, rtol=0, atol=0, equal_nan=True):
-        tell("copy.behind", use, use.site)
+        on_race("copy.behind", use, use.site)
 
 
 def _settle() -> None:
@@ -234,14 +234,14 @@ def _settle() -> None:
         _look_behind(storage)
         storage._copies = [use for use in _copies(tensor) if not use.comes_before(streams.host)]
         if storage._copies:
-            tensor.__class__ = Underway
+            tensor.__class__ = TensorInCopy
             still.append(reference)
         else:
             tensor._is_marked = False
     _marked[:] = still
 
 
-def is_any() -> bool:
+def has_copies_in_flight() -> bool:
     return bool(_marked)
 
 

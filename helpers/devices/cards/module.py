@@ -13,7 +13,7 @@ import torch
 
 from helpers.devices.cards import streams
 from helpers.devices.cards.errors import check_index
-from helpers.devices.cards.tensor import memory, numbers
+from helpers.devices.cards.tensor import card_generator, memory
 from helpers.quantities.units import format_bytes
 
 NAME = "practice card"
@@ -30,7 +30,7 @@ def _yes(*args, **kwargs) -> bool:
 class CardModule:
     """The module `torch.card`."""
 
-    Stream, Event, memory = streams.Stream, streams.Event, memory
+    Stream, Event, memory = streams.CardStream, streams.CardEvent, memory
     _initialized = True  # else torch's checkpoint does not keep the generator's state
     is_initialized = is_available = is_bf16_supported = _yes
     empty_cache = _nothing
@@ -75,14 +75,14 @@ class CardModule:
         return f"card 0: {held} allocated, at most {peak}, of {whole}"
 
     # -- random numbers --------------------------------------------------------------------------------------------
-    manual_seed, seed, initial_seed = numbers.manual_seed, numbers.seed, numbers.initial_seed
+    manual_seed, seed, initial_seed = card_generator.manual_seed, card_generator.seed, card_generator.initial_seed
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device="card") -> torch.Tensor:
-        return numbers.get_state()
+        return card_generator.get_state()
 
     def set_rng_state(self, state: torch.Tensor, device="card") -> None:
-        numbers.set_state(state)
+        card_generator.set_state(state)
 
 
 def is_registered() -> bool:

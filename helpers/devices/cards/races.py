@@ -14,17 +14,17 @@ from torch import Tensor
 
 from helpers.devices.call_site import Frame, call_site
 from helpers.devices.cards import memory_uses, streams
-from helpers.devices.cards.memory_uses import Use, use_of
-from helpers.devices.cards.streams import Stream
+from helpers.devices.cards.memory_uses import MemoryUse, use_of
+from helpers.devices.cards.streams import CardStream
 from helpers.learner.words import Words, book
 
 words = book("races")
 findings: list[tuple[str, Words, tuple[Frame, ...], Words]] = []
 on_found: Callable | None = None
-_place: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
+_describe: Callable[[Frame], Words | str] = lambda site: f"{site[0]}:{site[1]}"  # noqa: E731
 _seen: set[tuple] = set()
-_queues: dict[Hashable, Stream] = {}
-_open: dict[Hashable, tuple[dict[int, int], list[Use]]] = {}  # messages: the clock at their end, and their uses
+_queues: dict[Hashable, CardStream] = {}
+_open: dict[Hashable, tuple[dict[int, int], list[MemoryUse]]] = {}  # messages: the clock at their end, and their uses
 _plans: dict[object, _Plan] = {}
 _BLIND = ("_unsafe_view", "set_", "resize_", "record_stream", "is_same_size", "_has_compatible_shallow_copy_type")
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -35,14 +35,14 @@ def current_stream() -> int:
     return streams.current().key
 
 
-def listen(*, note: Callable | None, found: Callable | None, place: Callable) -> None:
-    """Who is told what streams wait for and what was found; how a line is said in a sentence."""
-    global on_found, _place
-    streams.on_note, on_found, _place = note, found, place
+def listen(*, note: Callable | None, found: Callable | None, describe: Callable) -> None:
+    """Set who is told what streams wait for (note) and each race (found), and how a line is named in a sentence."""
+    global on_found, _describe
+    streams.on_note, on_found, _describe = note, found, describe
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
-def begin(
+def begin_message(
     key: Hashable,
     reads: Iterable[Tensor] = (),
     writes: Iterable[Tensor] = (),
@@ -53,7 +53,7 @@ def begin(
     streams.watch()
     lane = _queues.get(queue) if queue is not None else None
     if lane is None:
-        lane = Stream(is_queue=True)
+        lane = CardStream(is_queue=True)
         if queue is not None:
             _queues[queue] = lane
     lane.comes_after(streams.current().clock)
@@ -65,15 +65,15 @@ def begin(
         use.is_message = True
 
 
-def end(key: Hashable) -> None:
+def end_message(key: Hashable) -> None:
     """This thread's stream waits for it."""
     if key in _open:
         clock, made = _open.pop(key)
         streams.current().comes_after(clock)
         for use in made:
             use.is_message = False
-        if not (_open or memory_uses.is_any()):
-            streams.rest()
+        if not (_open or memory_uses.has_copies_in_flight()):
+            streams.stop_watching_if_idle()
 
 
 def new_run() -> None:
@@ -81,17 +81,17 @@ def new_run() -> None:
     findings.clear()
     _seen.clear()
     memory_uses.forget()
-    streams.settle()
-    if not (_open or memory_uses.is_any()):
-        streams.rest()
+    streams.finish_all()
+    if not (_open or memory_uses.has_copies_in_flight()):
+        streams.stop_watching_if_idle()
 
 
 # -- operations ----------------------------------------------------------------------------------------------------
-def look(func, args, kwargs: dict, out) -> None:
+def note_operation(func, args, kwargs: dict, out) -> None:
     """Note what an operation read and wrote, and compare with what others do; whether the host waits for it."""
     plan = _plan(func)
-    what = "cpu" if plan.name in _COPIES and memory_uses.crossing(func, args, kwargs, out) else None
-    if streams.watching:
+    what = "cpu" if plan.name in _COPIES and memory_uses.note_copy(func, args, kwargs, out) else None
+    if streams.is_watching:
         _note(plan, args, kwargs, out)
     if what or plan.waits and _host_waits(args):
         streams.host_waits(what or ("item" if plan.name == "_local_scalar_dense" else plan.name))
@@ -160,7 +160,7 @@ def _cards(value) -> Iterator[Tensor]:
 
 def read_by_host(card: Tensor, what: str) -> None:
     """`tolist`, `print`: what is read without an operation."""
-    if streams.watching:
+    if streams.is_watching:
         stream = streams.current()
         _touch(card._raw, stream, stream.step(), False, call_site())
         streams.host_waits(what)
@@ -168,14 +168,14 @@ def read_by_host(card: Tensor, what: str) -> None:
         streams.host_waits(what)
 
 
-def lend(card: Tensor, stream: Stream) -> None:
+def lend_to_stream(card: Tensor, stream: CardStream) -> None:
     """`record_stream`: its memory is not given away before this stream is done with it."""
-    found = memory_uses.uses_of(card._raw.untyped_storage())
-    if found is not None:
-        found.lent.add(stream.key)
+    report_race = memory_uses.uses_of(card._raw.untyped_storage())
+    if report_race is not None:
+        report_race.lent.add(stream.key)
 
 
-def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> Use | None:
+def _touch(raw: Tensor, stream: CardStream, tick: int, wrote: bool, site: Frame) -> MemoryUse | None:
     storage = raw.untyped_storage()
     new = use_of(raw, stream, tick, wrote, site)
     if new is None:
@@ -189,7 +189,7 @@ def _touch(raw: Tensor, stream: Stream, tick: int, wrote: bool, site: Frame) -> 
     return new
 
 
-def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool) -> None:
+def _allocated(raw: Tensor, stream: CardStream, tick: int, site: Frame, writes: bool) -> None:
     storage = raw.untyped_storage()
     home = stream if stream.site is None else None
     known = memory_uses.uses_of(storage) or memory_uses.begin_uses(
@@ -199,27 +199,29 @@ def _allocated(raw: Tensor, stream: Stream, tick: int, site: Frame, writes: bool
     if home is not None:
         early = memory_uses.taken_too_early(home, known.num_bytes)
         if early is not None:
-            found("reused", early, site)
+            report_race("reused", early, site)
     if writes and new is not None:
         known.keep(new)
 
 
 # -- what is found -------------------------------------------------------------------------------------------------
-def _race(old: Use, new: Use) -> None:
+def _race(old: MemoryUse, new: MemoryUse) -> None:
     kind = "message" if old.is_message else "stream"
-    found(f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site)
+    report_race(
+        f"{kind}.{'write' if new.wrote else 'read'}_while_{'writing' if old.wrote else 'reading'}", old, new.site
+    )
 
 
-def found(name: str, old: Use, site: Frame) -> None:
+def report_race(name: str, old: MemoryUse, site: Frame) -> None:
     """A race at `site` with an older use, once."""
     if (name, site, old.site) in _seen:
         return
     _seen.add((name, site, old.site))
-    text = words[name].format(there=_place(old.site))
+    text = words[name].format(there=_describe(old.site))
     one = "race", text, tuple(dict.fromkeys((site, old.site))), words[f"cure.{name.partition('.')[0]}"]
     findings.append(one)
     if on_found is not None:
         on_found(*one)
 
 
-memory_uses.tell = found
+memory_uses.on_race = report_race

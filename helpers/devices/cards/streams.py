@@ -17,19 +17,19 @@ import torch
 
 from helpers.devices.call_site import Frame, call_site
 
-watching = False  # whether there is more than one stream: a side stream, a message under way, a copy to the CPU
+is_watching = False  # whether there is more than one stream: a side stream, a message under way, a copy to the CPU
 epoch = 0  # what was noted in an earlier one is over
 on_note: Callable | None = None  # ("sync" | "record" | "wait_event" | "wait_for_event", **what) for the journal
 before_host_goes_on: list[Callable[[], None]] = []  # called when the host has waited
 host: dict[int, int] = {}  # what the host has waited for
 _numbers, _events = itertools.count(), itertools.count(1)
-_all: weakref.WeakSet[Stream] = weakref.WeakSet()
+_all: weakref.WeakSet[CardStream] = weakref.WeakSet()
 _local = threading.local()
-_backwards: list[Stream] = []
+_backwards: list[CardStream] = []
 _lock = threading.RLock()
 
 
-class Stream:
+class CardStream:
     """Its work is in order. A context, as torch.cuda.stream(stream) is; one of NCCL's queues too."""
 
     device = property(lambda self: torch.device("card", 0))
@@ -42,7 +42,7 @@ class Stream:
         self.key = self.cuda_stream = self.stream_id = self.number if key is None else key
         self.clock, self.has_graph, self.backward = dict(host), False, None
         self.site: Frame | None = None  # of the backward that runs on it
-        self._before: list[Stream | None] = []
+        self._before: list[CardStream | None] = []
         _all.add(self)
         if self.number and not is_queue:
             watch()
@@ -58,15 +58,15 @@ class Stream:
                 if self.clock.get(number, 0) < tick:
                     self.clock[number] = tick
 
-    def wait_stream(self, other: Stream) -> None:
+    def wait_stream(self, other: CardStream) -> None:
         self.wait_event(other.record_event())
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: CardEvent) -> None:
         self.comes_after(event.clock)
         _note("wait_event", event=event.number, stream=self.key)
 
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
+    def record_event(self, event: CardEvent | None = None) -> CardEvent:
+        event = event or CardEvent()
         event.record(self)
         return event
 
@@ -77,7 +77,7 @@ class Stream:
         host_waits("synchronize", self)
         return True
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> CardStream:
         self._before.append(set_stream(self))
         return self
 
@@ -85,18 +85,18 @@ class Stream:
         _local.stream = self._before.pop()
 
 
-class Event:
+class CardEvent:
     """Recorded at once. Raises RuntimeError for a time between events that have none, as CUDA's does."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.timing, self.seconds, self.clock, self.number = enable_timing, None, {}, next(_events)
 
-    def record(self, stream: Stream | None = None) -> None:
+    def record(self, stream: CardStream | None = None) -> None:
         stream = stream or current()
         self.seconds, self.clock, self.number = time.perf_counter(), dict(stream.clock), next(_events)
         _note("record", event=self.number, stream=stream.key)
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: CardStream | None = None) -> None:
         (stream or current()).wait_event(self)
 
     def synchronize(self) -> None:
@@ -107,7 +107,7 @@ class Event:
         self.synchronize()
         return True
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: CardEvent) -> float:
         """Milliseconds."""
         if not (self.timing and end.timing):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'.")
@@ -116,15 +116,15 @@ class Event:
         return (end.seconds - self.seconds) * 1e3
 
 
-DEFAULT = Stream()
+DEFAULT = CardStream()
 
 
-def current() -> Stream:
+def current() -> CardStream:
     """This thread's stream; inside a backward, which has threads of its own, the backward's."""
     return getattr(_local, "stream", None) or (_backwards[-1] if _backwards else DEFAULT)
 
 
-def set_stream(stream: Stream | None) -> Stream | None:
+def set_stream(stream: CardStream | None) -> CardStream | None:
     """Have this thread work on it; what was set before."""
     before = getattr(_local, "stream", None)
     if stream is not None:
@@ -135,7 +135,7 @@ def set_stream(stream: Stream | None) -> Stream | None:
 
 
 @contextmanager
-def on(stream: Stream | None) -> Iterator[Stream | None]:
+def on(stream: CardStream | None) -> Iterator[CardStream | None]:
     """torch.cuda.stream(stream), where None changes nothing."""
     before = set_stream(stream)
     try:
@@ -145,25 +145,25 @@ def on(stream: Stream | None) -> Iterator[Stream | None]:
 
 
 def watch() -> None:
-    global watching, epoch
-    if not watching:
-        watching, epoch = True, epoch + 1
+    global is_watching, epoch
+    if not is_watching:
+        is_watching, epoch = True, epoch + 1
 
 
-def rest() -> None:
+def stop_watching_if_idle() -> None:
     """Nothing is under way any more: while there is one stream, nothing can race."""
-    global watching
-    watching = any(one.number and not one.is_queue for one in list(_all))
+    global is_watching
+    is_watching = any(one.number and not one.is_queue for one in list(_all))
 
 
-def settle() -> None:
+def finish_all() -> None:
     """The streams that scripts make, and the default one, have done all."""
     for one in list(_all):
         if not one.is_queue:
             _host_comes_after(one.clock)
 
 
-def host_waits(what: str, stream: Stream | None = None, *, whole_card: bool = False) -> None:
+def host_waits(what: str, stream: CardStream | None = None, *, whole_card: bool = False) -> None:
     """The host waits for a stream, by default for this thread's; or for all that the card does."""
     for one in list(_all) if whole_card else [stream or current()]:
         _host_comes_after(one.clock)
@@ -172,7 +172,7 @@ def host_waits(what: str, stream: Stream | None = None, *, whole_card: bool = Fa
 
 def _host_comes_after(clock: dict[int, int]) -> None:
     """What is called from now on comes after, on whatever stream."""
-    if watching:
+    if is_watching:
         for number, tick in clock.items():
             host[number] = max(tick, host.get(number, 0))
         for one in list(_all):
@@ -189,11 +189,11 @@ def _note(kind: str, **what) -> None:
 @contextmanager
 def backward() -> Iterator[None]:
     """Autograd runs a backward where its forward ran, and waits in between; the caller's stream comes after."""
-    if not watching:
+    if not is_watching:
         yield
         return
     caller, before = current(), getattr(_local, "stream", None)
-    own = caller.backward = caller.backward or Stream(key=caller.key, is_queue=True)
+    own = caller.backward = caller.backward or CardStream(key=caller.key, is_queue=True)
     own.site = call_site()
     for one in list(_all):
         if one is caller or one.has_graph:

@@ -20,42 +20,49 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from helpers.devices.cards import races, streams
-from helpers.devices.cards.errors import INDEXING, NO_NUMPY, check_index, check_together, complain, instead
-from helpers.devices.cards.memory import Memory
+from helpers.devices.cards.errors import (
+    INDEXING,
+    NO_NUMPY,
+    check_index,
+    check_together,
+    placeholder_result,
+    raise_or_defer,
+)
+from helpers.devices.cards.memory import CardMemory
 
 _INSIDE = ("_raw", "_cpu")  # what a card's tensor wraps, and what one wraps that is away
 
 
-class Away(Tensor):
+class OffCardTensor(Tensor):
     _cpu: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
     device = property(lambda self: self._cpu.device)
     is_cuda = property(lambda self: False)
-    data = property(Tensor.detach, lambda self, other: place(self, other))
+    data = property(Tensor.detach, lambda self, other: set_data(self, other))
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1:  # a card compares devices, with the CPU tensor inside
             return NotImplemented
-        return func(*opened(args), **opened(kwargs or {}))
+        return func(*off_card_as_cpu(args), **off_card_as_cpu(kwargs or {}))
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._cpu.untyped_storage()
 
 
-def opened(values):
+def off_card_as_cpu(values):
     """What is away, as the CPU tensors inside."""
-    return tree_map_only(Away, lambda one: one._cpu, values)
+    return tree_map_only(OffCardTensor, lambda one: one._cpu, values)
 
 
-def place(tensor: Tensor, other: Tensor) -> None:
+def set_data(tensor: Tensor, other: Tensor) -> None:
     """`tensor.data = other`, of a card's tensor or of one that is away: on the card, or off it."""
-    if isinstance(other, Away):
+    if isinstance(other, OffCardTensor):
         other = other._cpu
     shape = other
     if not hasattr(other, "_raw"):
         shape = Tensor._make_wrapper_subclass(
-            Away, other.size(), strides=other.stride(), dtype=other.dtype, device="card:0"
+            OffCardTensor, other.size(), strides=other.stride(), dtype=other.dtype, device="card:0"
         )
         shape._cpu = other
     torch._C.TensorBase.data.__set__(tensor, shape)
@@ -68,25 +75,25 @@ def place(tensor: Tensor, other: Tensor) -> None:
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 SEEDED = torch.Tag.nondeterministic_seeded
-memory = Memory()
-numbers = torch.Generator()  # the card's own random numbers, made by the CPU
+memory = CardMemory()
+card_generator = torch.Generator()  # the card's own random numbers, made by the CPU
 card_generators: set[int] = set()  # addresses in C++ of those that scripts made
 _drawing = threading.RLock()
 
 
-class Card(Tensor):
+class CardTensor(Tensor):
     """A dense tensor on card:0. Made by torch's functions; `Card(raw)` puts a CPU tensor there without a copy."""
 
     _raw: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, raw: Tensor) -> Card:
+    def __new__(cls, raw: Tensor) -> CardTensor:
         if raw.layout is not torch.strided:
             raise NotImplementedError(f"a practice card holds dense tensors only, and this one is {raw.layout}")
         if torch.is_inference_mode_enabled() and not raw.is_inference():  # a view of a tensor that was made before
             with torch.inference_mode(False):
-                return Card(raw)
+                return CardTensor(raw)
         if raw.is_conj() or raw.is_neg() or raw._is_zerotensor():  # what the tensor around it would not know
             raw = torch.zeros_like(raw) if raw._is_zerotensor() else raw.resolve_conj().resolve_neg()
         memory.charge(raw.untyped_storage())
@@ -99,9 +106,9 @@ class Card(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         if len(types) > 1:  # a wrapper around cards, such as torch's AsyncCollectiveTensor, opens itself first
-            if Away not in types:
+            if OffCardTensor not in types:
                 return NotImplemented
-            args, kwargs = opened(args), opened(kwargs or {})
+            args, kwargs = off_card_as_cpu(args), off_card_as_cpu(kwargs or {})
         kwargs = kwargs or {}
         if func in _MOVES:
             return func.decompose(*args, **kwargs)
@@ -111,22 +118,22 @@ class Card(Tensor):
         inside = [seen.raw(value) for value in args]
         named = {name: seen.raw(value) for name, value in kwargs.items()} if kwargs else {}
         if seen.cards and (seen.others or func in INDEXING):
-            check_together(func, args, kwargs, Card)
+            check_together(func, args, kwargs, CardTensor)
         target = _target(named)
         try:
-            if func in _ODD:
-                out = _ODD[func](inside, seen.cards)
+            if func in SPECIAL_OPERATIONS:
+                out = SPECIAL_OPERATIONS[func](inside, seen.cards)
             elif SEEDED in func.tags:
-                out = draw(func, inside, named, checked=bool(seen.cards))
+                out = run_with_card_generator(func, inside, named, checked=bool(seen.cards))
             else:
                 out = func(*inside, **named)
             if target == "card":
                 out = seen.back(out)
         except Exception as error:
-            complain(error)
-            return instead(func, seen.back)
-        if streams.watching or seen.others or type(out) is not Card:
-            races.look(func, args, kwargs, out)
+            raise_or_defer(error)
+            return placeholder_result(func, seen.back)
+        if streams.is_watching or seen.others or type(out) is not CardTensor:
+            races.note_operation(func, args, kwargs, out)
         return out
 
     # -- what a learner reads --------------------------------------------------------------------------------------
@@ -158,7 +165,7 @@ class Card(Tensor):
 
     def record_stream(self, stream) -> None:
         """Its memory is not given away before this stream is done with it."""
-        races.lend(self, stream)
+        races.lend_to_stream(self, stream)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self._raw.untyped_storage()
@@ -169,7 +176,7 @@ class Card(Tensor):
 
     @data.setter
     def data(self, other: Tensor) -> None:
-        place(self, other)
+        set_data(self, other)
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if not self.is_leaf:
@@ -209,12 +216,12 @@ class _Seen:
     __slots__ = ("cards", "others")
 
     def __init__(self) -> None:
-        self.cards: list[Card] = []
+        self.cards: list[CardTensor] = []
         self.others: list[Tensor] = []
 
     def raw(self, value):
         """A card's tensor inside; lists and tuples of them too."""
-        if isinstance(value, Card):
+        if isinstance(value, CardTensor):
             self.cards.append(value)
             return value._raw
         if isinstance(value, Tensor):
@@ -228,18 +235,18 @@ class _Seen:
         if isinstance(out, Tensor):
             for card in self.cards:
                 if card._raw is out:
-                    return refreshed(card)
-            return out if any(other is out for other in self.others) else Card(out)  # copy_ to the CPU
+                    return refresh_wrapper(card)
+            return out if any(other is out for other in self.others) else CardTensor(out)  # copy_ to the CPU
         if type(out) in (list, tuple):
             return type(out)([self.back(one) for one in out])
         return out
 
 
-def refreshed(card: Card) -> Card:
+def refresh_wrapper(card: CardTensor) -> CardTensor:
     """In-place resize_, t_, squeeze_, set_ and out= change shapes: the wrapper follows what it wraps."""
     raw = card._raw
     if raw.shape != card.shape or raw.stride() != card.stride() or raw.storage_offset() != card.storage_offset():
-        Tensor.data.__set__(card, Card(raw))
+        Tensor.data.__set__(card, CardTensor(raw))
     else:
         memory.charge(raw.untyped_storage())
     return card
@@ -256,12 +263,12 @@ def _target(named: dict) -> str:
     return where
 
 
-def draw(func, args, kwargs: dict, *, checked: bool = True):
+def run_with_card_generator(func, args, kwargs: dict, *, checked: bool = True):
     """Random numbers come from the card's generator: its state takes the place of the CPU's for one operation."""
     given = kwargs.get("generator")
     if given is not None:
         if checked and not is_for_cards(given):
-            complain(RuntimeError("Expected a 'card' device type for generator but found 'cpu'"))
+            raise_or_defer(RuntimeError("Expected a 'card' device type for generator but found 'cpu'"))
         return func(*args, **kwargs)
     with _drawing, _own_numbers():
         return func(*args, **kwargs)
@@ -275,22 +282,22 @@ def is_for_cards(generator: torch.Generator) -> bool:
 @contextlib.contextmanager
 def _own_numbers():
     before = torch.default_generator.get_state()
-    torch.default_generator.set_state(numbers.get_state())
+    torch.default_generator.set_state(card_generator.get_state())
     try:
         yield
     finally:
-        numbers.set_state(torch.default_generator.get_state())
+        card_generator.set_state(torch.default_generator.get_state())
         torch.default_generator.set_state(before)
 
 
-def _packed(padded: Card, lengths: Tensor, batch_first: bool) -> tuple[Card, Tensor]:
+def _packed(padded: CardTensor, lengths: Tensor, batch_first: bool) -> tuple[CardTensor, Tensor]:
     """Rows for the card, and how many each step has, for the CPU."""
-    if isinstance(lengths, Card):
-        complain(
+    if isinstance(lengths, CardTensor):
+        raise_or_defer(
             RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got 1D {lengths.device} Long tensor")
         )
-    rows, sizes = aten._pack_padded_sequence(padded._raw, opened(lengths), batch_first)
-    return Card(rows), sizes
+    rows, sizes = aten._pack_padded_sequence(padded._raw, off_card_as_cpu(lengths), batch_first)
+    return CardTensor(rows), sizes
 
 
 def _embedding(inside: list, cards: list) -> Tensor:
@@ -323,7 +330,7 @@ def _of_cards(op):
 def _awaited(inside: list, cards: list) -> Tensor:
     """A result on its way. torch would wrap the tensor inside and never look there, so the card waits at once."""
     (raw,) = inside
-    _ODD[torch.ops._c10d_functional.wait_tensor.default](inside, cards)
+    SPECIAL_OPERATIONS[torch.ops._c10d_functional.wait_tensor.default](inside, cards)
     return raw.view_as(raw)
 
 
@@ -335,6 +342,8 @@ def _functionals() -> Iterator:
             yield getattr(getattr(torch.ops._c10d_functional, name), overload or "default")
 
 
-_ODD = {op: _of_cards(op) for op in _functionals()}
-_ODD |= {op: _awaited for op in _ODD if op.name() == "_c10d_functional::_wrap_tensor_autograd"}
-_ODD |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}
+SPECIAL_OPERATIONS = {op: _of_cards(op) for op in _functionals()}
+SPECIAL_OPERATIONS |= {
+    op: _awaited for op in SPECIAL_OPERATIONS if op.name() == "_c10d_functional::_wrap_tensor_autograd"
+}
+SPECIAL_OPERATIONS |= {aten.record_stream.default: lambda inside, cards: None, aten.embedding.default: _embedding}

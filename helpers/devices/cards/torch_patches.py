@@ -17,11 +17,11 @@ from torch.jit._builtins import _register_builtin
 from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
-from helpers.devices.cards.errors import check_index, complain
-from helpers.devices.cards.tensor import Card, card_generators, memory
+from helpers.devices.cards.errors import check_index, raise_or_defer
+from helpers.devices.cards.tensor import CardTensor, card_generators, memory
 
 
-def everywhere(name: str, old: Any, new: Any) -> None:
+def replace_in_torch(name: str, old: Any, new: Any) -> None:
     """`new` in the place of `old`, in each module of torch that calls it `name`."""
     for module in list(sys.modules.values()):
         if isinstance(module, types.ModuleType) and module.__name__.startswith("torch"):
@@ -49,7 +49,7 @@ def patch() -> None:
             usual = getattr(owner, name)
             setattr(owner, name, wrapper := _refusing(usual))
             if owner is torch:
-                everywhere(name, usual, wrapper)
+                replace_in_torch(name, usual, wrapper)
                 _register_builtin(wrapper, f"aten::{name}")
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.Generator = _Generators("Generator", (), {"__doc__": _Generator.__doc__})
@@ -74,8 +74,8 @@ def _refusing(draw):
     @functools.wraps(draw)
     def wrapper(*args, **kwargs):
         drawn = draw(*args, **kwargs)
-        if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, Card):
-            complain(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
+        if isinstance(kwargs.get("generator"), CardGenerator) and not isinstance(drawn, CardTensor):
+            raise_or_defer(RuntimeError("Expected a 'cpu' device type for generator but found 'card'"))
         return drawn
 
     return wrapper
@@ -83,7 +83,7 @@ def _refusing(draw):
 
 def _pin_memory(tensor: Tensor, device=None) -> Tensor:
     """A copy that says it is pinned; a card's tensor cannot be."""
-    if isinstance(tensor, Card):
+    if isinstance(tensor, CardTensor):
         raise RuntimeError("cannot pin 'torch.card.FloatTensor' only dense CPU tensors can be pinned")
     if _is_pinned(tensor):
         return tensor

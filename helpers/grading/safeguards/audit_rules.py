@@ -19,7 +19,7 @@ from torch import serialization
 
 from helpers.learner.words import Words, book
 from helpers.ranks.sites import is_engine, is_library
-from helpers.ranks.zygote import own_children
+from helpers.ranks.zygote import child_processes
 
 words = book("walls")
 ALLOWED_FILES = (os.devnull,)
@@ -99,7 +99,7 @@ def _connects(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
 def _signals(event: str, args: tuple, allowed: Sequence[str]) -> Words | None:
     """A signal to a process that is neither this one nor started by it. Signal 0 asks whether it exists, no more."""
     pid, number = args[0], args[1]
-    allowed_pids = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else own_children())
+    allowed_pids = {os.getpid(), 0} | ({os.getpgrp()} if event == "os.killpg" else child_processes())
     return None if number == 0 or pid in allowed_pids else words["ends"].format(pid)
 
 

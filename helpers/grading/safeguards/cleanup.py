@@ -35,7 +35,7 @@ from torch.distributed import distributed_c10d
 from helpers.devices import call_site
 from helpers.grading.safeguards.limits import used_bytes
 from helpers.ranks.sites import is_library
-from helpers.ranks.zygote import take_orphans
+from helpers.ranks.zygote import become_subreaper
 
 MAX_KEPT_BYTES = 200_000_000  # a rank that keeps more memory than this in addition is replaced
 MAX_GROUPS = 50  # a rank with more process groups than this is replaced, since nobody destroys them
@@ -105,7 +105,7 @@ SETTINGS: tuple[_Setting, ...] = (
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (call_site.collects, lambda on: gc.enable() if on else gc.disable()),
+    (call_site.is_gc_enabled, lambda on: gc.enable() if on else gc.disable()),
     (os.getcwd, os.chdir),
     (_umask, os.umask),
     (lambda: dict(os.environ), _set_environment),
@@ -148,7 +148,7 @@ def reseed(seed: int) -> None:
         numpy.random.seed(seed)
 
 
-# -- whether the process can be used again -----------------------------------------------------------------------------
+# -- whether the process can be used again ---------------------------------------------------------------------------
 MODULES = (builtins, math, time, random, torch, torch.nn.functional, torch.autograd, dist, distributed_c10d)
 CLASSES = (
     torch.Tensor,
@@ -235,9 +235,9 @@ ENGINE_THREADS = ("MainThread", "control", "wire ")  # how the names of the engi
 
 
 @functools.cache
-def adopt_orphans() -> None:
+def adopt_orphans_once() -> None:
     """Make this process the parent of orphans among its descendants, so that `end_children` finds them."""
-    take_orphans()
+    become_subreaper()
 
 
 def end_started() -> bool:

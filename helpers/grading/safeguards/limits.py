@@ -40,7 +40,7 @@ def processor_limit(seconds: float) -> Iterator[None]:
     """Raises TooLong once this process has computed for `seconds`. Waiting, on a busy machine say, does not count."""
 
     def end(*_: object) -> None:
-        if not worker.put_off(end):  # in the middle of a message the engine calls it again later
+        if not worker.defer_signal(end):  # in the middle of a message the engine calls it again later
             raise TooLong(f"{seconds:g} s of processor time are used up")
 
     before = signal.signal(signal.SIGPROF, end)
@@ -105,7 +105,7 @@ def _watched(max_bytes: int) -> Iterator[None]:
     """Look at the memory from time to time; a single large allocation is noticed only after it succeeded."""
 
     def look(*_: object) -> None:
-        if used_bytes() > max_bytes and not worker.put_off(look):
+        if used_bytes() > max_bytes and not worker.defer_signal(look):
             raise TooMuch
 
     before = signal.signal(signal.SIGALRM, look)

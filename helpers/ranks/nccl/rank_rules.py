@@ -103,10 +103,10 @@ class NcclOnRank:
     def __init__(self, journal: Journal, only_cards: bool = False):
         self.journal, self.only_cards = journal, only_cards
         self.has_card = hasattr(torch, CARD)
-        self.touching = sys.modules.get("helpers.devices.cards.races") if self.has_card else None
-        if self.touching is not None:
-            journals.current_stream = self.touching.current_stream
-            self.touching.listen(note=journals.note, found=journals.note_finding, place=describe)
+        self.races = sys.modules.get("helpers.devices.cards.races") if self.has_card else None
+        if self.races is not None:
+            journals.current_stream = self.races.current_stream
+            self.races.listen(note=journals.note, found=journals.note_finding, describe=describe)
 
     @classmethod
     def start(cls, config: WireConfig) -> NcclOnRank:
@@ -173,13 +173,13 @@ class NcclOnRank:
         writes = [one for work in works if work.receives for one in work.outputs]
         for work in works:
             work.place, work.rules = number, self
-        if self.touching is not None:
-            self.touching.begin(number, reads=reads, writes=writes, site=works[0].site, queue=queue)
+        if self.races is not None:
+            self.races.begin_message(number, reads=reads, writes=writes, site=works[0].site, queue=queue)
 
     def _begin(self, work: WireWork, number: int, inputs: list, outputs: list, queue: tuple) -> None:
         work.place, work.rules = number, self
-        if self.touching is not None:
-            self.touching.begin(number, reads=inputs, writes=outputs, site=work.site, queue=queue)
+        if self.races is not None:
+            self.races.begin_message(number, reads=inputs, writes=outputs, site=work.site, queue=queue)
 
     # -- groups ----------------------------------------------------------------------------------------------------
     def new_group_called(self, site: Frame, ranks: Sequence[int]) -> None:
@@ -194,20 +194,20 @@ class NcclOnRank:
         """The current stream waits for it."""
         if not work.in_line:
             self.journal.line("wait", work.place, call_site())
-        if self.touching is not None:
-            self.touching.end(work.place)
+        if self.races is not None:
+            self.races.end_message(work.place)
 
     def future_taken(self, work: WireWork) -> None:
         """Nobody sees who waits for a future; DDP does in the backward. Races are not looked for from here."""
-        if self.touching is not None:
-            self.touching.end(work.place)
+        if self.races is not None:
+            self.races.end_message(work.place)
         if torch._C._current_graph_task_id() != -1:
             wait = self.journal.line
             torch.autograd.Variable._execution_engine.queue_callback(lambda: wait("wait", work.place))
 
     def seen_done(self, work: WireWork) -> None:
-        if self.touching is not None:
-            self.touching.end(work.place)
+        if self.races is not None:
+            self.races.end_message(work.place)
 
 
 @contextmanager

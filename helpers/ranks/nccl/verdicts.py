@@ -10,7 +10,7 @@ from types import MappingProxyType
 from helpers.learner.words import Words, book
 from helpers.ranks.nccl.journal import NO_SITE, RankProgram, Record
 from helpers.ranks.nccl.replayer import Deadlock, Host, Node, PostedOperation, Replay
-from helpers.ranks.sites import Frame, describe, names_of, place_of
+from helpers.ranks.sites import Frame, describe, describe_line, rank_names
 
 words = book("nccl")
 HANGS, HANGS_ABOVE_BUFFER, CAN_HANG, ERROR, WARNING = "hangs", "hangs above the buffer", "can hang", "error", "warning"
@@ -51,7 +51,7 @@ def deadlock_verdict(kind: str, knot: Deadlock, extra: str = "") -> NcclVerdict:
     if half:
         rank, record = half
         place = {"what": describe_operation(record, groups=groups), "place": describe(record.site)}
-        lines.insert(0, words["line.stands"].format(ranks=names_of([rank]), n=1, **place))
+        lines.insert(0, words["line.stands"].format(ranks=rank_names([rank]), n=1, **place))
         sites.insert(0, record.site)
     head = [words["extra." + extra]] if extra else []
     text = Words.of("\n  ").join([Words.of(" ").join([*head, words[f"hang.{name}"]]), *lines])
@@ -134,7 +134,7 @@ def _group(record: Record, has_twin: bool) -> Words:
         return words["group.default"]
     if origin == NO_SITE:
         return words["group.other"].format(name=name)
-    place = words["group.line"].format(origin[1]) if origin[0] == record.site[0] else place_of(origin)
+    place = words["group.line"].format(origin[1]) if origin[0] == record.site[0] else describe_line(origin)
     return words["group.counted" if has_twin or number > 1 else "group.made"].format(place=place, number=number)
 
 
@@ -157,7 +157,7 @@ def _place(node: Node) -> tuple:
 
 
 def _line(name: str, what: object, site: Frame, nodes: list[Node], groups: dict[tuple, Words]) -> Words:
-    who = {"ranks": names_of({node.rank for node in nodes}), "n": len(nodes)}
+    who = {"ranks": rank_names({node.rank for node in nodes}), "n": len(nodes)}
     if name in ("waits", "behind", "meets"):
         what = describe_operation(_call(nodes[0]), alone=len(nodes) == 1, groups=groups)
     return words[f"line.{name}"].format(**who, what=what, place=describe(site))
@@ -171,10 +171,10 @@ def describe_operation(
     if record.group in groups:
         return words["what.in_group"].format(what=describe_operation(record, alone), group=groups[record.group])
     if not record.messages:
-        return words["what.collective"].format(name=record.name, ranks=names_of(record.group[1]))
+        return words["what.collective"].format(name=record.name, ranks=rank_names(record.group[1]))
     if not alone:
         return words["what.batches"] if record.is_batch else Words.of(record.name)
-    peers = names_of({one.peer for one in record.messages})
+    peers = rank_names({one.peer for one in record.messages})
     kind = "batch" if record.is_batch else "send" if record.messages[0].sends else "recv"
     return words["what." + kind].format(peers=peers, name=record.name)
 
@@ -210,7 +210,7 @@ def new_group_verdicts(programs: Mapping[int, RankProgram], ended: set[int]) -> 
         first = min(made)
         other = next((r for r in sorted(made) if made[r].name != made[first].name), None)
         name = "groups.lacking" if other is None else "groups.differ"
-        who = {"ranks": names_of(made), "others": names_of(lacking or made), "place": describe(made[first].site)}
+        who = {"ranks": rank_names(made), "others": rank_names(lacking or made), "place": describe(made[first].site)}
         who |= {"a": first, "b": other, "made": made[first].name, "there": "" if other is None else made[other].name}
         sites = dict.fromkeys(made[rank].site for rank in (first, first if other is None else other))
         yield NcclVerdict(ERROR, tuple(sorted(made)), tuple(sites), words[name].format(**who), words["cure.groups"])

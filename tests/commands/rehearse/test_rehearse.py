@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from helpers.commands.rehearse import Report, findings, rehearse, run
+from helpers.commands.rehearse import RehearsalReport, findings, rehearse, run
 from helpers.learner.words import Words
 
 ROOT = Path(__file__).parents[3]
@@ -34,11 +34,11 @@ dist.destroy_process_group()
 """
 
 
-def rehearsed(body: str, head: str = HEAD, nproc: int = 2, **more) -> Report:
+def rehearsed(body: str, head: str = HEAD, nproc: int = 2, **more) -> RehearsalReport:
     return rehearse(head + body, nproc, limit=60, **more)
 
 
-def line_of(report: Report, kind: str) -> str:
+def line_of(report: RehearsalReport, kind: str) -> str:
     """The text of the first line that the first finding of a kind points at."""
     found = next(one for one in report.findings if one.kind == kind)
     return str(found.lines())

@@ -83,7 +83,7 @@ def test_where_the_system_sets_no_limit_the_memory_is_looked_at(monkeypatch):
 @pytest.fixture
 def soon(monkeypatch):
     """A rank that does not hear an interrupt is ended soon, on a crowded machine too."""
-    monkeypatch.setattr(pool, "crowd", lambda: 0.2)
+    monkeypatch.setattr(pool, "load_per_core", lambda: 0.2)
 
 
 def hears_nothing(model):
@@ -148,7 +148,7 @@ def test_what_is_written_past_python_is_limited(run, next_works, own):
 
 
 def test_a_check_as_a_whole_has_its_seconds(own, monkeypatch):
-    monkeypatch.setattr(run_on_ranks, "crowd", lambda: 1.0)
+    monkeypatch.setattr(run_on_ranks, "load_per_core", lambda: 1.0)
     task = task_of(KEY)
     runner = LocalRunner(task, right, ranks=own)
     assert runner.seconds_left == task.seconds - run_on_ranks.SHUTDOWN_SECONDS == 8.0

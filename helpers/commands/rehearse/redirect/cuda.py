@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 
 from helpers.commands.rehearse.redirect import gpus
-from helpers.devices.cards.torch_patches import everywhere
+from helpers.devices.cards.torch_patches import replace_in_torch
 
 _NAME = "NVIDIA practice card"
 _OWN = ("memory", "device", "device_count", "current_device", "set_device")  # not the card's: numbered, or a module
@@ -19,7 +19,7 @@ class Device:
     """torch.cuda.device(1), as a context."""
 
     def __init__(self, device) -> None:
-        self.index = None if isinstance(device, int) and device < 0 else gpus.number(device)
+        self.index = None if isinstance(device, int) and device < 0 else gpus.gpu_index(device)
 
     def __enter__(self) -> None:
         self.before, gpus.current = gpus.current, gpus.current if self.index is None else self.index
@@ -73,7 +73,7 @@ def replace(memory: int) -> None:
     cuda.get_arch_list = lambda: ["sm_90"]
     cuda.can_device_access_peer = lambda *_: True
     cuda.nccl.version, cuda.nccl.is_available = lambda: (2, 28, 9), lambda *_: True
-    everywhere("amp_definitely_not_available", cuda.amp.common.amp_definitely_not_available, lambda: False)
+    replace_in_torch("amp_definitely_not_available", cuda.amp.common.amp_definitely_not_available, lambda: False)
     _accelerator()
     _autocast()
 
@@ -87,7 +87,7 @@ def _without_gpus(args: tuple) -> tuple:
 
 
 def _without_gpu(value):
-    return None if isinstance(value, torch.device) and gpus.number(value) is not None else value
+    return None if isinstance(value, torch.device) and gpus.gpu_index(value) is not None else value
 
 
 def _memory_stats(device=None) -> dict:
@@ -116,7 +116,7 @@ def _autocast() -> None:
     ):  # fmt: skip
         usual = getattr(torch, name, None) or getattr(torch.amp, name)
         new = functools.partial(_for_card, usual)
-        everywhere(name, usual, new)
+        replace_in_torch(name, usual, new)
         if hasattr(torch, name):
             setattr(torch, name, new)
 

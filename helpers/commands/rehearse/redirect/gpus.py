@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_iter
 
 from helpers.commands.rehearse import rank_notes
 from helpers.devices.call_site import call_site
-from helpers.devices.cards.errors import CROSSING, complain
-from helpers.devices.cards.tensor import Card, memory
+from helpers.devices.cards.errors import CROSSING, raise_or_defer
+from helpers.devices.cards.tensor import CardTensor, memory
 
 CARD = torch.device("card", 0)
 INVALID = (
@@ -32,8 +32,8 @@ INVALID = (
 count = 1  # of the node
 current = 0  # as torch.cuda.current_device()
 was_set = False  # whether the script chose the current device
-home: int | None = None  # where the first tensor was put
-elsewhere: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage: itself, its GPU
+home_gpu: int | None = None  # where the first tensor was put
+gpu_of_storage: dict[int, tuple[weakref.ref, int]] = {}  # address of a storage: itself, its GPU
 
 
 def begin(gpus_of_node: int) -> None:
@@ -43,7 +43,7 @@ def begin(gpus_of_node: int) -> None:
     usual = memory.resize
 
     def resize(storage: torch.UntypedStorage, num_bytes: int) -> None:
-        is_new = home != current and not memory.holds(storage)
+        is_new = home_gpu != current and not memory.holds(storage)
         usual(storage, num_bytes)
         if is_new:
             _mark(storage, current)
@@ -74,7 +74,7 @@ def checked(index: int | None) -> int:
     return index
 
 
-def number(device: Any) -> int | None:
+def gpu_index(device: Any) -> int | None:
     """The GPU that "cuda", "cuda:1", torch.device("cuda", 1) or 1 means; None for what is no GPU."""
     if isinstance(device, bool) or device is None:
         return None
@@ -85,36 +85,36 @@ def number(device: Any) -> int | None:
     return checked(torch.device(device).index)
 
 
-def of(card: Tensor) -> int:
+def gpu_of(card: Tensor) -> int:
     """The number of the GPU that this tensor is on."""
-    if elsewhere and isinstance(card, Card):
-        known = elsewhere.get(card._raw.untyped_storage()._cdata)
+    if gpu_of_storage and isinstance(card, CardTensor):
+        known = gpu_of_storage.get(card._raw.untyped_storage()._cdata)
         if known is not None:
             return known[1]
-    return current if home is None else home
+    return current if home_gpu is None else home_gpu
 
 
 def put(made: Any, index: int | None) -> Any:
     """What an operation has made is on GPU `index`."""
-    if index is not None and (index != home or elsewhere):
+    if index is not None and (index != home_gpu or gpu_of_storage):
         for leaf in tree_iter(made):
-            if isinstance(leaf, Card):
+            if isinstance(leaf, CardTensor):
                 _mark(leaf._raw.untyped_storage(), index)
     return made
 
 
 def _mark(storage: torch.UntypedStorage, index: int) -> None:
-    global home
-    if home is None:
-        home = index
+    global home_gpu
+    if home_gpu is None:
+        home_gpu = index
     key = storage._cdata
-    if index == home:
-        elsewhere.pop(key, None)
+    if index == home_gpu:
+        gpu_of_storage.pop(key, None)
         return
-    if not elsewhere:
-        rank_notes.once("not rehearsed", name="two_gpus", site=call_site())
+    if not gpu_of_storage:
+        rank_notes.note_once("not rehearsed", name="two_gpus", site=call_site())
         _compare()
-    elsewhere[key] = weakref.ref(storage, lambda _: elsewhere.pop(key, None)), index
+    gpu_of_storage[key] = weakref.ref(storage, lambda _: gpu_of_storage.pop(key, None)), index
 
 
 @contextlib.contextmanager
@@ -135,16 +135,16 @@ def _compare() -> None:
     global _usual
     if _usual is not None:
         return
-    _usual = Card.__torch_dispatch__
+    _usual = CardTensor.__torch_dispatch__
 
     def dispatch(cls, func, types, args=(), kwargs=None):
-        if not elsewhere:
+        if not gpu_of_storage:
             return _usual(func, types, args, kwargs)
-        inside = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Card)]
-        found = sorted({of(card) for card in inside}, reverse=True)
+        inside = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, CardTensor)]
+        found = sorted({gpu_of(card) for card in inside}, reverse=True)
         if len(found) > 1 and func not in CROSSING and not func._schema.name.startswith("c10d::"):
             first, second = (f"cuda:{index}" for index in found[:2])
-            complain(
+            raise_or_defer(
                 RuntimeError(
                     "Expected all tensors to be on the same device, but found at least two devices, "
                     f"{first} and {second}!"
@@ -153,8 +153,10 @@ def _compare() -> None:
         made = _usual(func, types, args, kwargs)
         if found:
             old = {card._raw.untyped_storage()._cdata for card in inside}
-            new = [x for x in tree_iter(made) if isinstance(x, Card) and x._raw.untyped_storage()._cdata not in old]
-            put(new, of(inside[0]))
+            new = [
+                x for x in tree_iter(made) if isinstance(x, CardTensor) and x._raw.untyped_storage()._cdata not in old
+            ]
+            put(new, gpu_of(inside[0]))
         return made
 
-    Card.__torch_dispatch__ = classmethod(dispatch)
+    CardTensor.__torch_dispatch__ = classmethod(dispatch)

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_iter
 from helpers.commands.rehearse import rank_notes
 from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.call_site import call_site
-from helpers.devices.cards.tensor import Card
-from helpers.devices.cards.torch_patches import everywhere
+from helpers.devices.cards.tensor import CardTensor
+from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.ranks import wire, work
 from helpers.ranks.group import WireGroup
 
@@ -33,20 +33,20 @@ _splits: Counter[str] = Counter()  # of each group, by name
 def replace(folder: str) -> None:
     work.runs_later = lambda device: False  # "cuda" here is a card, where all is done when a call returns
     init, new_group, get_backend = c10d.init_process_group, c10d.new_group, c10d.get_backend
-    everywhere("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
-    everywhere("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
-    everywhere("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
-    everywhere("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
-    everywhere("is_nccl_available", c10d.is_nccl_available, lambda: True)
+    replace_in_torch("init_process_group", init, functools.wraps(init)(functools.partial(_init, init, folder)))
+    replace_in_torch("new_group", new_group, functools.wraps(new_group)(functools.partial(_new_group, new_group)))
+    replace_in_torch("split_group", c10d.split_group, functools.wraps(c10d.split_group)(_split_group))
+    replace_in_torch("get_backend", get_backend, lambda group=None: _nccl(get_backend(group)))
+    replace_in_torch("is_nccl_available", c10d.is_nccl_available, lambda: True)
     for name in ("collective", "message"):
         setattr(WireGroup, name, _noting(getattr(WireGroup, name)))
-    everywhere("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
+    replace_in_torch("barrier", c10d.barrier, functools.wraps(c10d.barrier)(functools.partial(_barrier, c10d.barrier)))
     on_cpu = c10d._get_object_coll_device
-    everywhere("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
+    replace_in_torch("_get_object_coll_device", on_cpu, functools.partial(_object_device, on_cpu))
     default = lambda group=None: torch.device(_object_device(on_cpu, group))  # noqa: E731
-    everywhere("_get_pg_default_device", c10d._get_pg_default_device, default)
+    replace_in_torch("_get_pg_default_device", c10d._get_pg_default_device, default)
     usual = c10d.is_backend_available
-    everywhere("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
+    replace_in_torch("is_backend_available", usual, lambda backend: backend.lower() == "nccl" or usual(backend))
     if not hasattr(dist, "ProcessGroupNCCL"):
         options = type("Options", (SimpleNamespace,), {"__init__": lambda self, *a, **k: None})
         options.config = SimpleNamespace()
@@ -86,7 +86,7 @@ def _init(
     if store is None and init_method in (None, "env://"):
         store, init_method = dist.FileStore(os.path.join(world, "store"), world_size), None
     if device_id is not None:
-        device_id = torch.device("cuda", gpus.number(device_id))
+        device_id = torch.device("cuda", gpus.gpu_index(device_id))
     _bound[0], _chosen[0] = device_id is not None, device_id and device_id.index
     where = {"store": store, "init_method": init_method, "world_size": world_size, "rank": rank}
     init("wire", timeout=LONG, group_name=group_name, device_id=device_id, **where, **more)
@@ -94,7 +94,7 @@ def _init(
 
 def _new_group(new_group, ranks=None, timeout=None, backend=None, pg_options=None, *args, **kwargs):
     if backend == "gloo":
-        rank_notes.once("not rehearsed", name="gloo", site=call_site())
+        rank_notes.note_once("not rehearsed", name="gloo", site=call_site())
     kwargs.pop("device_id", None)
     return new_group(ranks, LONG, "gloo" if backend == "gloo" else None, None, *args, **kwargs)
 
@@ -141,11 +141,11 @@ def _noting(operate):
     @functools.wraps(operate)
     def wrapper(self, *args, **kwargs):
         first = next((leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, torch.Tensor)), None)
-        if isinstance(first, Card):
-            rank_notes.once("gpu", name=gpus.visible()[gpus.of(first)], was_set=gpus.was_set, site=call_site())
+        if isinstance(first, CardTensor):
+            rank_notes.note_once("gpu", name=gpus.visible()[gpus.gpu_of(first)], was_set=gpus.was_set, site=call_site())
         elif _chosen[0] is None and self.session.config.rank in self.ranks:
             op = getattr(args[0], "name", args[0]) if args else "barrier"
-            rank_notes.once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
+            rank_notes.note_once("guess", name=gpus.visible()[gpus.current], op=str(op), site=call_site())
         return operate(self, *args, **kwargs)
 
     return wrapper

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from helpers.commands.rehearse.redirect import gpus
 from helpers.devices.cards import errors, tensor, torch_patches
 from helpers.devices.cards.kernels import _creates
-from helpers.devices.cards.tensor import Card
+from helpers.devices.cards.tensor import CardTensor
 
 aten = torch.ops.aten
 _libraries: list[torch.library.Library] = []
@@ -38,7 +38,7 @@ _WORDS = {  # what a card says, and what CUDA says; {} is the GPU's number
 
 def in_cudas_words(text: str) -> str:
     for ours, theirs in _WORDS.items():
-        text = text.replace(ours, theirs.format(gpus.current if gpus.home is None else gpus.home))
+        text = text.replace(ours, theirs.format(gpus.current if gpus.home_gpu is None else gpus.home_gpu))
     return text
 
 
@@ -52,26 +52,30 @@ def replace() -> None:
         setattr(owner, name, _placing(getattr(owner, name)))
     Tensor.to, Tensor.cuda = _moving(Tensor.to), _cuda
     _let_numbers_be_gpus()
-    Tensor.data, Card.data = _moved_data(torch._C.TensorBase.data), _moved_data(Card.data)
+    Tensor.data, CardTensor.data = _moved_data(torch._C.TensorBase.data), _moved_data(CardTensor.data)
     where = torch._C.TensorBase.device.__get__  # of every tensor: a DTensor's too
     Tensor.device = property(lambda self: found if (found := where(self)).type != "card" else _gpu(self))
     Tensor.is_cuda = property(lambda self: where(self).type == "card")
-    Card.device, Card.is_cuda, Card.get_device = property(_gpu), property(lambda card: True), gpus.of
+    CardTensor.device, CardTensor.is_cuda, CardTensor.get_device = (
+        property(_gpu),
+        property(lambda card: True),
+        gpus.gpu_of,
+    )
     for name in ("__repr__", "type", "__reduce_ex__"):
-        setattr(Card, name, _spoken(getattr(Card, name)))
+        setattr(CardTensor, name, _spoken(getattr(CardTensor, name)))
     for name, dtype in _LEGACY.items():
         setattr(torch.cuda, name, functools.partial(_legacy, dtype))
     tensor.NO_NUMPY = in_cudas_words(tensor.NO_NUMPY)
-    errors.in_words = in_cudas_words
+    errors.translate = in_cudas_words
     torch_patches.CardGenerator.device = property(lambda generator: torch.device("cuda", gpus.current))
     make = torch_patches._Generators.__call__
     torch_patches._Generators.__call__ = lambda cls, device="cpu": make(
-        cls, device if gpus.number(device) is None else "card"
+        cls, device if gpus.gpu_index(device) is None else "card"
     )
 
 
 def _gpu(self: Tensor) -> torch.device:
-    return _device("cuda", gpus.of(self))
+    return _device("cuda", gpus.gpu_of(self))
 
 
 class _Devices(type):
@@ -123,7 +127,7 @@ def _made(op, *args, **kwargs) -> Any:
 def _placing(make: Callable) -> Callable:
     @functools.wraps(make)
     def wrapper(*args, device=None, **kwargs):
-        index = None if isinstance(device, int) and device is None else gpus.number(device)
+        index = None if isinstance(device, int) and device is None else gpus.gpu_index(device)
         if index is None:
             return make(*args, **kwargs) if device is None else make(*args, device=device, **kwargs)
         return gpus.put(make(*args, device=gpus.CARD, **kwargs), index)
@@ -135,15 +139,15 @@ def _moving(move: Callable) -> Callable:
     @functools.wraps(move)
     def to(self: Tensor, *args, **kwargs) -> Tensor:
         given = kwargs.get("device", args[0] if args else None)
-        index = gpus.of(given) if isinstance(given, Card) else gpus.number(given)
+        index = gpus.gpu_of(given) if isinstance(given, CardTensor) else gpus.gpu_index(given)
         if index is None:
             return move(self, *args, **kwargs)
-        if not isinstance(given, Card):
+        if not isinstance(given, CardTensor):
             if "device" in kwargs:
                 kwargs["device"] = gpus.CARD
             else:
                 args = (gpus.CARD, *args[1:])
-        if isinstance(self, Card) and gpus.of(self) != index:
+        if isinstance(self, CardTensor) and gpus.gpu_of(self) != index:
             kwargs["copy"] = True
         moved = move(self, *args, **kwargs)
         return moved if moved is self else gpus.put(moved, index)
@@ -156,7 +160,11 @@ def _moved_data(plain: Any) -> property:
 
     def put(self: Tensor, value: Tensor) -> None:
         known = self.grad_fn is not None or self.grad is not None or self._backward_hooks
-        if isinstance(self, Card) != isinstance(value, Card) and not known and not self._post_accumulate_grad_hooks:
+        if (
+            isinstance(self, CardTensor) != isinstance(value, CardTensor)
+            and not known
+            and not self._post_accumulate_grad_hooks
+        ):
             other = value.detach()
             other = torch.nn.Parameter(other) if isinstance(self, torch.nn.Parameter) else other
             with contextlib.suppress(RuntimeError):  # somebody else holds it
@@ -168,7 +176,7 @@ def _moved_data(plain: Any) -> property:
 
 
 def _cuda(self: Tensor, device=None, non_blocking: bool = False, memory_format=torch.preserve_format) -> Tensor:
-    device = torch.device("cuda", gpus.checked(device if isinstance(device, int) else gpus.number(device)))
+    device = torch.device("cuda", gpus.checked(device if isinstance(device, int) else gpus.gpu_index(device)))
     return self.to(device, non_blocking=non_blocking, memory_format=memory_format)
 
 
@@ -179,9 +187,9 @@ def _spoken(method: Callable) -> Callable:
     def wrapper(self, *args, **kwargs):
         said = method(self, *args, **kwargs)
         if isinstance(said, str):
-            return said.replace("card:0", f"cuda:{gpus.of(self)}").replace("torch.card.", "torch.cuda.")
+            return said.replace("card:0", f"cuda:{gpus.gpu_of(self)}").replace("torch.card.", "torch.cuda.")
         if isinstance(said, tuple):  # a pickle remembers the GPU
-            return said[0], tuple(f"cuda:{gpus.of(self)}" if one == "card:0" else one for one in said[1])
+            return said[0], tuple(f"cuda:{gpus.gpu_of(self)}" if one == "card:0" else one for one in said[1])
         return said
 
     return wrapper
@@ -210,7 +218,7 @@ class _Probe:
     """What a `map_location` function is given for a storage: it says whether it would go to a GPU."""
 
     def cuda(self, device=None, non_blocking: bool = False) -> int:
-        return gpus.checked(device if isinstance(device, int) else gpus.number(device))
+        return gpus.checked(device if isinstance(device, int) else gpus.gpu_index(device))
 
     def cpu(self) -> _Probe:
         return self
@@ -223,7 +231,7 @@ def replace_load() -> None:
 
 
 def _load(usual, f, map_location=None, *args, **kwargs) -> Any:
-    index = gpus.number(map_location)
+    index = gpus.gpu_index(map_location)
     if callable(map_location):
         chosen = map_location(_Probe(), "cuda:0")
         index, map_location = (chosen, None) if isinstance(chosen, int) else (None, "cpu")

@@ -17,7 +17,7 @@ import torch.utils.cpp_extension
 
 from helpers.commands.rehearse import rank_notes
 from helpers.devices.call_site import call_site
-from helpers.devices.cards.torch_patches import everywhere
+from helpers.devices.cards.torch_patches import replace_in_torch
 from helpers.learner.words import book
 from helpers.ranks.sites import is_library, is_package
 
@@ -36,8 +36,8 @@ class NotRehearsed(RuntimeError):
         super().__init__(str(self.words))
 
 
-def tell(name: str) -> None:
-    rank_notes.once("not rehearsed", name=name, site=call_site())
+def note_unsupported(name: str) -> None:
+    rank_notes.note_once("not rehearsed", name=name, site=call_site())
 
 
 def replace() -> None:
@@ -47,10 +47,10 @@ def replace() -> None:
     cuda.graph_pool_handle = lambda: (0, 0)
     cuda.make_graphed_callables = cuda.graphs.make_graphed_callables = _graphed
     torch.compile = _compile
-    torch.nn.Module.compile = lambda module, *args, **kwargs: tell("compile")
+    torch.nn.Module.compile = lambda module, *args, **kwargs: note_unsupported("compile")
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, _nothing("nvtx", 0))
-    cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(tell("nvtx"))
+    cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext(note_unsupported("nvtx"))
     cuda.profiler.start = cuda.profiler.stop = cuda.profiler.profile = _nothing("profiler", contextlib.nullcontext())
     cuda.cudart = lambda: _Anything("profiler")
     torch.profiler._KinetoProfile.__init__ = _without_gpu(torch.profiler._KinetoProfile.__init__)
@@ -60,7 +60,7 @@ def replace() -> None:
     for name in ("_record_memory_history", "_dump_snapshot", "memory_snapshot", "_snapshot"):
         setattr(cuda.memory, name, _nothing("snapshots", []))
     torch.nn.DataParallel.__init__ = _stops("two_gpus")
-    everywhere("data_parallel", torch.nn.parallel.data_parallel, _stops("two_gpus"))
+    replace_in_torch("data_parallel", torch.nn.parallel.data_parallel, _stops("two_gpus"))
     for name in ("broadcast", "scatter", "gather", "reduce_add", "broadcast_coalesced"):
         setattr(torch.cuda.comm, name, _stops("two_gpus"))
     sys.meta_path.insert(0, _Kernels())
@@ -72,7 +72,7 @@ def replace() -> None:
 
 def _nothing(name: str, value: Any) -> Callable:
     def function(*args, **kwargs):
-        tell(name)
+        note_unsupported(name)
         return value
 
     return function
@@ -88,7 +88,7 @@ def _stops(name: str) -> Callable:
 def _told_first(name: str, function: Callable) -> Callable:
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        tell(name)
+        note_unsupported(name)
         return function(*args, **kwargs)
 
     return wrapper
@@ -99,7 +99,7 @@ def _without_gpu(init: Callable) -> Callable:
 
     @functools.wraps(init)
     def wrapper(self, *args, activities=None, **kwargs):
-        tell("profiler")
+        note_unsupported("profiler")
         for name in ("use_cuda", "use_device"):
             kwargs.pop(name, None)
         if activities is not None:
@@ -121,7 +121,7 @@ class _Graph:
     """A CUDA graph that is not replayed: what is captured runs once, at once."""
 
     def __init__(self, *args, **kwargs) -> None:
-        tell("graphs")
+        note_unsupported("graphs")
 
     def __getattr__(self, name: str) -> Callable:
         if name.startswith("__"):
@@ -131,18 +131,18 @@ class _Graph:
 
 @contextlib.contextmanager
 def _capture(*args, **kwargs):
-    tell("graphs")
+    note_unsupported("graphs")
     yield
 
 
 def _graphed(callables, *args, **kwargs):
-    tell("graphs")
+    note_unsupported("graphs")
     return callables
 
 
 def _compile(model=None, **kwargs):
     """The function itself: what a compiler makes of it is not tried."""
-    tell("compile")
+    note_unsupported("compile")
     return model if model is not None else lambda function: function
 
 
@@ -156,5 +156,5 @@ class _Kernels:
         while frame is not None and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
         if frame is not None and not (is_library(frame.f_code.co_filename) or is_package(frame.f_code.co_filename)):
-            tell("kernels")
+            note_unsupported("kernels")
         return None
