@@ -31,7 +31,7 @@ class Lab:
     for; a teacher's own Task stands here itself.
     in_chapter: tasks that only the chapter asks, with `exercise`, without points and rubric. A chapter without a lab
     has a record with these alone, and so has "wb", whose tasks are asked by drills.
-    forbids: modules and objects of torch that no answer may name or import, since they are what the learner is to write.
+    forbids: modules and objects of torch that no answer may name or import, because the learner is to write them.
     forbids_instances: those classes among them of which no answer may make an instance, however it got hold of them.
     """
 

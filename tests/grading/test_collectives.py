@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from helpers.grading import grade, task_of
-from helpers.grading.collectives.cost import Case, close
+from helpers.grading.collectives.cost import CostQuestion, is_close_number
 from helpers.grading.collectives.ring import ring, wrong_values
-from helpers.grading.collectives.tree import rounds_of
+from helpers.grading.collectives.send_receive import rounds_of
 from helpers.grading.kit.messages import RETURNED, calls_of
 from helpers.grading.task import JudgedWorld
 from helpers.records import CommEvent, CommLog
@@ -53,8 +53,8 @@ def test_a_ring_that_goes_wrong_is_wrong_on_every_rank(n):
 
 
 def test_formulas_of_the_lab_are_those_of_the_course():
-    case = Case(n=6000, N=6, alpha=1e-3, bandwidth=1e6)
-    assert case.right() == pytest.approx((10_000, 0.02, 0.042, "ring"))
+    case = CostQuestion(n=6000, N=6, alpha=1e-3, bandwidth=1e6)
+    assert case.right_answer() == pytest.approx((10_000, 0.02, 0.042, "ring"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_formulas_of_the_lab_are_those_of_the_course():
     [(0.5, True), (0.5 + 1e-12, True), (torch.tensor(0.5), True), (0.501, False), (True, False), (None, False)],
 )
 def test_a_number_may_be_rounded_and_be_a_tensor(got, is_right):
-    assert close(0.5, got) == is_right
+    assert is_close_number(0.5, got) == is_right
 
 
 @pytest.mark.parametrize("key", ["01.reduce_scatter", "01.all_reduce"])
@@ -95,7 +95,7 @@ def test_each_call_has_its_own_part_of_the_log():
 
 def test_a_task_on_one_rank_says_rank(ranks):
     def all_reduce_cost(n, world_size, latency, bandwidth):
-        return Case(n=n, N=world_size, alpha=latency, bandwidth=bandwidth).right()
+        return CostQuestion(n=n, N=world_size, alpha=latency, bandwidth=bandwidth).right_answer()
 
     verdict = grade("01.cost", all_reduce_cost, ranks=ranks)
     assert verdict.text().startswith("01.cost  passed · 1 rank · ")

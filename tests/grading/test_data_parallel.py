@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers.grading import grade
-from helpers.grading.data_parallel.memory import held
+from helpers.grading.data_parallel.memory import device_bytes
 from helpers.parallel.data_parallel import gather, parallel_apply, replicate, scatter
 from helpers.parallel.shared.devices import VirtualDevices
 
@@ -41,6 +41,6 @@ def test_memory_is_what_devices_hold(num_devices, batch):
         gathered = gather(outputs, devices) if num_devices > 1 else outputs[0]
         now = [devices.held(device) for device in range(num_devices)]
     sizes = {"num_parameters": 28, "batch": batch, "input_bytes": 24, "output_bytes": 16}
-    expected = held(num_devices, **sizes)
+    expected = device_bytes(num_devices, **sizes)
     assert now == [one["parameters"] + one["input"] + one["outputs"] for one in expected]
     assert gathered.shape == (batch, 4)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from helpers.grading import grade, run_on_ranks, task_of
 from helpers.grading.check import inputs_by_rank
 from helpers.grading.run_on_ranks import LocalRunner, as_plain_data, without_grader_lines
-from tests.ranks.test_outbox import hears_nothing_from_now_on
+from tests.ranks.test_pipe import hears_nothing_from_now_on
 
 KEY = "03.average"
 

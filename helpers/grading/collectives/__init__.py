@@ -1,7 +1,8 @@
-"""Lab 01: collectives from send and receive. N = ranks.
+"""Lab 01, collectives from send and receive: its tasks, and the files that judge them.
 
-cost.py    01.cost         pairs.py   01.shift, 01.all_to_all
-tree.py    01.broadcast    ring.py    01.reduce_scatter, 01.all_reduce
+cost.py          01.cost                              bytes and seconds of two all-reduces, by formulas
+send_receive.py  01.shift, 01.all_to_all, 01.broadcast   messages between pairs of ranks, and along a tree
+ring.py          01.reduce_scatter, 01.all_reduce     chunks that travel around a ring
 """
 
 from helpers.grading.registry import Lab
@@ -9,5 +10,12 @@ from helpers.grading.registry import Lab
 LAB = Lab(
     number="01",
     topic="collectives",
-    tasks=("cost.COST", "pairs.SHIFT", "pairs.ALL_TO_ALL", "tree.BROADCAST", "ring.REDUCE_SCATTER", "ring.ALL_REDUCE"),
+    tasks=(
+        "cost.COST",
+        "send_receive.SHIFT",
+        "send_receive.ALL_TO_ALL",
+        "send_receive.BROADCAST",
+        "ring.REDUCE_SCATTER",
+        "ring.ALL_REDUCE",
+    ),
 )

@@ -1,4 +1,8 @@
-"""01.cost: bytes and alpha-beta seconds of two all-reduces. Runs on one rank, since nothing is sent."""
+"""Judges 01.cost: the bytes and the alpha-beta seconds of two all-reduces, a ring and a tree.
+
+The answer is asked 24 questions on one rank, where nothing is sent, and each of its numbers is compared with the
+course's formulas. A mistake is named only if its formula gives the answer to every question.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,14 @@ from helpers.learner.words import Words
 from helpers.quantities import costs
 from helpers.specs import Link
 
-NUM_CASES = 24
+NUM_QUESTIONS = 24
 Number = float | int
+Wrong = Callable[["CostQuestion"], Number]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One question: a tensor of n bytes on N ranks, alpha seconds a message, so many bytes a second."""
+class CostQuestion:
+    """One question: a tensor of n bytes on N ranks, a latency of alpha seconds per message, bandwidth in bytes/s."""
 
     n: int
     N: int
@@ -36,38 +41,43 @@ class Case:
     def seconds(self, rounds: float, num_bytes: float) -> float:
         return rounds * self.alpha + num_bytes / self.bandwidth
 
-    def right(self) -> tuple[float, float, float, str]:
+    def right_answer(self) -> tuple[float, float, float, str]:
+        """Bytes that a rank sends in a ring, seconds of the ring, seconds of the tree, and the faster of the two."""
         link = Link(latency=self.alpha, bandwidth=self.bandwidth)
         ring, tree = (costs.seconds("all_reduce", self.n, self.N, link, by) for by in ("ring", "tree"))
         return costs.sent_bytes("all_reduce", self.n, self.N, "ring"), ring, tree, "ring" if ring < tree else "tree"
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Sizes from 100 bytes to 1 GB, and sizes near that at which ring and tree are as fast; any number of ranks."""
-    ranks = [24, *(rng.integer(3, 100) for _ in range(NUM_CASES - 7)), 2, 3, 5, 64, 1000, 1]
+    """Sizes from 100 bytes to 1 GB, and every other one near the size at which ring and tree take equally long."""
+    numbers_of_ranks = [24, *(rng.integer(3, 100) for _ in range(NUM_QUESTIONS - 7)), 2, 3, 5, 64, 1000, 1]
     cases = []
-    for number, num_ranks in enumerate(ranks):
+    for number, num_ranks in enumerate(numbers_of_ranks):
         alpha, bandwidth = rng.integer(1, 40) * 1e-6, rng.integer(1, 40) * 1e9
-        num_bytes = int(10 ** (2 + 7 * (number * 5 % NUM_CASES) / NUM_CASES)) + rng.integer(0, 99)
-        if number % 2 and (alike := as_fast_at(num_ranks, alpha * bandwidth)) > 100:
-            num_bytes = int(alike * (0.7, 1.4)[number // 2 % 2])
+        exponent = 2 + 7 * (number * 5 % NUM_QUESTIONS) / NUM_QUESTIONS  # * 5 mixes small and large sizes
+        num_bytes = int(10**exponent) + rng.integer(0, 99)
+        if number % 2 and (crossover := crossover_bytes(num_ranks, alpha * bandwidth)) > 100:
+            num_bytes = int(crossover * (0.7, 1.4)[number // 2 % 2])  # on either side of it
         cases.append({"n": num_bytes, "N": num_ranks, "alpha": alpha, "bandwidth": bandwidth})
-    cases[3] |= {"alpha": 0.0}  # then only bytes count
+    cases[3] |= {"alpha": 0.0}  # without latency only the bytes count
     return [{"cases": cases} for _ in range(world_size)]
 
 
-def as_fast_at(num_ranks: int, product: float) -> float:
-    """The bytes with which ring and tree take as long, 0 or less if the ring always wins; product: alpha bandwidth."""
+def crossover_bytes(num_ranks: int, latency_bytes: float) -> float:
+    """The size at which ring and tree take equally long; 0 or less if the ring is always faster.
+
+    latency_bytes: latency times bandwidth. Per direction the ring takes (N - 1) (alpha + n / N / bandwidth) and the
+    tree takes ceil(log2 N) (alpha + n / bandwidth).
+    """
     rounds = (num_ranks - 1).bit_length()
-    return product * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks) if num_ranks > 2 else 0.0
+    return latency_bytes * (num_ranks - 1 - rounds) / (rounds - (num_ranks - 1) / num_ranks) if num_ranks > 2 else 0.0
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    return [submitted(one["n"], one["N"], one["alpha"], one["bandwidth"]) for one in inputs["cases"]]
+    return [submitted(case["n"], case["N"], case["alpha"], case["bandwidth"]) for case in inputs["cases"]]
 
 
-# What each known mistake answers, for the three numbers that are asked.
-Wrong = Callable[[Case], Number]
+# -- what the known mistakes answer, for each of the three numbers ---------------------------------------------------
 WRONG_BYTES: dict[str, list[Wrong]] = {
     "bytes_of_all_ranks": [lambda c: 2 * (c.N - 1) * c.n],
     "whole_tensor_bytes": [lambda c: c.n, lambda c: 2 * c.n, lambda c: (c.N - 1) * c.n],
@@ -87,8 +97,8 @@ WRONG_RING: dict[str, list[Wrong]] = {
     ],
 }
 WRONG_TREE: dict[str, list[Wrong]] = {
-    "latency_once": [lambda c: c.seconds(1, _tree(c) * c.n), lambda c: c.seconds(2, _tree(c) * c.n)],
-    "tree_one_way": [lambda c: c.seconds(_tree(c) / 2, _tree(c) / 2 * c.n)],
+    "latency_once": [lambda c: c.seconds(1, tree_rounds(c) * c.n), lambda c: c.seconds(2, tree_rounds(c) * c.n)],
+    "tree_one_way": [lambda c: c.seconds(tree_rounds(c) / 2, tree_rounds(c) / 2 * c.n)],
     "log_not_rounded": [
         lambda c: c.seconds(2 * math.log2(c.N), 2 * math.log2(c.N) * c.n),
         lambda c: c.seconds(2 * int(math.log2(c.N)), 2 * int(math.log2(c.N)) * c.n),
@@ -96,7 +106,8 @@ WRONG_TREE: dict[str, list[Wrong]] = {
 }
 
 
-def _tree(case: Case) -> int:
+def tree_rounds(case: CostQuestion) -> int:
+    """Rounds of the tree's all-reduce: ceil(log2 N) to the root, and as many back."""
     return 2 * (case.N - 1).bit_length()
 
 
@@ -108,44 +119,49 @@ NAMES = [
 ]
 
 
+# -- judging ---------------------------------------------------------------------------------------------------------
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
-    cases = [Case(**one) for one in world.inputs[0]["cases"]]
+    questions = [CostQuestion(**case) for case in world.inputs[0]["cases"]]
     answers = world.outputs[0]
-    shape = next((one for one in answers if not isinstance(one, list) or len(one) != 4), None)
+    misshapen = next((answer for answer in answers if not isinstance(answer, list) or len(answer) != 4), None)
     yield expect(
-        shape is None and len(answers) == len(cases),
-        f"it returns {str(shape)[:60]}, expected 4 values: sent, ring, tree, faster",
-        f"返回了 {str(shape)[:60]}，应返回 4 个值：sent、ring、tree、faster",
+        misshapen is None and len(answers) == len(questions),
+        f"it returns {str(misshapen)[:60]}, expected 4 values: sent, ring, tree, faster",
+        f"返回了 {str(misshapen)[:60]}，应返回 4 个值：sent、ring、tree、faster",
     )
-    if shape is not None:
+    if misshapen is not None:
         return
     for column, wrong in enumerate((WRONG_BYTES, WRONG_RING, WRONG_TREE)):
-        yield judge_column(column, cases, [one[column] for one in answers], wrong)
-    for case, answer in zip(cases, answers, strict=True):
-        right = case.right()[3]
-        if case.N > 1:  # on one rank nothing is sent, so neither is faster
-            yield _said(3, case, answer[3], right, answer[3] == right, ())
+        yield judge_column(column, questions, [answer[column] for answer in answers], wrong)
+    for question, answer in zip(questions, answers, strict=True):
+        if question.N > 1:  # on one rank nothing is sent, so neither algorithm is faster
+            faster = question.right_answer()[3]
+            yield _judgement(3, question, answer[3], faster, answer[3] == faster, ())
     yield from expect_only(world, [])
 
 
-def judge_column(column: int, cases: Sequence[Case], got: Sequence[Any], wrong: dict[str, list[Wrong]]) -> Judgement:
-    """One of the numbers over all cases: a mistake is one that explains every answer."""
-    right = [case.right()[column] for case in cases]
-    bad = next((i for i, pair in enumerate(zip(right, got, strict=True)) if not close(*pair)), None)
+def judge_column(
+    column: int, questions: Sequence[CostQuestion], got: Sequence[Any], wrong: dict[str, list[Wrong]]
+) -> Judgement:
+    """One of the numbers, over all questions. A mistake is named if one of its formulas gives every answer."""
+    right = [question.right_answer()[column] for question in questions]
+    bad = next((i for i, pair in enumerate(zip(right, got, strict=True)) if not is_close_number(*pair)), None)
     if bad is None:
         return expect(True, NAMES[column].en, NAMES[column].zh)
-    known = tuple(
-        key
-        for key, several in wrong.items()
-        if any(all(close(one(case), value) for case, value in zip(cases, got, strict=True)) for one in several)
-    )
-    return _said(column, cases[bad], got[bad], right[bad], False, known)
+
+    def gives_all(formula: Wrong) -> bool:
+        return all(is_close_number(formula(question), value) for question, value in zip(questions, got, strict=True))
+
+    mistakes = tuple(key for key, formulas in wrong.items() if any(map(gives_all, formulas)))
+    return _judgement(column, questions[bad], got[bad], right[bad], False, mistakes)
 
 
-def _said(column: int, case: Case, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]) -> Judgement:
-    texts = [_text(value) for value in (got, right)]
-    says = Words(en="for {} {} is {}, expected {}", zh="{} 的{}是 {}，应为 {}").format(case, NAMES[column], *texts)
-    return Judgement(ok=ok, message=says, mistakes=mistakes)
+def _judgement(
+    column: int, question: CostQuestion, got: Any, right: Any, ok: bool, mistakes: tuple[str, ...]
+) -> Judgement:
+    sentence = Words(en="for {} {} is {}, expected {}", zh="{} 的{}是 {}，应为 {}")
+    message = sentence.format(question, NAMES[column], _text(got), _text(right))
+    return Judgement(ok=ok, message=message, mistakes=mistakes)
 
 
 def _text(value: Any) -> str:
@@ -158,8 +174,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def close(right: Number, got: Any) -> bool:
-    """Equal but for rounding; a tensor of one number counts as that number."""
+def is_close_number(right: Number, got: Any) -> bool:
+    """Equal up to rounding; a tensor of one number counts as that number."""
     value = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     return _is_number(value) and math.isclose(right, value, rel_tol=1e-6 if isinstance(got, Tensor) else 1e-9)
 

@@ -1,11 +1,14 @@
-"""01.reduce_scatter and 01.all_reduce: chunks that travel around a ring.
+"""Judges 01.reduce_scatter and 01.all_reduce: chunks that travel around a ring.
 
-Chunks are those of torch.tensor_split, the longer ones first. After the first phase rank r owns chunk r in
-01.reduce_scatter; in 01.all_reduce which one it owns is free.
+Results are compared with the sum of all ranks' tensors, and the log with a ring's messages: to the right neighbour
+only, so many of them, with so many bytes. Chunks are those of torch.tensor_split, which puts the longer ones first.
+After the first phase rank r owns chunk r in 01.reduce_scatter; in 01.all_reduce the answer may choose which chunk a
+rank owns. Mistakes are recognised by the values that they leave, which `ring` computes on paper.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,16 +22,15 @@ from helpers.grading.kit.messages import MESSAGE_HINTS, calls_of, each_call, exp
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
-RING = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
-
-
+RING_HINTS = (*MESSAGE_HINTS, "sends_to_itself", "sizes_differ", "whole_tensors", "not_a_ring", "chunk_off_by_one")
 VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """A length that the ranks do not divide, the shortest two, one that they divide and a long one: a case each.
+    """One length per case: one that the ranks do not divide, N, N + 1, one that they divide, and a long one.
 
-    Of the first two tensors, so that what a function keeps by length is the wrong one.
+    The first case makes two calls with tensors of the same length, so that a function which keeps a buffer for each
+    length mixes them up.
     """
     rest = rng.integer(1, world_size - 1) if world_size > 1 else 0
     lengths = [world_size * rng.integer(3, 9) + rest, world_size, world_size + 1, world_size * rng.integer(2, 9)]
@@ -39,19 +41,19 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     ]
 
 
-def parts_of(world: JudgedWorld) -> list[list[Tensor]]:
-    """[rank][chunk]: what each rank put in."""
+def chunks_of(world: JudgedWorld) -> list[list[Tensor]]:
+    """The chunks of the ranks' inputs, as [rank][chunk]."""
     return [list(torch.tensor_split(one["tensor"], world.size)) for one in world.inputs]
 
 
 def sends_whole_tensors(world: JudgedWorld) -> bool:
-    """Whether whatever is sent is as long as the tensor."""
-    sent, whole = [event.payload_bytes for log in world.logs for event in log.events], world.inputs[0]["tensor"].nbytes
-    return world.size > 1 and set(sent) == {whole}
+    """Whether every message is as long as the whole tensor."""
+    sent = {event.payload_bytes for log in world.logs for event in log.events}
+    return world.size > 1 and sent == {world.inputs[0]["tensor"].nbytes}
 
 
 def expect_ring(world: JudgedWorld) -> Iterator[Judgement]:
-    """Every message goes to the right neighbour."""
+    """Expects that every message goes to the right neighbour."""
     yield from expect_messages(world)
     for rank in range(world.size):
         right, peers = (rank + 1) % world.size, {event.peer for event in sends_of(world, rank)}
@@ -79,24 +81,25 @@ def judge_reduce_scatter(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_chunk(world: JudgedWorld) -> Iterator[Judgement]:
-    n, parts = world.size, parts_of(world)
-    total = [sum(chunks) for chunks in zip(*parts, strict=True)]
+    n, inputs = world.size, chunks_of(world)
+    total = [sum(chunks) for chunks in zip(*inputs, strict=True)]
     for rank, output in enumerate(world.outputs):
-        untouched = [parts[rank][rank]] if world.logs[rank].count("send") == n - 1 else []  # sent first, handed out
+        # A rank that sends its own chunk first and returns it still has its input there.
+        untouched = [inputs[rank][rank]] if world.logs[rank].count("send") == n - 1 else []
         mistakes = {
             "chunk_off_by_one": [total[(rank + 1) % n], total[rank - 1], *untouched],
-            "copies_instead_of_adding": [parts[(rank + 1) % n][rank]],
+            "copies_instead_of_adding": [inputs[(rank + 1) % n][rank]],
         }
         yield expect_tensor(CHUNK.format(rank), total[rank], output, rank=rank, mistakes=mistakes)
     yield from expect_ring(world)
     yield from expect_ops(world, "send", n - 1, mistakes={"one_step_short": n - 2})
-    whole = world.inputs[0]["tensor"].nbytes
-    sizes = [whole - parts[0][rank].nbytes for rank in range(n)]
-    around = {"whole_tensors": (n - 1) * whole} if sends_whole_tensors(world) else {}
-    yield from expect_payload(world, sizes, "send", mistakes=around)
+    total_bytes = world.inputs[0]["tensor"].nbytes
+    num_bytes = [total_bytes - inputs[0][rank].nbytes for rank in range(n)]  # a rank sends all chunks but its own
+    mistakes = {"whole_tensors": (n - 1) * total_bytes} if sends_whole_tensors(world) else {}
+    yield from expect_payload(world, num_bytes, "send", mistakes=mistakes)
 
 
-REDUCE_SCATTER_HINTS = LAB.hints(*RING, "copies_instead_of_adding", "one_step_short")
+REDUCE_SCATTER_HINTS = LAB.hints(*RING_HINTS, "copies_instead_of_adding", "one_step_short")
 REDUCE_SCATTER = Task(
     key="01.reduce_scatter",
     signature="reduce_scatter(tensor)",
@@ -110,12 +113,12 @@ REDUCE_SCATTER = Task(
 
 
 # -- 01.all_reduce ---------------------------------------------------------------------------------------------------
-AFTER = Words(en="the memory of the tensor", zh="张量的内存")
+AFTER_ALL_REDUCE = Words(en="the memory of the tensor", zh="张量的内存")
 
 
 def run_all_reduce(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
     tensor = inputs["tensor"].clone()
-    memory = tensor.detach()  # the caller may have it under another name
+    memory = tensor.detach()  # the memory counts, so that a tensor bound to a new name does not pass
     submitted(tensor)
     return memory
 
@@ -126,29 +129,34 @@ def judge_all_reduce(world: JudgedWorld) -> Iterator[Judgement]:
 
 
 def judge_sum(world: JudgedWorld) -> Iterator[Judgement]:
-    n, given = world.size, [one["tensor"] for one in world.inputs]
-    off_by_one, added = wrong_values(parts_of(world))
-    found = []
+    n, given = world.size, [of_rank["tensor"] for of_rank in world.inputs]
+    off_by_one, adding_twice = wrong_values(chunks_of(world))
+    judgements = []
     for rank, output in enumerate(world.outputs):
         mistakes = {
-            "chunk_off_by_one": [one[rank] for one in off_by_one],
-            "adds_in_second_phase": [one[rank] for one in added],
+            "chunk_off_by_one": [tensors[rank] for tensors in off_by_one],
+            "adds_in_second_phase": [tensors[rank] for tensors in adding_twice],
             "not_in_place": given[rank] if world.logs[rank].count("recv") else [],
         }
-        found.append(expect_tensor(AFTER, sum(given), output, rank=rank, mistakes=mistakes))
-    yield from found
+        judgements.append(expect_tensor(AFTER_ALL_REDUCE, sum(given), output, rank=rank, mistakes=mistakes))
+    yield from judgements
     yield from expect_ring(world)
-    stopped = {} if all(one.ok for one in found) else {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1}
-    around = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
-    yield from expect_ops(world, "send", 2 * (n - 1), mistakes=stopped | around)
+    mistakes = {"whole_tensors": n - 1} if sends_whole_tensors(world) else {}
+    if not all(judgement.ok for judgement in judgements):
+        mistakes = {"one_step_short": 2 * (n - 2), "no_all_gather": n - 1} | mistakes
+    yield from expect_ops(world, "send", 2 * (n - 1), mistakes=mistakes)
     yield from judge_bytes(world, given[0])
 
 
 def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
-    """A rank sends every chunk twice but for two, which may be long or short; together they send 2(N-1) tensors."""
-    n, whole, sent = world.size, tensor.nbytes, [log.payload_bytes("send") for log in world.logs]
-    short, long = (tensor.element_size() * length for length in (len(tensor) // n, -(-len(tensor) // n)))
-    least, most = 2 * (whole - long), 2 * (whole - short)
+    """Each rank sends 2(N-1) chunks, which are all chunks twice but for two of them; all ranks send 2(N-1) tensors.
+
+    Which two a rank leaves out is free, and they may be longer or shorter ones.
+    """
+    n, total_bytes, sent = world.size, tensor.nbytes, [log.payload_bytes("send") for log in world.logs]
+    short_chunk = tensor.element_size() * (len(tensor) // n)
+    long_chunk = tensor.element_size() * math.ceil(len(tensor) / n)
+    least, most = 2 * (total_bytes - long_chunk), 2 * (total_bytes - short_chunk)
     known = ["whole_tensors"] if sends_whole_tensors(world) else []
     for rank, num_bytes in enumerate(sent):
         yield expect(
@@ -158,7 +166,7 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
             rank=rank,
             mistakes=known,
         )
-    right = 2 * (n - 1) * whole
+    right = 2 * (n - 1) * total_bytes
     yield expect(
         sum(sent) == right,
         f"all ranks together send {sum(sent):,} bytes, expected {right:,}",
@@ -167,31 +175,37 @@ def judge_bytes(world: JudgedWorld, tensor: Tensor) -> Iterator[Judgement]:
     )
 
 
-def wrong_values(parts: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """[which][rank]: what is left if the second phase starts with a neighbour's chunk, or adds."""
-    owners = (-1, 0, 1)
-    off_by_one = [ring(parts, owner, owner + wrong) for owner in owners for wrong in (-1, 1)]
-    return off_by_one, [ring(parts, owner, owner, adds=True) for owner in owners]
+def wrong_values(inputs: Sequence[Sequence[Tensor]]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """What two mistakes leave on the ranks, each as [way to make it][rank].
 
-
-def ring(parts: Sequence[Sequence[Tensor]], owner: int, first: int, *, adds: bool = False) -> list[Tensor]:
-    """What each rank ends with. After the first phase rank r owns chunk r + owner; it begins the second with r + first.
-
-    adds: the second phase adds what arrives to what is there.
+    The second phase starts with the chunk of a neighbour; or it adds what arrives, as the first phase does.
     """
-    n = len(parts)
-    held = [list(chunks) for chunks in parts]
+    owned = (-1, 0, 1)
+    off_by_one = [ring(inputs, offset, offset + wrong) for offset in owned for wrong in (-1, 1)]
+    return off_by_one, [ring(inputs, offset, offset, adds_again=True) for offset in owned]
+
+
+def ring(inputs: Sequence[Sequence[Tensor]], owned: int, sent_first: int, *, adds_again: bool = False) -> list[Tensor]:
+    """What each rank ends with after an all-reduce by a ring. inputs: as [rank][chunk].
+
+    owned: after the first phase rank r owns chunk r + owned. sent_first: it begins the second phase with chunk
+    r + sent_first, which is right if both are equal. adds_again: the second phase adds what arrives and does not
+    store it.
+    """
+    n = len(inputs)
+    chunks = [list(of_rank) for of_rank in inputs]
     for step in range(2 * (n - 1)):
-        start = owner - 1 - step if step < n - 1 else first - (step - (n - 1))
-        before = [list(chunks) for chunks in held]
+        is_first_phase = step < n - 1
+        offset = owned - 1 - step if is_first_phase else sent_first - (step - (n - 1))
+        before = [list(of_rank) for of_rank in chunks]
         for rank in range(n):
-            c = (rank - 1 + start) % n  # what the left neighbour sends
-            arrived = before[rank - 1][c]
-            held[rank][c] = held[rank][c] + arrived if step < n - 1 or adds else arrived
-    return [torch.cat(chunks) for chunks in held]
+            index = (rank - 1 + offset) % n  # of the chunk that the left neighbour sends
+            arrived = before[rank - 1][index]
+            chunks[rank][index] = chunks[rank][index] + arrived if is_first_phase or adds_again else arrived
+    return [torch.cat(of_rank) for of_rank in chunks]
 
 
-ALL_REDUCE_HINTS = LAB.hints(*RING, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
+ALL_REDUCE_HINTS = LAB.hints(*RING_HINTS, "adds_in_second_phase", "no_all_gather", "one_step_short", "not_in_place")
 ALL_REDUCE = Task(
     key="01.all_reduce",
     signature="all_reduce(tensor)",

@@ -106,7 +106,7 @@ def judge_places(world: JudgedWorld) -> Iterator[Judgement]:
     for half in (slice(0, 1), slice(1, None)):  # the first column, and all others
         got = half_of(given, half)
         known = [key for key, several in wrong.items() if got in [half_of(one, half) for one in several]]
-        for column in range(len(COLUMNS))[half]:
+        for column in range(len(COLUMNS))[half]:  # the numbers of this half's columns
             explained = {key: [column_of(column, one) for one in WRONG_PLACES[key]] for key in known}
             values, right = [one[column] for one in given], column_of(column, right_places)
             yield from answers.judge_answers(PLACES, COLUMNS[column], cases, values, right, explained)
@@ -139,7 +139,10 @@ Rows = list[list[int]]  # the numbers of the rows in each micro-batch
 
 
 def make_batch(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Every rank of several meshes, with a batch that can be divided; then batches that mostly must be refused."""
+    """Every rank of several meshes, with a batch that can be divided; then batches that mostly must be refused.
+
+    A call is (rows in the batch, dp, pp, tp, micro-batches).
+    """
     calls = []
     for dp, pp, tp in ((1, 1, 1), (3, 1, 1), (1, 2, 2), (2, 1, 3), (3, 2, 1), (2, 2, 2)):
         m = rng.integer(2, 3) if dp < 3 else 2
@@ -176,10 +179,12 @@ def right_rows(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) ->
 
 
 def never_refused(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    """The mistake: a batch that cannot be divided evenly is divided unevenly."""
     return chunks(chunks(rows, dp)[rank // tp % dp], m)  # rank // tp % dp is the dp coordinate
 
 
 def tail_dropped(rows: list[int], rank: int, dp: int, pp: int, tp: int, m: int) -> Rows:
+    """The mistake: rows that are left over are dropped."""
     return never_refused(rows[: len(rows) // (dp * m) * dp * m], rank, dp, pp, tp, m)
 
 

@@ -1,4 +1,8 @@
-"""02.memory: the bytes of each device, by kind. The master holds more."""
+"""Judges 02.memory: the bytes that each simulated device holds, by kind; the master holds more than the others.
+
+The answer is asked about several batches. Each known mistake changes the right answer in one way, and it is named
+only if the changed answers are exactly the learner's for all batches.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,18 @@ from typing import Any
 
 from helpers.grading.cases import CaseGenerator
 from helpers.grading.data_parallel import LAB
-from helpers.grading.data_parallel.cutting import batch_sizes
+from helpers.grading.data_parallel.scatter_gather import batch_sizes
 from helpers.grading.kit.comparisons import expect_equal
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 
 KINDS = ("parameters", "gradients", "optimizer", "input", "outputs")
-FLOAT32 = 4  # bytes
-Held = list[dict[str, int]]  # a dict a device
+FLOAT32_BYTES = 4
+BytesByDevice = list[dict[str, int]]  # one dict per device: kind -> bytes
 
 
 def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
-    """The sizes of batches of task 1, and larger ones: some pieces short, some devices without work."""
+    """The batch sizes of 02.scatter and a larger one, so that some pieces are short and some devices have no work."""
     cases = []
     for batch in (*batch_sizes(rng, num_devices), 3 * num_devices - 1 + num_devices * rng.integer(0, 9)):
         sizes = {"input_bytes": rng.integer(10, 999), "output_bytes": 4 * rng.integer(1, 999)}
@@ -29,83 +33,88 @@ def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> list[Any]:
-    return [whole(submitted(inputs["num_devices"], *case.values())) for case in inputs["cases"]]
+    return [with_integers(submitted(inputs["num_devices"], *case.values())) for case in inputs["cases"]]
 
 
-def whole(value: Any) -> Any:
-    """12.0 becomes 12: a division that leaves no rest is no mistake."""
+def with_integers(value: Any) -> Any:
+    """The answer with 12 for 12.0, since it is no mistake to divide with `/`."""
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: with_integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [whole(item) for item in value]
+        return [with_integers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def judge(world: JudgedWorld) -> Iterator[Judgement]:
-    """A mistake is one that explains every answer."""
+    """Compares every number. A mistake is named if it gives the learner's answers to all cases."""
     num_devices, cases, answers = world.inputs[0]["num_devices"], world.inputs[0]["cases"], world.outputs[0]
-    rights = [held(num_devices, **case) for case in cases]
-    pairs = list(zip(cases, rights, strict=True))
-    told = {key: [wrong(num_devices, case, right) for case, right in pairs] for key, wrong in MISTAKES.items()}
-    known = tuple(key for key, wrong in told.items() if wrong == answers)
-    for case, right, got in zip(cases, rights, answers, strict=True):
+    right_answers = [device_bytes(num_devices, **case) for case in cases]
+    pairs = list(zip(cases, right_answers, strict=True))
+    wrong_answers = {key: [wrong(num_devices, *pair) for pair in pairs] for key, wrong in MISTAKES.items()}
+    mistakes = tuple(key for key, wrong in wrong_answers.items() if wrong == answers)
+    for case, right, got in zip(cases, right_answers, answers, strict=True):
         given = got if isinstance(got, list) else []
         yield expect_equal(NUM_DEVICES, num_devices, len(given))
-        for device, (expected, mine) in enumerate(zip(right, given, strict=False)):
+        for device, (expected, of_device) in enumerate(zip(right, given, strict=False)):
             for kind in KINDS:
                 what = BYTES.format(NAMES[kind], case["batch"])
-                found = expect_equal(what, expected[kind], mine.get(kind), rank=device)
-                yield found if found.ok else replace(found, mistakes=known)
+                judgement = expect_equal(what, expected[kind], of_device.get(kind), rank=device)
+                yield judgement if judgement.ok else replace(judgement, mistakes=mistakes)
 
 
-def held(num_devices: int, num_parameters: int, batch: int, input_bytes: int, output_bytes: int) -> Held:
-    """Bytes when backward is done and nothing is let go of yet; a device without examples has no replica."""
+def device_bytes(
+    num_devices: int, num_parameters: int, batch: int, input_bytes: int, output_bytes: int
+) -> BytesByDevice:
+    """The bytes when backward is done and nothing is freed yet; a device without examples has no replica."""
     size, devices = math.ceil(batch / num_devices), []
     for device in range(num_devices):
         rows = max(0, min(size, batch - device * size))
-        weights = FLOAT32 * num_parameters if rows else 0
-        moving = {"input": rows * input_bytes, "outputs": rows * output_bytes}
-        devices.append({"parameters": weights, "gradients": weights, "optimizer": 0} | moving)
+        weights = FLOAT32_BYTES * num_parameters if rows else 0
+        by_rows = {"input": rows * input_bytes, "outputs": rows * output_bytes}
+        devices.append({"parameters": weights, "gradients": weights, "optimizer": 0} | by_rows)
     master = devices[0]
-    master["optimizer"] = 2 * FLOAT32 * num_parameters  # Adam's two moments
+    master["optimizer"] = 2 * FLOAT32_BYTES * num_parameters  # Adam's two moments
     master["input"] = batch * input_bytes
     master["outputs"] += batch * output_bytes if num_devices > 1 else 0
     return devices
 
 
-# -- what the known mistakes give: each changes the right answer -----------------------------------------------------
-def optimizer_everywhere(num_devices: int, case: dict, right: Held) -> Held:
-    return [one | {"optimizer": 2 * one["parameters"]} for one in right]
+# -- the known mistakes, each of which changes the right answer ------------------------------------------------------
+def optimizer_everywhere(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
+    return [of_device | {"optimizer": 2 * of_device["parameters"]} for of_device in right]
 
 
-def one_moment(num_devices: int, case: dict, right: Held) -> Held:
-    return [one | {"optimizer": one["optimizer"] // 2} for one in right]
+def one_moment(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
+    return [of_device | {"optimizer": of_device["optimizer"] // 2} for of_device in right]
 
 
-def gradients_on_master_only(num_devices: int, case: dict, right: Held) -> Held:
-    return [one | {"gradients": one["gradients"] if device == 0 else 0} for device, one in enumerate(right)]
+def gradients_on_master_only(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
+    return [
+        of_device | {"gradients": of_device["gradients"] if device == 0 else 0}
+        for device, of_device in enumerate(right)
+    ]
 
 
-def gathered_forgotten(num_devices: int, case: dict, right: Held) -> Held:
+def gathered_forgotten(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
     rows = math.ceil(case["batch"] / num_devices)
     return [right[0] | {"outputs": rows * case["output_bytes"]}, *right[1:]]
 
 
-def own_share_forgotten(num_devices: int, case: dict, right: Held) -> Held:
+def own_share_forgotten(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
     return [right[0] | {"outputs": case["batch"] * case["output_bytes"]}, *right[1:]]
 
 
-def input_cut_on_master(num_devices: int, case: dict, right: Held) -> Held:
+def input_cut_on_master(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
     rows = math.ceil(case["batch"] / num_devices)
     return [right[0] | {"input": rows * case["input_bytes"]}, *right[1:]]
 
 
-def idle_replicas(num_devices: int, case: dict, right: Held) -> Held:
-    weights = FLOAT32 * case["num_parameters"]
-    return [one | {"parameters": weights, "gradients": weights} for one in right]
+def idle_replicas(num_devices: int, case: dict, right: BytesByDevice) -> BytesByDevice:
+    weights = FLOAT32_BYTES * case["num_parameters"]
+    return [of_device | {"parameters": weights, "gradients": weights} for of_device in right]
 
 
-MISTAKES: dict[str, Callable[[int, dict, Held], Held]] = {
+MISTAKES: dict[str, Callable[[int, dict, BytesByDevice], BytesByDevice]] = {
     "optimizer_everywhere": optimizer_everywhere,
     "one_moment": one_moment,
     "gradients_on_master_only": gradients_on_master_only,

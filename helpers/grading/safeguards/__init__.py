@@ -30,7 +30,7 @@ def applied() -> Iterator[None]:
     replaces the process once it has answered.
     """
     rank = worker.ACTIVE
-    cleanup.adopt_orphans()
+    cleanup.adopt_orphans_once()
     settings, snapshot = cleanup.SavedSettings(), cleanup.ProcessSnapshot()
     folder = os.path.join(rank.spec["folder"], WORK_FOLDER)
     rank.spent = True  # until the process is known to be restored, since an interrupt may come at any time

@@ -1,7 +1,6 @@
-"""Chapter 00 has no lab. These exercises stand in the chapter alone.
+"""The exercises of chapter 00, which has no lab: sums and means of data that is uneven, or that a rank lacks.
 
-counting.py    00.total, 00.mean: of data that is uneven, or that a rank lacks
-layers.py      00.layers: the same collectives on every rank, in the same order
+uneven_data.py   00.total, 00.mean, 00.layers
 """
 
 from helpers.grading.registry import Lab
@@ -10,5 +9,5 @@ LAB = Lab(
     number="00",
     topic="start_here",
     tasks=(),
-    in_chapter=("counting.TOTAL", "counting.MEAN", "layers.LAYERS"),
+    in_chapter=("uneven_data.TOTAL", "uneven_data.MEAN", "uneven_data.LAYERS"),
 )

@@ -1,8 +1,13 @@
-"""What drills ask and no lab does: in one process, without a message. Their right answers stand in the drills' yaml.
+"""Whiteboard tasks, which drills ask and no lab does; their right answers stand in the drills' YAML.
 
-softmax.py  wb.softmax     merge.py  wb.merge     experts.py  wb.experts     grpo.py  wb.grpo
-clock.py    wb.clock
-values.py   how a value is judged, NaN too
+They run in one process and send no messages. Each file draws inputs, runs the answer, and compares it with a short
+reference, and with what each known mistake gives.
+
+attention.py   wb.softmax, wb.merge   attention over blocks of keys
+experts.py     wb.experts             a mixture of experts
+grpo.py        wb.grpo                the loss of GRPO
+clocks.py      wb.clock               two ranks' clocks on one time axis
+values.py      compares values where known mistakes may give NaN or infinity
 """
 
 from helpers.grading.registry import Lab
@@ -11,5 +16,5 @@ LAB = Lab(
     number="wb",
     topic="whiteboard",
     tasks=(),
-    in_chapter=("softmax.SOFTMAX", "merge.MERGE", "experts.EXPERTS", "grpo.GRPO", "clock.CLOCK"),
+    in_chapter=("attention.SOFTMAX", "attention.MERGE", "experts.EXPERTS", "grpo.GRPO", "clocks.CLOCK"),
 )

@@ -1,4 +1,9 @@
-"""wb.experts: a mixture of experts in one process: choose, send each token to its experts, add up what comes back."""
+"""Judges wb.experts: a mixture of experts in one process, which routes each token to its k experts and adds the
+results.
+
+Output and gradients are compared with those of experts that all see all tokens, weighed by the router; each known
+mistake is another way to weigh them. The experts that the answer gets also count the tokens of each call.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,10 @@ from helpers.grading.kit.comparisons import expect
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
-from helpers.grading.whiteboard.values import judged
+from helpers.grading.whiteboard.values import judge_values
 from helpers.learner.words import Words
 
-NAMES = {
+VALUE_NAMES = {
     "out": Words(en="the output", zh="输出"),
     "x": Words(en="the gradient of x", zh="x 的梯度"),
     "logits": Words(en="the gradient of logits", zh="logits 的梯度"),
@@ -24,22 +29,22 @@ NAMES = {
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Two or three experts a token. In the second case nobody chooses one of them, in the third there is one token."""
+    """Two or three experts per token. In the second case no token chooses one of them; the third has one token."""
     number = rng.case.number
-    count, tokens, size = rng.integer(5, 6), 1 if number == 2 else rng.integer(8, 12), rng.integer(3, 4)
-    logits = rng.tensor(tokens, count)
+    num_experts, tokens, size = rng.integer(5, 6), 1 if number == 2 else rng.integer(8, 12), rng.integer(3, 4)
+    logits = rng.tensor(tokens, num_experts)
     if number == 1:
-        logits[:, rng.integer(0, count - 1)] -= 50
-    x, weights, factor = rng.tensor(tokens, size), rng.normal(count, size, size), rng.normal(tokens, size)
+        logits[:, rng.integer(0, num_experts - 1)] -= 50
+    x, weights, factor = rng.tensor(tokens, size), rng.normal(num_experts, size, size), rng.normal(tokens, size)
     return [{"x": x, "logits": logits, "weights": weights, "factor": factor, "k": rng.integer(2, 3)}]
 
 
 def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
-    """Output, both gradients, and how many tokens came in each call of each expert."""
+    """The output, both gradients, and how many tokens each call of each expert got."""
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
     calls: list[list[int]] = [[] for _ in inputs["weights"]]
     with one_thread():
-        experts = [counted(weight, given) for weight, given in zip(inputs["weights"], calls, strict=True)]
+        experts = [counting_expert(weight, counts) for weight, counts in zip(inputs["weights"], calls, strict=True)]
         out = submitted(x, logits, experts, inputs["k"])
         if describe_if_detached(out) or out.shape != x.shape:
             return {"returned": describe_if_detached(out) or f"Tensor{tuple(out.shape)}"}
@@ -47,13 +52,13 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     return {"out": out.detach().clone(), "x": x.grad, "logits": logits.grad, "calls": calls}
 
 
-def counted(weight: Tensor, given: list[int]) -> Callable[[Tensor], Tensor]:
-    """An expert: (tokens, size) to the same shape. It notes how many tokens it was given."""
+def counting_expert(weight: Tensor, counts: list[int]) -> Callable[[Tensor], Tensor]:
+    """An expert, which maps (tokens, size) to the same shape and notes in `counts` how many tokens it got."""
 
     def expert(tokens: Tensor) -> Tensor:
         if tokens.dim() != 2:
             raise ValueError(f"an expert takes (tokens, size) and got the shape {tuple(tokens.shape)}")
-        given.append(len(tokens))
+        counts.append(len(tokens))
         return torch.tanh(tokens @ weight)
 
     return expert
@@ -64,60 +69,63 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     if "returned" in got:
         yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
         return
-    right, mistakes = combined(inputs, weigh), {key: combined(inputs, way) for key, way in WAYS.items()}
+    right = with_router(inputs, chosen_softmax)
+    mistakes = {key: with_router(inputs, router) for key, router in WRONG_ROUTERS.items()}
     mistakes["router_gets_nothing"] = {"logits": None}
-    yield from judged(NAMES, right, got, mistakes)
+    yield from judge_values(VALUE_NAMES, right, got, mistakes)
     yield from judge_calls(inputs, got["calls"])
 
 
 def judge_calls(inputs: dict[str, Any], calls: list[list[int]]) -> Iterator[Judgement]:
+    """Expects that each expert gets the tokens that choose it, in one call."""
     chosen = inputs["logits"].topk(inputs["k"]).indices
-    wanted = torch.bincount(chosen.flatten(), minlength=len(calls)).tolist()
-    for number, (given, tokens) in enumerate(zip(calls, wanted, strict=True)):
-        full = [count for count in given if count]
-        known = ["all_to_all_experts"] if sum(full) > tokens else ["called_often"] if sum(full) == tokens else []
+    num_tokens = torch.bincount(chosen.flatten(), minlength=len(calls)).tolist()
+    for number, (counts, tokens) in enumerate(zip(calls, num_tokens, strict=True)):
+        counts = [count for count in counts if count]  # a call without tokens does no harm
+        total = sum(counts)
+        mistakes = ["all_to_all_experts"] if total > tokens else ["called_often"] if total == tokens else []
         yield expect(
-            full == [tokens] * bool(tokens),
-            f"expert {number} is called with {full} tokens, expected {tokens} in one call",
-            f"专家 {number} 被调用时拿到的 token 数是 {full}，应为一次 {tokens} 个",
-            mistakes=known,
+            counts == ([tokens] if tokens else []),
+            f"expert {number} is called with {counts} tokens, expected {tokens} in one call",
+            f"专家 {number} 被调用时拿到的 token 数是 {counts}，应为一次 {tokens} 个",
+            mistakes=mistakes,
         )
 
 
-# -- what is right, and what known mistakes give ---------------------------------------------------------------------
-Weigh = Callable[[Tensor, int], Tensor]
+# -- the right router, and those of known mistakes -------------------------------------------------------------------
+Router = Callable[[Tensor, int], Tensor]  # logits (tokens, experts) and k -> the weight of each expert
 
 
-def chosen_only(logits: Tensor, k: int) -> Tensor:
-    """True at the k largest of each token."""
+def is_chosen(logits: Tensor, k: int) -> Tensor:
+    """True at the k largest logits of each token."""
     return torch.zeros_like(logits, dtype=torch.bool).scatter(1, logits.topk(k).indices, True)
 
 
-def weigh(logits: Tensor, k: int) -> Tensor:
-    """(tokens, experts): the softmax over the chosen ones, 0 for the others."""
-    return logits.masked_fill(~chosen_only(logits, k), -torch.inf).softmax(1)
+def chosen_softmax(logits: Tensor, k: int) -> Tensor:
+    """The right weights: the softmax over the chosen experts, and 0 for the others."""
+    return logits.masked_fill(~is_chosen(logits, k), -torch.inf).softmax(1)
 
 
-def last_one(logits: Tensor, k: int) -> Tensor:
-    """Where each expert writes over what stands there, the last of the chosen is left."""
-    places = torch.arange(logits.shape[1]).where(chosen_only(logits, k), -1)
-    return weigh(logits, k) * (places == places.amax(1, keepdim=True))
+def last_chosen(logits: Tensor, k: int) -> Tensor:
+    """The weights if each expert overwrites the result of the one before it: only the last of the chosen counts."""
+    numbers = torch.arange(logits.shape[1]).where(is_chosen(logits, k), -1)
+    return chosen_softmax(logits, k) * (numbers == numbers.amax(1, keepdim=True))
 
 
-WAYS: dict[str, Weigh] = {
-    "softmax_over_all": lambda logits, k: logits.softmax(1) * chosen_only(logits, k),
-    "weights_forgotten": lambda logits, k: chosen_only(logits, k).to(logits.dtype) + 0 * logits,
-    "overwritten": last_one,
-    "first_choice_alone": lambda logits, k: weigh(logits, k) * chosen_only(logits, 1),
+WRONG_ROUTERS: dict[str, Router] = {
+    "softmax_over_all": lambda logits, k: logits.softmax(1) * is_chosen(logits, k),
+    "weights_forgotten": lambda logits, k: is_chosen(logits, k).to(logits.dtype) + 0 * logits,
+    "overwritten": last_chosen,
+    "first_choice_alone": lambda logits, k: chosen_softmax(logits, k) * is_chosen(logits, 1),
 }
 
 
 @one_thread()
-def combined(inputs: dict[str, Any], way: Weigh) -> dict[str, Tensor | None]:
-    """Output and gradients where all experts see all tokens and are weighed in this way."""
+def with_router(inputs: dict[str, Any], router: Router) -> dict[str, Tensor | None]:
+    """The output and the gradients if all experts see all tokens and this router weighs them."""
     x, logits = (inputs[name].clone().requires_grad_() for name in ("x", "logits"))
-    every = torch.tanh(torch.einsum("th,ehk->tek", x, inputs["weights"]))  # (tokens, experts, size)
-    out = (way(logits, inputs["k"])[..., None] * every).sum(1)
+    outputs = torch.tanh(torch.einsum("th,ehk->tek", x, inputs["weights"]))  # (tokens, experts, size)
+    out = (router(logits, inputs["k"])[..., None] * outputs).sum(1)
     (inputs["factor"] * out).sum().backward()
     return {"out": out.detach(), "x": x.grad, "logits": logits.grad}
 

@@ -1,4 +1,8 @@
-"""wb.grpo: the loss of GRPO: advantages within a group of answers, the clipped ratio, then two means."""
+"""Judges wb.grpo: the loss of GRPO, with advantages within a group of answers, the clipped ratio, and two means.
+
+Loss and gradient are compared with the course's own formula, and with that formula changed by one known mistake.
+Shao et al. 2024, DeepSeekMath, https://arxiv.org/abs/2402.03300, without the KL term.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ from helpers.grading.cases import CaseGenerator, Variations
 from helpers.grading.kit.model_tools import describe_if_detached, one_thread
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.grading.whiteboard import LAB
-from helpers.grading.whiteboard.values import judged
+from helpers.grading.whiteboard.values import judge_values
 from helpers.learner.words import Words
 
-NAMES = {"loss": Words(en="the loss", zh="损失"), "logp": Words(en="the gradient of logp", zh="logp 的梯度")}
-EPSILON = 1e-4
-SPREAD = 0.4  # of log ratios: with clips of 0.1 to 0.3 about half of the tokens are clipped
+VALUE_NAMES = {"loss": Words(en="the loss", zh="损失"), "logp": Words(en="the gradient of logp", zh="logp 的梯度")}
+EPSILON = 1e-4  # added to the standard deviation of a group's rewards
+LOG_RATIO_STD = 0.4  # with clips of 0.1 to 0.3 about half of the tokens are clipped
 
 
 def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
-    """Answers of different lengths, at least one token each; in the second case a group has equal rewards."""
+    """Answers of different lengths, with at least one token each. In the second case one group has equal rewards."""
     group, tokens = rng.integer(3, 5), rng.integer(6, 8)
     answers = 3 * group
     old = rng.tensor(answers, tokens) - 2
@@ -31,7 +35,7 @@ def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
     lengths = torch.randint(1, tokens + 1, (answers, 1), generator=rng)
     lengths[0], lengths[-1] = 1, tokens - 1
     mask = (torch.arange(tokens) < lengths).to(old.dtype)
-    logp = old + SPREAD * rng.normal(answers, tokens)
+    logp = old + LOG_RATIO_STD * rng.normal(answers, tokens)
     inputs = {"logp": logp, "old_logp": old, "rewards": rewards, "mask": mask, "group": group}
     return [inputs | {"clip": rng.integer(1, 3) / 10}]
 
@@ -51,42 +55,43 @@ def judge(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     if "returned" in got:
         is_shape = got["returned"].startswith("Tensor(") and "requires_grad" not in got["returned"]
-        known = () if is_shape else ("no_gradient",)
-        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=known)
+        mistakes = () if is_shape else ("no_gradient",)
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]), mistakes=mistakes)
         return
-    yield from judged(NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
+    yield from judge_values(VALUE_NAMES, loss_of(inputs), got, {key: loss_of(inputs, key) for key in MISTAKES})
 
 
 @one_thread()
 def loss_of(inputs: dict[str, Any], mistake: str = "") -> dict[str, Tensor]:
-    """Loss and gradient, right but for one mistake."""
+    """The loss and its gradient, right except for this mistake; "" for none."""
     logp, mask = inputs["logp"].clone().requires_grad_(), inputs["mask"]
     old = logp.detach() if mistake == "old_ignored" else inputs["old_logp"]
-    kept = surrogate((logp - old).exp(), advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
+    objective = surrogate((logp - old).exp(), advantages(inputs, mistake)[:, None], inputs["clip"], mistake)
     if mistake == "padding_counted":
-        loss = -kept.mean()
+        loss = -objective.mean()
     elif mistake == "mean_over_all_tokens":
-        loss = -(kept * mask).sum() / mask.sum()
+        loss = -(objective * mask).sum() / mask.sum()
     else:
-        loss = -((kept * mask).sum(1) / mask.sum(1)).mean()
+        loss = -((objective * mask).sum(1) / mask.sum(1)).mean()
     loss = -loss if mistake == "sign_forgotten" else loss
     loss.backward()
     return {"loss": loss.detach(), "logp": logp.grad}
 
 
 def advantages(inputs: dict[str, Any], mistake: str) -> Tensor:
+    """One advantage per answer: its reward, minus the mean of its group, divided by the group's standard deviation."""
     groups = inputs["rewards"].reshape(-1, inputs["group"])  # (prompts, answers)
     groups = groups.reshape(1, -1) if mistake == "over_the_batch" else groups
-    spread = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
-    spread = 1.0 if mistake == "spread_forgotten" else spread + (0.0 if mistake == "divided_by_zero" else EPSILON)
-    return ((groups - groups.mean(1, keepdim=True)) / spread).flatten()
+    std = groups.std(1, keepdim=True, correction=0 if mistake == "other_std" else 1)
+    divisor = 1.0 if mistake == "spread_forgotten" else std + (0.0 if mistake == "divided_by_zero" else EPSILON)
+    return ((groups - groups.mean(1, keepdim=True)) / divisor).flatten()
 
 
 def surrogate(ratio: Tensor, advantage: Tensor, clip: float, mistake: str) -> Tensor:
+    """The clipped objective of each token: the smaller of ratio and clipped ratio, each times the advantage."""
     plain, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-    ways = {"not_clipped": plain, "clipped_alone": clipped}
-    larger = torch.maximum(plain, clipped) if mistake == "larger_of_both" else torch.minimum(plain, clipped)
-    return ways.get(mistake, larger)
+    wrong = {"not_clipped": plain, "clipped_alone": clipped, "larger_of_both": torch.maximum(plain, clipped)}
+    return wrong.get(mistake, torch.minimum(plain, clipped))
 
 
 MISTAKES = (

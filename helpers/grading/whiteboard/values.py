@@ -1,4 +1,8 @@
-"""A value against the right one and against what known mistakes give. Many of these give NaN, which counts, too."""
+"""Compares named values with the right ones and with those of known mistakes, which often are NaN or infinite.
+
+Used by the whiteboard tasks. NaN and both infinities count as equal here, since which of them a wrong formula gives
+depends on the order of its operations.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +17,33 @@ from helpers.grading.kit.comparisons import expect_tensor, is_close
 from helpers.grading.task import Judgement
 from helpers.learner.words import Words
 
-Values = Mapping[str, Tensor | None]
-NO_NUMBER = -987654.0  # stands for NaN and for both infinities where two values are compared
+Values = Mapping[str, Tensor | None]  # the name of a value -> the value
+NOT_FINITE = -987654.0  # stands for NaN and infinity in a comparison; no task gives this number
 
 
-def judged(
+def judge_values(
     names: Mapping[str, Words], right: Values, got: Values, mistakes: Mapping[str, Values]
 ) -> Iterator[Judgement]:
-    """One Finding a name. mistakes: by the key of a hint what it gives, for the names where that is wrong."""
+    """One Judgement per name. names: maps the name of a value to how a sentence calls it.
+
+    mistakes: maps the key of a hint to the values that this mistake makes wrong.
+    """
     for name, what in names.items():
-        known = {key: wrong[name] for key, wrong in mistakes.items() if name in wrong}
-        finding = expect_tensor(what, right[name], got[name])
-        yield finding if finding.ok else replace(finding, mistakes=tuple(fitting(known, right[name], got[name])))
+        wrong_values = {key: wrong[name] for key, wrong in mistakes.items() if name in wrong}
+        judgement = expect_tensor(what, right[name], got[name])
+        if not judgement.ok:
+            known = mistakes_that_give(got[name], wrong_values, right[name])
+            judgement = replace(judgement, mistakes=tuple(known))
+        yield judgement
 
 
-def fitting(known: Values, right: Tensor, got: Any) -> list[str]:
-    """The keys of the mistakes that give `got`, and not what is right."""
-    return [key for key, wrong in known.items() if alike(wrong, got) and not alike(wrong, right)]
+def mistakes_that_give(got: Any, wrong_values: Values, right: Tensor) -> list[str]:
+    """The keys of the mistakes that give `got`, and not the right value."""
+    return [key for key, wrong in wrong_values.items() if is_same(wrong, got) and not is_same(wrong, right)]
 
 
-def alike(one: Tensor | None, other: Any) -> bool:
+def is_same(one: Tensor | None, other: Any) -> bool:
+    """Whether both are None, or tensors that are equal where they are finite and not finite at the same places."""
     if one is None or not isinstance(other, Tensor):
         return one is None and other is None
-    return is_close(tidy(one), tidy(other))
-
-
-def tidy(tensor: Tensor) -> Tensor:
-    return torch.where(tensor.isfinite(), tensor, NO_NUMBER)
+    return is_close(*(torch.where(tensor.isfinite(), tensor, NOT_FINITE) for tensor in (one, other)))

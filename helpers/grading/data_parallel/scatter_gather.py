@@ -1,4 +1,9 @@
-"""02.scatter and 02.gather: the batch goes out in pieces, the outputs come back as one."""
+"""Judges 02.scatter and 02.gather: a batch is split over simulated devices, and the outputs are joined on device 0.
+
+02.scatter compares the pieces of batches of several sizes and structures with those of torch's `chunk`; a known
+mistake is another rule for splitting one tensor, which must explain all pieces. 02.gather compares the joined output,
+every gradient that comes back, and what crosses between devices in forward and backward.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,12 @@ from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor
 from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
 from helpers.learner.words import Words
 
-Rule = Callable[[Tensor, int], Sequence[Tensor]]
+SplitRule = Callable[[Tensor, int], Sequence[Tensor]]  # a tensor and the number of devices -> its pieces
 
 
 # -- 02.scatter ------------------------------------------------------------------------------------------------------
 def batch_sizes(rng: CaseGenerator, num_devices: int) -> list[int]:
-    """One that the devices do not divide, with a last piece much shorter than the others; and one below N.
-
-    Then one that they divide, one row more than devices, and one row.
-    """
+    """Five sizes: one that N devices do not divide, with a short last piece; N - 1; a multiple of N; N + 1; and 1."""
     large = 3 * num_devices - (2 if num_devices > 2 else 1) + num_devices * rng.integer(0, 1)
     return [large, max(1, num_devices - 1), num_devices * rng.integer(1, 3), num_devices + 1, 1]
 
@@ -39,44 +41,50 @@ def make_scatter(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def batches_of(case: Mapping[str, Any]) -> list[Any]:
-    """As the learner gets them: a tensor, a pair, and one with all that may be in a batch."""
+    """The batches that the learner gets: a tensor, a pair, and a dict with everything that may be in a batch."""
     x, y = case["x"], case["y"]
-    inner = {"mask": case["mask"], "meta": {"epoch": 3, "first": None}, "whole": [y]}
+    inner = {
+        "mask": case["mask"],
+        "meta": {"epoch": 3, "first": None},
+        "whole": [y],
+    }  # a list is not split
     return [x, (x, y), {"scale": case["scale"], "x": x, "pair": (("train", True), y, inner)}]
 
 
 def run_scatter(submitted, inputs: dict[str, Any], context: RankContext) -> list[list[dict[str, Any]]]:
-    return [[scattered(submitted, one, inputs["num_devices"]) for one in batches_of(case)] for case in inputs["cases"]]
+    num_devices = inputs["num_devices"]
+    return [[scatter_batch(submitted, batch, num_devices) for batch in batches_of(case)] for case in inputs["cases"]]
 
 
-def scattered(submitted, batch: Any, num_devices: int) -> dict[str, Any]:
+def scatter_batch(submitted, batch: Any, num_devices: int) -> dict[str, Any]:
     pieces = submitted(batch, num_devices)
-    return {"pieces": pieces, "made_of": [made_of(piece) for piece in pieces] if isinstance(pieces, list) else []}
+    structures = [structure_of(piece) for piece in pieces] if isinstance(pieces, list) else []
+    return {"pieces": pieces, "structures": structures}
 
 
-def made_of(tree: Any) -> str:
-    """Tuples, lists and dicts, which look alike once they have come from the ranks."""
+def structure_of(tree: Any) -> str:
+    """Which tuples, lists and dicts a piece is made of; plain data from the ranks no longer tells tuples from lists."""
     if isinstance(tree, Mapping):
-        return f"{{{', '.join(sorted(f'{key}: {made_of(value)}' for key, value in tree.items()))}}}"
+        return f"{{{', '.join(sorted(f'{key}: {structure_of(value)}' for key, value in tree.items()))}}}"
     if isinstance(tree, list | tuple):
-        return ("[{}]" if isinstance(tree, list) else "({})").format(", ".join(map(made_of, tree)))
+        return ("[{}]" if isinstance(tree, list) else "({})").format(", ".join(map(structure_of, tree)))
     return type(tree).__name__
 
 
 def judge_scatter(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, outputs = world.inputs[0], world.outputs[0]
     num_devices = inputs["num_devices"]
-    columns = zip(*map(batches_of, inputs["cases"]), strict=True)  # the same batch of each size
-    for batches, got in zip(columns, zip(*outputs, strict=True), strict=True):
-        all_pieces = [one["pieces"] for one in got]
-        mistakes = [key for key, rule in RULES.items() if all(map(is_cut_so(rule, num_devices), batches, all_pieces))]
-        for batch, one in zip(batches, got, strict=True):
-            yield from judge_pieces(batch, one, num_devices, mistakes)
+    by_structure = zip(*map(batches_of, inputs["cases"]), strict=True)  # each structure of a batch in all sizes
+    for batches, got in zip(by_structure, zip(*outputs, strict=True), strict=True):
+        all_pieces = [scattered["pieces"] for scattered in got]
+        mistakes = [key for key, rule in RULES.items() if all(map(is_split_by(rule, num_devices), batches, all_pieces))]
+        for batch, scattered in zip(batches, got, strict=True):
+            yield from judge_pieces(batch, scattered, num_devices, mistakes)
 
 
 def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
-    right, pieces = cut(batch, num_devices, chunks), got["pieces"]
-    size = rows_of(batch)
+    right, pieces = split(batch, num_devices, chunks), got["pieces"]
+    size = num_rows(batch)
     if not isinstance(pieces, list):
         kind = str(pieces) if isinstance(pieces, str) else type(pieces).__name__
         yield expect(False, f"scatter returns {kind}, expected a list", f"scatter 返回的是 {kind}，应为 list")
@@ -84,57 +92,63 @@ def judge_pieces(batch: Any, got: dict[str, Any], num_devices: int, mistakes: li
     en = f"a batch of {size} is cut into {len(pieces)} pieces, expected {len(right)}"
     zh = f"{size} 个样本的 batch 被切成 {len(pieces)} 份，应为 {len(right)} 份"
     yield expect(len(pieces) == len(right), en, zh, mistakes=mistakes)
-    for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):
-        wanted, given = leaves_of(expected), leaves_of(piece)
-        for name, value in wanted.items():
+    for device, (expected, piece) in enumerate(zip(right, pieces, strict=False)):  # their number is judged above
+        expected_leaves, leaves = leaves_of(expected), leaves_of(piece)
+        for name, value in expected_leaves.items():
             compare = expect_tensor if isinstance(value, Tensor) else expect_equal
-            found = compare(PIECE.format(name, size), value, given.get(name), rank=device)
-            yield found if found.ok else replace(found, mistakes=tuple(mistakes))
-    for device, kind in enumerate(got["made_of"]):
-        yield expect_equal(KIND.format(size), made_of(batch), kind, rank=device)
+            judgement = compare(PIECE.format(name, size), value, leaves.get(name), rank=device)
+            yield judgement if judgement.ok else replace(judgement, mistakes=tuple(mistakes))
+    for device, structure in enumerate(got["structures"]):
+        yield expect_equal(STRUCTURE.format(size), structure_of(batch), structure, rank=device)
 
 
-def rows_of(batch: Any) -> int:
+def num_rows(batch: Any) -> int:
+    """The number of examples, which all tensors of a batch have."""
     return next(len(leaf) for leaf in leaves_of(batch).values() if isinstance(leaf, Tensor))
 
 
 PIECE = Words(en="the piece of {} (batch of {})", zh="{} 的那一份（batch 大小 {}）")
-KIND = Words(en="what a piece is made of (batch of {})", zh="每一份的构成（batch 大小 {}）")
+STRUCTURE = Words(en="what a piece is made of (batch of {})", zh="每一份的构成（batch 大小 {}）")
 
 
 def leaves_of(tree: Any, name: str = "batch") -> dict[str, Any]:
-    """Tensors, numbers and strings by their place: "batch['pair'][1]['mask']"."""
+    """The tensors, numbers and strings of a batch by their paths: "batch['pair'][1]['mask']"."""
     if isinstance(tree, Mapping):
-        places = [(f"{name}[{key!r}]", value) for key, value in tree.items()]
+        members = [(f"{name}[{key!r}]", value) for key, value in tree.items()]
     elif isinstance(tree, list | tuple):
-        places = [(f"{name}[{i}]", value) for i, value in enumerate(tree)]
+        members = [(f"{name}[{i}]", value) for i, value in enumerate(tree)]
     else:
         return {name: tree}
-    return {place: leaf for at, value in places for place, leaf in leaves_of(value, at).items()}
+    return {path: leaf for member, value in members for path, leaf in leaves_of(value, member).items()}
 
 
-def cut(tree: Any, num_devices: int, rule: Rule, depth: int = 0) -> list[Any]:
-    """A piece a device, by a rule for one tensor. Tuples become lists, as on their way from the ranks; lists stay."""
+def split(tree: Any, num_devices: int, rule: SplitRule, depth: int = 0) -> list[Any]:
+    """One piece per device, by a rule for a single tensor; lists are not split.
+
+    Tuples become lists, as they do on their way from the ranks. A batch of few rows gives fewer pieces than devices.
+    """
     if isinstance(tree, Tensor):
         return list(rule(tree, num_devices) if rule is not top_only or depth < 2 else [tree] * num_devices)
     if isinstance(tree, Mapping):
-        columns = [cut(value, num_devices, rule, depth + 1) for value in tree.values()]
+        columns = [split(value, num_devices, rule, depth + 1) for value in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*columns, strict=False)]
     if isinstance(tree, tuple):
-        columns = [cut(value, num_devices, rule, depth + 1) for value in tree]
+        columns = [split(value, num_devices, rule, depth + 1) for value in tree]
         return [list(row) for row in zip(*columns, strict=False)]
     return [tree] * num_devices
 
 
-def is_cut_so(rule: Rule, num_devices: int) -> Callable[[Any, Any], bool]:
-    """Whether the pieces of a batch are what the rule gives."""
+def is_split_by(rule: SplitRule, num_devices: int) -> Callable[[Any, Any], bool]:
+    """A function that says whether the pieces of a batch are those that the rule gives."""
 
     def matches(batch: Any, pieces: Any) -> bool:
-        given, expected = leaves_of(pieces), leaves_of(cut(batch, num_devices, rule))
-        same_places = given.keys() == expected.keys()
-        return same_places and all(is_equal(expected[place], value) for place, value in given.items())
+        given, expected = leaves_of(pieces), leaves_of(split(batch, num_devices, rule))
+        return given.keys() == expected.keys() and all(is_equal(expected[path], leaf) for path, leaf in given.items())
 
     return matches
+
+
+# -- rules for splitting a tensor: the right one, and those of known mistakes ----------------------------------------
 
 
 def is_equal(a: Any, b: Any) -> bool:
@@ -146,6 +160,7 @@ def chunks(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
 
 
 def top_only(tensor: Tensor, num_devices: int) -> Sequence[Tensor]:
+    """Like `chunks`, but `split` applies it only to tensors at the top of a batch, not to those deeper inside."""
     return tensor.chunk(num_devices)
 
 
@@ -167,7 +182,7 @@ def strided(tensor: Tensor, num_devices: int) -> list[Tensor]:
     return [tensor[device::num_devices] for device in range(min(num_devices, len(tensor)))]
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, SplitRule] = {
     "last_piece_dropped": rounded_down,
     "empty_pieces": rounded_up,
     "even_pieces": even,
@@ -188,13 +203,13 @@ SCATTER = Task(
 
 
 # -- 02.gather -------------------------------------------------------------------------------------------------------
-SLOPE = 2  # of an output with respect to the leaf behind it
+SLOPE = 2  # each output is twice its leaf, so that it is part of a graph
 
 
 def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
-    """Outputs of unequal lengths, of the same and of one row, and the gradient that arrives from the loss.
+    """Outputs of unequal lengths, of equal ones, or of one row each, and the gradient that arrives from the loss.
 
-    That of a sum over the rows is one row for all, and in memory one row.
+    In the second case the gradient is one row that is expanded to all rows, as that of a sum over the rows is.
     """
     width, same_length = rng.integer(2, 4), [rng.integer(2, 4)] * num_devices
     unequal = (torch.randperm(num_devices + 2, generator=rng)[:num_devices] + 1).tolist()
@@ -204,8 +219,8 @@ def make_gather(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 
 
 def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
-    """Backward waits until the next case has had its forward."""
-    crossed: list[list[int]] = []
+    """It yields between forward and backward, so that the next case's forward comes in between."""
+    crossed: list[list[int]] = []  # source, destination and bytes of each copy between two devices
 
     def send(tensor: Tensor, source: int, destination: int) -> Tensor:
         if source != destination:
@@ -219,50 +234,53 @@ def run_gather(submitted, inputs: dict[str, Any], context: RankContext) -> Itera
     yield
     if isinstance(gathered, Tensor) and gathered.requires_grad:
         gathered.backward(inputs["gradient"].expand(gathered.shape))
-    got = {"gathered": gathered, "forward": forward, "gradients": [leaf.grad for leaf in leaves]}
-    return got | {"backward": sorted(crossed), "has_function": has_function(getattr(gathered, "grad_fn", None))}
+    has_function = has_custom_function(getattr(gathered, "grad_fn", None))
+    output = {"gathered": gathered, "forward": forward, "gradients": [leaf.grad for leaf in leaves]}
+    return output | {"backward": sorted(crossed), "has_function": has_function}
 
 
-def has_function(node: Any) -> bool:
-    """Whether somebody's own torch.autograd.Function is in the graph."""
-    is_own = isinstance(node, torch.autograd.function.BackwardCFunction)
-    return node is not None and (is_own or any(has_function(one) for one, _ in node.next_functions))
+def has_custom_function(node: Any) -> bool:
+    """Whether a torch.autograd.Function written in Python is in the graph."""
+    is_custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+    return node is not None and (is_custom or any(has_custom_function(parent) for parent, _ in node.next_functions))
 
 
 def judge_gather(world: JudgedWorld) -> Iterator[Judgement]:
     inputs, got = world.inputs[0], world.outputs[0]
     outputs = [SLOPE * output for output in inputs["outputs"]]
     sizes, rows = [output.nbytes for output in outputs], [len(output) for output in outputs]
-    others = range(1, len(outputs))
+    other_devices = range(1, len(outputs))
     yield expect_tensor(GATHERED, torch.cat(outputs), got["gathered"])
-    out, back = [[i, 0, sizes[i]] for i in others], [[0, i, sizes[i]] for i in others]
+    forward, backward = [[i, 0, sizes[i]] for i in other_devices], [[0, i, sizes[i]] for i in other_devices]
     yield expect(
-        got["forward"] == out,
-        f"what crosses in forward is {routes(got['forward'])}, expected {routes(out)}",
-        f"前向中跨设备的是 {routes(got['forward'])}，应为 {routes(out)}",
+        got["forward"] == forward,
+        f"what crosses in forward is {routes(got['forward'])}, expected {routes(forward)}",
+        f"前向中跨设备的是 {routes(got['forward'])}，应为 {routes(forward)}",
         mistakes=["never_crosses"] if not got["forward"] else [],
     )
-    whole = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
-    found = []
-    for device, (right, mine) in enumerate(zip(whole.split(rows), got["gradients"], strict=True)):
-        known = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
-        found.append(expect_tensor(OUTPUT_GRADIENT.format(device), right, mine, rank=device, mistakes=known))
-    yield from found
-    is_back = got["forward"] and all(one.ok for one in found)
+    gradient = SLOPE * inputs["gradient"].expand(sum(rows), outputs[0].shape[1])
+    judgements = []
+    for device, (right, gradient_got) in enumerate(zip(gradient.split(rows), got["gradients"], strict=True)):
+        mistakes = {"gather_detaches": [] if got["has_function"] else None, "gradient_divided": right / len(outputs)}
+        what = OUTPUT_GRADIENT.format(device)
+        judgements.append(expect_tensor(what, right, gradient_got, rank=device, mistakes=mistakes))
+    yield from judgements
+    only_crossing_is_missing = got["forward"] and all(judgement.ok for judgement in judgements)
     yield expect(
-        got["backward"] == back,
-        f"what crosses in backward is {routes(got['backward'])}, expected {routes(back)}",
-        f"反向中跨设备的是 {routes(got['backward'])}，应为 {routes(back)}",
-        mistakes=["gradient_stays"] if not got["backward"] and is_back else [],
+        got["backward"] == backward,
+        f"what crosses in backward is {routes(got['backward'])}, expected {routes(backward)}",
+        f"反向中跨设备的是 {routes(got['backward'])}，应为 {routes(backward)}",
+        mistakes=["gradient_stays"] if not got["backward"] and only_crossing_is_missing else [],
     )
 
 
 def routes(copies: Sequence[Sequence[int]]) -> str:
-    """[[1, 0, 48]] -> '1 → 0: 48 B'."""
-    return ", ".join(f"{a} → {b}: {num_bytes} B" for a, b, num_bytes in copies) or "0 B"
+    """Copies between devices as a text: '1 → 0: 48 B' for [[1, 0, 48]]."""
+    return ", ".join(f"{source} → {target}: {num_bytes} B" for source, target, num_bytes in copies) or "0 B"
 
 
 def recognise_gather(failure: RunFailure) -> list[str]:
+    """Autograd refuses a gradient whose shape is not the output's, as that of all outputs together."""
     return ["whole_gradient"] if "returned an invalid gradient" in failure.text else []
 
 

@@ -1,0 +1,268 @@
+"""Judges 01.shift, 01.all_to_all and 01.broadcast: messages between pairs of ranks, and along a binomial tree.
+
+Each rank's result is compared with what the inputs of all ranks say. The communication log tells whether only send
+and receive were used, whether all of them were waited for, how many bytes went, and in how many rounds a broadcast
+ends. Ranks that wait for each other in a circle show as a hang, from which the mistake is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.collectives import LAB
+from helpers.grading.kit.comparisons import (
+    expect,
+    expect_equal,
+    expect_ops,
+    expect_payload,
+    expect_tensor,
+    is_close,
+)
+from helpers.grading.kit.messages import (
+    MESSAGE_HINTS,
+    RETURNED,
+    calls_of,
+    each_call,
+    expect_messages,
+    is_to_itself,
+    recognise_among,
+    sends_of,
+)
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
+
+RESULT = Words(en="the result", zh="返回值")
+INPUT = Words(en="the input, afterwards,", zh="调用之后，传入的张量")
+LARGE = 50_000  # elements, 400 kB: more than the buffers between two processes hold, so a send waits for its receive
+VARIATIONS = Variations(dtypes=("float64", "float32", "int64"), min_cases=5)
+
+
+def shape_of(rng: CaseGenerator, large: int) -> tuple[int, ...]:
+    """The shape of a case: a small matrix, a single number, many numbers, three dimensions, and no elements."""
+    matrix = rng.integer(2, 5), rng.integer(2, 5)
+    return (matrix, (1,), (large + rng.integer(1, 99),), (2, *matrix), (0, 3))[rng.case.number]
+
+
+def num_calls(rng: CaseGenerator) -> int:
+    """Two calls in the first case, with equal shapes: the second must leave the first one's result unchanged."""
+    return 1 if rng.case.number else 2
+
+
+# -- 01.shift --------------------------------------------------------------------------------------------------------
+def make_shift(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    shape = shape_of(rng, LARGE)
+    return [{"calls": [{"tensor": rng.tensor(*shape)} for _ in range(num_calls(rng))]} for _ in range(world_size)]
+
+
+def run_shift(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    tensor = inputs["tensor"].clone()
+    return {"result": submitted(tensor), "tensor": tensor}
+
+
+def judge_shift(world: JudgedWorld) -> Iterator[Judgement]:
+    n = world.size
+    for call in calls_of(world):
+        given = [of_rank["tensor"] for of_rank in call.inputs]
+        for rank, output in enumerate(call.outputs):
+            mistakes = {"wrong_direction": given[(rank + 1) % n]}
+            yield expect_tensor(RESULT, given[rank - 1], output["result"], rank=rank, mistakes=mistakes)
+            yield expect_unchanged(given[rank], output["tensor"], rank)
+        yield from expect_messages(call)
+        yield from expect_payload(call, given[0].nbytes if n > 1 else 0, "send")
+
+
+def expect_unchanged(given: Tensor, after: Any, rank: int) -> Judgement:
+    """Expects that an input, which the function may only read, is what it was before the call."""
+    judgement = expect_tensor(INPUT, given, after, rank=rank)
+    return judgement if judgement.ok else replace(judgement, mistakes=("overwrites_send_buffer",))
+
+
+SHIFT_HINTS = LAB.hints(*MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "wrong_direction")
+SHIFT = Task(
+    key="01.shift",
+    signature="shift(tensor)",
+    make_inputs=make_shift,
+    run_submission=each_call(run_shift),
+    judge=judge_shift,
+    recognise_failure=recognise_among(*SHIFT_HINTS),
+    hints=SHIFT_HINTS,
+    variations=VARIATIONS,
+    must_not_change=("tensor",),
+    returns_new_memory=True,
+)
+
+
+# -- 01.all_to_all ---------------------------------------------------------------------------------------------------
+RESULT_FROM = Words(en="result[{}]", zh="result[{}] ")
+LENGTH = Words(en="the number of tensors in the result", zh="返回的张量个数")
+
+
+def make_all_to_all(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    shape = shape_of(rng, LARGE // 4)
+    return [
+        {"calls": [{"tensors": [rng.tensor(*shape) for _ in range(world_size)]} for _ in range(num_calls(rng))]}
+        for _ in range(world_size)
+    ]
+
+
+def run_all_to_all(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    given = [tensor.clone() for tensor in inputs["tensors"]]
+    return {"result": submitted(list(given)), "tensors": given}
+
+
+def judge_all_to_all(world: JudgedWorld) -> Iterator[Judgement]:
+    for call in calls_of(world):
+        given = [of_rank["tensors"] for of_rank in call.inputs]  # [sender][receiver]
+        for rank, output in enumerate(call.outputs):
+            result = output["result"]
+            length = len(result) if isinstance(result, list) else type(result).__name__
+            yield expect_equal(LENGTH, call.size, length, rank=rank)
+            if length == call.size:
+                yield from judge_received(given, result, rank)
+            for tensor, after in zip(given[rank], output["tensors"], strict=True):
+                yield expect_unchanged(tensor, after, rank)
+        yield from expect_messages(call)
+        yield from expect_ops(call, "send", call.size - 1)
+        yield from expect_payload(call, (call.size - 1) * given[0][0].nbytes, "send")
+
+
+def judge_received(given: list, result: list, rank: int) -> Iterator[Judgement]:
+    """What one rank has received from each sender. given: as [sender][receiver]."""
+    n, judgements = len(given), []
+    for sender in range(n):
+        mistakes = {
+            "wrong_slice": [given[sender][sender], given[sender][(2 * sender - rank) % n]],
+            "wrong_place": given[(2 * rank - sender) % n][rank],
+        }
+        what = RESULT_FROM.format(sender)
+        judgements.append(expect_tensor(what, given[sender][rank], result[sender], rank=rank, mistakes=mistakes))
+    wrong_senders = [sender for sender, judgement in enumerate(judgements) if not judgement.ok]
+    if wrong_senders == [rank]:
+        judgements[rank] = replace(judgements[rank], mistakes=("own_part_missing",))
+    yield from judgements
+
+
+ALL_TO_ALL_HINTS = LAB.hints(
+    *MESSAGE_HINTS, "sends_to_itself", "overwrites_send_buffer", "own_part_missing", "wrong_slice", "wrong_place"
+)
+ALL_TO_ALL = Task(
+    key="01.all_to_all",
+    signature="all_to_all(tensors)",
+    make_inputs=make_all_to_all,
+    run_submission=each_call(run_all_to_all),
+    judge=judge_all_to_all,
+    recognise_failure=recognise_among(*ALL_TO_ALL_HINTS),
+    hints=ALL_TO_ALL_HINTS,
+    variations=VARIATIONS,
+    must_not_change=("tensors",),
+    returns_new_memory=True,
+)
+
+
+# -- 01.broadcast ----------------------------------------------------------------------------------------------------
+AFTER_BROADCAST = Words(en="with root {} the memory of the tensor", zh="root 为 {} 时，张量的内存")
+
+
+def make_broadcast(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Every rank is the root in one case."""
+    root, shape = rng.case.number % world_size, [rng.integer(1, 5) for _ in range(1 + rng.case.number % 3)]
+    return [{"root": root, "tensor": rng.tensor(*shape)} for _ in range(world_size)]
+
+
+def run_broadcast(submitted, inputs: dict[str, Any], context: RankContext) -> Tensor:
+    tensor = inputs["tensor"].clone()
+    memory = tensor.detach()  # the memory counts, so that a tensor bound to a new name does not pass
+    submitted(tensor, inputs["root"])
+    context.mark(RETURNED)
+    return memory
+
+
+def judge_broadcast(world: JudgedWorld) -> Iterator[Judgement]:
+    yield from judge_values(world)
+    yield from expect_messages(world)
+    yield from judge_rounds(world)
+
+
+def judge_values(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every rank has the root's tensor, in the memory of its own."""
+    n, root, given = world.size, world.inputs[0]["root"], [of_rank["tensor"] for of_rank in world.inputs]
+    num_reached = 1 << (n.bit_length() - 1)  # so many ranks have it after log2(n) rounds, rounded down
+    unchanged = [rank for rank, output in enumerate(world.outputs) if rank != root and is_close(given[rank], output)]
+    all_have_rank_0s = root != 0 and all(is_close(given[0], output) for output in world.outputs)
+    is_last_round_missing = unchanged and all((rank - root) % n >= num_reached for rank in unchanged)
+    all_received = all(world.logs[rank].count("recv") for rank in unchanged)
+    is_not_in_place = len(unchanged) == n - 1 and not is_last_round_missing and all_received
+    for rank, output in enumerate(world.outputs):
+        mistakes = {
+            "root_ignored": given[0] if all_have_rank_0s else [],
+            "rounds_rounded_down": given[rank] if is_last_round_missing else [],
+            "not_in_place": given[rank] if is_not_in_place else [],
+        }
+        yield expect_tensor(AFTER_BROADCAST.format(root), given[root], output, rank=rank, mistakes=mistakes)
+
+
+def judge_rounds(world: JudgedWorld) -> Iterator[Judgement]:
+    """Every other rank gets the tensor once, in as few rounds as a binomial tree needs."""
+    n, root = world.size, world.inputs[0]["root"]
+    receivers = [[event.peer for event in sends_of(world, rank)] for rank in range(n)]
+    num_messages, rounds, fewest = sum(map(len, receivers)), rounds_of(receivers, root), (n - 1).bit_length()
+    yield expect(
+        num_messages == n - 1,
+        f"from root {root} there are {num_messages} messages, expected {n - 1}: each other rank hears it once",
+        f"root 为 {root} 时共有 {num_messages} 条消息，应为 {n - 1}：其余每个 rank 各收一次",
+    )
+    is_chain = max(map(len, receivers)) == 1  # a tree that serves the nearest child first also needs more rounds
+    mistake = "root_sends_to_all" if len(receivers[root]) == n - 1 else "chain" if is_chain else ""
+    yield expect(
+        rounds <= fewest,
+        f"from root {root} it takes {rounds} rounds, expected {fewest}",
+        f"root 为 {root} 时用了 {rounds} 轮，应为 {fewest} 轮",
+        mistakes=[mistake] if mistake else [],
+    )
+
+
+def rounds_of(receivers: list[list[int]], root: int) -> int:
+    """The round in which the last rank gets the tensor, if a rank sends one message per round.
+
+    receivers: for each rank, whom it sends to, in this order.
+    """
+    round_of, reached = {root: 0}, [root]
+    for rank in reached:  # the list grows while the loop goes through it
+        for number, peer in enumerate(receivers[rank]):
+            if peer not in round_of:
+                round_of[peer] = round_of[rank] + number + 1
+                reached.append(peer)
+    return max(round_of.values())
+
+
+BROADCAST_HINTS = LAB.hints(
+    "calls_a_collective",
+    "not_waited",
+    "place_for_rank",
+    "root_ignored",
+    "rounds_rounded_down",
+    "root_sends_to_all",
+    "chain",
+    "not_in_place",
+)
+
+
+def recognise_broadcast(failure: RunFailure) -> list[str]:
+    """A rank that sends to itself has taken a place in the tree for a rank: with root 1 of 2, place 1 is rank 0."""
+    return ["place_for_rank"] if is_to_itself(failure) else []
+
+
+BROADCAST = Task(
+    key="01.broadcast",
+    signature="broadcast(tensor, root)",
+    make_inputs=make_broadcast,
+    run_submission=run_broadcast,
+    judge=judge_broadcast,
+    recognise_failure=recognise_broadcast,
+    hints=BROADCAST_HINTS,
+    variations=Variations(dtypes=("float64", "float32", "int64"), min_cases=5),
+)

@@ -1,0 +1,212 @@
+"""Judges 02.parallel_apply: one thread per replica, with the outputs' order, exceptions and modes that a thread
+loses.
+
+The replicas that the answer gets are stand-ins which wait for each other: each waits until all others have started,
+and ends after the next one. So replicas that run one after the other are found without a clock, and the last replica
+always ends first. Each notes the grad mode and the autocast dtype of its thread, and in some calls one of them
+raises.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.data_parallel import LAB
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
+from helpers.ranks.limits import load_per_core
+
+MEETING_SECONDS = 0.5  # a replica waits so long for the others on an idle machine; threads start in under a millisecond
+HEAD_START_SECONDS = 0.005  # between the end of one replica and that of the one before it
+MODES = {  # of the caller: whether gradients are recorded, and the dtype of autocast, "off" without
+    "no_grad": (False, "off"),
+    "autocast": (True, "torch.float16"),
+    "no_grad and autocast": (False, "torch.bfloat16"),
+    "as usual": (True, "off"),
+}
+
+
+class StayedAway(KeyError):
+    """What a replica of the check raises. Class and text are the check's own, so that it finds them again."""
+
+    def __init__(self, of: str, reason: str):
+        super().__init__(f"a replica of {of} refuses its input: {reason}")
+
+
+class Meeting:
+    """Replicas that wait for each other: all start, then the last one returns first.
+
+    waits: False if an earlier call has shown that they do not run at the same time, so that none waits in vain again.
+    calls: for each device what its replica noted.
+    """
+
+    def __init__(self, num_devices: int, *, waits: bool):
+        self.seconds = MEETING_SECONDS * load_per_core() if waits else 0.0
+        self.start = threading.Barrier(num_devices)
+        self.done = [threading.Event() for _ in range(num_devices + 1)]
+        self.done[-1].set()
+        self.calls: list[dict[str, Any]] = [{} for _ in range(num_devices)]
+
+    def replica(self, device: int, weight: Tensor, fails: bool = False) -> Callable[[Any], Tensor]:
+        """A stand-in for the model on one device. It takes x of shape (rows, in), alone or first in a tuple."""
+
+        def forward(piece: Any) -> Tensor:
+            x = piece[0] if isinstance(piece, tuple) else piece
+            self.calls[device] = modes_here() | {"met": self.has_met_all()}
+            if fails:
+                self.done[device].set()
+                raise StayedAway("the check", reason="on purpose")
+            if self.calls[device]["met"]:
+                self.done[device + 1].wait(self.seconds)
+                time.sleep(HEAD_START_SECONDS)
+            try:
+                return x @ weight
+            finally:
+                self.done[device].set()
+
+        return forward
+
+    def has_met_all(self) -> bool:
+        """Waits for all replicas to start. Returns whether they all run at the same time."""
+        try:
+            self.start.wait(self.seconds)
+        except threading.BrokenBarrierError:  # a broken barrier stays broken, so the later replicas do not wait
+            return False
+        return True
+
+
+DTYPES = {str(dtype): dtype for dtype in (torch.float16, torch.bfloat16)}
+
+
+def modes_here() -> dict[str, Any]:
+    """The grad mode and the autocast dtype of this thread."""
+    cast = torch.is_autocast_enabled("cpu")
+    return {"grad": torch.is_grad_enabled(), "dtype": str(torch.get_autocast_dtype("cpu")) if cast else "off"}
+
+
+def make_inputs(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
+    """Different weights for each device, so that outputs differ, and the devices that fail, one per call."""
+    width, columns = rng.integer(2, 4), rng.integer(2, 4)
+    weights = [rng.tensor(width, columns) for _ in range(num_devices)]
+    inputs = [rng.tensor(rng.integer(1, 5), width) for _ in range(num_devices)]
+    failing = sorted({0, num_devices - 1, rng.integer(0, num_devices - 1)})
+    return [{"weights": weights, "inputs": inputs, "failing": failing}]
+
+
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    weights = [weight.clone().requires_grad_() for weight in inputs["weights"]]
+    tuples = [(x, 1.0) for x in inputs["inputs"]]  # pieces as scatter makes them of a batch that is a tuple
+    runs: dict[str, Any] = {}
+    have_met = True
+    for mode, (grad, dtype) in MODES.items():
+        meeting = Meeting(len(weights), waits=have_met)
+        replicas = [meeting.replica(device, weight) for device, weight in enumerate(weights)]
+        cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)
+        with torch.set_grad_enabled(grad), cast:
+            outputs = submitted(replicas, tuples if mode == "no_grad" else list(inputs["inputs"]))
+        output_list = outputs if isinstance(outputs, list | tuple) else []
+        attached = [isinstance(output, Tensor) and output.requires_grad for output in output_list]
+        runs[mode] = {"outputs": outputs, "attached": attached, "calls": meeting.calls}
+        have_met = all(call.get("met") for call in meeting.calls)
+    failures = []
+    for failing in inputs["failing"]:
+        meeting = Meeting(len(weights), waits=have_met)
+        failures.append(call_with_failure(submitted, meeting, weights, inputs["inputs"], failing))
+    return {"runs": runs, "failures": failures}
+
+
+def call_with_failure(
+    submitted, meeting: Meeting, weights: list[Tensor], pieces: list[Any], failing: int
+) -> dict[str, Any]:
+    """What `parallel_apply` raises, and with what text, when the replica on device `failing` raises."""
+    replicas = [meeting.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
+    try:
+        submitted(replicas, list(pieces))
+    except Exception as error:
+        return {"raised": type(error).__name__, "text": "\n".join([str(error), *getattr(error, "__notes__", [])])}
+    return {"raised": "nothing", "text": ""}
+
+
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    inputs, runs = world.inputs[0], world.outputs[0]["runs"]
+    num_devices = len(inputs["weights"])
+    for mode in MODES:
+        yield expect(
+            all(call.get("met", False) for call in runs[mode]["calls"]),
+            "the replicas do not run at the same time",
+            "各副本没有同时运行",
+            mistakes=["one_after_another"],
+        )
+    right = [x @ weight for x, weight in zip(inputs["inputs"], inputs["weights"], strict=True)]
+    outputs = runs["as usual"]["outputs"]
+    outputs = outputs if isinstance(outputs, list) else []
+    yield expect_equal(NUM_OUTPUTS, num_devices, len(outputs))
+    found = [device for output in outputs for device, one in enumerate(right) if is_close(one, output)]
+    is_permuted = sorted(found) == list(range(num_devices))  # each right output is there once
+    for device, (expected, output) in enumerate(zip(right, outputs, strict=False)):  # their number is judged above
+        mistakes = {"order_of_completion": right if is_permuted else []}
+        yield expect_tensor(OUTPUT, expected, output, rank=device, mistakes=mistakes)
+    for device, is_attached in enumerate(runs["as usual"]["attached"]):
+        yield expect(is_attached, "backward cannot start from the output", "无法从输出开始反向", rank=device)
+    yield from judge_modes(runs)
+    failures = world.outputs[0]["failures"]
+    mistakes = ["exception_swallowed"] if all(got["raised"] == "nothing" for got in failures) else []
+    for failing, got in zip(inputs["failing"], failures, strict=True):
+        yield from judge_failure(got, failing, num_devices, mistakes)
+
+
+def judge_modes(runs: dict[str, Any]) -> Iterator[Judgement]:
+    """Expects that each thread has the caller's grad mode and autocast dtype."""
+    for mode, (grad, dtype) in MODES.items():
+        for device, call in enumerate(runs[mode]["calls"]):
+            mistakes = {"grad_mode_lost": True}
+            yield expect_equal(GRAD_MODE.format(mode), grad, call.get("grad"), rank=device, mistakes=mistakes)
+            mistakes = {"autocast_lost": "off", "autocast_dtype_lost": "torch.bfloat16"} if dtype != "off" else {}
+            yield expect_equal(AUTOCAST_DTYPE.format(mode), dtype, call.get("dtype"), rank=device, mistakes=mistakes)
+
+
+def judge_failure(got: dict[str, Any], failing: int, num_devices: int, mistakes: list[str]) -> Iterator[Judgement]:
+    """Expects that the replica's own exception comes out, and that it names this device and no other."""
+    en = f"its replica raised {StayedAway.__name__}, and out of parallel_apply came {got['raised']}"
+    zh = f"副本抛出了 {StayedAway.__name__}，而 parallel_apply 抛出的是 {got['raised']}"
+    yield expect(got["raised"] == StayedAway.__name__, en, zh, rank=failing, mistakes=mistakes)
+    named = [device for device in range(num_devices) if f"device {device}" in got["text"]]
+    yield expect(
+        named == [failing] or got["raised"] != StayedAway.__name__,
+        f"an exception is raised that does not say 'device {failing}': {got['text']!r}",
+        f"抛出的异常没有说明是 'device {failing}'：{got['text']!r}",
+        rank=failing,
+        mistakes=["device_unnamed"] if not named else [],
+    )
+
+
+NUM_OUTPUTS = Words(en="the number of outputs", zh="输出的个数")
+OUTPUT = Words(en="the output", zh="输出")
+GRAD_MODE = Words(en="torch.is_grad_enabled() in the thread ({})", zh="线程中的 torch.is_grad_enabled()（{}）")
+AUTOCAST_DTYPE = Words(en="the dtype of autocast in the thread ({})", zh="线程中 autocast 的 dtype（{}）")
+PARALLEL_APPLY = Task(
+    key="02.parallel_apply",
+    signature="parallel_apply(replicas, inputs)",
+    make_inputs=make_inputs,
+    run_submission=run_submission,
+    judge=judge,
+    hints=LAB.hints(
+        "one_after_another",
+        "exception_swallowed",
+        "order_of_completion",
+        "grad_mode_lost",
+        "autocast_dtype_lost",
+        "autocast_lost",
+        "device_unnamed",
+    ),
+    runs_on="devices",
+    must_not_change=("replicas", "inputs"),
+)

@@ -1,0 +1,393 @@
+"""Judges 02.replicate and 02.step: replicas of a model on simulated devices, and a whole training step on them.
+
+Outputs, gradients, buffers and weights are compared with those of one process. A layer that records its calls shows
+whether each replica computes with weights of its own, and on how many rows. In 02.step the result of each known
+mistake is computed too, and a mistake is named if it leaves what the learner's step left, for batches of every size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.data_parallel import LAB
+from helpers.grading.data_parallel.scatter_gather import batch_sizes
+from helpers.grading.kit import model_tools
+from helpers.grading.kit.comparisons import expect, expect_equal, expect_tensor, expect_tensors, is_close
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.learner.words import Words
+
+Named = Mapping[str, Tensor | None]
+StepResult = tuple[Named, Named]  # the gradients and the weights after a step
+
+
+class RecordingLinear(nn.Linear):
+    """A linear layer that records each call: in whose memory it computes, and on how many rows."""
+
+    calls: list[dict[str, Any]] = []  # of the class, so that all replicas of a layer share it
+
+    def forward(self, x: Tensor) -> Tensor:
+        addresses = addresses_of([self.weight] if self.bias is None else [self.weight, self.bias])
+        self.calls.append({"module": id(self), "addresses": addresses, "rows": len(x)})
+        return super().forward(x)
+
+
+def addresses_of(tensors) -> list[int]:
+    """Where the memory of each tensor begins."""
+    return [tensor.untyped_storage().data_ptr() for tensor in tensors]
+
+
+class Net(nn.Module):
+    """A model with all that `replicate` must handle: parameters at the root and deep inside, a weight that two layers
+    share, a missing bias, a frozen bias, and the buffers of BatchNorm."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        inner = nn.Sequential(
+            RecordingLinear(3, width), nn.Tanh(), nn.BatchNorm1d(width)
+        )  # so the bias before it has the gradient 0
+        self.first = nn.Sequential(inner, RecordingLinear(width, width, bias=False), nn.Tanh())
+        self.again = RecordingLinear(width, width)
+        self.again.weight = self.first[1].weight
+        self.last = nn.Linear(width, 2)
+        self.last.bias.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.last(self.again(self.first(x)))
+
+
+def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
+    """One model that is replicated twice, with different weights: in training mode, then in evaluation mode.
+
+    In float32 both times are in evaluation mode, because in training the gradient in front of BatchNorm is a difference
+    of large numbers.
+    """
+    width = rng.integer(3, 6)
+    model = Net(width)
+    shapes = {name: buffer.shape for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    rounds = []
+    for is_training in (rng.case.dtypes == "float64", False):
+        buffers = {name: rng.normal(*shape).abs() for name, shape in shapes.items()}
+        buffers["first.0.2.num_batches_tracked"] = torch.tensor(rng.integer(1, 1000))
+        pieces = [rng.tensor(rng.integer(3, 6), 3) for _ in range(num_devices)]
+        values = {"weights": model_tools.random_weights(rng, model), "buffers": buffers, "pieces": pieces}
+        rounds.append(values | {"is_training": is_training})
+    return [{"width": width, "dtype": rng.case.dtypes, "rounds": rounds}]
+
+
+def replicated_model(inputs: dict[str, Any]) -> nn.Module:
+    return Net(inputs["width"]).to(getattr(torch, inputs["dtype"]))
+
+
+@torch.no_grad()
+def set_values(model: nn.Module, values: dict[str, Any]) -> None:
+    """Set the mode, the parameters and the buffers of a model to these values, and forget its gradients."""
+    model.train(values["is_training"])
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        tensor.grad = None
+        tensor.copy_((values["weights"] | values["buffers"])[name])
+
+
+def run_replicate(submitted, inputs: dict[str, Any], context: RankContext) -> Iterator[None]:
+    """It yields after `replicate`, so that the replicas of two cases exist at the same time."""
+    model, rounds = replicated_model(inputs), []
+    for values in inputs["rounds"]:
+        set_values(model, values)
+        parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        replicas = submitted(model, len(values["pieces"]))
+        changed = [name for name, p in parameters.items() if dict(model.named_parameters()).get(name) is not p]
+        yield
+        output = {"changed": changed, "master": addresses_of(parameters.values())}
+        if not isinstance(replicas, list | tuple) or len(replicas) != len(values["pieces"]):
+            output["number"] = len(replicas) if isinstance(replicas, list | tuple) else type(replicas).__name__
+        else:
+            output |= {"number": len(replicas), **run_replicas(replicas, values["pieces"])}
+        gradients = {name: parameter.grad for name, parameter in parameters.items()}
+        output |= {"gradients": model_tools.detached_copies(gradients), "buffers": model_tools.detached_copies(buffers)}
+        rounds.append(output)
+        if changed:
+            break  # all that follows would be a consequence
+    return rounds
+
+
+def run_replicas(replicas: list[Any], pieces: list[Tensor]) -> dict[str, Any]:
+    """The output and the recorded calls of each replica, on its piece; then backward through all of them."""
+    outputs, calls = [], []
+    for replica, piece in zip(replicas, pieces, strict=True):
+        RecordingLinear.calls.clear()
+        outputs.append(replica(piece))
+        calls.append(list(RecordingLinear.calls))
+    loss = sum(output.square().sum() for output in outputs)
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        loss.backward()
+    return {"outputs": outputs, "calls": calls}
+
+
+def judge_replicate(world: JudgedWorld) -> Iterator[Judgement]:
+    inputs = world.inputs[0]
+    for values, got in zip(inputs["rounds"], world.outputs[0], strict=False):  # a changed model ends after one round
+        yield expect_equal(NUM_REPLICAS, len(values["pieces"]), got["number"])
+        if got["number"] != len(values["pieces"]):
+            return
+        yield from judge_round(inputs, values, got)
+
+
+def judge_round(inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any]) -> Iterator[Judgement]:
+    is_unchanged = not got["changed"]
+    first = got["changed"][0] if got["changed"] else ""
+    yield expect(
+        is_unchanged,
+        f"the model itself is changed: its {first} is another tensor now",
+        f"模型本身被改动了：{first} 换成了别的张量",
+        mistakes=["master_changed"],
+    )
+    alone = [one_process(inputs, values, piece) for piece in values["pieces"]]
+    for device, (right, output) in enumerate(zip(alone, got["outputs"], strict=True)):
+        yield expect_tensor(REPLICA_OUTPUT, right["output"], output, rank=device)
+    frozen = [name for name, gradient in alone[0]["gradients"].items() if gradient is None]
+    trained = [name for name in values["weights"] if name not in frozen]
+    total = {name: sum(one["gradients"][name] for one in alone) for name in trained}
+    missing, of_device_0 = dict.fromkeys(total), alone[0]["gradients"]
+    mistakes = {"gradients_stay": [missing, of_device_0] if len(alone) > 1 else [missing]} if is_unchanged else {}
+    yield from expect_tensors(MODEL_GRADIENT, total, got["gradients"], mistakes=mistakes)
+    for name in frozen:
+        yield expect_equal(MODEL_GRADIENT.format(name), None, got["gradients"][name])
+    yield from judge_memory(got)
+    yield from judge_buffers(inputs, values, got, alone[0]["buffers"])
+
+
+def one_process(inputs: dict[str, Any], values: dict[str, Any], piece: Tensor) -> dict[str, Any]:
+    """What one process gets for a piece: the output, the gradients of its squared sum, the buffers after forward."""
+    model = replicated_model(inputs)
+    set_values(model, values)
+    output = model(piece)
+    output.square().sum().backward()
+    return {
+        "output": output.detach(),
+        "gradients": model_tools.gradients_of(model),
+        "buffers": model_tools.detached_copies(dict(model.named_buffers())),
+    }
+
+
+def judge_memory(got: dict[str, Any]) -> Iterator[Judgement]:
+    """Every replica but the first must compute with weights of its own, in modules of its own."""
+    taken, modules = set(got["master"]), [call["module"] for call in got["calls"][0]]
+    for device, calls in enumerate(got["calls"][1:], start=1):
+        addresses = {address for call in calls for address in call["addresses"]}
+        yield expect(
+            not addresses & taken,
+            "the replica computes with the memory of another one, so not all was copied to this device",
+            "副本用的是别的副本的内存：没有全部复制到这个设备",
+            rank=device,
+            mistakes=["weights_shared"] if addresses & set(got["master"]) else [],
+        )
+        taken |= addresses
+        modules += [call["module"] for call in calls]
+    yield expect(
+        len(set(modules)) == len(modules),
+        "replicas share a module, and they will run at the same time",
+        "多个副本共用同一个 module，而它们将同时运行",
+        mistakes=["module_shared"],
+    )
+
+
+def judge_buffers(
+    inputs: dict[str, Any], values: dict[str, Any], got: dict[str, Any], right: dict[str, Tensor]
+) -> Iterator[Judgement]:
+    """The model must have the buffers that replica 0 wrote; what the other replicas wrote is lost."""
+    model = replicated_model(inputs)
+    set_values(model, values)
+    before = model_tools.detached_copies(dict(model.named_buffers()))
+    for piece in values["pieces"]:
+        model(piece)
+    mistakes = {"buffers_lost": before, "buffers_shared": model_tools.detached_copies(dict(model.named_buffers()))}
+    yield from expect_tensors(BUFFER, right, got["buffers"], mistakes=mistakes)
+
+
+NUM_REPLICAS = Words(en="the number of replicas", zh="副本个数")
+REPLICA_OUTPUT = Words(en="the output of the replica", zh="副本的输出")
+MODEL_GRADIENT = Words(en="the gradient that reaches the model's {}", zh="传回模型 {} 的梯度")
+BUFFER = Words(en="the model's buffer {} after forward", zh="前向之后模型的 buffer {} ")
+REPLICATE = Task(
+    key="02.replicate",
+    signature="replicate(model, num_devices)",
+    make_inputs=make_replicate,
+    run_submission=run_replicate,
+    judge=judge_replicate,
+    hints=LAB.hints(
+        "master_changed", "gradients_stay", "weights_shared", "buffers_shared", "buffers_lost", "module_shared"
+    ),
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32")),
+    must_not_change=("model",),
+)
+
+
+# -- 02.step ---------------------------------------------------------------------------------------------------------
+def step_model(inputs: dict[str, Any]) -> nn.Module:
+    widths = inputs["widths"]
+    model = nn.Sequential(RecordingLinear(widths[0], widths[1]), nn.Tanh(), nn.Linear(widths[1], widths[2]))
+    return model.to(getattr(torch, inputs["dtype"]))
+
+
+def make_step(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
+    """Steps of one model, each from different weights and stale gradients, with a batch of each size of 02.scatter."""
+    widths = [rng.integer(3, 5), rng.integer(3, 5), rng.integer(2, 3)]
+    inputs = {"num_devices": num_devices, "widths": widths, "dtype": rng.case.dtypes, "cases": []}
+    model = step_model(inputs)
+    for size in batch_sizes(rng, num_devices):
+        data = {"x": rng.tensor(size, widths[0]), "y": rng.tensor(size, widths[2]), "lr": rng.integer(1, 9) / 20}
+        weights, stale = (
+            {name: tensor.to(model[0].weight) for name, tensor in model_tools.random_weights(rng, model).items()}
+            for _ in range(2)
+        )
+        inputs["cases"].append(data | {"weights": weights, "stale": stale})
+    return [inputs]
+
+
+def run_step(submitted, inputs: dict[str, Any], context: RankContext) -> list[dict[str, Any]]:
+    model, outputs = step_model(inputs), []
+    parameters = dict(model.named_parameters())
+    master_addresses = set(addresses_of(parameters.values()))
+    for case in inputs["cases"]:
+        model.load_state_dict(case["weights"])
+        for name, parameter in parameters.items():
+            parameter.grad = case["stale"][name].clone()
+        optimizer = model_tools.GradientDescent(parameters.values(), case["lr"])
+        RecordingLinear.calls.clear()
+        loss = submitted(model, optimizer, case["x"], case["y"], inputs["num_devices"])
+        on_master = [call for call in RecordingLinear.calls if master_addresses & set(call["addresses"])]
+        if isinstance(loss, float):
+            loss = torch.tensor(loss, dtype=case["x"].dtype)
+        after = {"gradients": {name: p.grad for name, p in parameters.items()}, "weights": parameters}
+        after = {kind: model_tools.detached_copies(tensors) for kind, tensors in after.items()}
+        rows = sorted(call["rows"] for call in RecordingLinear.calls)
+        outputs.append({"loss": loss, "rows": rows, "on_master": len(on_master)} | after)
+    return outputs
+
+
+def judge_step(world: JudgedWorld) -> Iterator[Judgement]:
+    """Compares every step. A mistake is named if one way to make it leaves what the learner's steps left, in each."""
+    inputs, outputs = world.inputs[0], world.outputs[0]
+    pieces_by_case = [pieces_of(inputs, case) for case in inputs["cases"]]
+    cases = list(zip(inputs["cases"], pieces_by_case, strict=True))
+    results = [step_results(case, pieces, inputs["num_devices"]) for case, pieces in cases]
+    mistakes = tuple(key for key in results[0] if key != "right" and is_step_mistake(key, results, outputs))
+    for (case, pieces), of_case, got in zip(cases, results, outputs, strict=True):
+        (right,) = of_case["right"]
+        for judgement in judge_one_step(case, pieces, right, got):
+            yield judgement if judgement.ok or judgement.mistakes else replace(judgement, mistakes=mistakes)
+
+
+def judge_one_step(
+    case: dict[str, Any], pieces: Sequence[dict], right: StepResult, got: dict[str, Any]
+) -> Iterator[Judgement]:
+    size = len(case["x"])
+    yield from expect_tensors(STEP_GRADIENT.format("{}", size), right[0], got["gradients"])
+    yield from expect_tensors(STEP_WEIGHT.format("{}", size), right[1], got["weights"])
+    yield expect_tensor(LOSS.format(size), sum(piece["loss"] for piece in pieces) / size, got["loss"])
+    rows = sorted(piece["rows"] for piece in pieces)
+    mistakes = {"one_device": [size]} if rows != [size] else {}
+    yield expect_equal(ROWS.format(size), rows, got["rows"], mistakes=mistakes)
+    yield expect(
+        got["on_master"] <= 1,
+        f"{got['on_master']} pieces (batch of {size}) are computed with the model's own weights: only replica 0 may",
+        f"{got['on_master']} 份数据（batch 大小 {size}）用了模型自己的权重：只有副本 0 可以",
+    )
+
+
+def is_step_mistake(key: str, results: Sequence[Mapping[str, Sequence[StepResult]]], outputs: Sequence[dict]) -> bool:
+    """Whether one way to make this mistake leaves what the learner's steps left, and is wrong in some of them."""
+    right_gradients = [of_case["right"][0][0] for of_case in results]
+    for way in zip(*(of_case[key] for of_case in results), strict=True):  # the result of one way, in each step
+        is_learners = all(
+            is_same(gradients, got["gradients"]) and is_same(weights, got["weights"])
+            for (gradients, weights), got in zip(way, outputs, strict=True)
+        )
+        pairs = zip(way, right_gradients, strict=True)
+        if is_learners and not all(is_same(gradients, right) for (gradients, _), right in pairs):
+            return True
+    return False
+
+
+def is_same(expected: Named, got: Any) -> bool:
+    """Whether two dicts of tensors are equal, and lack the same ones."""
+    pairs = [(tensor, got.get(name)) for name, tensor in expected.items()]
+    return all(other is None if tensor is None else is_close(tensor, other) for tensor, other in pairs)
+
+
+def pieces_of(inputs: dict[str, Any], case: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each piece of the batch its rows, its summed loss and the gradients of that, as one process gets them."""
+    pieces = []
+    chunks = (case[name].chunk(inputs["num_devices"]) for name in ("x", "y"))
+    for x, y in zip(*chunks, strict=True):
+        model = step_model(inputs)
+        model.load_state_dict(case["weights"])
+        loss = (model(x) - y).square().sum()
+        loss.backward()
+        pieces.append({"rows": len(x), "loss": loss.detach(), "gradients": model_tools.gradients_of(model)})
+    return pieces
+
+
+def step_results(case: dict[str, Any], pieces: Sequence[dict], num_devices: int) -> dict[str, list[StepResult]]:
+    """What the right step leaves ("right"), and what each known mistake leaves, in each way to make it."""
+    rows, size, number, columns = [piece["rows"] for piece in pieces], len(case["x"]), len(pieces), case["y"].shape[1]
+
+    def weighted(factors: Sequence[float]) -> StepResult:
+        """The result if the pieces' gradients are added with these factors; pieces without a factor are left out."""
+        pairs = list(zip(pieces, factors, strict=False))
+        gradients = {name: sum(one["gradients"][name] * factor for one, factor in pairs) for name in case["weights"]}
+        return gradients, updated(case, gradients)
+
+    right, means = weighted([1 / size] * number), [1 / n for n in rows]
+    missing, zeros = dict.fromkeys(right[0]), {name: torch.zeros_like(tensor) for name, tensor in right[0].items()}
+    stale = {name: right[0][name] + case["stale"][name] for name in right[0]}
+    return {
+        "right": [right],
+        "not_cleared": [(stale, updated(case, stale))],
+        "cleared_after": [
+            (cleared, weights) for cleared in (missing, zeros) for weights in (right[1], updated(case, stale))
+        ],
+        "gradients_never_back": [(missing, case["weights"]), *(weighted([one]) for one in (1 / size, means[0], 1.0))],
+        "divided_by_devices": [weighted([mean / num_devices for mean in means])],
+        "divided_by_elements": [weighted([1 / size / columns] * number)],
+        "mean_of_means": [weighted([mean / number / divisor for mean in means]) for divisor in (1, columns)],
+        "sum_for_mean": [weighted(means), weighted([1.0] * number)],
+    }
+
+
+def updated(case: dict[str, Any], gradients: Named) -> Named:
+    """The weights after a step of gradient descent."""
+    return {name: tensor - case["lr"] * gradients[name] for name, tensor in case["weights"].items()}
+
+
+STEP_GRADIENT = Words(en="the gradient of {} (batch of {})", zh="{} 的梯度（batch 大小 {}）")
+STEP_WEIGHT = Words(en="the parameter {} after the step (batch of {})", zh="更新后的参数 {}（batch 大小 {}）")
+LOSS = Words(en="the loss that is returned (batch of {})", zh="返回的 loss（batch 大小 {}）")
+ROWS = Words(en="the rows that the replicas compute on (batch of {})", zh="各副本计算的行数（batch 大小 {}）")
+STEP = Task(
+    key="02.step",
+    signature="train_step(model, optimizer, x, y, num_devices)",
+    make_inputs=make_step,
+    run_submission=run_step,
+    judge=judge_step,
+    hints=LAB.hints(
+        "not_cleared",
+        "cleared_after",
+        "gradients_never_back",
+        "divided_by_devices",
+        "divided_by_elements",
+        "mean_of_means",
+        "sum_for_mean",
+        "one_device",
+    ),
+    runs_on="devices",
+    variations=Variations(dtypes=("float64", "float32")),
+    must_not_change=("x", "y"),
+)

@@ -1,0 +1,147 @@
+"""Judges 00.total, 00.mean and 00.layers: collectives over ranks with different amounts of data, or with none.
+
+Each task draws data of different lengths for the ranks, runs the answer on live ranks, and compares every rank's result
+with what one process computes from all of the data. A rank that makes fewer calls than the others shows as a hang or a
+mismatch, which is recognised too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from helpers.grading.cases import CaseGenerator
+from helpers.grading.kit.comparisons import expect_equal, expect_tensor, expect_tensors
+from helpers.grading.start_here import LAB
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.learner.words import Words
+
+
+def recognise_left_out(failure: RunFailure) -> Sequence[str]:
+    """Ranks that disagree about the next operation: one of them has called fewer collectives than the others."""
+    return ["left_out"] if failure.kind in ("hang", "mismatch") else []
+
+
+# -- 00.total --------------------------------------------------------------------------------------------------------
+COUNT = Words(en="the number of examples", zh="样本总数")
+
+
+def make_total(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """With two ranks or more, one of them has no examples. It is never rank 0, so that `if rank == 0` fails."""
+    sizes = [rng.integer(2, 9) for _ in range(world_size)]
+    if world_size > 1:
+        sizes[rng.integer(1, world_size - 1)] = 0
+    return [{"examples": [rng.integer(0, 99) for _ in range(size)]} for size in sizes]
+
+
+def run_total(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    total = submitted(list(inputs["examples"]))
+    return {"total": total.item() if isinstance(total, torch.Tensor) and total.numel() == 1 else total}
+
+
+def judge_total(world: JudgedWorld) -> Iterator[Judgement]:
+    """The total number of examples, as an int, a float or a tensor of one element."""
+    counts = [len(of_rank["examples"]) for of_rank in world.inputs]
+    for rank, output in enumerate(world.outputs):
+        got = output["total"]
+        got = int(got) if isinstance(got, float) and got.is_integer() else got
+        mistakes = {"own_count": counts[rank], "counts_ranks": world.size}
+        wrong = {key: value for key, value in mistakes.items() if value != sum(counts)}
+        yield expect_equal(COUNT, sum(counts), got, rank=rank, mistakes=wrong)
+
+
+TOTAL = Task(
+    key="00.total",
+    signature="total_of(examples)",
+    make_inputs=make_total,
+    run_submission=run_total,
+    judge=judge_total,
+    recognise_failure=recognise_left_out,
+    hints=LAB.hints("left_out", "own_count", "counts_ranks"),
+)
+
+
+# -- 00.mean ---------------------------------------------------------------------------------------------------------
+MEAN_LOSS = Words(en="the mean loss", zh="平均损失")
+
+
+def make_mean(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Each rank has a different number of losses, so that no two mistakes give the same number."""
+    return [{"losses": rng.tensor(2 + 3 * rank + rng.integer(0, 2)).abs() + 1} for rank in range(world_size)]
+
+
+def run_mean(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    losses = inputs["losses"].clone()
+    mean = submitted(losses)
+    return {"mean": torch.tensor(mean, dtype=torch.float64) if isinstance(mean, float) else mean}
+
+
+def judge_mean(world: JudgedWorld) -> Iterator[Judgement]:
+    losses = [of_rank["losses"] for of_rank in world.inputs]
+    all_losses = torch.cat(losses)
+    mistakes = {
+        "mean_of_means": torch.stack([of_rank.mean() for of_rank in losses]).mean(),
+        "sum_for_mean": all_losses.sum(),
+        "divided_by_ranks": all_losses.sum() / world.size,
+    }
+    for rank, output in enumerate(world.outputs):
+        got = output["mean"]
+        got = got.reshape(()).double() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
+        yield expect_tensor(MEAN_LOSS, all_losses.mean(), got, rank=rank, mistakes=mistakes)
+
+
+MEAN = Task(
+    key="00.mean",
+    signature="mean_of_all(losses)",
+    make_inputs=make_mean,
+    run_submission=run_mean,
+    judge=judge_mean,
+    recognise_failure=recognise_left_out,
+    hints=LAB.hints("left_out", "mean_of_means", "sum_for_mean", "divided_by_ranks"),
+    must_not_change=("losses",),
+)
+
+
+# -- 00.layers -------------------------------------------------------------------------------------------------------
+LAYER_NAMES = ("first", "second", "third")
+LAYER_SUM = Words(en="the sum of layer {}", zh="{} 层的和")
+
+
+def make_layers(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """All layers have the same shape, as in the chapter. One rank other than 0 has no gradient of one of the layers.
+
+    If that rank leaves out the call, its next call is paired with this layer's, since the shapes fit.
+    """
+    ranks = [{name: rng.tensor(3) for name in LAYER_NAMES} for _ in range(world_size)]
+    if world_size > 1:
+        ranks[rng.integer(1, world_size - 1)][rng.one_of(*LAYER_NAMES[:2])] = None
+    return [{"gradients": gradients} for gradients in ranks]
+
+
+def run_layers(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    gradients = {name: None if one is None else one.clone() for name, one in inputs["gradients"].items()}
+    sums = submitted(gradients)
+    return {"sums": gradients if sums is None else sums}  # an answer may also add up in place and return nothing
+
+
+def judge_layers(world: JudgedWorld) -> Iterator[Judgement]:
+    zeros = torch.zeros(3, dtype=torch.float64)
+    by_rank = [
+        {name: zeros if one is None else one for name, one in of_rank["gradients"].items()} for of_rank in world.inputs
+    ]
+    sums = {name: sum(gradients[name] for gradients in by_rank) for name in LAYER_NAMES}
+    for rank, output in enumerate(world.outputs):
+        yield from expect_tensors(LAYER_SUM, sums, output["sums"], rank=rank, mistakes={"own_layers": by_rank[rank]})
+
+
+LAYERS = Task(
+    key="00.layers",
+    signature="sum_layers(gradients)",
+    make_inputs=make_layers,
+    run_submission=run_layers,
+    judge=judge_layers,
+    recognise_failure=recognise_left_out,
+    hints=LAB.hints("left_out", "own_layers"),
+)

@@ -1,0 +1,208 @@
+"""Judges wb.softmax and wb.merge: attention over blocks of keys, one block at a time, and the merging of two blocks.
+
+wb.softmax is the online softmax of FlashAttention, which may hold the scores of one block only; a meter watches the
+bytes. wb.merge joins the results of two blocks of keys, as every hop of ring attention needs it. Both are compared
+with attention over all keys at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.model_tools import MemoryMeter, one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
+from helpers.grading.whiteboard import LAB
+from helpers.grading.whiteboard.values import judge_values
+from helpers.learner.words import Words
+from helpers.quantities.units import format_bytes
+
+OUTPUT = {"out": Words(en="the output", zh="输出")}
+OUTPUT_AND_LSE = OUTPUT | {"lse": Words(en="the log of the sum", zh="指数和的对数 lse")}
+LARGE = 1e3  # a factor with which exp of a score overflows in float64
+
+
+def moderate(rng: CaseGenerator, *shape: int) -> Tensor:
+    """Normally distributed numbers, also in the case of large values, where only the scores are to be large."""
+    values = rng.tensor(*shape)
+    return values / 1e6 if rng.case.values == "large" else values
+
+
+# -- wb.softmax ------------------------------------------------------------------------------------------------------
+def make_softmax(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """About 20 blocks with a short last one; in the third case blocks of one key, in the fourth one block, not full."""
+    number = rng.case.number
+    num_queries, size = rng.integer(16, 20), rng.integer(4, 5)
+    block = 1 if number == 2 else rng.integer(5, 7)
+    num_keys = block - 1 if number == 3 else 130 if number == 2 else 20 * block + rng.integer(2, block - 1)
+    q, k, v = (moderate(rng, length, size) for length in (num_queries, num_keys, num_keys))
+    return [{"q": q * (LARGE if rng.case.values == "large" else 1), "k": k, "v": v, "block": block}]
+
+
+def run_softmax(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    q, k, v = (inputs[name].clone() for name in "qkv")
+    meter = MemoryMeter([q, k, v])
+    with torch.no_grad(), one_thread(), meter:
+        out = submitted(q, k, v, inputs["block"])
+    return {"out": out.clone() if isinstance(out, Tensor) else None, "peak": meter.peak_bytes}
+
+
+def judge_softmax(world: JudgedWorld) -> Iterator[Judgement]:
+    inputs, got = world.inputs[0], world.outputs[0]
+    q, k, v = (inputs[name] for name in "qkv")
+    right = {"out": (q @ k.mT / q.shape[1] ** 0.5).softmax(1) @ v}
+    mistakes = {key: {"out": online_softmax(inputs, key)} for key in RESCALING_MISTAKES} | other_mistakes(inputs)
+    yield from judge_values(OUTPUT, right, got, mistakes)
+    scores_bytes = len(q) * len(k) * q.itemsize
+    peak, all_scores = format_bytes(got["peak"]), format_bytes(scores_bytes)
+    yield expect(
+        len(k) <= inputs["block"] or got["peak"] < scores_bytes,
+        f"it holds {peak} at its peak; all scores are {all_scores}, and one block of them is to be there at a time",
+        f"峰值占用 {peak}；全部分数是 {all_scores}，而同一时刻只应有一块分数",
+        mistakes=["scores_at_once"],
+    )
+
+
+RESCALING_MISTAKES = ("sum_not_rescaled", "output_not_rescaled", "not_rescaled", "not_divided")
+
+
+@one_thread()
+def online_softmax(inputs: dict[str, Any], mistake: str) -> Tensor:
+    """Attention over one block of keys after the other, right except for one mistake."""
+    q, block = inputs["q"], inputs["block"]
+    maximum, total, out = torch.full((len(q), 1), -torch.inf, dtype=q.dtype), 0.0, 0.0
+    for k, v in zip(inputs["k"].split(block), inputs["v"].split(block), strict=True):
+        scores = q @ k.mT / q.shape[1] ** 0.5  # (queries, block)
+        new_maximum = torch.maximum(maximum, scores.amax(1, keepdim=True))
+        weights, factor = (scores - new_maximum).exp(), (maximum - new_maximum).exp()
+        sum_factor = 1 if mistake in ("sum_not_rescaled", "not_rescaled") else factor
+        out_factor = 1 if mistake in ("output_not_rescaled", "not_rescaled") else factor
+        total = total * sum_factor + weights.sum(1, keepdim=True)
+        out = out * out_factor + weights @ v
+        maximum = new_maximum
+    return out if mistake == "not_divided" else out / total
+
+
+@one_thread()
+def other_mistakes(inputs: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """What the mistakes give that need no loop over blocks."""
+    q, k, v, block = (inputs[name] for name in ("q", "k", "v", "block"))
+    scores = q @ k.mT
+    scaled = scores / q.shape[1] ** 0.5
+    num_in_full_blocks = len(k) // block * block
+    parts = [a.softmax(1) @ b for a, b in zip(scaled.split(block, 1), v.split(block), strict=True)]
+    weights = scaled.exp()
+    values = {
+        "mean_of_blocks": torch.stack(parts).mean(0),
+        "last_block_dropped": scaled[:, :num_in_full_blocks].softmax(1) @ v[:num_in_full_blocks]
+        if num_in_full_blocks
+        else scaled.new_zeros(q.shape),
+        "not_scaled": scores.softmax(1) @ v,
+        "overflows": weights @ v / weights.sum(1, keepdim=True),
+    }
+    return {key: {"out": value} for key, value in values.items()}
+
+
+SOFTMAX = Task(
+    key="wb.softmax",
+    signature="attend(q, k, v, block)",
+    make_inputs=make_softmax,
+    run_submission=run_softmax,
+    judge=judge_softmax,
+    hints=LAB.hints(
+        "overflows",
+        "mean_of_blocks",
+        "not_rescaled",
+        "sum_not_rescaled",
+        "output_not_rescaled",
+        "not_divided",
+        "last_block_dropped",
+        "not_scaled",
+        "scores_at_once",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=4),
+    must_not_change=("q",),  # not k and v: the meter would count the copies that are made to compare them
+)
+
+
+# -- wb.merge --------------------------------------------------------------------------------------------------------
+def make_merge(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """From the second case on, row 0 attends to no key of block a, and row 1 to none of block b."""
+    rows, size, num_keys = rng.integer(5, 9), rng.integer(2, 4), rng.integer(2, 6)
+    inputs: dict[str, Any] = {}
+    for number, name in enumerate("ab"):
+        scores = moderate(rng, rows, num_keys) * (LARGE if rng.case.values == "large" else 1)
+        out, lse = scores.softmax(1) @ moderate(rng, num_keys, size), scores.logsumexp(1)
+        if rng.case.number:
+            out[number], lse[number] = 0.0, -torch.inf
+        inputs |= {f"out_{name}": out, f"lse_{name}": lse}
+    return [inputs]
+
+
+def run_merge(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    with one_thread():
+        result = submitted(*(inputs[name].clone() for name in ("out_a", "lse_a", "out_b", "lse_b")))
+    pair = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
+    return {
+        name: one.clone() if isinstance(one, Tensor) else None for name, one in zip(OUTPUT_AND_LSE, pair, strict=True)
+    }
+
+
+def judge_merge(world: JudgedWorld) -> Iterator[Judgement]:
+    inputs = world.inputs[0]
+    (a, lse_a), (b, lse_b) = ((inputs[f"out_{name}"], inputs[f"lse_{name}"]) for name in "ab")
+    lse = torch.logaddexp(lse_a, lse_b)
+    weight_a, weight_b = (lse_a - lse).exp()[:, None], (lse_b - lse).exp()[:, None]
+    right = {"out": weight_a * a + weight_b * b, "lse": lse}
+    mistakes = wrong_merges(a, lse_a, b, lse_b) | {
+        "weights_exchanged": {"out": weight_b * a + weight_a * b},
+        "added": {"out": a + b},
+        "mean_of_both": {"out": (a + b) / 2},
+    }
+    yield from judge_values(OUTPUT_AND_LSE, right, world.outputs[0], mistakes)
+
+
+def wrong_merges(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> dict[str, dict[str, Tensor]]:
+    """What the known mistakes with exponentials and logarithms give."""
+    maximum = torch.maximum(lse_a, lse_b)
+    exp_a, exp_b = lse_a.exp(), lse_b.exp()
+    not_divided = (lse_a - maximum).exp()[:, None] * a + (lse_b - maximum).exp()[:, None] * b
+    without_maximum = (exp_a[:, None] * a + exp_b[:, None] * b) / (exp_a + exp_b)[:, None]
+    without_exp = (lse_a[:, None] * a + lse_b[:, None] * b) / (lse_a + lse_b)[:, None]
+    return {
+        "overflows": {"out": without_maximum, "lse": (exp_a + exp_b).log()},
+        "weights_without_exp": {"out": without_exp},
+        "not_divided": {"out": not_divided},
+        "larger_lse": {"lse": maximum},
+        "lse_added": {"lse": lse_a + lse_b},
+    }
+
+
+MERGE = Task(
+    key="wb.merge",
+    signature="merge(out_a, lse_a, out_b, lse_b)",
+    make_inputs=make_merge,
+    run_submission=run_merge,
+    judge=judge_merge,
+    hints=LAB.hints(
+        "overflows",
+        "weights_without_exp",
+        "weights_exchanged",
+        "mean_of_both",
+        "added",
+        "not_divided",
+        "larger_lse",
+        "lse_added",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(layouts=("contiguous", "transposed"), values=("normal", "large"), min_cases=3),
+    must_not_change=("out_a", "lse_a", "out_b", "lse_b"),
+)

@@ -1,0 +1,128 @@
+"""Judges wb.clock: the offset and the drift between two ranks' clocks, from the times at which both left the same
+barriers.
+
+The right line is fitted by least squares; each known mistake is another way to get offset and drift from the same
+times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.grading.cases import CaseGenerator, Variations
+from helpers.grading.kit.comparisons import expect
+from helpers.grading.kit.model_tools import one_thread
+from helpers.grading.task import JudgedWorld, Judgement, RankContext, RunFailure, Task
+from helpers.grading.whiteboard import LAB
+from helpers.learner.words import Words
+
+Line = tuple[float, float]  # offset in seconds, and drift in seconds per second
+EPOCH = 1.8e9  # seconds since 1970
+TOLERANCE = 1e-6  # relative; the same sums in another order differ by less
+
+
+def make_inputs(rng: CaseGenerator, world_size: int) -> list[dict[str, Any]]:
+    """Times since the machine started; since 1970 in the second and fourth case; a single barrier in the third."""
+    number = rng.case.number
+    count = 1 if number == 2 else rng.integer(6, 12)
+    mine = 100 + rng.normal(count).abs().add(0.5).cumsum(0) + EPOCH * (number in (1, 3))
+    offset, drift = rng.one_of(-1, 1) * rng.integer(20, 80) / 1000, rng.one_of(-1, 1) * rng.integer(40, 90) / 1e6
+    jitter = rng.normal(count) / 1e4
+    return [{"mine": mine, "yours": mine + offset + drift * (mine - mine[0]) + jitter}]
+
+
+def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> dict[str, Any]:
+    with one_thread():
+        result = submitted(inputs["mine"].clone(), inputs["yours"].clone())
+    is_pair = isinstance(result, tuple | list) and len(result) == 2
+    if not is_pair or not all(isinstance(value, float | int) or _is_scalar(value) for value in result):
+        return {"returned": type(result).__name__}
+    return {"line": torch.tensor([float(value) for value in result], dtype=torch.float64)}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
+
+
+def judge(world: JudgedWorld) -> Iterator[Judgement]:
+    got = world.outputs[0]
+    if "returned" in got:
+        yield Judgement(ok=False, message=RETURNED.format(got["returned"]))
+        return
+    lines = lines_of(**world.inputs[0])
+    right, line = lines.pop("right"), tuple(got["line"].tolist())
+    mistakes = [key for key, wrong in lines.items() if is_same_line(wrong, line) and not is_same_line(wrong, right)]
+    if not mistakes and world.case.number in (1, 3):
+        mistakes = ["digits_lost"]  # squares of seconds since 1970 have more digits than float64
+    shown, expected = (f"{offset * 1e3:.6g} ms, {drift * 1e6:.6g} µs/s" for offset, drift in (line, right))
+    en, zh = f"offset and drift are {shown}, expected {expected}", f"偏移和漂移是 {shown}，应为 {expected}"
+    yield expect(is_same_line(right, line), en, zh, mistakes=mistakes)
+
+
+def is_same_line(one: Line, other: Line) -> bool:
+    """Whether offset and drift are equal up to rounding; where one is NaN, the other need only not be finite."""
+    return all(
+        math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12) or math.isnan(a) and not math.isfinite(b)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def lines_of(mine: Tensor, yours: Tensor) -> dict[str, Line]:
+    """The right line ("right"), and the line that each known mistake gives, by the key of its hint."""
+    elapsed, difference = mine - mine[0], yours - mine
+    centred, centred_difference = elapsed - elapsed.mean(), difference - difference.mean()
+    drift = float((centred * centred_difference).sum() / centred.square().sum()) if len(mine) > 1 else 0.0
+    mean, first = float(difference.mean()), float(difference[0])
+    offset = mean - drift * float(elapsed.mean())
+    drift_of_ends = float((difference[-1] - difference[0]) / elapsed[-1])
+    drift_through_first = float((elapsed * (difference - first)).sum() / elapsed.square().sum())
+    return {
+        "right": (offset, drift),
+        "one_barrier": (math.nan, math.nan),
+        "turned_round": (-offset, -drift),
+        "slope_for_drift": (offset, 1 + drift),
+        "offset_at_zero": (mean - drift * float(mine.mean()), drift),
+        "offset_in_the_middle": (mean, drift),
+        "drift_forgotten": (mean, 0.0),
+        "first_and_last": (first, drift_of_ends),
+        "first_is_exact": (first, drift_through_first),
+    }
+
+
+def recognise_failure(failure: RunFailure) -> list[str]:
+    """With one barrier, a formula for the slope divides by zero."""
+    return ["one_barrier"] if failure.type_name in ("ZeroDivisionError", "StatisticsError") else []
+
+
+RETURNED = Words(
+    en="one_clock returns {}, expected a pair of numbers: (offset, drift)",
+    zh="one_clock 返回的是 {}，应为一对数：(offset, drift)",
+)
+CLOCK = Task(
+    key="wb.clock",
+    signature="one_clock(mine, yours)",
+    make_inputs=make_inputs,
+    run_submission=run_submission,
+    judge=judge,
+    recognise_failure=recognise_failure,
+    hints=LAB.hints(
+        "one_barrier",
+        "turned_round",
+        "slope_for_drift",
+        "offset_at_zero",
+        "offset_in_the_middle",
+        "drift_forgotten",
+        "first_and_last",
+        "first_is_exact",
+        "digits_lost",
+    ),
+    world_sizes=(1,),
+    runs_on="process",
+    variations=Variations(min_cases=4),
+    must_not_change=("mine", "yours"),
+)
