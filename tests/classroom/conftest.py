@@ -45,52 +45,74 @@ def settings(lab_03):
     return made
 
 
+# What the normal run grades, about a quarter: of each kind of row and flag one or two, and the cheats that only their
+# ranks betray. The slow tests grade the others as well.
+SAMPLE = {"right", "untouched", "bad-syntax_error", "bad-endless_cell", "bad-prints_100_mb", "bad-exits_in_a_cell"}
+SAMPLE |= {"bad-forks_in_a_cell", "bad-deletes_files", "bad-silent"}
+SAMPLE |= {"cheat-clears_the_listeners", "cheat-forges_the_answer", "cheat-courses_own_mesh", "cheat-opens_the_zoo"}
+SAMPLE |= {f"file-{name}" for name in "text list empty binary essay.docx huge link cellless nested".split()}
+
+
+def sampled(names, prefix: str) -> list:
+    """Parameters for a test of these submissions: those that the normal run does not grade are slow."""
+    marks = [() if f"{prefix}-{name}" in SAMPLE else (pytest.mark.slow,) for name in names]
+    return [pytest.param(name, marks=mark, id=name) for name, mark in zip(names, marks, strict=True)]
+
+
 @pytest.fixture(scope="session")
-def graded_class(tmp_path_factory, settings):
-    """The learner to the GradedSubmission, for the whole class."""
+def graded(request):
+    """graded("right"): the GradedSubmission of a learner of the class."""
+
+    def result(name: str):
+        return request.getfixturevalue("graded_sample" if name in SAMPLE else "graded_rest")[name]
+
+    return result
+
+
+@pytest.fixture(scope="session")
+def graded_sample(tmp_path_factory, settings):
+    return grade_class(tmp_path_factory, settings, lambda name: name in SAMPLE)
+
+
+@pytest.fixture(scope="session")
+def graded_rest(tmp_path_factory, settings):
+    return grade_class(tmp_path_factory, settings, lambda name: name not in SAMPLE)
+
+
+def grade_class(tmp_path_factory, settings, is_chosen) -> dict:
+    """The learner to the GradedSubmission, for those of the class whose name is chosen."""
     folder, others, endless = (tmp_path_factory.mktemp(name) for name in ("class", "others", "endless"))
+    victim = folder / "victim" / "work"
+    victim.parent.mkdir()
+    victim.write_text("of years")
     for path in notebooks.CHEATS:
         cheat = notebooks.handed_in({key_of(path): path.read_text()})
         home = folder if key_of(path).startswith("03.") else others
         notebooks.write(home / f"cheat-{path.stem}.ipynb", cheat)
-    (folder / "victim").mkdir()
-    (folder / "victim" / "work").write_text("of years")
     for name, answers in notebooks.BAD.items():
-        answers = {key: source.replace("VICTIM", str(folder / "victim")) for key, source in answers.items()}
+        answers = {key: source.replace("VICTIM", str(victim.parent)) for key, source in answers.items()}
         notebooks.write(folder / f"bad-{name}.ipynb", notebooks.handed_in(answers))
     notebooks.write(folder / "right.ipynb", notebooks.lab(folder="solutions"))
     notebooks.write(folder / "untouched.ipynb", notebooks.lab())
     write_unreadable(folder)
-    state = open_state(folder.parent / "out", seed=11)
-    seconds = {}
-
-    def print_result(result, number, total):
-        seconds[result.learner] = result.seconds
-        print(f"[{number}/{total}] {result.learner} {result.seconds:.1f} s", flush=True)
-
-    start = time.monotonic()
-    for name in ENDLESS:
-        (folder / f"{name}.ipynb").rename(endless / f"{name}.ipynb")
-    results = grade_all(find_submissions([folder]), settings(folder), state, jobs=2, on_graded=print_result)
-    low = settings(endless, limits=LOW)
-    results += grade_all(
-        find_submissions([endless]),
-        low,
-        open_state(endless.parent / "out-endless", seed=11),
-        jobs=3,
-        on_graded=print_result,
-    )
-    more = settings(others, labs=labs_of_cheats())
-    results += grade_all(
-        find_submissions([others]),
-        more,
-        open_state(others.parent / "out-others", seed=11),
-        jobs=2,
-        on_graded=print_result,
-    )
+    for path in [*folder.iterdir(), *others.iterdir()]:
+        if path.is_file() and not is_chosen(path.name.removesuffix(".ipynb")):
+            path.unlink()
+        elif path.stem in ENDLESS:
+            path.rename(endless / path.name)
+    results, start = [], time.monotonic()
+    groups = ((folder, {}, 2), (endless, {"limits": LOW}, 3), (others, {"labs": labs_of_cheats()}, 2))
+    for where, more, jobs in groups:
+        state = open_state(where.parent / f"out-{where.name}", seed=11)
+        submissions = find_submissions([where])
+        results += grade_all(submissions, settings(where, **more), state, jobs=jobs, on_graded=print_result)
     print(f"{time.monotonic() - start:.0f} s for {len(results)}")
-    assert (folder / "victim" / "work").read_text() == "of years", "a learner's code deleted files"
+    assert victim.read_text() == "of years", "a learner's code deleted files"
     return {one.learner: one for one in results}
+
+
+def print_result(result, number, total) -> None:
+    print(f"[{number}/{total}] {result.learner} {result.seconds:.1f} s", flush=True)
 
 
 def key_of(path) -> str:

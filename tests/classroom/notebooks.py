@@ -16,6 +16,12 @@ CELLS = {"03.start": "start", "03.average": "average", "03.buckets": "buckets", 
 CELLS |= {"03.accumulate": "accumulate", "03.overlap": "overlap"}
 
 
+def fields_of(cheat: Path) -> dict[str, str]:
+    """TASK and SAYS of a cheat, which is read and not run."""
+    lines = cheat.read_text().splitlines()
+    return {line.split(" = ")[0]: line.split('"')[1] for line in lines if line.startswith(("TASK = ", "SAYS = "))}
+
+
 def lab(name: str = "03_ddp", folder: str = "labs") -> dict[str, Any]:
     return json.loads((ROOT / folder / f"{name}.ipynb").read_text(encoding="utf-8"))
 

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.classroom.results import flags_of
+from helpers.classroom.results import CERTAIN, LIKELY, STATES, flags_of
 from tests.classroom import notebooks
+from tests.classroom.conftest import SAMPLE, sampled
 
 pytestmark = pytest.mark.timeout(600)
 
 
-def names_in_code(path) -> dict:
-    """TASK and SAYS of a cheat, which is read and not run."""
-    lines = path.read_text().splitlines()
-    return {line.split(" = ")[0]: line.split('"')[1] for line in lines if line.startswith(("TASK = ", "SAYS = "))}
-
-
-@pytest.mark.parametrize("path", notebooks.CHEATS, ids=lambda path: path.stem)
-def test_a_cheat_is_flagged_with_its_reason_and_keeps_what_it_earned(path, graded_class):
-    cheat, result = names_in_code(path), graded_class[f"cheat-{path.stem}"]
-    task = next(task for task in result.tasks if task.key == cheat["TASK"])
+@pytest.mark.parametrize("name", sampled([path.stem for path in notebooks.CHEATS], "cheat"))
+def test_a_cheat_is_flagged_with_its_reason_and_keeps_what_it_earned(name, graded):
+    cheat = notebooks.fields_of(notebooks.TESTS / "cheats" / f"{name}.py")
+    task = next(task for task in graded(f"cheat-{name}").tasks if task.key == cheat["TASK"])
     assert task.state in ("failed", "passed") and task.points == (task.max_points if task.state == "passed" else 0)
     assert any(cheat["SAYS"] in flag.reason for flag in task.flags), task
+
+
+def test_the_sample_has_every_kind_of_row_and_about_a_quarter_of_the_class(graded_sample):
+    tasks = [task for one in graded_sample.values() for task in one.tasks]
+    assert {task.state for task in tasks} == set(STATES)
+    assert {flag.certainty for task in tasks for flag in task.flags} >= {CERTAIN, LIKELY}
+    assert set(graded_sample) == SAMPLE
+    assert len([name for name in SAMPLE if not name.startswith("file-")]) <= (len(notebooks.CHEATS) + 13) / 3
 
 
 def test_there_are_ten_cheats_and_more():
     assert len(notebooks.CHEATS) >= 10
 
 
-def test_the_solutions_earn_every_point_and_raise_no_flag(graded_class):
-    right = graded_class["right"]
+def test_the_solutions_earn_every_point_and_raise_no_flag(graded):
+    right = graded("right")
     assert right.points == right.max_points == 21 and not flags_of(right) and not right.problems, right
 
 
-def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded_class):
-    result = graded_class["untouched"]
+def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded):
+    result = graded("untouched")
     assert result.points == 0 and not flags_of(result) and not result.problems
     assert all("not written" in task.text for task in result.tasks)
 
@@ -53,44 +56,45 @@ def test_the_untouched_lab_earns_nothing_and_is_accused_of_nothing(graded_class)
         ("nested", "Nothing of lab"),
     ],
 )
-def test_what_cannot_be_read_has_its_reason(name, reason, graded_class):
-    result = graded_class[f"file-{name}"]
+def test_what_cannot_be_read_has_its_reason(name, reason, graded):
+    result = graded(f"file-{name}")
     assert result.points == 0 and reason in result.problems[0]
     assert {task.state for task in result.tasks} == {"not graded"}
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("syntax_error", "cell average, line 1: a syntax error"),
-        ("raises", "raises ValueError: no"),
-        ("endless_cell", "cell start computes for more than"),
-        ("endless_function", "does not end in time"),
-        ("forks", "starts processes of its own (os.fork)"),
-        ("forks_in_a_cell", "starts processes of its own (os.fork)"),
-        ("all_memory", "more than 1.5 GB of memory"),
-        ("exits_in_a_cell", "cell start: it ended its process (exit code 0)"),
-        ("silent", "does not end in time"),
-    ],
-)
-def test_what_goes_wrong_has_its_reason(name, reason, graded_class):
-    result = graded_class[f"bad-{name}"]
+WRONG = {
+    "name": "reason",
+    "syntax_error": "cell average, line 1: a syntax error",
+    "raises": "raises ValueError: no",
+    "endless_cell": "cell start computes for more than",
+    "endless_function": "does not end in time",
+    "forks": "starts processes of its own (os.fork)",
+    "forks_in_a_cell": "starts processes of its own (os.fork)",
+    "all_memory": "more than 1.5 GB of memory",
+    "exits_in_a_cell": "cell start: it ended its process (exit code 0)",
+    "silent": "does not end in time",
+}
+
+
+@pytest.mark.parametrize("name", sampled(WRONG, "bad"))
+def test_what_goes_wrong_has_its_reason(name, graded):
+    result = graded(f"bad-{name}")
     texts = " ".join([*result.problems, *(task.text for task in result.tasks)])
-    assert reason in texts, result
+    assert WRONG[name] in texts, result
 
 
 @pytest.mark.parametrize("name", ["prints_100_mb", "endless_cell", "exits_in_a_cell"])
-def test_the_rest_of_a_broken_notebook_is_graded(name, graded_class):
-    average = next(task for task in graded_class[f"bad-{name}"].tasks if task.key == "03.average")
-    assert average.state == "passed", graded_class[f"bad-{name}"]
+def test_the_rest_of_a_broken_notebook_is_graded(name, graded):
+    average = next(task for task in graded(f"bad-{name}").tasks if task.key == "03.average")
+    assert average.state == "passed", graded(f"bad-{name}")
 
 
-def test_who_deletes_files_is_reported(graded_class):
-    result = graded_class["bad-deletes_files"]
+def test_who_deletes_files_is_reported(graded):
+    result = graded("bad-deletes_files")
     assert any("deletes files" in flag.reason for flag in flags_of(result))
 
 
-def test_missing_tasks_are_told_from_failed_ones(graded_class):
-    result = graded_class["bad-prints_100_mb"]
+def test_missing_tasks_are_told_from_failed_ones(graded):
+    result = graded("bad-prints_100_mb")
     states = {task.key: task.state for task in result.tasks}
     assert states["03.overlap"] == "missing" and "not defined" in result.tasks[-1].text

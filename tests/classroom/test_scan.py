@@ -50,6 +50,14 @@ def test_labs_and_solutions_are_never_flagged(name):
         )
 
 
+@pytest.mark.parametrize("path", notebooks.CHEATS, ids=lambda path: path.stem)
+def test_a_cheat_is_flagged_with_its_reason(path):
+    """All but those that only their ranks betray, which test_class.py grades."""
+    cheat = notebooks.fields_of(path)
+    found = flags(notebooks.handed_in({cheat["TASK"]: path.read_text()}), notebooks.lab_of(cheat["TASK"]))
+    assert any(cheat["SAYS"] in text for text in found) or path.stem == "clears_the_listeners"
+
+
 @pytest.mark.parametrize("way", WAYS["seen"], ids=lambda way: way["name"])
 def test_a_way_around_is_seen(way):
     notebook, lab = notebooks.handed_in({way["task"]: way["text"]}), notebooks.lab_of(way["task"])
