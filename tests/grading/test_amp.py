@@ -19,7 +19,7 @@ from helpers.grading.kit.histories import (
     overflow_notes,
 )
 from helpers.grading.task import JudgedWorld, RunFailure
-from tests.grading.planted import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each
 
 SEEDS = range(4)
 

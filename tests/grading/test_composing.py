@@ -10,7 +10,7 @@ import torch
 from helpers.grading import grade, task_of
 from helpers.grading.composing import loss_and_gradients, meshes, placement
 from helpers.specs.mesh import Mesh
-from tests.grading.planted import world_of
+from tests.grading.known_mistakes import world_of
 
 SEEDS = range(3)
 SIZES = (1, 2, 3, 4, 5)

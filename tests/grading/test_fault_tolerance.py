@@ -8,7 +8,7 @@ import pytest
 
 from helpers.grading.fault_tolerance import membership, resuming, saving
 from helpers.grading.fault_tolerance.saving import Disk
-from tests.grading.planted import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, world_of
 
 SEEDS = range(20)
 RIGHT_AND_WRONG = {

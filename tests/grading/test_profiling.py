@@ -11,7 +11,7 @@ from helpers.grading import grade
 from helpers.grading.profiling import timelines
 from helpers.grading.profiling.clinic import causes, clinic, jobs_of, judge_diagnosis
 from helpers.records import Span, covered_seconds
-from tests.grading.planted import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, world_of
 
 NUMBERS = range(40)
 SEEDS = range(20)

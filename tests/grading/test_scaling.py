@@ -10,7 +10,7 @@ from helpers import schedules
 from helpers.grading import grade
 from helpers.grading.pipeline.schedule import action_lists, simulate
 from helpers.grading.scaling import measurements, planning
-from tests.grading.planted import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, world_of
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 RIGHT_AND_WRONG = {

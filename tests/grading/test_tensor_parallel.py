@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers.grading import grade, task_of
 from helpers.grading.kit.comparisons import is_close
 from helpers.grading.tensor_parallel import forward_backward, forward_only, linear_layers, vocab_loss
-from tests.grading.planted import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each
 from tests.grading.submissions import MUTANTS
 
 SEEDS = range(6)

@@ -12,7 +12,7 @@ from helpers.grading.kit.comparisons import is_close
 from helpers.grading.zero import cost, shards, stage1, stage2, stage3
 from helpers.predict.memory.states import model_states
 from helpers.specs import Plan
-from tests.grading.planted import assert_told_apart, each, world_of
+from tests.grading.known_mistakes import assert_told_apart, each, world_of
 
 SEEDS = range(4)
 SIZES = (1, 2, 3, 4, 5)

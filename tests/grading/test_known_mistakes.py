@@ -1,4 +1,4 @@
-"""Of every lab alike: planted mistakes are told apart with any numbers, and a failure is known by its text."""
+"""Known mistakes of several labs: they can be told apart with any numbers, and a failure is recognised by its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.grading.kit.messages import recognise_among
 from helpers.grading.pipeline import schedule, stage
 from helpers.grading.task import RunFailure
 from helpers.grading.zero import cost, shards
-from tests.grading.planted import assert_told_apart, each
+from tests.grading.known_mistakes import assert_told_apart, each
 
 
 def all_same(mine, theirs) -> bool:

@@ -1,4 +1,4 @@
-"""What the labs' tests ask of planted mistakes: each gives something else than the right way, and than every other."""
+"""What the labs' tests expect of known mistakes: none gives what the right way or another mistake gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.grading.task import JudgedWorld, TaskRun
 
 
 def each(right: Any, mistakes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """(key, one) of the right one, and of each mistake, which may have several."""
+    """Pairs of a key and a value: the right one, and those of each mistake, which may have several."""
     several = {key: one if isinstance(one, Sequence) else [one] for key, one in mistakes.items()}
     return [("right", right), *((key, one) for key, ones in several.items() for one in ones)]
 
