@@ -1,6 +1,6 @@
-"""What chapter 02 runs: DataParallel on pretended devices, beside one process and beside DDP's ranks.
+"""Runs chapter 02: DataParallel on simulated devices, compared with one process and with the ranks of DDP.
 
-The functions that `ranks.run` calls are `ddp_step` and `rank_seconds`; the others run in the notebook's process.
+`ddp_step` and `rank_seconds` run on a rank; the other functions run in the notebook's process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from helpers.observe.comms import record_comms
-from helpers.observe.equality import state_of
+from helpers.observe.equality import assert_equal
+from helpers.observe.training import OneProcess, Training
 from helpers.parallel.data_parallel import DataParallel
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.shared.devices import VirtualDevices
@@ -37,22 +38,34 @@ class WithLoss(nn.Module):
         return token_loss(self.model(tokens), targets)
 
 
-def trained(num_devices: int) -> dict[str, Tensor]:
-    """Weights and gradients after three steps of AdamW on a batch of 10, in float64."""
-    torch.manual_seed(0)
-    model, corpus = GPT(GPTConfig.tiny()).double(), characters()
-    forward = DataParallel(model, VirtualDevices(num_devices))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-8)
-    for step in range(3):
-        tokens, targets = corpus.batch(step, 10, 32)
-        optimizer.zero_grad()
-        token_loss(forward(tokens), targets).backward()
-        optimizer.step()
-    return state_of(model)
+class DeviceReplicas(OneProcess):
+    """One process whose model is replicated on so many simulated devices."""
+
+    def __init__(self, model: nn.Module, training: Training, num_devices: int):
+        super().__init__(model, training, forward=DataParallel(model, VirtualDevices(num_devices)))
 
 
-def held_after_loss(loss_inside: bool) -> tuple[int, int, int]:
-    """Bytes on the master and on another device when the second step's loss is done; bytes of the parameters."""
+TRAINING = Training(
+    model=lambda: GPT(GPTConfig.tiny()).double(),
+    batch=lambda step: characters().batch(step, 10, 32),
+    options=dict(lr=1e-2, eps=1e-8),
+    steps=3,
+)
+
+
+def check_equal_to_one_process(*counts: int) -> None:
+    """AssertionError where training on so many devices gives other weights or gradients than the module itself."""
+    expected = TRAINING.run()
+    for num_devices in counts:
+        found = TRAINING.under(DeviceReplicas, num_devices=num_devices).run()
+        assert_equal(expected, found, atol={"*.key.bias*": 1e-6})  # that gradient is zero in theory
+
+
+def bytes_after_loss(loss_inside: bool) -> tuple[int, int, int]:
+    """Bytes on the first device, on another one, and of the parameters, after the loss of the second step.
+
+    loss_inside: the loss is computed in the replicas, and not on the first device from gathered logits.
+    """
     model = GPT(GPTConfig(vocab_size=2000, context=64, num_layers=2, num_heads=4, hidden=64))
     with VirtualDevices(4) as devices:
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -62,27 +75,28 @@ def held_after_loss(loss_inside: bool) -> tuple[int, int, int]:
                 loss = DataParallel(WithLoss(model), devices)(tokens, targets).mean()
             else:
                 loss = token_loss(DataParallel(model, devices)(tokens), targets)
-            held = devices.held(0), devices.held(1)
+            stored = devices.held(0), devices.held(1)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        return *held, 4 * model.config.num_parameters
+        return *stored, 4 * model.config.num_parameters
 
 
 def memory_bars() -> dict[str, MemoryBreakdown]:
-    """Master and another device, with the loss on the master and in the replicas."""
+    """What the first device and another one store, with the loss on the first device and in the replicas."""
     bars = {}
-    for loss_inside, words in ((False, "loss on the master"), (True, "loss in the replicas")):
-        master, other, size = held_after_loss(loss_inside)
+    for loss_inside, label in ((False, "loss on the master"), (True, "loss in the replicas")):
+        master, other, size = bytes_after_loss(loss_inside)
         both = {"parameters": size, "gradients": 0, "buffers": 0, "activations": other - size}
-        # 2 * size: AdamW's two moments; temporaries: what the master holds beyond these and a replica's share
-        bars[f"{words}: master"] = MemoryBreakdown(**both, optimizer=2 * size, temporaries=master - other - 2 * size)
-        bars[f"{words}: each other"] = MemoryBreakdown(**both, optimizer=0, temporaries=0)
+        # 2 * size are AdamW's two moments; temporaries are what the master stores beyond these and a replica's share
+        bars[f"{label}: master"] = MemoryBreakdown(**both, optimizer=2 * size, temporaries=master - other - 2 * size)
+        bars[f"{label}: each other"] = MemoryBreakdown(**both, optimizer=0, temporaries=0)
         assert master > other + 2 * size
     return bars
 
 
 def seconds(run: Callable, *args: object) -> float:
+    """How long one call takes."""
     start = time.perf_counter()
     run(*args)
     return time.perf_counter() - start
@@ -109,34 +123,34 @@ def in_two_threads(work: Work) -> None:
 
 
 def times_as_fast(two: Ranks, work: Work, rounds: int = 15) -> tuple[float, float]:
-    """How much faster than one after the other two threads and two processes are; 2 is perfect."""
-    found = [(seconds(work), seconds(in_two_threads, work), seconds(two.run, work)) for _ in range(rounds)]
-    one, threads, processes = map(min, zip(*found, strict=True))
+    """How many times as fast two threads, and two processes, do the work twice as one thread does it. 2 is perfect."""
+    measured = [(seconds(work), seconds(in_two_threads, work), seconds(two.run, work)) for _ in range(rounds)]
+    one, threads, processes = map(min, zip(*measured, strict=True))
     return 2 * one / threads, 2 * one / processes
 
 
 def autocast_by_thread() -> dict[str, torch.dtype]:
-    """What a linear layer computes in under autocast with float16: here, in other threads, and in our replicas."""
-    x, seen = torch.ones(8, 4), {}
+    """In which dtype a linear layer computes under autocast with float16: here, in other threads, in our replicas."""
+    x, dtypes = torch.ones(8, 4), {}
 
-    def forward(name: str, again: bool = False) -> None:
-        with torch.autocast("cpu", enabled=True) if again else torch.enable_grad():
-            seen[name] = nn.Linear(4, 4)(x).dtype
+    def forward(name: str, enters_autocast: bool = False) -> None:
+        with torch.autocast("cpu", enabled=True) if enters_autocast else torch.enable_grad():
+            dtypes[name] = nn.Linear(4, 4)(x).dtype
 
     with torch.autocast("cpu", dtype=torch.float16):
         forward("the notebook's thread")
-        for name, again in (("a bare thread", False), ("a thread with autocast on again", True)):
-            thread = threading.Thread(target=forward, args=(name, again))
+        for name, enters_autocast in (("a bare thread", False), ("a thread with autocast on again", True)):
+            thread = threading.Thread(target=forward, args=(name, enters_autocast))
             thread.start()
             thread.join()
-        seen["our replicas"] = DataParallel(nn.Linear(4, 4), VirtualDevices(2))(x).dtype
-    return seen
+        dtypes["our replicas"] = DataParallel(nn.Linear(4, 4), VirtualDevices(2))(x).dtype
+    return dtypes
 
 
 def ddp_step(model: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[int, int]:
-    """One forward and backward of this rank's share: bytes handed to all-reduce, and the peak of what it held."""
+    """On a rank: forward and backward of its rows. The payload of its all-reduces, and its peak memory, in bytes."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    with VirtualDevices(1) as device:  # here it only counts what this rank holds
+    with VirtualDevices(1) as device:  # it counts the bytes of this rank
         ddp = DistributedDataParallel(model)
         with record_comms() as recorder:
             share = rank_slice(tokens, rank, world_size), rank_slice(targets, rank, world_size)
@@ -145,18 +159,18 @@ def ddp_step(model: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[int, in
 
 
 def gpt_case() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Much compute per parameter."""
+    """A model and a batch with much compute per parameter."""
     config = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=128)
     return GPT(config), characters().batch(0, 16, 64)
 
 
 def mlp_case() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Little compute per parameter: 6.3 million of them and 64 rows."""
+    """A model and a batch with little compute per parameter: 6.3 million parameters and 64 rows."""
     return MLP([1024, 2048, 2048, 10]), synthetic(64, 1024)
 
 
 def step_seconds(case: Callable, wrap: Callable, rank: int = 0, world_size: int = 1) -> float:
-    """The fastest of three steps, after one to warm up."""
+    """Seconds of the fastest of three steps, after one to warm up."""
     model, batch = case()
     forward = wrap(model)
     inputs, targets = (rank_slice(tensor, rank, world_size) for tensor in batch)
@@ -170,11 +184,12 @@ def step_seconds(case: Callable, wrap: Callable, rank: int = 0, world_size: int 
 
 
 def rank_seconds(case: Callable) -> float:
+    """On a rank: `step_seconds` under our DDP."""
     return step_seconds(case, DistributedDataParallel, dist.get_rank(), dist.get_world_size())
 
 
 def speeds(two: Ranks, case: Callable, rounds: int = 6) -> tuple[float, float, float]:
-    """Seconds of a step: in one process, with two replicas in threads, on two ranks."""
+    """Seconds of a step, the fastest of some rounds: in one process, with two replicas in threads, on two ranks."""
 
     def one_round() -> tuple[float, float, float]:
         replicas = step_seconds(case, lambda model: DataParallel(model, VirtualDevices(2)))
@@ -185,12 +200,12 @@ def speeds(two: Ranks, case: Callable, rounds: int = 6) -> tuple[float, float, f
 
 
 def softmax_and_bce(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of old posts."""
+    """The loss that old posts use for classification."""
     return F.binary_cross_entropy(logits.softmax(1), F.one_hot(labels, 10).float())
 
 
 def fit(loss_of: Callable, steps: int = 300) -> tuple[float, float]:
-    """Norm of the first gradient, and accuracy on digits that were held back."""
+    """Train an MLP on digits: the norm of its first gradient, and its accuracy on the test set."""
     (x, y), (x_test, y_test) = digits("train"), digits("test")
     torch.manual_seed(0)
     model, first = MLP([64, 64, 10]), None

@@ -1,7 +1,8 @@
-"""What chapter 05 runs and measures: what a step holds, on ranks and alone, and what each way to make room changes.
+"""Runs chapter 05: the memory of a training step, and what each way to save memory changes.
 
-`recorded` is the one experiment: a small GPT with a vocabulary of 2,048, in fp32, on four sequences of 128 tokens. The
-others change one thing in it. The functions that `ranks.run` calls take no recorder and give back plain records.
+`record_training` is the one experiment: a small GPT with a vocabulary of 2,048, in fp32, on four sequences of 128
+tokens. The others change one thing in it. Functions that `ranks.run` calls return plain records. Those whose names end
+in `_scene` measure, and draw what the chapter shows.
 """
 
 from __future__ import annotations
@@ -16,38 +17,52 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.optim import AdamW
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+from torch.utils.checkpoint import checkpoint_sequential as torch_checkpoint_sequential
 
-from helpers.observe.equality import state_of
+from helpers.draw import Part, parts_scene
+from helpers.draw.palette import kind_word
+from helpers.draw.scene import Scene, stacked_scene
+from helpers.observe.equality import assert_equal, state_of
 from helpers.observe.memory import MemoryRecorder, record_memory
+from helpers.observe.training import same_on_every_rank
 from helpers.parallel.amp import MasterWeights
 from helpers.parallel.ddp import DistributedDataParallel
 from helpers.parallel.memory import (
+    GPU,
     Budget,
     OffloadedOptimizer,
+    OutOfBudget,
     checkpoint_sequential,
     chunked_token_loss,
     offload_activations,
+    recompute_blocks,
 )
-from helpers.ranks import Ranks
-from helpers.records import MemoryBreakdown
+from helpers.parallel.shared.recompute import checkpoint
+from helpers.predict.memory import activations_per_layer
+from helpers.predict.memory.activations import best_segments
+from helpers.quantities.units import format_bytes
+from helpers.ranks import RankError, Ranks
+from helpers.records import MEMORY_KINDS, MemoryBreakdown
+from helpers.specs import PRESETS, Plan
 from helpers.workloads import GPT, GPTConfig, characters, token_loss
 
-LITTLE = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)
+SMALL = GPTConfig(vocab_size=68, context=64, num_layers=4, num_heads=4, hidden=96)
 SIZES = dict(vocab_size=2048, context=128, num_layers=4, num_heads=4, hidden=128)
 WIDE, WIDE_SPEC = GPTConfig(**SIZES), GPTConfig(**SIZES).spec
-STATES = ("parameters", "gradients", "optimizer")
+STATE_KINDS = ("parameters", "gradients", "optimizer")
 
 
 # ---- what is held of the model itself ----
 
 
-def states_held(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
-    """On a rank after the third backward: weights, gradients, optimizer, and as buffers the buckets of DDP.
+def state_bytes(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
+    """On a rank, after the third backward: weights, gradients, optimizer state, and as buffers the buckets of DDP.
 
-    wrap: as `wrapped` takes it. What the loss leaves, a few bytes, is left out.
+    wrap: as `wrapped` takes it. A few bytes of activations that the loss leaves are not counted.
     """
     torch.manual_seed(0)
-    gpt = GPT(LITTLE) if precision == "fp32" else GPT(LITTLE).bfloat16()
+    gpt = GPT(SMALL) if precision == "fp32" else GPT(SMALL).bfloat16()
     model = wrapped(gpt, wrap)
     optimizer = AdamW(gpt.parameters()) if precision == "fp32" else MasterWeights(gpt.parameters(), AdamW)
     tokens, targets = characters().batch(0, 4, 8, rank=dist.get_rank(), world_size=dist.get_world_size())
@@ -63,24 +78,21 @@ def states_held(wrap: str = "ours", precision: str = "fp32") -> MemoryBreakdown:
 
 
 def wrapped(gpt: nn.Module, wrap: str) -> nn.Module:
-    """The model "alone", under DDP of the course ("ours") or of "torch", or torch's with gradients as "views"."""
+    """The model "alone", under our DDP ("ours"), under "torch"'s, or under torch's with gradients as "views"."""
     if wrap in ("torch", "views"):
         return nn.parallel.DistributedDataParallel(gpt, gradient_as_bucket_view=wrap == "views")
     return DistributedDataParallel(gpt) if wrap == "ours" else gpt
 
 
-def same_on_all(ranks: Ranks, *arguments: str) -> MemoryBreakdown:
-    """`states_held` on these ranks. RuntimeError where two ranks hold different amounts."""
-    one, *others = ranks.run(states_held, *arguments)
-    if any(other != one for other in others):
-        raise RuntimeError(f"the ranks hold different amounts, {one} and {others}")
-    return one
+def state_bytes_on(ranks: Ranks, *arguments: str) -> MemoryBreakdown:
+    """`state_bytes` on these ranks. RuntimeError where two ranks store different amounts."""
+    return same_on_every_rank(ranks.run(state_bytes, *arguments))
 
 
 # ---- one experiment ----
 
 
-def recorded(
+def record_training(
     config: GPTConfig = WIDE,
     *,
     batch: int = 4,
@@ -91,7 +103,11 @@ def recorded(
     update: bool = True,
     device: str = "cpu",
 ) -> MemoryRecorder:
-    """Train `steps` steps and give back the meter. prepare: changes the model first. update: step the optimizer."""
+    """Train `steps` steps and return what was recorded.
+
+    prepare(gpt): changes the model first. loss(gpt, tokens, targets): the loss of a micro-batch. update: whether the
+    optimizer steps.
+    """
     torch.manual_seed(0)
     gpt = GPT(config).to(device)
     optimizer = AdamW(gpt.parameters(), foreach=False)
@@ -108,13 +124,13 @@ def recorded(
     return recorder
 
 
-def on_card(batch: int) -> MemoryBreakdown:
+def peak_on_card(batch: int) -> MemoryBreakdown:
     """On a rank with a practice card: the peak of two steps. Raises torch.OutOfMemoryError where they do not fit."""
-    return recorded(batch=batch, steps=2, device="card").peak
+    return record_training(batch=batch, steps=2, device="card").peak
 
 
-def torchs_peak() -> int:
-    """Bytes at the peak of `recorded(update=False)`, by torch's own meter, which is private."""
+def peak_by_torch() -> int:
+    """Bytes at the peak of `record_training(update=False)`, by PyTorch's own meter, which is private."""
     torch.manual_seed(0)
     gpt, tracker = GPT(WIDE), MemTracker()
     tokens, targets = characters().batch(0, 4, WIDE.context)
@@ -124,13 +140,13 @@ def torchs_peak() -> int:
     return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
-def in_slices(gpt: GPT, x: Tensor, y: Tensor) -> Tensor:
-    """The loss of 128 tokens at a time."""
+def loss_in_chunks(gpt: GPT, x: Tensor, y: Tensor) -> Tensor:
+    """The loss, computed for 128 tokens at a time."""
     return chunked_token_loss(gpt.features(x), gpt.head.weight, y, chunk_tokens=128)
 
 
 def kept_for_backward(config: GPTConfig, batch: int = 4) -> dict[str, int]:
-    """Module -> bytes of activations when forward has ended, all that is inside a block counted as the block's."""
+    """Module -> bytes of its activations when forward has ended. What is inside a block counts as the block's."""
     gpt = GPT(config)
     tokens, targets = characters().batch(0, batch, config.context)
     with record_memory(gpt) as recorder:
@@ -144,8 +160,8 @@ def kept_for_backward(config: GPTConfig, batch: int = 4) -> dict[str, int]:
     return kept
 
 
-def chain(num_segments: int, run: Callable = checkpoint_sequential) -> MemoryBreakdown:
-    """The peak of 64 layers that keep their input alone, in units of one input, in so many checkpointed segments."""
+def checkpointed_chain(num_segments: int, run: Callable = checkpoint_sequential) -> MemoryBreakdown:
+    """The peak of 64 layers, each of which keeps only its input, in so many checkpointed segments."""
     layers = nn.Sequential(*(nn.Linear(16, 16) for _ in range(64)))
     x = torch.ones(1024, 16, requires_grad=True)
     with record_memory(layers) as recorder:
@@ -153,8 +169,8 @@ def chain(num_segments: int, run: Callable = checkpoint_sequential) -> MemoryBre
     return recorder.peak
 
 
-def one_backward(prepare: Callable[[nn.Module], object] = lambda gpt: None, loss: Callable | None = None) -> dict:
-    """Loss and gradients of a GPT with dropout, in float64."""
+def loss_and_gradients(prepare: Callable[[nn.Module], object] = lambda gpt: None, loss: Callable | None = None) -> dict:
+    """Loss, weights and gradients of one backward of a GPT with dropout, in float64, by name."""
     torch.manual_seed(0)
     gpt = GPT(GPTConfig.tiny(dropout=0.2)).double()
     prepare(gpt)
@@ -165,8 +181,8 @@ def one_backward(prepare: Callable[[nn.Module], object] = lambda gpt: None, loss
     return {"loss": value.detach()} | state_of(gpt)
 
 
-def each_block(run: Callable, **options) -> Callable[[nn.Module], None]:
-    """A `prepare` that lets each block run inside `run(block, x, **options)`, such as torch's checkpoint."""
+def run_blocks_with(run: Callable, **options) -> Callable[[nn.Module], None]:
+    """A `prepare` by which each block runs as `run(block, x, **options)`; run is such as torch's checkpoint."""
 
     def prepare(gpt: nn.Module) -> None:
         for block in gpt.blocks:
@@ -178,8 +194,11 @@ def each_block(run: Callable, **options) -> Callable[[nn.Module], None]:
 # ---- a device that can run out, and a list that grows ----
 
 
-def within(num_bytes: int, *, activations: bool = False, optimizer: bool = False, batch: int = 4):
-    """Two steps on a simulated device. Gives weights and gradients, and what the device saw. Raises OutOfBudget."""
+def train_within_budget(num_bytes: int, *, activations: bool = False, optimizer: bool = False, batch: int = 4):
+    """Two steps on a simulated device of so many bytes: weights and gradients, and the device. Raises OutOfBudget.
+
+    activations, optimizer: whether these are offloaded to the host.
+    """
     torch.manual_seed(0)
     gpt = GPT(WIDE)
     tokens, targets = characters().batch(0, batch, 128)
@@ -195,8 +214,10 @@ def within(num_bytes: int, *, activations: bool = False, optimizer: bool = False
     return state_of(gpt), budget
 
 
-def held_after_steps(keep: Callable[[Tensor], object], *, backward: bool = False, grad: bool = True) -> list[int]:
-    """Bytes of activations after each of four steps whose losses go into a list, as `keep` leaves them."""
+def activations_after_steps(
+    keep: Callable[[Tensor], object], *, backward: bool = False, grad: bool = True
+) -> list[int]:
+    """Bytes of activations after each of four steps, where `keep(loss)` of each step goes into a list."""
     torch.manual_seed(0)
     gpt, losses = GPT(GPTConfig.tiny()), []
     tokens, targets = characters().batch(0, 16, 32)
@@ -212,6 +233,180 @@ def held_after_steps(keep: Callable[[Tensor], object], *, backward: bool = False
     return [recorder.at(f"step {step}").activations for step in range(4)]
 
 
-def as_it_is(loss: Tensor) -> Tensor:
-    """For `keep`: the loss, with its graph."""
+def identity(loss: Tensor) -> Tensor:
+    """For `keep`: the loss with its graph."""
     return loss
+
+
+# ---- what the chapter draws ----
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def attention_maps_scene() -> tuple[Scene, str]:
+    """What a layer keeps for backward with and without attention maps, and the maps' share in GPT-3, as "70 %"."""
+    gpt3, ways = PRESETS["gpt3-175b"], (dict(attention="materialized"), dict(attention="flash"))
+    layer = [activations_per_layer(gpt3, Plan(**way)) for way in ways]
+    assert [num_bytes / (gpt3.seq * gpt3.hidden) for num_bytes in layer] == [34 + 80, 34]
+    blocks = {}
+    for context in (128, 512):
+        sizes = dict(vocab_size=68, context=context, num_layers=2, num_heads=4, hidden=64)
+        blocks[f"{context} tokens"] = [kept_for_backward(GPTConfig(**sizes, **way))["blocks.1"] for way in ways]
+    scene = stacked_scene(
+        _maps_and_rest({"2,048 tokens": layer}, "One layer of GPT-3, kept for backward, predicted"),
+        _maps_and_rest(blocks, "One block of a small GPT, kept for backward, measured"),
+        title="What a layer keeps for backward, with and without attention maps",
+    )
+    return scene, percent(1 - layer[1] / layer[0])
+
+
+def _maps_and_rest(kept: dict[str, list[int]], title: str) -> Scene:
+    """One bar per name: what stays with flash attention, and what the maps add to it. kept: with maps, with flash."""
+    rows, ends = {}, {}
+    for name, (with_maps, flash) in kept.items():
+        sizes = {"activations": flash, "buffers": with_maps - flash}
+        rows[name] = [Part(text=format_bytes(size), kind=kind, size=size) for kind, size in sizes.items()]
+        ends[name] = f"{format_bytes(with_maps)}, maps {percent(1 - flash / with_maps)}"
+    return parts_scene(
+        rows, title=title, ends=ends, legend={"activations": "all the rest", "buffers": "attention maps"}
+    )
+
+
+def recomputed_work_scene() -> Scene:
+    """The work of a step of three blocks with everything kept, and with every block recomputed."""
+    work, rows = {"forward": 1, "backward": 2, "weight_grad": 1}, {}
+    for name, again in {"everything kept": [], "every block recomputed": ["weight_grad"]}.items():
+        order = [("forward", block) for block in range(3)]
+        order += [(kind, block) for block in (2, 1, 0) for kind in (*again, "backward")]
+        rows[name] = [Part(text=f"{block}", kind=kind, size=work[kind]) for kind, block in order]
+    return parts_scene(
+        rows,
+        title="The work of a step of three blocks, 0 to 2",
+        ends={name: f"{sum(part.size for part in parts)} forwards" for name, parts in rows.items()},
+        legend={"forward": "forward", "backward": "backward", "weight_grad": "forward again"},
+    )
+
+
+def forgotten_random_state_scene() -> tuple[Scene, str, str]:
+    """How wrong recomputation without the random state is: a picture, a sentence, and what is wrong."""
+    plain, differences = loss_and_gradients(), {}
+    for name, run in {"ours": checkpoint, "PyTorch's": partial(torch_checkpoint, use_reentrant=False)}.items():
+        assert_equal(plain, loss_and_gradients(run_blocks_with(run)))  # with the random state: the same
+        wrong = loss_and_gradients(run_blocks_with(run, preserve_rng_state=False))
+        differences[name] = {key: ((wrong[key] - plain[key]).norm() / plain[key].norm()).item() for key in plain}
+    ours = differences["ours"]
+    assert {key for key in plain if ours[key]} == {key for key in plain if differences["PyTorch's"][key]}
+    prefixes = {"the loss": "loss", "the last norm": "final_norm", "block 1": "blocks.1", "block 0": "blocks.0"}
+    prefixes["embeddings"] = ("token_emb", "position_emb")
+    worst = {
+        name: max(one for key, one in ours.items() if key.startswith(prefix) and "key.bias" not in key)
+        for name, prefix in prefixes.items()
+    }
+    scene = parts_scene(
+        {name: [Part(text="", kind="gradients", size=one)] for name, one in worst.items()},
+        title="How far off, relative to the right one's norm: the loss, and the worst gradient of each part",
+        ends={name: percent(one) if one else "equal to the last bit" for name, one in worst.items()},
+    )
+    gradients = [key for key in plain if key.endswith(".grad")]
+    count = f"{sum(ours[key] > 0 for key in gradients)} of {len(gradients)} gradients are wrong"
+    return scene, f"{count}, with our checkpoint and with PyTorch's alike.", "both" if ours["loss"] else "the gradients"
+
+
+def full_card_scene(bytes_per_sequence: float) -> tuple[Scene, str, int, int]:
+    """Train ever more sequences on a practice card of 64 MB until they do not fit.
+
+    A picture of the peaks, the first line of the error, and the smallest number of sequences that does not fit, as
+    predicted and as measured.
+    """
+    peaks: dict[str, MemoryBreakdown] = {}
+    with Ranks(1, device="card", memory="64 MB", quiet=True) as card:
+        for batch in range(4, 9):
+            try:
+                (peaks[f"{batch} sequences"],) = card.run(peak_on_card, batch)
+            except RankError as error:
+                message = str(error).splitlines()[0]
+                break
+    states = 12 * WIDE_SPEC.num_params
+    refused, asked = f"{batch} sequences", states + batch * bytes_per_sequence
+    kinds = [kind for kind in MEMORY_KINDS if any(getattr(one, kind) for one in peaks.values())]
+    bars = {n: [Part(text="", kind=kind, size=getattr(one, kind)) for kind in kinds] for n, one in peaks.items()}
+    ends = {name: f"{one.total / 1e6:.1f} MB, fits" for name, one in peaks.items()}
+    text = f"{states / 1e6:.1f} + {batch} × {bytes_per_sequence / 1e6:.1f} MB"
+    bars[refused] = [Part(text=text, kind="waiting", size=asked)]
+    ends[refused] = f"{asked / 1e6:.1f} MB, does not fit"
+    legend = {kind: kind_word(kind) for kind in kinds} | {"waiting": "predicted, refused"}
+    title = "The peak of two steps; dashed: the card's 64 MB"
+    scene = parts_scene(bars, title=title, ends=ends, limits=dict.fromkeys(bars, 64e6), legend=legend)
+    return scene, message, int((64e6 - states) / bytes_per_sequence) + 1, batch
+
+
+def segments_scene() -> tuple[Scene, int, int]:
+    """The peak by number of checkpointed segments, of a chain and of a GPT, and the best number for the chain of 64.
+
+    The number as predicted and as measured. AssertionError where a peak is not n + 64/n inputs, or torch's differs.
+    """
+    counts, unit = (2, 4, 8, 16, 32, 64), 4 * 1024 * 16
+    inputs = {n: _held_by_backward(checkpointed_chain(n)) / unit for n in counts}
+    assert all(abs(peak - (n + 64 / n)) < 0.01 for n, peak in inputs.items()), "n + 64/n"
+    by_torch = checkpointed_chain(8, partial(torch_checkpoint_sequential, use_reentrant=False))
+    assert abs(_held_by_backward(by_torch) / unit - 16) < 0.01
+    assert best_segments(33, inside_bytes=17) == 33 and best_segments(64, inside_bytes=17) == 32
+    thin, gpts = GPTConfig(vocab_size=68, context=64, num_layers=12, num_heads=4, hidden=32), {}
+    for every in (4, 2, 1):
+        run = record_training(thin, batch=16, prepare=partial(recompute_blocks, every=every), update=False)
+        gpts[f"{12 // every} segments"] = 12 // every * 16 * 64 * 32 * 4, _held_by_backward(run.peak)
+    layers = {f"{n} segments": (n * unit, inputs[n] * unit) for n in counts}
+    titles = {"64 linear layers: the peak": layers, "12 blocks of a GPT: the peak": gpts}
+    scene = stacked_scene(
+        *(_segment_bars(peaks, title) for title, peaks in titles.items()), title="The peak by segments"
+    )
+    return scene, best_segments(64), min(inputs, key=inputs.get)
+
+
+def _held_by_backward(peak: MemoryBreakdown) -> int:
+    return peak.activations + peak.temporaries
+
+
+def _segment_bars(peaks: dict[str, tuple[int, float]], title: str) -> Scene:
+    """One bar per name. peaks: bytes of the segments' inputs, and of the whole peak."""
+    legend = {"activations": "inputs of segments", "temporaries": "the rest: the inside of the segment that runs"}
+    rows = {}
+    for name, (inputs, peak) in peaks.items():
+        sizes = {"activations": inputs, "temporaries": peak - inputs}
+        rows[name] = [Part(text=format_bytes(size), kind=kind, size=size) for kind, size in sizes.items()]
+    return parts_scene(
+        rows, title=title, ends={name: format_bytes(peak) for name, (_, peak) in peaks.items()}, legend=legend
+    )
+
+
+def offload_scene() -> tuple[Scene, str, float]:
+    """Two steps on simulated devices that are too small, with activations or the optimizer on the host.
+
+    A picture of the peaks, a list of what crosses the bus, and the MB that gradients and weights of the offloaded
+    optimizer put on the bus in each step.
+    """
+    bars, ends, limits, lines = {}, {}, {}, []
+    for name, room, batch in [("activations", 35_000_000, 4), ("optimizer", 15_000_000, 1)]:
+        expected, unlimited = train_within_budget(10**9, batch=batch)
+        try:
+            train_within_budget(room, batch=batch)
+        except OutOfBudget:
+            refused = f"do not fit in {room / 1e6:.0f} MB"
+        state, budget = train_within_budget(room, batch=batch, **{name: True})
+        same = assert_equal(expected, state).partition(",")[0]
+        stays, leaves = budget.peak(GPU), unlimited.peak(GPU) - budget.peak(GPU)
+        rows = {"all on the GPU": {"other": stays, name: leaves}, f"{name} on the host": {"other": stays}}
+        for (row, sizes), end in zip(rows.items(), (refused, f"fit, {same}"), strict=True):
+            row = f"batch {batch}, {row}"
+            bars[row] = [Part(text="", kind=kind, size=size) for kind, size in sizes.items()]
+            limits[row], ends[row] = room, f"{sum(sizes.values()) / 1e6:.1f} MB {end}"
+        crossed = budget.bytes_by_purpose()
+        in_each = [f"{what} {size / 2e6:.1f} MB" for what, size in crossed.items() if "once" not in what]  # 2 steps
+        before = [f"; at the start, {what} {size / 1e6:.1f} MB" for what, size in crossed.items() if "once" in what]
+        lines.append("- crossed in each step: " + ", ".join(in_each) + "".join(before))
+    legend = {"other": "stays", "activations": "activations that leave", "optimizer": "AdamW's state, which leaves"}
+    title = "The peak on the simulated device; dashed: what it has"
+    scene = parts_scene(bars, title=title, ends=ends, limits=limits, legend=legend)
+    return scene, "\n".join(lines), (crossed["gradients to the host"] + crossed["weights back"]) / 2e6

@@ -1,0 +1,450 @@
+"""Runs chapter 04: number formats, autocast, loss scaling and master weights, on one process and on ranks.
+
+Functions whose names end in `_scene` or `_lines` measure, and return what the chapter shows. Those whose docstring
+begins with "On a rank" are for `ranks.run`.
+"""
+
+from __future__ import annotations
+
+import math
+import timeit
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from functools import cache
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.draw import Part, lines_scene, magnitudes_scene, parts_scene
+from helpers.draw.number_formats import power_text
+from helpers.draw.scene import Scene
+from helpers.observe.equality import Tensors, assert_equal, state_of
+from helpers.observe.magnitudes import record_magnitudes
+from helpers.observe.training import KEY_BIAS_ROUNDING
+from helpers.parallel.amp import GradScaler, MasterWeights, StaticScaler, autocast
+from helpers.parallel.ddp import DistributedDataParallel
+from helpers.parallel.shared.autocast import FLOAT32, LOWER
+from helpers.parallel.shared.clip import clip_grad_norm_
+from helpers.predict.memory import model_states
+from helpers.predict.precision import surviving
+from helpers.ranks import Ranks
+from helpers.records import Magnitudes
+from helpers.specs import Plan
+from helpers.workloads import GPT, GPTConfig, characters, token_loss, train_alone
+
+SMALL = GPTConfig.tiny(hidden=64)
+ScaledStep = tuple[float, float, Tensor]  # its loss, the scale after it, the weights after it
+
+
+def fp16() -> autocast:
+    return autocast(torch.float16)
+
+
+# ---- underflow ----
+
+
+@cache
+def trained_gpt() -> GPT:
+    """A small GPT after 100 steps of AdamW."""
+    torch.manual_seed(0)
+    gpt = GPT(SMALL)
+    optimizer = torch.optim.AdamW(gpt.parameters(), lr=3e-3)
+    *_, loss = train_alone(gpt, optimizer, (characters().batch(step, 16, SMALL.context) for step in range(100)))
+    assert loss < 2.5
+    return gpt
+
+
+def gradient_magnitudes(scale: float, in_fp16: bool) -> Magnitudes:
+    """Of the gradients of activations in one backward of `trained_gpt`, whose loss is multiplied by `scale`."""
+    gpt = trained_gpt()
+    gpt.zero_grad()
+    tokens, targets = characters().batch(1000, 64, SMALL.context)
+    with record_magnitudes(gpt) as recorder:
+        with autocast(torch.float16, enabled=in_fp16):
+            loss = token_loss(gpt(tokens), targets)
+        (loss * scale).backward()
+    return recorder.magnitudes["gradients of activations"]
+
+
+def underflow_scene() -> tuple[Scene, list[str]]:
+    """The gradients of activations in fp16, and lines with the share that becomes zero at two scales."""
+    exact, zeros, lines = gradient_magnitudes(1.0, in_fp16=False), {}, []
+    for power in (0, 16):
+        predicted, counted = surviving(exact, "fp16", 2.0**power), gradient_magnitudes(2.0**power, in_fp16=True)
+        zeros[power] = (counted.zeros - exact.zeros) / exact.total
+        assert counted.not_finite == 0 and abs(zeros[power] - predicted.zero) < 0.002
+        shares = [f"{share:6.0%}" if share >= 0.01 else "below 1%" for share in (predicted.zero, zeros[power])]
+        lines.append(f"loss scale 2**{power:<3} predicted zero {shares[0].strip():>8}   counted {shares[1].strip():>8}")
+    assert 0.005 < zeros[0] < 0.1 and zeros[16] < zeros[0] / 10  # what scaling brings back
+    return magnitudes_scene(exact, "fp16", title="This model's gradients of activations, unscaled, in fp16"), lines
+
+
+# ---- loss scalers ----
+
+
+def train_with(scaler, region: Callable) -> Iterator[ScaledStep]:
+    """Twelve steps with a loss scaler, whose forwards run in `region()`."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.AdamW((model := GPT(GPTConfig.tiny())).parameters(), lr=1e-3)
+    for step in range(12):
+        tokens, targets = characters().batch(step, 8, 32)
+        optimizer.zero_grad()
+        with region():
+            loss = token_loss(model(tokens), targets)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # now the gradients are true
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)  # left out if a gradient is inf or NaN
+        scaler.update()
+        yield loss.item(), scaler.get_scale(), parameters_to_vector(model.parameters()).detach()
+
+
+def scalers_scene() -> tuple[Scene, list[str], int]:
+    """A dynamic and three static scalers: their scales by step, a line on each, and how often the dynamic one skips."""
+    scalers = {"dynamic": GradScaler(2.0**20, growth_interval=5)}
+    scalers |= {f"static {name}": StaticScaler(2.0**power) for name, power in (("1", 0), ("2¹⁰", 10), ("2³⁰", 30))}
+    start = {name: scaler.get_scale() for name, scaler in scalers.items()}
+    runs = {name: list(train_with(scaler, fp16)) for name, scaler in scalers.items()}
+    lines = [
+        f"{name}: skipped {scalers[name].skipped} of 12, loss {run[0][0]:.2f} to {run[-1][0]:.2f}"
+        for name, run in runs.items()
+    ]
+    assert [scaler.skipped for scaler in scalers.values()][1:] == [0, 0, 12]
+    return _staircase(runs, start), lines, scalers["dynamic"].skipped
+
+
+def _staircase(runs: dict[str, list[ScaledStep]], start: dict[str, float]) -> Scene:
+    """The scale that each step used, and a mark on each step that did not change the weights."""
+    torch.manual_seed(0)
+    initial = parameters_to_vector(GPT(GPTConfig.tiny()).parameters()).detach()
+    stairs, dots = {}, {}
+    for name, run in runs.items():
+        scales = [start[name], *(scale for _, scale, _ in run)]
+        weights = [initial, *(after for _, _, after in run)]
+        powers = [math.log2(scale) for scale in scales[: len(run)]]
+        stairs[name] = [(x, power) for step, power in enumerate(powers) for x in (step, step + 1)]
+        dots[name] = [(i + 0.5, power) for i, power in enumerate(powers) if torch.equal(weights[i], weights[i + 1])]
+    title = "The loss scale, step by step. A mark is a step that was skipped."
+    return lines_scene(stairs, dots, title=title, x_name="step", y_name="log2 of the loss scale")
+
+
+def loss_after(optimizer_class: type, lr: float, clip_first: bool, steps: int = 40) -> float:
+    """The loss after some steps. clip_first: the mistake of clipping gradients that are still scaled."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny())
+    optimizer, scaler = optimizer_class(model.parameters(), lr=lr), GradScaler()
+    for step in range(steps):
+        tokens, targets = characters().batch(step, 16, 32)
+        optimizer.zero_grad()
+        scaler.scale(loss := token_loss(model(tokens), targets)).backward()
+        if not clip_first:
+            scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)  # unscales now, if it was not done before
+        scaler.update()
+    return loss.item()
+
+
+# ---- autocast ----
+
+
+def autocast_list_lines() -> Iterator[str]:
+    """Which operations autocast on CUDA runs in 16 bits and which in fp32, in groups with a reason."""
+    for title, table in (("down to 16 bits", LOWER["cuda"]), ("up to fp32", FLOAT32["cuda"])):
+        yield title
+        for group in table:
+            names = group.names.split()
+            more = f", and {len(names) - 3} more" if len(names) > 3 else ""
+            yield f"  {', '.join(names[:3])}{more}\n      {group.why}"
+
+
+def autocast_dtype_lines() -> Iterator[str]:
+    """The dtype of some results under our autocast with CUDA's table and with the CPU's, which PyTorch confirms."""
+    calls = {
+        "x @ w": lambda x, w: x @ w,
+        "F.gelu(x @ w)": lambda x, w: F.gelu(x @ w),
+        "F.softmax(x @ w, -1)": lambda x, w: F.softmax(x @ w, -1),
+        "F.layer_norm(x @ w, (4,))": lambda x, w: F.layer_norm(x @ w, (4,)),
+        "(x @ w).sum()": lambda x, w: (x @ w).sum(),
+        "F.mse_loss(x @ w, x)": lambda x, w: F.mse_loss(x @ w, x),
+        "x @ w + x": lambda x, w: x @ w + x,
+    }
+    x, w = torch.ones(4, 4), torch.ones(4, 4)
+    for name, call in calls.items():
+        with autocast(torch.float16, table="cuda"):
+            on_cuda = call(x, w).dtype
+        with autocast(torch.float16):
+            on_cpu = call(x, w).dtype
+        with torch.autocast("cpu", torch.float16):
+            assert call(x, w).dtype == on_cpu
+        yield f"{name:<28}{str(on_cuda)[6:]:<10} on CPU {str(on_cpu)[6:]}"
+
+
+class CastCounter(TorchDispatchMode):
+    """Counts how often a tensor is copied to another dtype."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def weight_cache_lines() -> Iterator[str]:
+    """How often autocast casts a weight with and without its cache, and whether the cache notices a changed weight."""
+    layer, x = nn.Linear(4, 4, bias=False), torch.ones(1, 4)
+    for uses_cache in (True, False):
+        with CastCounter() as casts, autocast(torch.bfloat16, cache=uses_cache):
+            y = x.bfloat16()
+            for _ in range(10):
+                y = layer(y)
+        yield f"ten uses of one weight, cache={uses_cache}: {casts.count - 1} casts of it"
+    with autocast(torch.bfloat16):
+        before = layer(x)
+        nn.init.zeros_(layer.weight)  # a step inside the region
+        yield f"after a step inside the region the old weight is still used: {torch.equal(layer(x), before)}"
+
+
+def compare_with_torch_lines() -> Iterator[str]:
+    """Twelve steps with our autocast and scaler and with PyTorch's: AssertionError where they are not equal."""
+    options = dict(init_scale=2.0**19, growth_interval=3)
+    our_scaler, torch_scaler = GradScaler(**options), torch.amp.GradScaler("cpu", **options)
+    ours = list(train_with(our_scaler, fp16))
+    by_torch = list(train_with(torch_scaler, lambda: torch.autocast("cpu", dtype=torch.float16)))
+    for step, (one, other) in enumerate(zip(ours, by_torch, strict=True)):
+        assert one[:2] == other[:2] and torch.equal(one[2], other[2]), f"they part at step {step}"
+    scales = [options["init_scale"], *(scale for _, scale, _ in ours)]
+    skipped = [step for step in range(12) if scales[step] > scales[step + 1]]
+    yield f"12 steps, {len(ours[-1][2]):,} weights: losses, scales and weights are equal to the last bit"
+    yield f"skipped, both: steps {skipped}; log2 of the last scale: {math.log2(scales[-1]):.0f}"
+    torch_scaler.load_state_dict(our_scaler.state_dict())  # a checkpoint of ours, continued by torch's
+    assert torch_scaler.state_dict() == our_scaler.state_dict()
+    yield f"saved with a checkpoint: {our_scaler.state_dict()}"
+
+
+def bytes_saved_for_backward(region) -> int:
+    """Bytes that the forward of `trained_gpt` saves for backward in `region`, without parameters, each storage once."""
+    gpt, saved = trained_gpt(), {}
+    parameters = {parameter.data_ptr() for parameter in gpt.parameters()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in parameters:  # the tensor is kept alive, so that no other gets its address
+            saved[tensor.data_ptr()] = tensor.untyped_storage().nbytes(), tensor
+        return tensor
+
+    tokens, targets = characters().batch(0, 64, 32)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), region:
+        token_loss(gpt(tokens), targets)
+    return sum(size for size, _ in saved.values())
+
+
+# ---- master weights ----
+
+
+def share_of_moved_norms(make_optimizer: Callable, lr: float = 3e-4, steps: int = 20) -> float:
+    """The share of the norms' weights, in bf16 and all 1 at first, that training changes."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.tiny()).bfloat16()
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = make_optimizer(model.parameters(), lr)
+    for step in range(steps):
+        tokens, targets = characters().batch(step, 8, 32)
+        optimizer.zero_grad()
+        token_loss(model(tokens).float(), targets).backward()
+        optimizer.step()
+    now = dict(model.named_parameters())
+    norms = torch.cat([now[name] != start[name] for name in start if name.endswith("norm.weight")])
+    return norms.float().mean().item()
+
+
+def mixed_precision_bytes() -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes of the model states with master weights, predicted and measured, by kind."""
+    model = GPT(GPTConfig.tiny()).bfloat16()
+    optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-4)
+    tokens, targets = characters().batch(0, 8, 32)
+    token_loss(model(tokens).float(), targets).backward()
+    optimizer.step()
+    moments = [m for state in optimizer.optimizer.state.values() for name, m in state.items() if name != "step"]
+    measured = {
+        "parameters": _num_bytes(model.parameters()),
+        "gradients": _num_bytes(parameter.grad for parameter in model.parameters()),
+        "optimizer": _num_bytes(optimizer.masters) + _num_bytes(moments),
+    }
+    measured["total"] = sum(measured.values())
+    states = model_states(model.config.num_parameters, Plan(precision="mixed"))
+    assert measured["total"] == 16 * model.config.num_parameters == states.total
+    predicted = {kind: getattr(states, kind) for kind in measured}
+    return tuple({f"{kind}, bytes": size for kind, size in sizes.items()} for sizes in (predicted, measured))
+
+
+def _num_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+# ---- on ranks ----
+
+Lane = tuple[list[tuple[str, bool]], str]  # (text, whether it is wrong) of each part, and what stands at the end
+
+
+def _lanes(title: str, lanes: Iterable[Lane]) -> Scene:
+    """One lane per rank. What is wrong, or inf, has another colour."""
+    rows, ends = {}, {}
+    for rank, (parts, end) in enumerate(lanes):
+        kinds = ["communication" if is_wrong else "backward" for _, is_wrong in parts]
+        rows[f"rank {rank}"] = [Part(text=t, kind=kind, size=1) for (t, _), kind in zip(parts, kinds, strict=True)]
+        ends[f"rank {rank}"] = end
+    return parts_scene(rows, title=title, ends=ends, legend={"backward": "sound", "communication": "inf, or wrong"})
+
+
+def three_steps(unscale_first: bool = False) -> tuple[float, int, float]:
+    """On a rank: three steps, in the second of which rank 1 overflows. log2 of the scale, skipped steps, one weight."""
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 1, bias=False)
+    model = layer if unscale_first else DistributedDataParallel(layer)
+    optimizer, scaler = torch.optim.SGD(layer.parameters(), lr=0.1), GradScaler(2.0**15)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.full((1, 8), 4.0 if (dist.get_rank(), step) == (1, 1) else 0.125)  # 4 x 2**15 is above 65504
+        with autocast(torch.float16):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()  # DDP: the all-reduce happens in here
+        if unscale_first:  # "I reduce the gradients myself, when they are unscaled"
+            scaler.unscale_(optimizer)
+            dist.all_reduce(layer.weight.grad, op=dist.ReduceOp.AVG)
+        scaler.step(optimizer)
+        scaler.update()
+    return math.log2(scaler.get_scale()), scaler.skipped, layer.weight[0, 0].item()
+
+
+def overflow_scene(title: str, by_rank: list[tuple[float, int, float]]) -> Scene:
+    """Lanes of what `three_steps` returned: the batch is known, the scaler's flag and the weight are measured."""
+    lanes = []
+    for rank, (_, skipped, weight) in enumerate(by_rank):
+        batch = (f"its batch: {'inf' if rank == 1 else 'finite'}", rank == 1)
+        flag = (f"its scaler sees: {'inf' if skipped else 'finite'}", bool(skipped))
+        after = (f"weight after: {weight:.3f}", not math.isfinite(weight))
+        lanes.append(([batch, flag, after], "skips" if skipped else "steps"))
+    return _lanes(title, lanes)
+
+
+def zero_by_hand(group=None) -> tuple[float, int, float]:
+    """On a rank: three steps with sharded gradients, in the second of which those of rank 3 overflow.
+
+    group: over which the flag is reduced. log2 of the scale, skipped steps, seen over true gradient in the last step.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    weights = torch.ones(8)
+    shard = nn.Parameter(weights.chunk(size)[rank].clone())  # (2,)
+    optimizer, scaler = torch.optim.SGD([shard], lr=0.1), GradScaler(2.0**15, group=group)
+    for step in range(3):
+        full, x = weights.clone().requires_grad_(), torch.full((8,), 0.125)
+        if (rank, step) == (0, 1):
+            x[7] = 4.0  # overflows, in rank 3's shard
+        loss = (full.half() * x.half()).float().sum()  # true gradient: x
+        scaler.scale(loss).backward()
+        shard.grad = torch.empty(2)
+        dist.reduce_scatter(shard.grad, list((full.grad / size).chunk(size)))
+        scaler.unscale_(optimizer)
+        factor = shard.grad[0].item() / 0.125
+        scaler.step(optimizer)
+        scaler.update()
+        dist.all_gather(list(weights.chunk(size)), shard.detach())
+    return math.log2(scaler.get_scale()), scaler.skipped, factor
+
+
+def sharded_overflow_scene(ranks: Ranks) -> Scene:
+    """Lanes of the step after an overflow in one shard. AssertionError where a group does not cure it."""
+    drifting, cured = ranks.run(zero_by_hand), ranks.run(lambda: zero_by_hand(dist.group.WORLD))
+    assert cured == [(14.0, 1, 1.0)] * 4, "with the flag reduced every rank skips once, and sees the true gradient"
+    assert [factor for _, _, factor in drifting] == [0.875, 0.875, 0.875, 1.75]
+    lanes = []
+    for scale, skipped, factor in drifting:
+        parts = [(f"loss scale {power_text(scale)}", bool(skipped))]
+        parts.append((f"sees {factor:g} of the true gradient", factor != 1))
+        lanes.append((parts, "skipped one" if skipped else "skipped none"))
+    return _lanes("The step after an overflow in rank 3's shard", lanes)
+
+
+def train_float64(wrap: Callable, scaler: GradScaler, micro_batches: int = 1, rank: int = 0, size: int = 1) -> Tensors:
+    """Weights and gradients after three steps with accumulation, a scaler and clipping, on rank `rank` of `size`."""
+    torch.manual_seed(0)
+    gpt = GPT(GPTConfig.tiny()).double()
+    model, optimizer = wrap(gpt), torch.optim.AdamW(gpt.parameters(), lr=1e-3)
+    for step in range(3):
+        optimizer.zero_grad()
+        batch = characters().batch(step, 16, 32, rank=rank, world_size=size)
+        for number, micro in enumerate(zip(*(tensor.chunk(micro_batches) for tensor in batch), strict=True)):
+            is_last = number == micro_batches - 1
+            with nullcontext() if is_last else model.no_sync():
+                loss = token_loss(model(micro[0]), micro[1]) / micro_batches
+                scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # once, after the last micro-batch
+        clip_grad_norm_(gpt.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+    return state_of(gpt)
+
+
+def equal_to_one_process(ranks: Ranks) -> str:
+    """The verdict on four ranks with two micro-batches, a scaler and clipping, against one process without a scaler."""
+    alone = train_float64(lambda gpt: gpt, GradScaler(enabled=False))
+    by_rank = ranks.run(lambda: train_float64(DistributedDataParallel, GradScaler(), 2, dist.get_rank(), 4))
+    return assert_equal(alone, by_rank, atol=KEY_BIAS_ROUNDING)
+
+
+def tf32(x: Tensor) -> Tensor:
+    """Round to 10 mantissa bits: half a step up, then cut off the 13 others."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def product_error_lines() -> Iterator[str]:
+    """The relative error of a matrix product by the format of its inputs."""
+    names = {"fp16": "float16", "bf16": "bfloat16", "fp8 E4M3": "float8_e4m3fn", "fp8 E5M2": "float8_e5m2"}
+    rounding = {"fp32": lambda x: x, "tf32": tf32}
+    rounding |= {name: lambda x, dtype=dtype: x.to(getattr(torch, dtype)).float() for name, dtype in names.items()}
+    torch.manual_seed(0)
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
+    exact, error = a.double() @ b.double(), {}
+    for name, rounded in rounding.items():
+        product = (rounded(a) @ rounded(b)).double()  # inputs are rounded, sums are fp32
+        error[name] = ((product - exact).norm() / exact.norm()).item()
+        yield f"{name:<9} relative error of a product of 256 x 256: 2**{math.log2(error[name]):.0f}"
+    assert math.isclose(error["tf32"], error["fp16"], rel_tol=0.01)  # as long as nothing leaves fp16's range
+    assert 6 < error["bf16"] / error["tf32"] < 10 and error["fp8 E4M3"] < error["fp8 E5M2"]
+
+
+def fp8_lines() -> Iterator[str]:
+    """What the two fp8 formats make of small gradients, without and with a factor per tensor, and of a large number."""
+    torch.manual_seed(0)
+    gradient = 1e-4 * torch.randn(100_000)  # like a gradient: far below 1
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        finfo = torch.finfo(dtype)
+        factor = finfo.max / gradient.abs().max()
+        plain, values = gradient.to(dtype).float(), (gradient * factor).to(dtype).float()
+        is_normal = (gradient * factor).abs() >= finfo.smallest_normal
+        worst = ((values / factor - gradient).abs() / gradient.abs())[is_normal].max().item()
+        assert worst <= finfo.eps / 2 * (1 + 1e-6)  # half a step, of 3 or of 2 bits
+        yield (
+            f"{str(dtype)[6:]:<14} largest {finfo.max:>7,.0f}   unscaled {(plain == 0).float().mean():4.0%} zero, "
+            f"with a factor {(values == 0).float().mean():.1%}   error up to {worst:.1%}"
+        )
+        yield f"{'':<14} 1e6 becomes {torch.tensor(1e6).to(dtype).float().item():g}"
+
+
+def product_speed_lines() -> Iterator[str]:
+    """How long products in 16 bits take, compared with fp32, on this machine's CPU and GPU."""
+    for device, size in [("cpu", 256)] + [("cuda", 8192)] * torch.cuda.is_available():
+        base = _milliseconds(torch.float32, device, size)
+        for dtype in (torch.bfloat16, torch.float16):
+            ratio = _milliseconds(dtype, device, size) / base
+            name = str(dtype)[6:]
+            yield f"{device}, {size} x {size}: {name} takes {ratio:.3g} times as long as float32 ({base:.3g} ms)"
+
+
+def _milliseconds(dtype: torch.dtype, device: str, size: int) -> float:
+    a = torch.ones(size, size, device=device, dtype=dtype)
+    return 1e3 * min(timeit.repeat(lambda: (a @ a).sum().item(), number=1, repeat=5))
