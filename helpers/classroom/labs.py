@@ -17,7 +17,7 @@ from pathlib import Path
 
 from helpers.classroom.isolation import ROOT
 from helpers.grading import registry
-from helpers.grading.lab_notebooks import marked, marks_of, source_of
+from helpers.grading.lab_notebooks import graded_cells, marks_of, source_of
 from helpers.grading.registry import tasks_of
 from helpers.grading.task import Task
 
@@ -96,7 +96,7 @@ def load_lab(name: str, root: Path = ROOT, extra_points: dict[str, float] | None
     path = root / "labs" / f"{name}.ipynb"
     if not path.exists():
         raise ValueError(f"there is no lab {name!r}: there are {', '.join(lab_names(root))}.")
-    cells, points, checks = list(marked(path)), {}, {}
+    cells, points, checks = list(graded_cells(path)), {}, {}
     for grade_id, marks, cell in cells:
         for key in CHECK_CALL.findall(source_of(cell)) if cell["cell_type"] == "code" and marks.get("grade") else []:
             points[key], checks[key] = float(marks.get("points", 0)), grade_id
@@ -132,7 +132,7 @@ def _tasks_by_cell(cells: list[tuple[str, dict, dict]], keys: dict[str, str]) ->
 
 
 def _questions(cells: list[tuple[str, dict, dict]], solution: Path) -> Iterator[WrittenQuestion]:
-    rubrics = {grade_id: source_of(cell) for grade_id, _, cell in marked(solution)} if solution.exists() else {}
+    rubrics = {grade_id: source_of(cell) for grade_id, _, cell in graded_cells(solution)} if solution.exists() else {}
     for grade_id, marks, cell in cells:
         if cell["cell_type"] == "markdown" and marks.get("grade") and marks.get("solution"):
             rubric = re.sub(r"<!-- ### (BEGIN|END) SOLUTION -->", "", rubrics.get(grade_id, "")).strip()

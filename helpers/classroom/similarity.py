@@ -21,7 +21,7 @@ from helpers.classroom.labs import LabNotebook
 from helpers.classroom.program import Program, Statement, program_of
 from helpers.classroom.results import GradedSubmission
 from helpers.classroom.submissions import Submission, UnreadableNotebook, read_notebook
-from helpers.grading.lab_notebooks import marked, source_of
+from helpers.grading.lab_notebooks import graded_cells, source_of
 
 MIN_SHARE = 0.8  # of the pieces must be equal
 MIN_RARE_PIECES = 4  # among the equal pieces
@@ -111,7 +111,7 @@ def lab_pieces(lab: LabNotebook) -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for folder in ("labs", "solutions"):
         path = ROOT / folder / f"{lab.name}.ipynb"
-        for grade_id, _, cell in marked(path) if path.exists() else []:
+        for grade_id, _, cell in graded_cells(path) if path.exists() else []:
             if grade_id in lab.task_of_cell:
                 found[lab.task_of_cell[grade_id]] |= set(pieces_of(ast.parse(source_of(cell)).body))
     return found

@@ -77,7 +77,7 @@ def solution(key: str) -> MarkdownText:
     if drill_answer:
         return MarkdownText(f"```python\n{drill_answer.strip()}\n```")
     path = solution_path(key.partition(".")[0])
-    for _, marks, cell in marked(path) if path.exists() else []:
+    for _, marks, cell in graded_cells(path) if path.exists() else []:
         source = source_of(cell)
         if marks.get("solution") and re.search(rf"^(def|class) +{task.name}\b", source, re.MULTILINE):
             return MarkdownText(f"```python\n{SOLUTION_MARKS.sub('', source).strip()}\n```")
@@ -112,7 +112,7 @@ def calling_notebook(name: str) -> Path:
 def written_answers(path: Path) -> Iterator[tuple[str, str]]:
     """(grade_id, text) of each answer in words in a notebook; nothing for a file that is no notebook."""
     try:
-        cells = list(marked(path))
+        cells = list(graded_cells(path))
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, OSError):
         return
     for grade_id, marks, cell in cells:
@@ -121,7 +121,7 @@ def written_answers(path: Path) -> Iterator[tuple[str, str]]:
 
 
 # -- cells of a notebook ---------------------------------------------------------------------------------------------
-def marked(path: Path) -> Iterator[tuple[str, dict, dict]]:
+def graded_cells(path: Path) -> Iterator[tuple[str, dict, dict]]:
     """(grade_id, nbgrader's metadata, cell) of each cell of one of the course's notebooks that has a grade_id."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         marks = marks_of(cell)

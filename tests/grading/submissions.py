@@ -82,7 +82,7 @@ def cells_of(lab: str) -> dict[str, str]:
     """Of the lab's solution, the first cell ("") and the one of each task, without nbgrader's marks; {} for no lab."""
     if not (ROOT / "solutions" / f"{lab}.ipynb").exists():
         return {}
-    sources = {name: labs.source_of(cell) for name, _, cell in labs.marked(ROOT / "solutions" / f"{lab}.ipynb")}
+    sources = {name: labs.source_of(cell) for name, _, cell in labs.graded_cells(ROOT / "solutions" / f"{lab}.ipynb")}
     homes = {"imports": ""} | labs.load_lab(lab).task_of_cell
     return {task: re.sub(r"(?m)^ *### (BEGIN|END) SOLUTION\n?", "", sources[cell]) for cell, task in homes.items()}
 

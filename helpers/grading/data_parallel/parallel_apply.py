@@ -1,5 +1,4 @@
-"""Judges 02.parallel_apply: one thread per replica, with the outputs' order, exceptions and modes that a thread
-loses.
+"""Judges 02.parallel_apply: one thread per replica, with the caller's modes, the outputs in order, and exceptions.
 
 The replicas that the answer gets are stand-ins which wait for each other: each waits until all others have started,
 and ends after the next one. So replicas that run one after the other are found without a clock, and the last replica
@@ -24,9 +23,9 @@ from helpers.grading.task import JudgedWorld, Judgement, RankContext, Task
 from helpers.learner.words import Words
 from helpers.ranks.limits import load_per_core
 
-MEETING_SECONDS = 0.5  # a replica waits so long for the others on an idle machine; threads start in under a millisecond
+BARRIER_SECONDS = 0.5  # a replica waits so long for the others on an idle machine; threads start in under a millisecond
 HEAD_START_SECONDS = 0.005  # between the end of one replica and that of the one before it
-MODES = {  # of the caller: whether gradients are recorded, and the dtype of autocast, "off" without
+MODES = {  # what the caller sets: whether gradients are recorded, and the dtype of autocast or "off"
     "no_grad": (False, "off"),
     "autocast": (True, "torch.float16"),
     "no_grad and autocast": (False, "torch.bfloat16"),
@@ -41,15 +40,15 @@ class StayedAway(KeyError):
         super().__init__(f"a replica of {of} refuses its input: {reason}")
 
 
-class Meeting:
-    """Replicas that wait for each other: all start, then the last one returns first.
+class ReplicaBarrier:
+    """Makes replicas that wait for each other: all of them start, then the last one returns first.
 
     waits: False if an earlier call has shown that they do not run at the same time, so that none waits in vain again.
     calls: for each device what its replica noted.
     """
 
     def __init__(self, num_devices: int, *, waits: bool):
-        self.seconds = MEETING_SECONDS * load_per_core() if waits else 0.0
+        self.seconds = BARRIER_SECONDS * load_per_core() if waits else 0.0
         self.start = threading.Barrier(num_devices)
         self.done = [threading.Event() for _ in range(num_devices + 1)]
         self.done[-1].set()
@@ -107,27 +106,27 @@ def run_submission(submitted, inputs: dict[str, Any], context: RankContext) -> d
     runs: dict[str, Any] = {}
     have_met = True
     for mode, (grad, dtype) in MODES.items():
-        meeting = Meeting(len(weights), waits=have_met)
-        replicas = [meeting.replica(device, weight) for device, weight in enumerate(weights)]
+        barrier = ReplicaBarrier(len(weights), waits=have_met)
+        replicas = [barrier.replica(device, weight) for device, weight in enumerate(weights)]
         cast = torch.autocast("cpu", dtype=DTYPES.get(dtype), enabled=dtype in DTYPES)
         with torch.set_grad_enabled(grad), cast:
             outputs = submitted(replicas, tuples if mode == "no_grad" else list(inputs["inputs"]))
         output_list = outputs if isinstance(outputs, list | tuple) else []
         attached = [isinstance(output, Tensor) and output.requires_grad for output in output_list]
-        runs[mode] = {"outputs": outputs, "attached": attached, "calls": meeting.calls}
-        have_met = all(call.get("met") for call in meeting.calls)
+        runs[mode] = {"outputs": outputs, "attached": attached, "calls": barrier.calls}
+        have_met = all(call.get("met") for call in barrier.calls)
     failures = []
     for failing in inputs["failing"]:
-        meeting = Meeting(len(weights), waits=have_met)
-        failures.append(call_with_failure(submitted, meeting, weights, inputs["inputs"], failing))
+        barrier = ReplicaBarrier(len(weights), waits=have_met)
+        failures.append(call_with_failure(submitted, barrier, weights, inputs["inputs"], failing))
     return {"runs": runs, "failures": failures}
 
 
 def call_with_failure(
-    submitted, meeting: Meeting, weights: list[Tensor], pieces: list[Any], failing: int
+    submitted, barrier: ReplicaBarrier, weights: list[Tensor], pieces: list[Any], failing: int
 ) -> dict[str, Any]:
     """What `parallel_apply` raises, and with what text, when the replica on device `failing` raises."""
-    replicas = [meeting.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
+    replicas = [barrier.replica(device, weight, device == failing) for device, weight in enumerate(weights)]
     try:
         submitted(replicas, list(pieces))
     except Exception as error:

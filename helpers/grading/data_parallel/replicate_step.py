@@ -42,15 +42,13 @@ def addresses_of(tensors) -> list[int]:
     return [tensor.untyped_storage().data_ptr() for tensor in tensors]
 
 
-class Net(nn.Module):
+class ReplicatedModel(nn.Module):
     """A model with all that `replicate` must handle: parameters at the root and deep inside, a weight that two layers
     share, a missing bias, a frozen bias, and the buffers of BatchNorm."""
 
     def __init__(self, width: int):
         super().__init__()
-        inner = nn.Sequential(
-            RecordingLinear(3, width), nn.Tanh(), nn.BatchNorm1d(width)
-        )  # so the bias before it has the gradient 0
+        inner = nn.Sequential(RecordingLinear(3, width), nn.Tanh(), nn.BatchNorm1d(width))
         self.first = nn.Sequential(inner, RecordingLinear(width, width, bias=False), nn.Tanh())
         self.again = RecordingLinear(width, width)
         self.again.weight = self.first[1].weight
@@ -69,7 +67,7 @@ def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]
     of large numbers.
     """
     width = rng.integer(3, 6)
-    model = Net(width)
+    model = ReplicatedModel(width)
     shapes = {name: buffer.shape for name, buffer in model.named_buffers() if buffer.is_floating_point()}
     rounds = []
     for is_training in (rng.case.dtypes == "float64", False):
@@ -82,7 +80,8 @@ def make_replicate(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]
 
 
 def replicated_model(inputs: dict[str, Any]) -> nn.Module:
-    return Net(inputs["width"]).to(getattr(torch, inputs["dtype"]))
+    """The model of these inputs, in their dtype."""
+    return ReplicatedModel(inputs["width"]).to(getattr(torch, inputs["dtype"]))
 
 
 @torch.no_grad()
@@ -231,6 +230,7 @@ REPLICATE = Task(
 
 # -- 02.step ---------------------------------------------------------------------------------------------------------
 def step_model(inputs: dict[str, Any]) -> nn.Module:
+    """The small model that 02.step trains, in the inputs' dtype."""
     widths = inputs["widths"]
     model = nn.Sequential(RecordingLinear(widths[0], widths[1]), nn.Tanh(), nn.Linear(widths[1], widths[2]))
     return model.to(getattr(torch, inputs["dtype"]))

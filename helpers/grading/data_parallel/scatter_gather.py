@@ -43,11 +43,8 @@ def make_scatter(rng: CaseGenerator, num_devices: int) -> list[dict[str, Any]]:
 def batches_of(case: Mapping[str, Any]) -> list[Any]:
     """The batches that the learner gets: a tensor, a pair, and a dict with everything that may be in a batch."""
     x, y = case["x"], case["y"]
-    inner = {
-        "mask": case["mask"],
-        "meta": {"epoch": 3, "first": None},
-        "whole": [y],
-    }  # a list is not split
+    # A list is not split: each device gets all of it.
+    inner = {"mask": case["mask"], "meta": {"epoch": 3, "first": None}, "whole": [y]}
     return [x, (x, y), {"scale": case["scale"], "x": x, "pair": (("train", True), y, inner)}]
 
 

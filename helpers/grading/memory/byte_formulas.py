@@ -47,9 +47,9 @@ def is_explained_by(wrong: Sequence[Any], got: Sequence[Any], right: Sequence[in
 
 
 def is_near(value: Any, got: Any) -> bool:
-    """Whether these are the same number but for the rounding of a float. Two whole numbers must be equal instead."""
-    has_float = float in (type(value), type(got)) and {type(value), type(got)} <= {int, float}
-    return has_float and isclose(value, got, rel_tol=1e-12)
+    """Whether one is a float and both are the same number but for its rounding; two whole numbers are never near."""
+    types = {type(value), type(got)}
+    return float in types and types <= {int, float} and isclose(value, got, rel_tol=1e-12)
 
 
 def formula_task(key: str, signature: str, make_inputs: Any, judge: Any, wrong: Mapping[str, Any]) -> Task:

@@ -94,7 +94,7 @@ def largest_minimum(costs: Costs, num_stages: int) -> Sizes:
 
 
 def equal_counts(costs: Costs, num_stages: int) -> Sizes:
-    """A shortcut: as many layers in each stage."""
+    """A shortcut: equally many layers in each stage, and one more in the first ones where there is a rest."""
     each, rest = divmod(len(costs), num_stages)
     return [each + (stage < rest) for stage in range(num_stages)]
 
