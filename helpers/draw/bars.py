@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from helpers.draw.axis import bytes_axis
 from helpers.draw.palette import kind_style
-from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, heading, text_width
+from helpers.draw.scene import WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
 from helpers.quantities.units import format_bytes
 from helpers.records.comparison import Comparison, Row, compare
 
@@ -148,6 +148,5 @@ def _parts(parts: Sequence[Part], x: float, y: float, scale: float) -> Iterator[
             style = {**kind_style(part.kind), "tooltip": part.text}
             yield Rect(x=x, y=y, width=width - 1, height=_PART_BAR, **style)
         if part.text and text_width(part.text, 11) < width - 6:
-            middle = {"x": x + width / 2, "y": y + _PART_BAR / 2, "anchor": "middle"}
-            yield Label(**middle, text=part.text, size=11, on=part.kind)
+            yield centred_label(x + width / 2, y + _PART_BAR / 2, part.text, 11, on=part.kind)
         x += width

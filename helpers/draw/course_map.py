@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, text_width
+from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, centred_label, heading, text_width
 from helpers.learner.course import Chapter, Station
 from helpers.learner.words import book
 
@@ -113,8 +113,7 @@ def _stations(row: MapRow, y: float, scale: float) -> Iterator[Rect | Label]:
         style = {"radius": 3, "tooltip": tooltip, **_station_style(station.on_path)}
         yield Rect(x=x, y=y, width=width, height=_BOX, **style)
         on = "forward" if station.on_path else ""
-        middle = {"x": x + width / 2, "y": y + _BOX / 2, "anchor": "middle"}
-        yield Label(**middle, text=letter, size=_FONT, on=on, bold=True)
+        yield centred_label(x + width / 2, y + _BOX / 2, letter, _FONT, on=on, bold=True)
         yield Rect(x=x, y=y + _BOX + 1, width=row.share(station) * width, height=_STRIP, fill=_DONE)
         x += station.minutes * scale
 

@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 
 from helpers.draw.axis import time_axis
 from helpers.draw.palette import PAINTS, kind_style, kind_word
-from helpers.draw.scene import MARGIN, SMALLEST, WIDTH, Label, Line, Rect, Scene, heading, kinds_legend, text_width
+from helpers.draw.scene import (
+    MARGIN,
+    SMALLEST,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    centred_label,
+    heading,
+    kinds_legend,
+    text_width,
+)
 from helpers.draw.timelines import IDLE, panel_titles, shared_title
 from helpers.learner.words import book
 from helpers.quantities.units import format_seconds
@@ -135,8 +147,7 @@ class _Panel:
         text = str(action.microbatch) if self.has_numbers else ""
         fitting = [size for size in (min(11.0, height - 6), SMALLEST) if text_width(text, size) < width - 3]
         if text and fitting and fitting[0] >= SMALLEST:
-            middle = {"x": x + width / 2, "y": y + height / 2, "anchor": "middle"}
-            yield Label(**middle, text=text, size=fitting[0], on=span.kind)
+            yield centred_label(x + width / 2, y + height / 2, text, fitting[0], on=span.kind)
 
     def _first_step_outline(self, rank: int, y: float) -> Iterator[Rect]:
         """An outline around what this rank does for the first of several steps."""

@@ -164,6 +164,11 @@ def dot(x: float, y: float, diameter: float, **style: object) -> Rect:
     return Rect(x=left, y=top, width=diameter, height=diameter, radius=diameter / 2 - 0.1, **style)
 
 
+def centred_label(x: float, y: float, text: str, size: float = 12.0, **style: object) -> Label:
+    """A text whose middle is at (x, y)."""
+    return Label(x=x, y=y, text=text, size=size, anchor="middle", **style)
+
+
 def heading(title: str, entries: list[tuple[str, dict]], width: float) -> tuple[list[Rect | Label], float]:
     """The title and a legend at the right end, and the y at which both end.
 

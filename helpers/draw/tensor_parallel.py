@@ -203,7 +203,7 @@ def tensor_split_scene(layer_pass: Pass, *, title: str, bars: Bars, bars_title: 
 
     All bars share one scale, and each ends with its sum.
     """
-    rows = {words("one_process"): layer_pass.whole} | {
+    rows = {words("one_process"): layer_pass.one_process} | {
         f"rank {rank}": row for rank, row in enumerate(layer_pass.by_rank)
     }
     head, top = heading(title, equations_legend(rows), width)

@@ -52,15 +52,15 @@ def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_tit
 
     What this step computed is framed in ink, what it sent in the colour of communication.
     """
-    ranks = range(len(step.held))
+    ranks = range(len(step.copies))
     head, top = heading(title, _legend(step), 0)  # width 0 puts the legend below the title, however short that is
     items: list[Rect | Label | Line] = [*head, *_kind_names(top + 14)]
     top += 30
     for rank in ranks:
         items += _rank(step, rank, top + rank * _PITCH)
     if step.message:
-        items += _message_arrows(step, len(step.held), top)
-    below, height = _stages(bars, bars_title, top + len(step.held) * _PITCH - 8, width)
+        items += _message_arrows(step, len(step.copies), top)
+    below, height = _stages(bars, bars_title, top + len(step.copies) * _PITCH - 8, width)
     totals = [f"{bar.name} {format_bytes(bar.memory.total)}" for bar in bars]
     summary = words("summary", held=[_rank_text(step, rank) for rank in ranks], title=bars_title, real=totals)
     return Scene(width=width, height=height, title=title, summary=summary, items=(*items, *below))
@@ -68,7 +68,7 @@ def zero_scene(step: ZeroStep, *, title: str, bars: Sequence[StageBar], bars_tit
 
 def _legend(step: ZeroStep) -> list[tuple[str, dict]]:
     """The same entries at every step, so that nothing moves from one step to the next."""
-    owners = [(words("own", rank=rank), _number_style(OWN, rank)) for rank in range(len(step.held))]
+    owners = [(words("own", rank=rank), _number_style(OWN, rank)) for rank in range(len(step.copies))]
     states = [(words(f"legend.{_STATE_NAMES[state]}"), _number_style(state, 0)) for state in (TERM, EVERY, STALE)]
     return owners + states
 
@@ -102,7 +102,7 @@ def _rank(step: ZeroStep, rank: int, top: float) -> Iterator[Rect | Label]:
         yield Label(x=_LEFT - 14, y=y + _CELL_HEIGHT / 2 - 1, text=layer, size=11, anchor="middle", colour="muted")
         for kind in KINDS:
             for column in range(NUMBERS):
-                number = step.held[rank][kind].get((layer, column))
+                number = step.copies[rank][kind].get((layer, column))
                 x = _kind_left(kind) + column * _CELL_WIDTH
                 yield from _number(number, rank, f"{layer}{column}", kind, x, y)
         yield from _kind_bytes(step, rank, KINDS[row], y)  # there are as many kinds as layers, one bar per row
@@ -128,8 +128,8 @@ def _frames(step: ZeroStep, top: float) -> Iterator[Rect]:
     """A frame around the layers that this step computed or sent: one layer, or all."""
     colour = "communication" if step.message else "ink"
     word = step.message.op.replace("_", "-") if step.message else words("computed")
-    for kind in dict.fromkeys(kind for kind, _ in sorted(step.touched)):
-        rows = [LAYERS.index(layer) for touched_kind, layer in step.touched if touched_kind == kind]
+    for kind in dict.fromkeys(kind for kind, _ in sorted(step.written)):
+        rows = [LAYERS.index(layer) for touched_kind, layer in step.written if touched_kind == kind]
         x, y = _kind_left(kind) - 2.5, top + min(rows) * _CELL_HEIGHT - 2
         box = {"x": x, "y": y, "width": NUMBERS * _CELL_WIDTH + 3, "height": len(rows) * _CELL_HEIGHT + 2}
         yield Rect(**box, radius=3, stroke=colour, stroke_width=2, tooltip=words("touched", word=word))
@@ -192,5 +192,5 @@ def _stage(bar: StageBar, y: float, scale: float) -> Iterator[Rect | Label]:
 
 def _rank_text(step: ZeroStep, rank: int) -> str:
     """What a rank holds, in words."""
-    counts = [words("count", count=len(step.held[rank][kind]), kind=kind_word(kind)) for kind in KINDS]
+    counts = [words("count", count=len(step.copies[rank][kind]), kind=kind_word(kind)) for kind in KINDS]
     return words("held", rank=rank, counts=counts, total=step.total_bytes(rank))

@@ -13,6 +13,7 @@ from helpers.draw.scene import (
     Line,
     Rect,
     Scene,
+    centred_label,
     heading,
     kinds_legend,
     text_width,
@@ -100,8 +101,7 @@ def _gradient(name: str, size: int, x: float, y: float, width: float) -> Iterato
     yield Rect(x=x, y=y, width=max(1.0, width - 3), height=_GRADIENT, **style)
     text = next((text for text in (full_text, name) if text_width(text, 11) <= width - 8), "")
     if text:
-        middle = {"x": x + (width - 3) / 2, "y": y + _GRADIENT / 2, "anchor": "middle"}
-        yield Label(**middle, text=text, size=11, on="gradients")
+        yield centred_label(x + (width - 3) / 2, y + _GRADIENT / 2, text, 11, on="gradients")
 
 
 def _bucket_text(bucket: Sequence[tuple[str, int]]) -> str:
@@ -139,8 +139,7 @@ def _messages(sizes: Sequence[int], x: float, y: float, scale: float) -> Iterato
         style = {"radius": 3, "tooltip": text, **kind_style("communication")}
         yield Rect(x=x, y=y, width=max(1.0, width - 3), height=_BAR, **style)
         if len(sizes) > 1 and text_width(text, 12) < width - 8:
-            middle = {"x": x + width / 2, "y": y + _BAR / 2, "anchor": "middle"}
-            yield Label(**middle, text=text, size=12, on="communication")
+            yield centred_label(x + width / 2, y + _BAR / 2, text, 12, on="communication")
         x += width
 
 

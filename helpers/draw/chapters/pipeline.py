@@ -10,7 +10,18 @@ from dataclasses import replace
 from typing import Protocol
 
 from helpers.draw.curves import lines_scene
-from helpers.draw.scene import MARGIN, WIDTH, Label, Line, Rect, Scene, heading, stacked_scene, title_label
+from helpers.draw.scene import (
+    MARGIN,
+    WIDTH,
+    Label,
+    Line,
+    Rect,
+    Scene,
+    centred_label,
+    heading,
+    stacked_scene,
+    title_label,
+)
 from helpers.predict.time.pipeline import simulate
 from helpers.records import Timeline
 from helpers.schedules import one_f_one_b
@@ -74,8 +85,7 @@ def _call(text: str, x: float, index: int, state: str) -> Iterator[Rect | Label]
     waits = state == "waits"
     shown, on = (f"{text} · waits", "communication") if waits else (text, "")
     colour = "muted" if state == "never" else "ink"
-    middle = {"x": x + _CALL_WIDTH / 2, "y": y + _CALL_HEIGHT / 2, "anchor": "middle"}
-    yield Label(**middle, text=shown, on=on, colour=colour, bold=waits)
+    yield centred_label(x + _CALL_WIDTH / 2, y + _CALL_HEIGHT / 2, shown, on=on, colour=colour, bold=waits)
 
 
 def _call_arrow(left: int, right: int, columns: tuple[float, float], *, is_from_left: bool, is_dashed: bool) -> Line:

@@ -17,6 +17,7 @@ from helpers.draw.scene import (
     Line,
     Rect,
     Scene,
+    centred_label,
     dot,
     heading,
     kinds_legend,
@@ -100,8 +101,7 @@ def _shares(shares: Sequence[Share], x: float, y: float, scale: float) -> Iterat
         style = {**kind_style(share.kind), "tooltip": _share_text(share), "radius": 2}
         yield Rect(x=x, y=y, width=max(1.0, width - 2), height=_BAR, **style)
         if text_width(share.text, 12) < width - 8:
-            middle = {"x": x + width / 2, "y": y + _BAR / 2, "anchor": "middle"}
-            yield Label(**middle, text=share.text, size=12, on=share.kind)
+            yield centred_label(x + width / 2, y + _BAR / 2, share.text, 12, on=share.kind)
         x += width
 
 
@@ -230,6 +230,5 @@ def _tensors(tensors: Mapping[str, int], element_width: float, y: float) -> Iter
         yield Rect(x=x + 1, y=y, width=width - 2, height=_TENSOR, fill=colour)
         for edge in (x + number * element_width for number in range(1, numel)):
             yield Line(x1=edge, y1=y + _TENSOR - 9, x2=edge, y2=y + _TENSOR, colour="ink")
-        middle = {"x": x + width / 2, "y": y + _TENSOR / 2 - 4, "anchor": "middle"}
-        yield Label(**middle, text=name, on=colour, bold=True, size=13)
+        yield centred_label(x + width / 2, y + _TENSOR / 2 - 4, name, on=colour, bold=True, size=13)
         x += width
